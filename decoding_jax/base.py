@@ -1,0 +1,274 @@
+"""The words every other layer speaks: models, prompts, stop conditions, outputs.
+
+Shapes are written with these letters throughout the library:
+
+====== ==========================================================
+``B``  rows: prompts decoded together
+``W``  lanes: hypotheses of one row, which share its prompt
+``N``  sequences returned for a row
+``P``  prompt tokens, right-padded
+``T``  new tokens fed in one call
+``S``  slots for new tokens in a lane's part of the cache
+``L``  the longest output, ``max_new_tokens``
+``V``  vocabulary
+``D``  width of the hidden states
+====== ==========================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+Cache = Any
+
+
+class ModelOutput(NamedTuple):
+    """What a model says of the tokens it was fed.
+
+    Attributes:
+      logits: float32 ``[B, W, T, V]``.
+      hidden: ``[B, W, T, D]`` (``[B, 1, P, D]`` from a prefill), after the final normalisation
+        and before the projection and its scaling, or None where the model gives none.
+    """
+
+    logits: Array
+    hidden: Array | None = None
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """A language model, as every strategy sees it: two verbs over a cache with a cursor.
+
+    A model is a pytree (weights are leaves, settings are static), so it passes through ``jit``.
+    ``keep`` and ``select`` are optional; see ``SupportsKeep`` and ``SupportsSelect``.
+
+    Attributes:
+      vocab_size: V.
+      max_positions: the most positions (prompt and new tokens together) the model can hold, or
+        None without a limit. Strategies check it when they are traced.
+      ragged: whether the lanes of a batch may stand at different slots.
+      tree: whether ``extend`` takes ``visible``.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int | None: ...
+    @property
+    def ragged(self) -> bool: ...
+    @property
+    def tree(self) -> bool: ...
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, Cache]:
+        """Runs every prompt once and makes the cache.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded.
+          length: int32 ``[B]``, from 1 to P.
+          lanes: W, how many lanes share each row's prompt.
+          slots: S, how many new tokens a lane can hold.
+          with_hidden: whether to return the prompt's hidden states.
+
+        Returns:
+          logits ``[B, 1, 1, V]`` after each row's last real token, and the cache.
+        """
+        ...
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Cache]:
+        """Feeds T new tokens to every lane, writing token t to slot ``start + t``.
+
+        Args:
+          cache: from ``prefill`` or an earlier ``extend``.
+          tokens: int32 ``[B, W, T]``.
+          start: int32. A scalar when every lane stands at the same slot; the caller then
+            guarantees ``0 <= start`` and ``start + T <= S``. Or ``[B, W]``: writes outside
+            ``[0, S)`` are dropped and the outputs of those tokens are undefined.
+          visible: None for a chain: a token attends to its row's prompt and to its lane's slots
+            up to its own. Or bool ``[B, W, T, S']`` with ``S' <= S`` for a tree: a token attends
+            to the prompt, to the slots marked (exactly its ancestors, which may be tokens of
+            this very call) and to itself.
+          position: int32, broadcastable to ``[B, W, T]``; by default ``length + start + t`` in a
+            chain and ``length + number of ancestors`` in a tree. Give it, unbroadcast, when all
+            nodes of a call share one depth.
+
+        Returns:
+          logits ``[B, W, T, V]`` after each of the tokens, and the cache.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsKeep(Protocol):
+    """A model whose cache can move an accepted path together."""
+
+    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
+        """Copies slots ``source[..., m]`` to ``start + m`` of the same lane, positions included.
+
+        Args:
+          cache: from ``prefill`` or ``extend``.
+          source: int32 ``[B, W, M]``. All are read before any is written.
+          start: int32, a scalar or ``[B, W]``; writes outside ``[0, S)`` are dropped.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsSelect(Protocol):
+    """A model whose cache can gather whole lanes."""
+
+    def select(self, cache: Cache, lanes: Array) -> Cache:
+        """Puts lane ``lanes[b, w]`` of row b in the place of its lane w. ``lanes``: int32 [B, W]."""
+        ...
+
+
+class Prompt(NamedTuple):
+    """The tokens a row starts from.
+
+    Attributes:
+      tokens: int32 ``[B, P]``, right-padded with any token.
+      length: int32 ``[B]``, from 1 to P: how many of them are real.
+
+    Example:
+      >>> prompt = Prompt(jnp.array([[5, 6, 7], [8, 0, 0]]), jnp.array([3, 1]))
+      >>> prompt.tokens.shape
+      (2, 3)
+    """
+
+    tokens: Array
+    length: Array
+
+
+class Prefix(NamedTuple):
+    """The path that led to each of the logits a transform is given.
+
+    Attributes:
+      prompt: int32 ``[B, P]``, right-padded.
+      prompt_length: int32 ``[B]``.
+      tokens: int32 ``[B, W, T, L]``: new tokens on the path to each logit, earlier tokens of the
+        same block and a tree's ancestors included; entries from ``length`` on are undefined.
+      length: int32 ``[B, W, T]``: how many of them are real.
+    """
+
+    prompt: Array
+    prompt_length: Array
+    tokens: Array
+    length: Array
+
+
+class Transform(Protocol):
+    """Changes logits ``[B, W, T, V]`` (float32), given the path to each; masks with -inf."""
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array: ...
+
+
+class DecodeOutput(NamedTuple):
+    """What every strategy returns.
+
+    Attributes:
+      tokens: int32 ``[B, N, L]``: new tokens only, 0 after the end.
+      length: int32 ``[B, N]``: how many, the end token included when there is one.
+      log_prob: float32 ``[B, N]``, in nats: under the model, before any transform.
+      score: float32 ``[B, N]``: what the strategy ranks by.
+      finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
+        or of allowed tokens.
+      info: the strategy's own figures.
+    """
+
+    tokens: Array
+    length: Array
+    log_prob: Array
+    score: Array
+    finished: Array
+    info: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """When a sequence ends. Every setting is a leaf: changing its value does not retrace.
+
+    Attributes:
+      eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded
+        with -1). An end token is emitted and counted.
+      sequences: token sequences that end the text once it ends with one of them: a tuple of
+        tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted, and
+        matched against new tokens only.
+      min_new_tokens: int or int32 ``[B]``: until a sequence has this many new tokens, end tokens
+        are banned (before any transform) and stop sequences do not end it.
+      max_new_tokens: None, an int or int32 ``[B]``: a per-row limit at or below the strategy's
+        own ``max_new_tokens``, which sizes the buffers. 0 gives an empty sequence. A row that
+        reaches it is not ``finished``.
+
+    Raises:
+      ValueError: for a negative id, an empty stop sequence or a negative count, when built from
+        plain numbers.
+
+    Example:
+      >>> Stop(eos_ids=(1, 2), sequences=((5, 6), (7,))).sequences
+      array([[ 5,  6],
+             [-1,  7]], dtype=int32)
+    """
+
+    eos_ids: Any = ()
+    sequences: Any = ()
+    min_new_tokens: Any = 0
+    max_new_tokens: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eos_ids, int):
+            object.__setattr__(self, "eos_ids", (self.eos_ids,))
+        if isinstance(self.eos_ids, (tuple, list)):
+            ids = np.asarray(self.eos_ids, np.int32)
+            if np.any(ids < 0):
+                raise ValueError(f"eos_ids: got {self.eos_ids}; takes token ids of 0 and above")
+            object.__setattr__(self, "eos_ids", ids)
+        if isinstance(self.sequences, (tuple, list)):
+            object.__setattr__(self, "sequences", pad_left(self.sequences, "sequences"))
+        for name in ("min_new_tokens", "max_new_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, (int, tuple, list)):
+                if np.any(np.asarray(value) < 0):
+                    raise ValueError(f"{name}: got {value}; takes counts of 0 and above")
+                object.__setattr__(self, name, np.asarray(value, np.int32))
+
+
+def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
+    """Token sequences of several lengths as int32 ``[Q, M]``, padded with -1 on the left.
+
+    Args:
+      sequences: Q non-empty sequences of token ids.
+      name: the argument's name, for the error.
+
+    Raises:
+      ValueError: for an empty sequence or a negative id.
+    """
+    width = max((len(s) for s in sequences), default=0)
+    out = np.full((len(sequences), width), -1, np.int32)
+    for row, s in zip(out, sequences, strict=True):
+        if len(s) == 0 or min(s) < 0:
+            raise ValueError(
+                f"{name}: got {tuple(s)}; takes non-empty sequences of token ids of 0 and above"
+            )
+        row[width - len(s) :] = s
+    return out
+
+
+def as_tokens(value: Any) -> Array:
+    """``value`` as an int32 array."""
+    return jnp.asarray(value, jnp.int32)
