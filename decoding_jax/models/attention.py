@@ -1,0 +1,171 @@
+"""Attention over a cache: who sees whom, how far apart they stand, and one joint softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+from decoding_jax.models.cache import Cache, KeyValue, write
+
+
+class Part(NamedTuple):
+    """A stretch of keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
+
+    Attributes:
+      key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``.
+      value: as ``key``.
+      mask: bool, broadcastable to ``[B, W, T, K]``.
+      bias: None, or float32 ``[B, W, H, G, T, K]``-broadcastable, added to the logits.
+    """
+
+    key: Array
+    value: Array
+    mask: Array
+    bias: Array | None = None
+
+
+def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
+    """Softmax attention of every query over all parts together.
+
+    Args:
+      query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
+      parts: what may be attended to; every query sees at least one key of them.
+      scale: factor of the logits.
+
+    Returns:
+      ``[B, W, H, G, T, d]``, in the dtype of the query.
+    """
+    scores = []
+    for part in parts:
+        # The lanes' axis is absent from a shared part, which is therefore never tiled.
+        keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
+        score = jnp.einsum(
+            f"bwhgtd,{keys}->bwhgtk", query, part.key, preferred_element_type=jnp.float32
+        )
+        score = score if scale == 1.0 else score * scale
+        score = score if part.bias is None else score + part.bias
+        scores.append(jnp.where(part.mask[:, :, None, None], score, -jnp.inf))
+    # A query of a padded prompt row may see nothing: its maximum is clipped, so that it averages
+    # nothing to zero rather than to NaN.
+    peak = jnp.stack([s.max(-1) for s in scores]).max(0)
+    peak = jnp.maximum(peak, jnp.finfo(jnp.float32).min)[..., None]
+    weights = [jnp.exp(s - peak) for s in scores]
+    total = sum(w.sum(-1, keepdims=True) for w in weights)
+    total = jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
+    out = jnp.zeros(query.shape, jnp.float32)
+    for part, weight in zip(parts, weights, strict=True):
+        values = "bhkd" if part.value.ndim == 4 else "bwhkd"
+        out += jnp.einsum(
+            f"bwhgtk,{values}->bwhgtd",
+            weight.astype(part.value.dtype),
+            part.value,
+            preferred_element_type=jnp.float32,
+        )
+    return (out / total).astype(query.dtype)
+
+
+class View(NamedTuple):
+    """What the tokens of one ``extend`` see of the cache, the same for every layer.
+
+    Attributes:
+      position: int32, broadcastable to ``[B, W, T]``: where the tokens stand.
+      prompt_mask: bool ``[B, 1, 1, P]``.
+      slot_mask: bool, broadcastable to ``[B, W, T, S']``.
+      prompt_distance: int32, broadcastable to ``[B, W, T, P]``: query minus key position.
+      slot_distance: int32, broadcastable to ``[B, W, T, S']``.
+      self_mask: None in a chain, where a token finds itself among the slots. In a tree, where it
+        may be written beyond the slots that ``visible`` names, bool ``[1, 1, T, T]``: the
+        diagonal of the block.
+    """
+
+    position: Array
+    prompt_mask: Array
+    slot_mask: Array
+    prompt_distance: Array
+    slot_distance: Array
+    self_mask: Array | None
+
+
+def view_of(
+    cache: Cache,
+    width: int,
+    start: Array | int,
+    visible: Array | None,
+    position: Array | None,
+) -> tuple[View, Cache]:
+    """The view of ``width`` tokens written at ``start``, and the cache with their positions.
+
+    Raises:
+      ValueError: if ``visible`` names more slots than there are.
+    """
+    batch, lanes, num_slots = cache.position.shape
+    start = jnp.asarray(start, jnp.int32)
+    index = start.reshape(start.shape or (1, 1))[..., None] + jnp.arange(width)[None, None]
+    if position is not None:
+        position = jnp.asarray(position, jnp.int32)
+        position = position.reshape((1,) * (3 - position.ndim) + position.shape)
+    elif visible is not None:
+        position = cache.length[:, None, None] + visible.sum(-1, dtype=jnp.int32)
+    else:
+        position = cache.length[:, None, None] + index
+    filled = jnp.broadcast_to(position, (batch, lanes, width))
+    cache = cache._replace(
+        position=write(cache.position[..., None], filled[..., None], start)[..., 0]
+    )
+
+    if visible is None:
+        slots = jnp.arange(num_slots)[None, None, None]
+        slot_mask = slots <= index[..., None]
+        # The lane's path is slots 0 .. start - 1, so distance is a matter of slots alone: rows of
+        # several lengths share it, and with a scalar cursor it is one small matrix.
+        slot_distance = index[..., None] - slots
+        self_mask = None
+    else:
+        seen = visible.shape[-1]
+        if seen > num_slots:
+            raise ValueError(f"visible: got {seen} slots; takes at most the cache's {num_slots}")
+        slot_mask = visible & (jnp.arange(seen)[None, None, None] != index[..., None])
+        slot_distance = position[..., None] - cache.position[:, :, None, :seen]
+        self_mask = jnp.eye(width, dtype=bool)[None, None]
+    prompt = jnp.arange(cache.prompt[0].key.shape[-2])
+    view = View(
+        position=position,
+        prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
+        slot_mask=slot_mask,
+        prompt_distance=position[..., None] - prompt[None, None, None],
+        slot_distance=slot_distance,
+        self_mask=self_mask,
+    )
+    return view, cache
+
+
+class Biases(NamedTuple):
+    """Position biases of the parts of a view, ``[B, W, H, G, T, K]``-broadcastable, or None."""
+
+    prompt: Array | None = None
+    slots: Array | None = None
+    itself: Array | None = None
+
+
+def parts_of(
+    view: View, prompt: KeyValue, slots: KeyValue, block: KeyValue, bias: Biases
+) -> list[Part]:
+    """The stretches a block attends to, its own keys and values already written to ``slots``."""
+    seen = view.slot_mask.shape[-1]
+    parts = [
+        Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
+        Part(slots.key[..., :seen, :], slots.value[..., :seen, :], view.slot_mask, bias.slots),
+    ]
+    if view.self_mask is not None:
+        parts.append(Part(block.key, block.value, view.self_mask, bias.itself))
+    return parts
+
+
+def causal_mask(length: Array, size: int) -> Array:
+    """bool ``[B, 1, P, P]``: each prompt token sees the real ones up to itself."""
+    index = jnp.arange(size)
+    real = index[None] < length[:, None]
+    return (index[None, :] <= index[:, None])[None, None] & real[:, None, None]

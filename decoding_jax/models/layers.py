@@ -1,0 +1,94 @@
+"""Small Flax layers that the networks share: projections, RMS norm, heads, feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.cache import KeyValue
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "linear": lambda x: x,
+    "relu": jax.nn.relu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu_exact": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
+}
+
+
+def matmul(x: Array, kernel: Array, dtype: str) -> Array:
+    """``x @ kernel`` in ``dtype``, accumulated in float32."""
+    y = jnp.matmul(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+    return y.astype(dtype)
+
+
+class Dense(nn.Module):
+    """A linear map ``[..., D] -> [..., features]`` with a two-dimensional ``kernel``."""
+
+    features: int
+    dtype: str = "float32"
+    use_bias: bool = False
+    init_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = nn.initializers.variance_scaling(self.init_scale, "fan_in", "truncated_normal")
+        kernel = self.param("kernel", init, (x.shape[-1], self.features), jnp.float32)
+        y = matmul(x, kernel, self.dtype)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
+            y += bias.astype(self.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        return y
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in float32."""
+
+    epsilon: float = 1e-6
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", nn.initializers.ones_init(), (x.shape[-1],), jnp.float32)
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
+        return (x * scale.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))).astype(
+            self.dtype
+        )
+
+
+def split_heads(x: Array, heads: int, groups: int = 1) -> Array:
+    """``[B, W, T, H * G * d] -> [B, W, H, G, T, d]``: G query heads for each key-value head."""
+    b, w, t, _ = x.shape
+    return x.reshape(b, w, t, heads, groups, -1).transpose(0, 1, 3, 4, 2, 5)
+
+
+def merge_heads(x: Array) -> Array:
+    """``[B, W, H, G, T, d] -> [B, W, T, H * G * d]``."""
+    b, w, h, g, t, d = x.shape
+    return x.transpose(0, 1, 4, 2, 3, 5).reshape(b, w, t, h * g * d)
+
+
+def key_value(key: Array, value: Array, heads: int) -> KeyValue:
+    """Two projections ``[B, W, T, H * d]`` as a block of keys and values ``[B, W, H, T, d]``."""
+    return KeyValue(split_heads(key, heads)[:, :, :, 0], split_heads(value, heads)[:, :, :, 0])
+
+
+def prompt_part(block: KeyValue) -> KeyValue:
+    """A prefill's block ``[B, 1, H, P, d]`` as the row's shared part ``[B, H, P, d]``."""
+    return KeyValue(block.key[:, 0], block.value[:, 0])
+
+
+def embed(table: Array, tokens: Array, dtype: str) -> Array:
+    """Rows of ``table [V, D]``. Ids outside ``[0, V)`` are clipped, so that all stays finite."""
+    return jnp.take(table, tokens, axis=0, mode="clip").astype(dtype)
+
+
+def last_real(x: Array, length: Array) -> Array:
+    """``[B, 1, P, D] -> [B, 1, 1, D]``: what stands at each row's last real token."""
+    index = jnp.clip(length - 1, 0, x.shape[2] - 1)
+    return jnp.take_along_axis(x, index[:, None, None, None], axis=2)

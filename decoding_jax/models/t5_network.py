@@ -1,0 +1,332 @@
+"""The T5 encoder-decoder network in Flax, with the parameter names of T5X.
+
+Covers T5 1.0 (ungated, tied output), T5 1.1, Flan-T5, mT5 and ByT5 (gated, untied output). Raffel
+et al. 2020, "Exploring the Limits of Transfer Learning"; Shazeer 2020, "GLU Variants Improve
+Transformer"; the tree of names is that of T5X's ``examples/t5`` without layer scanning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.attention import (
+    Biases,
+    Part,
+    attend,
+    causal_mask,
+    parts_of,
+    view_of,
+)
+from decoding_jax.models.cache import Cache, KeyValue, write
+from decoding_jax.models.layers import (
+    ACTIVATIONS,
+    Dense,
+    RMSNorm,
+    embed,
+    key_value,
+    matmul,
+    merge_heads,
+    prompt_part,
+    split_heads,
+)
+
+Past = Callable[[KeyValue], tuple[list[Part], KeyValue]]
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """The shape of a T5 network, in T5X's words.
+
+    Attributes:
+      vocab_size: rows of the embedding table, unused ones included.
+      mlp_activations: one name (ungated) or two (gated), of ``relu, gelu, silu, linear``.
+      logits_via_embedding: whether the output is tied to the embedding (T5 1.0).
+      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+      start_id: the token a decoder starts from.
+      num_buckets: of the relative positions.
+      max_distance: from which all relative positions share a bucket.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    mlp_activations: tuple[str, ...] = ("relu",)
+    logits_via_embedding: bool = False
+    dropout_rate: float = 0.0
+    num_buckets: int = 32
+    max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    start_id: int = 0
+    dtype: str = "float32"
+
+
+def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:
+    """The bucket of every query-minus-key distance from ``-max_distance`` to ``max_distance``.
+
+    Near distances have a bucket each, farther ones share buckets that grow with the logarithm
+    (Raffel et al. 2020, section 2.1). int32 ``[2 * max_distance + 1]``.
+    """
+    distance = np.arange(-max_distance, max_distance + 1)
+    offset = np.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        offset = np.where(distance < 0, num_buckets, 0)
+        far = np.abs(distance)
+    else:
+        far = np.maximum(distance, 0)
+    exact = num_buckets // 2
+    ratio = np.log(np.maximum(far, 1) / exact) / math.log(max_distance / exact)
+    # The nudge keeps whole ratios from being rounded below themselves.
+    large = exact + np.floor(ratio * (num_buckets - exact) + 1e-6).astype(np.int64)
+    bucket = np.where(far < exact, far, np.minimum(large, num_buckets - 1))
+    return (bucket + offset).astype(np.int32)
+
+
+class RelativePositionBiases(nn.Module):
+    config: T5Config
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, distance: Array) -> Array:
+        """``[b, w, T, K]`` query-minus-key distances to biases ``[b, w, H, 1, T, K]``."""
+        cfg = self.config
+        table = self.param(
+            "rel_embedding",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            (cfg.num_heads, cfg.num_buckets),
+            jnp.float32,
+        )
+        buckets = relative_buckets(
+            cfg.num_buckets, cfg.max_distance, bidirectional=self.bidirectional
+        )
+        by_distance = table.astype(jnp.float32)[:, buckets]
+        index = jnp.clip(distance, -cfg.max_distance, cfg.max_distance) + cfg.max_distance
+        return jnp.moveaxis(by_distance[:, index], 0, 2)[:, :, :, None]
+
+
+class Attention(nn.Module):
+    config: T5Config
+
+    def setup(self) -> None:
+        cfg = self.config
+        width = cfg.num_heads * cfg.head_dim
+        # The logits are not scaled by 1 / sqrt(head_dim): the query's initialisation is.
+        self.query = Dense(width, cfg.dtype, init_scale=1 / cfg.head_dim)
+        self.key = Dense(width, cfg.dtype)
+        self.value = Dense(width, cfg.dtype)
+        self.out = Dense(cfg.emb_dim, cfg.dtype)
+
+    def keys(self, x: Array) -> KeyValue:
+        return key_value(self.key(x), self.value(x), self.config.num_heads)
+
+    def __call__(self, x: Array, parts: list[Part]) -> Array:
+        query = split_heads(self.query(x), self.config.num_heads)
+        return self.out(merge_heads(attend(query, parts, 1.0)))
+
+
+class Mlp(nn.Module):
+    config: T5Config
+    training: bool
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        cfg = self.config
+        gates = []
+        for i, name in enumerate(cfg.mlp_activations):
+            label = "wi" if len(cfg.mlp_activations) == 1 else f"wi_{i}"
+            gates.append(ACTIVATIONS[name](Dense(cfg.mlp_dim, cfg.dtype, name=label)(x)))
+        y = math.prod(gates[1:], start=gates[0])
+        y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, not self.training)
+        return Dense(cfg.emb_dim, cfg.dtype, name="wo")(y)
+
+
+class Block(nn.Module):
+    """What encoder and decoder layers have in common: norms and dropout around residuals."""
+
+    config: T5Config
+    training: bool = False
+
+    def norm(self) -> RMSNorm:
+        return RMSNorm(self.config.layer_norm_epsilon, self.config.dtype)
+
+    def dropout(self) -> nn.Dropout:
+        rate = self.config.dropout_rate
+        return nn.Dropout(rate, broadcast_dims=(-2,), deterministic=not self.training)
+
+
+class EncoderLayer(Block):
+    def setup(self) -> None:
+        self.pre_attention_layer_norm = self.norm()
+        self.attention = Attention(self.config)
+        self.pre_mlp_layer_norm = self.norm()
+        self.mlp = Mlp(self.config, self.training)
+        self.drop = self.dropout()
+
+    def __call__(self, x: Array, mask: Array, bias: Array) -> Array:
+        y = self.pre_attention_layer_norm(x)
+        itself = prompt_part(self.attention.keys(y))
+        x += self.drop(self.attention(y, [Part(itself.key, itself.value, mask, bias)]))
+        return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x)))
+
+
+class DecoderLayer(Block):
+    def setup(self) -> None:
+        self.pre_self_attention_layer_norm = self.norm()
+        self.self_attention = Attention(self.config)
+        self.pre_cross_attention_layer_norm = self.norm()
+        self.encoder_decoder_attention = Attention(self.config)
+        self.pre_mlp_layer_norm = self.norm()
+        self.mlp = Mlp(self.config, self.training)
+        self.drop = self.dropout()
+
+    def __call__(self, x: Array, past: Past, source: Part) -> tuple[Array, KeyValue]:
+        """Returns the block's output and the keys and values that ``past`` stored of it."""
+        y = self.pre_self_attention_layer_norm(x)
+        parts, stored = past(self.self_attention.keys(y))
+        x += self.drop(self.self_attention(y, parts))
+        y = self.pre_cross_attention_layer_norm(x)
+        x += self.drop(self.encoder_decoder_attention(y, [source]))
+        return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x))), stored
+
+
+class Encoder(Block):
+    def setup(self) -> None:
+        cfg = self.config
+        self.relpos_bias = RelativePositionBiases(cfg, bidirectional=True)
+        self.layers = [EncoderLayer(cfg, self.training) for _ in range(cfg.num_encoder_layers)]
+        self.encoder_norm = self.norm()
+        self.drop = self.dropout()
+
+    def __call__(self, x: Array, length: Array) -> Array:
+        index = jnp.arange(x.shape[2])
+        bias = self.relpos_bias((index[:, None] - index[None, :])[None, None])
+        mask = (index[None] < length[:, None])[:, None, None]
+        x = self.drop(x)
+        for layer in self.layers:
+            x = layer(x, mask, bias)
+        return self.drop(self.encoder_norm(x))
+
+
+class Decoder(Block):
+    def setup(self) -> None:
+        cfg = self.config
+        self.relpos_bias = RelativePositionBiases(cfg, bidirectional=False)
+        self.layers = [DecoderLayer(cfg, self.training) for _ in range(cfg.num_decoder_layers)]
+        self.decoder_norm = self.norm()
+        self.drop = self.dropout()
+        if not cfg.logits_via_embedding:
+            self.logits_dense = Dense(cfg.vocab_size, "float32")
+
+    def source(self, encoded: Array) -> tuple[KeyValue, ...]:
+        return tuple(
+            prompt_part(layer.encoder_decoder_attention.keys(encoded)) for layer in self.layers
+        )
+
+    def __call__(
+        self, x: Array, pasts: list[Past], source: tuple[KeyValue, ...], source_length: Array
+    ) -> tuple[Array, tuple[KeyValue, ...]]:
+        mask = (jnp.arange(source[0].key.shape[-2])[None] < source_length[:, None])[:, None, None]
+        x = self.drop(x)
+        stored = []
+        for layer, past, kv in zip(self.layers, pasts, source, strict=True):
+            x, new = layer(x, past, Part(kv.key, kv.value, mask))
+            stored.append(new)
+        return self.drop(self.decoder_norm(x)), tuple(stored)
+
+
+class T5Network(nn.Module):
+    """The network; its methods are the steps that ``models.t5`` makes the verbs of.
+
+    Attributes:
+      config: a ``T5Config``.
+      training: whether dropout is on.
+    """
+
+    config: T5Config
+    training: bool = False
+
+    def setup(self) -> None:
+        cfg = self.config
+        self.token_embedder = nn.Embed(
+            cfg.vocab_size, cfg.emb_dim, embedding_init=nn.initializers.normal(1.0)
+        )
+        self.encoder = Encoder(cfg, self.training)
+        self.decoder = Decoder(cfg, self.training)
+
+    def encode(self, tokens: Array, length: Array) -> tuple[KeyValue, ...]:
+        """int32 ``[B, P]`` and ``[B]`` to the cross-attention's keys and values of each layer."""
+        x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
+        return self.decoder.source(self.encoder(x, length))
+
+    def prefill(
+        self, tokens: Array, length: Array, source: tuple[KeyValue, ...], source_length: Array
+    ) -> tuple[Array, tuple[KeyValue, ...]]:
+        """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
+        index = jnp.arange(tokens.shape[1])
+        bias = self.decoder.relpos_bias((index[:, None] - index[None, :])[None, None])
+        mask = causal_mask(length, tokens.shape[1])
+
+        def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
+            row = prompt_part(block)
+            return [Part(row.key, row.value, mask, bias)], row
+
+        x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
+        return self.decoder(x, [past] * self.config.num_decoder_layers, source, source_length)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
+        view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
+        relpos = self.decoder.relpos_bias
+        bias = Biases(
+            relpos(view.prompt_distance),
+            relpos(view.slot_distance),
+            relpos(jnp.zeros((1, 1, 1, 1), jnp.int32)),
+        )
+
+        def past_of(prompt: KeyValue, slots: KeyValue) -> Past:
+            def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
+                stored = KeyValue(*(write(s, b, start) for s, b in zip(slots, block, strict=True)))
+                return parts_of(view, prompt, stored, block, bias), stored
+
+            return past
+
+        pasts = [past_of(p, s) for p, s in zip(cache.prompt, cache.slots, strict=True)]
+        source, source_length = cache.source
+        x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
+        hidden, slots = self.decoder(x, pasts, source, source_length)
+        return hidden, cache._replace(slots=slots)
+
+    def project(self, hidden: Array) -> Array:
+        """Hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        cfg = self.config
+        if not cfg.logits_via_embedding:
+            return self.decoder.logits_dense(hidden)
+        table = self.token_embedder.embedding
+        # bfloat16 weights are multiplied as they are: accumulation is float32 all the same.
+        dtype = "bfloat16" if table.dtype == jnp.bfloat16 else "float32"
+        x = (hidden.astype(jnp.float32) / math.sqrt(cfg.emb_dim)).astype(dtype)
+        return jnp.matmul(x, table.T.astype(dtype), preferred_element_type=jnp.float32)
+
+    def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
+        """Teacher forcing: the logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
+        hidden, _ = self.prefill(tokens, length, self.encode(source, source_length), source_length)
+        return self.project(hidden)[:, 0]
