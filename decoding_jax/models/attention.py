@@ -58,12 +58,11 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     out = jnp.zeros(query.shape, jnp.float32)
     for part, weight in zip(parts, weights, strict=True):
         values = "bhkd" if part.value.ndim == 4 else "bwhkd"
+        # In the cache's own dtype: XLA's CPU backend has no batched bfloat16 product of this
+        # layout with a float32 result.
         out += jnp.einsum(
-            f"bwhgtk,{values}->bwhgtd",
-            weight.astype(part.value.dtype),
-            part.value,
-            preferred_element_type=jnp.float32,
-        )
+            f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value
+        ).astype(jnp.float32)
     return (out / total).astype(query.dtype)
 
 

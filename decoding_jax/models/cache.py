@@ -73,7 +73,7 @@ def write(slots: Array, block: Array, start: Array | int) -> Array:
     start = jnp.asarray(start, jnp.int32)
     block = block.astype(slots.dtype)
     if start.ndim == 0:
-        origin = (0,) * (slots.ndim - 2) + (start, 0)
+        origin = [*[0] * (slots.ndim - 2), start, 0]
         return lax.dynamic_update_slice(slots, block, origin)
     size, width = slots.shape[-2], block.shape[-2]
 

@@ -20,10 +20,32 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+@jax.custom_vjp
+def _product(x: Array, kernel: Array) -> Array:
+    return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+
+
+def _product_fwd(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, kernel), (x, kernel)
+
+
+def _product_bwd(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    # The cotangent is rounded to the inputs' dtype, so that these products too have two operands
+    # of one narrow dtype: what matrix units are made for.
+    x, kernel = saved
+    grad = grad.astype(x.dtype)
+    dx = jnp.matmul(grad, kernel.T, preferred_element_type=jnp.float32)
+    flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    dkernel = jnp.matmul(flat_x.T, flat_grad, preferred_element_type=jnp.float32)
+    return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
+
+
+_product.defvjp(_product_fwd, _product_bwd)
+
+
 def matmul(x: Array, kernel: Array, dtype: str) -> Array:
-    """``x @ kernel`` in ``dtype``, accumulated in float32."""
-    y = jnp.matmul(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
-    return y.astype(dtype)
+    """``x @ kernel`` with operands in ``dtype``; accumulated and returned in float32."""
+    return _product(x.astype(dtype), kernel.astype(dtype))
 
 
 class Dense(nn.Module):
@@ -38,7 +60,7 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         init = nn.initializers.variance_scaling(self.init_scale, "fan_in", "truncated_normal")
         kernel = self.param("kernel", init, (x.shape[-1], self.features), jnp.float32)
-        y = matmul(x, kernel, self.dtype)
+        y = matmul(x, kernel, self.dtype).astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
             y += bias.astype(self.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

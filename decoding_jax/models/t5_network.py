@@ -323,8 +323,8 @@ class T5Network(nn.Module):
         table = self.token_embedder.embedding
         # bfloat16 weights are multiplied as they are: accumulation is float32 all the same.
         dtype = "bfloat16" if table.dtype == jnp.bfloat16 else "float32"
-        x = (hidden.astype(jnp.float32) / math.sqrt(cfg.emb_dim)).astype(dtype)
-        return jnp.matmul(x, table.T.astype(dtype), preferred_element_type=jnp.float32)
+        x = hidden.astype(jnp.float32) / math.sqrt(cfg.emb_dim)
+        return matmul(x, table.T, dtype)
 
     def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
         """Teacher forcing: the logits ``[B, P, V]`` after each of ``tokens [B, P]``."""

@@ -1,0 +1,107 @@
+"""Models in and out of directories in the Hugging Face layout; safetensors only, never pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.models.checkpoint import t5
+from decoding_jax.models.checkpoint.files import (
+    CONFIG,
+    WEIGHTS,
+    CheckpointError,
+    Settings,
+    Tensors,
+    write_params,
+)
+from decoding_jax.models.t5 import T5
+
+__all__ = ["CheckpointError", "load_model", "save_model"]
+
+_FAMILIES: dict[str, ModuleType] = {"t5": t5, "mt5": t5}
+_MODULES: dict[type, ModuleType] = {T5: t5}
+
+
+def load_model(directory: str | Path, *, dtype: str = "float32") -> T5:
+    """Reads a model from a directory with ``config.json`` and ``*.safetensors``.
+
+    Args:
+      directory: with one ``model.safetensors``, or shards and ``model.safetensors.index.json``.
+      dtype: of weights, activations and cache, ``"float32"`` or ``"bfloat16"``, whatever the
+        files hold.
+
+    Returns:
+      The model of the family that ``model_type`` names: T5 (T5, mT5, ByT5, Flan-T5), to be bound
+      to inputs before it decodes.
+
+    Raises:
+      CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
+        that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
+        the networks here do not have.
+      ValueError: for an unknown ``dtype``.
+
+    Example:
+      >>> load_model("nowhere")
+      Traceback (most recent call last):
+      decoding_jax.models.checkpoint.files.CheckpointError: nowhere: no such directory
+    """
+    _check_dtype(dtype)
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such directory")
+    settings = Settings(directory / CONFIG)
+    family = settings.get("model_type", str)
+    if family not in _FAMILIES:
+        raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
+    return _FAMILIES[family].read(settings, Tensors(directory), dtype)
+
+
+def save_model(
+    model: T5,
+    directory: str | Path,
+    *,
+    dtype: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes ``config.json`` and ``model.safetensors``; ``load_model`` and others read them.
+
+    Args:
+      model: what to write.
+      directory: made if it does not exist; the two files in it are replaced.
+      dtype: of the stored weights, ``"float32"`` or ``"bfloat16"``; by default as they are.
+      settings: more entries for ``config.json``, such as ``eos_token_id``.
+
+    Raises:
+      ValueError: for a model or a ``dtype`` that this layout does not take.
+    """
+    if dtype is not None:
+        _check_dtype(dtype)
+    if type(model) not in _MODULES:
+        takes = ", ".join(t.__name__ for t in _MODULES)
+        raise ValueError(f"model: got {type(model).__name__}; takes one of {takes}")
+    module = _MODULES[type(model)]
+    values = {
+        **module.settings_of(model.config),
+        "dtype": dtype or _dtype_of(model),
+        **(settings or {}),
+    }
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_params(directory / WEIGHTS, module.table(model.config), model.params, dtype)
+    text = json.dumps(values, indent=2, sort_keys=True)
+    (directory / CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
+
+
+def _dtype_of(model: T5) -> str:
+    return jnp.result_type(*jax.tree.leaves(model.params)).name

@@ -1,0 +1,149 @@
+"""T5, mT5 and ByT5 in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+from decoding_jax.models.checkpoint.files import Settings, Tensors, Weight, read_params
+from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_network import T5Config
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu": "gelu_exact",
+    "silu": "silu",
+    "swish": "silu",
+    "linear": "linear",
+}
+# Older files hold a table that no layer reads.
+IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+
+
+def table(config: T5Config) -> dict[str, Weight]:
+    """Where every parameter of the network is found."""
+    out = {"token_embedder/embedding": Weight("shared.weight")}
+    if not config.logits_via_embedding:
+        out["decoder/logits_dense/kernel"] = Weight("lm_head.weight", True)
+    gates = ("wi",) if len(config.mlp_activations) == 1 else ("wi_0", "wi_1")
+    stacks = {
+        "encoder": (config.num_encoder_layers, {"SelfAttention": ("attention", "attention")}),
+        "decoder": (
+            config.num_decoder_layers,
+            {
+                "SelfAttention": ("self_attention", "self_attention"),
+                "EncDecAttention": ("cross_attention", "encoder_decoder_attention"),
+            },
+        ),
+    }
+    for stack, (num_layers, attentions) in stacks.items():
+        first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        out[f"{stack}/relpos_bias/rel_embedding"] = Weight(first, True)
+        out[f"{stack}/{stack}_norm/scale"] = Weight(f"{stack}.final_layer_norm.weight")
+        for i in range(num_layers):
+            here, there = f"{stack}/layers_{i}", f"{stack}.block.{i}.layer"
+            for j, (theirs, (norm, ours)) in enumerate(attentions.items()):
+                out[f"{here}/pre_{norm}_layer_norm/scale"] = Weight(
+                    f"{there}.{j}.layer_norm.weight"
+                )
+                for name in ("query", "key", "value", "out"):
+                    letter = "o" if name == "out" else name[0]
+                    weight = Weight(f"{there}.{j}.{theirs}.{letter}.weight", True)
+                    out[f"{here}/{ours}/{name}/kernel"] = weight
+            last = len(attentions)
+            out[f"{here}/pre_mlp_layer_norm/scale"] = Weight(f"{there}.{last}.layer_norm.weight")
+            for name in (*gates, "wo"):
+                weight = Weight(f"{there}.{last}.DenseReluDense.{name}.weight", True)
+                out[f"{here}/mlp/{name}/kernel"] = weight
+    return out
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
+    """The model that a directory holds."""
+    values = settings.values
+    activation = settings.get("feed_forward_proj", str, "relu")
+    gated = activation.startswith("gated-")
+    name = activation.removeprefix("gated-")
+    # "gated-gelu" has always meant the approximation by tanh, "gelu" the exact one.
+    name = settings.get("dense_act_fn", str, "gelu_new" if activation == "gated-gelu" else name)
+    if name not in ACTIVATIONS:
+        raise settings.error("feed_forward_proj", activation, ", ".join(sorted(ACTIVATIONS)))
+
+    # Whether the logits are scaled is T5 1.0 against 1.1, told by what the config says of tying;
+    # whether the output is tied, the tensors themselves tell.
+    scaled = values.get("model_type") == "t5" and bool(
+        values.get("scale_decoder_outputs", values.get("tie_word_embeddings") is not False)
+    )
+    for alias in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+        if not tensors.same(alias, "shared.weight"):
+            raise settings.error(alias, "another tensor", "the same table as shared.weight")
+    own_output = not tensors.same("lm_head.weight", "shared.weight")
+    num_layers = settings.size("num_layers")
+    config = T5Config(
+        vocab_size=settings.size("vocab_size"),
+        emb_dim=settings.size("d_model"),
+        num_heads=settings.size("num_heads"),
+        head_dim=settings.size("d_kv"),
+        mlp_dim=settings.size("d_ff"),
+        num_encoder_layers=num_layers,
+        num_decoder_layers=settings.size("num_decoder_layers", num_layers),
+        mlp_activations=(ACTIVATIONS[name], "linear") if gated else (ACTIVATIONS[name],),
+        logits_via_embedding=scaled and not own_output,
+        dropout_rate=settings.get("dropout_rate", float, 0.1),
+        num_buckets=settings.size("relative_attention_num_buckets", 32),
+        max_distance=settings.size("relative_attention_max_distance", 128),
+        layer_norm_epsilon=settings.get("layer_norm_epsilon", float, 1e-6),
+        start_id=settings.get("decoder_start_token_id", int, settings.get("pad_token_id", int, 0)),
+        dtype=dtype,
+    )
+    weights = table(config)
+    if not config.logits_via_embedding and not own_output:
+        weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
+    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)).params)
+    params = read_params(weights, shapes, tensors, dtype)
+    if scaled and own_output:
+        output = params["decoder"]["logits_dense"]
+        output["kernel"] = output["kernel"] / math.sqrt(config.emb_dim)
+    tensors.check_all_used(IGNORED)
+    return T5(params, config)
+
+
+def settings_of(config: T5Config) -> dict[str, Any]:
+    """What ``config.json`` says of a network."""
+    names = {"gelu": "gelu_new", "gelu_exact": "gelu"}
+    first, *rest = config.mlp_activations
+    name = names.get(first, first)
+    if rest not in ([], ["linear"]):
+        raise ValueError(
+            f"mlp_activations: got {config.mlp_activations}; this layout takes one name, or a name"
+            " and 'linear'"
+        )
+    activation = f"gated-{'gelu' if name == 'gelu_new' else name}" if rest else name
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab_size,
+        "d_model": config.emb_dim,
+        "d_kv": config.head_dim,
+        "d_ff": config.mlp_dim,
+        "num_heads": config.num_heads,
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+        "feed_forward_proj": activation,
+        "dense_act_fn": name,
+        "is_gated_act": bool(rest),
+        "dropout_rate": config.dropout_rate,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "relative_attention_num_buckets": config.num_buckets,
+        "relative_attention_max_distance": config.max_distance,
+        "tie_word_embeddings": config.logits_via_embedding,
+        "scale_decoder_outputs": config.logits_via_embedding,
+        "decoder_start_token_id": config.start_id,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
