@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.models.cache import Cache, KeyValue, write
+from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
 
 
 class Part(NamedTuple):
@@ -149,22 +149,46 @@ class Biases(NamedTuple):
     itself: Array | None = None
 
 
-def parts_of(
-    view: View, prompt: KeyValue, slots: KeyValue, block: KeyValue, bias: Biases
-) -> list[Part]:
-    """The stretches a block attends to, its own keys and values already written to ``slots``."""
-    seen = view.slot_mask.shape[-1]
-    parts = [
-        Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
-        Part(slots.key[..., :seen, :], slots.value[..., :seen, :], view.slot_mask, bias.slots),
-    ]
-    if view.self_mask is not None:
-        parts.append(Part(block.key, block.value, view.self_mask, bias.itself))
-    return parts
+Past = Callable[[KeyValue], tuple[list[Part], KeyValue]]
+"""How one layer meets the past: given the keys and values of a block, what the block attends to
+(itself included), and what the cache is to hold of the layer from now on."""
 
 
-def causal_mask(length: Array, size: int) -> Array:
-    """bool ``[B, 1, P, P]``: each prompt token sees the real ones up to itself."""
+def prompt_past(length: Array, size: int, bias: Array | None = None) -> Past:
+    """Every layer of a prefill of ``size`` tokens: each sees the real ones up to itself."""
     index = jnp.arange(size)
     real = index[None] < length[:, None]
-    return (index[None, :] <= index[:, None])[None, None] & real[:, None, None]
+    mask = (index[None, :] <= index[:, None])[None, None] & real[:, None, None]
+
+    def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
+        row = prompt_part(block)
+        return [Part(row.key, row.value, mask, bias)], row
+
+    return past
+
+
+def slot_pasts(cache: Cache, view: View, start: Array | int, bias: Biases) -> list[Past]:
+    """The layers of an ``extend``: each writes the block to its slots, then sees the view."""
+
+    def past_of(prompt: KeyValue, slots: KeyValue) -> Past:
+        def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
+            stored = KeyValue(
+                write(slots.key, block.key, start), write(slots.value, block.value, start)
+            )
+            seen = view.slot_mask.shape[-1]
+            parts = [
+                Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
+                Part(
+                    stored.key[..., :seen, :],
+                    stored.value[..., :seen, :],
+                    view.slot_mask,
+                    bias.slots,
+                ),
+            ]
+            if view.self_mask is not None:
+                parts.append(Part(block.key, block.value, view.self_mask, bias.itself))
+            return parts, stored
+
+        return past
+
+    return [past_of(p, s) for p, s in zip(cache.prompt, cache.slots, strict=True)]

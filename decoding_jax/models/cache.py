@@ -46,6 +46,11 @@ class Cache(NamedTuple):
         return self.position.shape[-1]
 
 
+def prompt_part(block: KeyValue) -> KeyValue:
+    """A prefill's block ``[B, 1, H, P, d]`` as the row's shared part ``[B, H, P, d]``."""
+    return KeyValue(block.key[:, 0], block.value[:, 0])
+
+
 def empty_slots(
     prompt: tuple[KeyValue, ...], length: Array, *, lanes: int, slots: int, source: Any = None
 ) -> Cache:
@@ -73,7 +78,7 @@ def write(slots: Array, block: Array, start: Array | int) -> Array:
     start = jnp.asarray(start, jnp.int32)
     block = block.astype(slots.dtype)
     if start.ndim == 0:
-        origin = [*[0] * (slots.ndim - 2), start, 0]
+        origin: list[Any] = [*[0] * (slots.ndim - 2), start, 0]
         return lax.dynamic_update_slice(slots, block, origin)
     size, width = slots.shape[-2], block.shape[-2]
 

@@ -67,6 +67,30 @@ class Dense(nn.Module):
         return y
 
 
+def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
+    """float32 ``hidden [..., D] @ kernel [D, V]``.
+
+    bfloat16 weights are multiplied as they are: accumulation is float32 all the same, and a
+    float32 copy of the largest matrix at every step would cost more than the product.
+    """
+    dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
+    return jnp.matmul(
+        hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32
+    )
+
+
+class Output(nn.Module):
+    """The projection to the vocabulary, ``[..., D]`` to float32 logits ``[..., features]``."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, hidden: Array) -> Array:
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+        kernel = self.param("kernel", init, (hidden.shape[-1], self.features), jnp.float32)
+        return vocabulary_logits(hidden, kernel)
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in float32."""
 
@@ -98,11 +122,6 @@ def merge_heads(x: Array) -> Array:
 def key_value(key: Array, value: Array, heads: int) -> KeyValue:
     """Two projections ``[B, W, T, H * d]`` as a block of keys and values ``[B, W, H, T, d]``."""
     return KeyValue(split_heads(key, heads)[:, :, :, 0], split_heads(value, heads)[:, :, :, 0])
-
-
-def prompt_part(block: KeyValue) -> KeyValue:
-    """A prefill's block ``[B, 1, H, P, d]`` as the row's shared part ``[B, H, P, d]``."""
-    return KeyValue(block.key[:, 0], block.value[:, 0])
 
 
 def embed(table: Array, tokens: Array, dtype: str) -> Array:

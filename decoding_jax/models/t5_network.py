@@ -9,36 +9,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import (
     Biases,
     Part,
+    Past,
     attend,
-    causal_mask,
-    parts_of,
+    prompt_past,
+    slot_pasts,
     view_of,
 )
-from decoding_jax.models.cache import Cache, KeyValue, write
+from decoding_jax.models.cache import Cache, KeyValue, prompt_part
 from decoding_jax.models.layers import (
     ACTIVATIONS,
     Dense,
+    Output,
     RMSNorm,
     embed,
     key_value,
-    matmul,
     merge_heads,
-    prompt_part,
     split_heads,
+    vocabulary_logits,
 )
-
-Past = Callable[[KeyValue], tuple[list[Part], KeyValue]]
+from decoding_jax.models.relative import RelativePositionBiases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,50 +67,6 @@ class T5Config:
     layer_norm_epsilon: float = 1e-6
     start_id: int = 0
     dtype: str = "float32"
-
-
-def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:
-    """The bucket of every query-minus-key distance from ``-max_distance`` to ``max_distance``.
-
-    Near distances have a bucket each, farther ones share buckets that grow with the logarithm
-    (Raffel et al. 2020, section 2.1). int32 ``[2 * max_distance + 1]``.
-    """
-    distance = np.arange(-max_distance, max_distance + 1)
-    offset = np.zeros_like(distance)
-    if bidirectional:
-        num_buckets //= 2
-        offset = np.where(distance < 0, num_buckets, 0)
-        far = np.abs(distance)
-    else:
-        far = np.maximum(distance, 0)
-    exact = num_buckets // 2
-    ratio = np.log(np.maximum(far, 1) / exact) / math.log(max_distance / exact)
-    # The nudge keeps whole ratios from being rounded below themselves.
-    large = exact + np.floor(ratio * (num_buckets - exact) + 1e-6).astype(np.int64)
-    bucket = np.where(far < exact, far, np.minimum(large, num_buckets - 1))
-    return (bucket + offset).astype(np.int32)
-
-
-class RelativePositionBiases(nn.Module):
-    config: T5Config
-    bidirectional: bool
-
-    @nn.compact
-    def __call__(self, distance: Array) -> Array:
-        """``[b, w, T, K]`` query-minus-key distances to biases ``[b, w, H, 1, T, K]``."""
-        cfg = self.config
-        table = self.param(
-            "rel_embedding",
-            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
-            (cfg.num_heads, cfg.num_buckets),
-            jnp.float32,
-        )
-        buckets = relative_buckets(
-            cfg.num_buckets, cfg.max_distance, bidirectional=self.bidirectional
-        )
-        by_distance = table.astype(jnp.float32)[:, buckets]
-        index = jnp.clip(distance, -cfg.max_distance, cfg.max_distance) + cfg.max_distance
-        return jnp.moveaxis(by_distance[:, index], 0, 2)[:, :, :, None]
 
 
 class Attention(nn.Module):
@@ -204,7 +157,9 @@ class DecoderLayer(Block):
 class Encoder(Block):
     def setup(self) -> None:
         cfg = self.config
-        self.relpos_bias = RelativePositionBiases(cfg, bidirectional=True)
+        self.relpos_bias = RelativePositionBiases(
+            cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=True
+        )
         self.layers = [EncoderLayer(cfg, self.training) for _ in range(cfg.num_encoder_layers)]
         self.encoder_norm = self.norm()
         self.drop = self.dropout()
@@ -222,12 +177,14 @@ class Encoder(Block):
 class Decoder(Block):
     def setup(self) -> None:
         cfg = self.config
-        self.relpos_bias = RelativePositionBiases(cfg, bidirectional=False)
+        self.relpos_bias = RelativePositionBiases(
+            cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=False
+        )
         self.layers = [DecoderLayer(cfg, self.training) for _ in range(cfg.num_decoder_layers)]
         self.decoder_norm = self.norm()
         self.drop = self.dropout()
         if not cfg.logits_via_embedding:
-            self.logits_dense = Dense(cfg.vocab_size, "float32")
+            self.logits_dense = Output(cfg.vocab_size)
 
     def source(self, encoded: Array) -> tuple[KeyValue, ...]:
         return tuple(
@@ -276,12 +233,7 @@ class T5Network(nn.Module):
         """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
         index = jnp.arange(tokens.shape[1])
         bias = self.decoder.relpos_bias((index[:, None] - index[None, :])[None, None])
-        mask = causal_mask(length, tokens.shape[1])
-
-        def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
-            row = prompt_part(block)
-            return [Part(row.key, row.value, mask, bias)], row
-
+        past = prompt_past(length, tokens.shape[1], bias)
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
         return self.decoder(x, [past] * self.config.num_decoder_layers, source, source_length)
 
@@ -301,15 +253,7 @@ class T5Network(nn.Module):
             relpos(view.slot_distance),
             relpos(jnp.zeros((1, 1, 1, 1), jnp.int32)),
         )
-
-        def past_of(prompt: KeyValue, slots: KeyValue) -> Past:
-            def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
-                stored = KeyValue(*(write(s, b, start) for s, b in zip(slots, block, strict=True)))
-                return parts_of(view, prompt, stored, block, bias), stored
-
-            return past
-
-        pasts = [past_of(p, s) for p, s in zip(cache.prompt, cache.slots, strict=True)]
+        pasts = slot_pasts(cache, view, start, bias)
         source, source_length = cache.source
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
         hidden, slots = self.decoder(x, pasts, source, source_length)
@@ -320,11 +264,8 @@ class T5Network(nn.Module):
         cfg = self.config
         if not cfg.logits_via_embedding:
             return self.decoder.logits_dense(hidden)
-        table = self.token_embedder.embedding
-        # bfloat16 weights are multiplied as they are: accumulation is float32 all the same.
-        dtype = "bfloat16" if table.dtype == jnp.bfloat16 else "float32"
         x = hidden.astype(jnp.float32) / math.sqrt(cfg.emb_dim)
-        return matmul(x, table.T, dtype)
+        return vocabulary_logits(x, self.token_embedder.embedding.T)
 
     def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
         """Teacher forcing: the logits ``[B, P, V]`` after each of ``tokens [B, P]``."""

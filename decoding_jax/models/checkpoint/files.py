@@ -92,7 +92,7 @@ class Tensors:
         pickled = sorted(p.name for p in directory.glob("*.bin"))
         if pickled:
             raise CheckpointError(
-                f"{directory / pickled[0]}: is a pickle, which could run code; convert it to safetensors"
+                f"{directory / pickled[0]}: is a pickle and is not read; convert it to safetensors"
             )
         raise CheckpointError(f"{directory}: has neither {WEIGHTS} nor {INDEX}")
 

@@ -1,0 +1,58 @@
+"""Relative position biases (Raffel et al. 2020, section 2.1)."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from decoding_jax.base import Array
+
+
+def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:
+    """The bucket of every query-minus-key distance from ``-max_distance`` to ``max_distance``.
+
+    Near distances have a bucket each, farther ones share buckets that grow with the logarithm
+    (Raffel et al. 2020, section 2.1). int32 ``[2 * max_distance + 1]``.
+    """
+    distance = np.arange(-max_distance, max_distance + 1)
+    offset = np.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        offset = np.where(distance < 0, num_buckets, 0)
+        far = np.abs(distance)
+    else:
+        far = np.maximum(distance, 0)
+    exact = num_buckets // 2
+    ratio = np.log(np.maximum(far, 1) / exact) / math.log(max_distance / exact)
+    # The nudge keeps whole ratios from being rounded below themselves.
+    large = exact + np.floor(ratio * (num_buckets - exact) + 1e-6).astype(np.int64)
+    bucket = np.where(far < exact, far, np.minimum(large, num_buckets - 1))
+    return (bucket + offset).astype(np.int32)
+
+
+class RelativePositionBiases(nn.Module):
+    """A learned bias for each head and bucket of distances; the table is ``[H, num_buckets]``."""
+
+    num_heads: int
+    num_buckets: int
+    max_distance: int
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, distance: Array) -> Array:
+        """``[b, w, T, K]`` query-minus-key distances to biases ``[b, w, H, 1, T, K]``."""
+        table = self.param(
+            "rel_embedding",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            (self.num_heads, self.num_buckets),
+            jnp.float32,
+        )
+        buckets = relative_buckets(
+            self.num_buckets, self.max_distance, bidirectional=self.bidirectional
+        )
+        by_distance = table.astype(jnp.float32)[:, buckets]
+        index = jnp.clip(distance, -self.max_distance, self.max_distance) + self.max_distance
+        return jnp.moveaxis(by_distance[:, index], 0, 2)[:, :, :, None]
