@@ -1,0 +1,30 @@
+"""Exactness, shown: a table model, exact laws, and checks for anybody's model or strategy."""
+
+from decoding_jax.testing.conformance import check_model
+from decoding_jax.testing.enumeration import (
+    Law,
+    enumerate_law,
+    greedy_path,
+    log_probs,
+    path_logits,
+    top_sequences,
+)
+from decoding_jax.testing.laws import Fit, chi_square, same_bits
+from decoding_jax.testing.pairwise import all_cases, pairwise_cases
+from decoding_jax.testing.table_lm import TableLM
+
+__all__ = [
+    "Fit",
+    "Law",
+    "TableLM",
+    "all_cases",
+    "check_model",
+    "chi_square",
+    "enumerate_law",
+    "greedy_path",
+    "log_probs",
+    "pairwise_cases",
+    "path_logits",
+    "same_bits",
+    "top_sequences",
+]

@@ -1,0 +1,94 @@
+"""Whether a model's verbs do what ``base.LanguageModel`` says. For any model, a user's own too:
+
+    from decoding_jax.testing import check_model
+
+    def test_my_model():
+        check_model(my_model, tolerance=1e-5)
+
+Each check compares the cache's answers with a reference that never rewinds, branches or moves
+anything, and fails with an AssertionError that says where the logits differ. Outputs that the
+contract leaves undefined are never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from decoding_jax.testing.conformance.chain import (
+    check_blocks,
+    check_junk,
+    check_out_of_range,
+    check_padding,
+    check_prefill,
+    check_ragged,
+    check_rewind,
+    check_rows_alone,
+)
+from decoding_jax.testing.conformance.tree import (
+    check_keep,
+    check_position,
+    check_select,
+    check_tree,
+)
+from decoding_jax.testing.conformance.trial import Trial, make_trial
+
+CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
+    check_prefill: (),
+    check_blocks: (),
+    check_rewind: (),
+    check_rows_alone: (),
+    check_padding: (),
+    check_junk: (),
+    check_ragged: ("ragged",),
+    check_out_of_range: ("ragged",),
+    check_tree: ("tree",),
+    check_position: ("tree",),
+    check_keep: ("tree", "keep"),
+    check_select: ("select",),
+}
+"""Every check, and what a model must have for it to apply."""
+
+
+def applies(check: Callable[[Trial], None], model: Any) -> bool:
+    """Whether the model offers what the check is about."""
+    return all(getattr(model, needed, False) for needed in CHECKS[check])
+
+
+def check_model(
+    model: Any,
+    *,
+    seed: int = 0,
+    tolerance: float = 0.0,
+    row_model: Callable[[int], Any] | None = None,
+) -> list[str]:
+    """Runs every check that applies to the model.
+
+    Args:
+      model: with a vocabulary of 2 or more, room for 16 positions and, if it is bound to inputs,
+        three rows of them.
+      seed: of the random prompts and paths.
+      tolerance: 0 for a model whose logits do not depend on the batch, about 1e-5 for a network
+        in float32.
+      row_model: for a model bound to its rows' inputs: the model bound to those of one row.
+
+    Returns:
+      The names of the checks that ran.
+
+    Raises:
+      AssertionError: from the first check that fails.
+
+    Example:
+      >>> import jax
+      >>> from decoding_jax.testing import TableLM
+      >>> names = check_model(TableLM.random(jax.random.key(0), 5).lockstep())
+      >>> "check_rewind" in names, "check_tree" in names
+      (True, False)
+    """
+    trial = make_trial(model, seed=seed, tolerance=tolerance, row_model=row_model)
+    names = []
+    for check in CHECKS:
+        if applies(check, model):
+            check(trial)
+            names.append(check.__name__)
+    return names

@@ -1,0 +1,113 @@
+"""Checks of ``prefill`` and ``extend`` along chains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend, prefill
+
+
+def check_prefill(trial: Trial) -> None:
+    """A prompt made longer by a path gives the logits that extending by the path gives."""
+    model, (tokens, length) = trial.model, trial.prompt
+    width = tokens.shape[1]
+    for count in range(SLOTS + 1):
+        longer = np.zeros((3, width + SLOTS), np.int32)
+        longer[:, :width] = tokens
+        for row, n in enumerate(length):
+            longer[row, n : n + count] = trial.tokens[row, 0, :count]
+        output, _ = prefill(model, longer, length + count, LANES, SLOTS)
+        want = trial.reference[:, :1, count - 1 : count] if count else trial.start()[0]
+        trial.same(output.logits, want, f"a prompt longer by {count} tokens")
+
+
+def check_blocks(trial: Trial) -> None:
+    """Extending by T tokens equals T calls with one, whatever the blocks."""
+    for blocks in ((SLOTS,), (1, 3, 2)):
+        _, cache = trial.start()
+        at = 0
+        for size in blocks:
+            output, cache = extend(trial.model, cache, trial.tokens[..., at : at + size], at)
+            what = f"blocks of {blocks} tokens, from slot {at}"
+            trial.same(output.logits, trial.reference[:, :, at : at + size], what)
+            at += size
+
+
+def check_rewind(trial: Trial) -> None:
+    """Writing again from an earlier slot forgets what stood there: stale slots are not seen."""
+    other = (trial.tokens + 1) % trial.model.vocab_size
+    _, cache = trial.start()
+    _, cache = extend(trial.model, cache, trial.tokens[..., :2], 0)
+    _, cache = extend(trial.model, cache, other[..., 2:], 2)
+    for t in range(2, SLOTS):
+        output, cache = extend(trial.model, cache, trial.tokens[..., t : t + 1], t)
+        trial.same(output.logits, trial.reference[:, :, t : t + 1], f"rewound to 2, at slot {t}")
+
+
+def check_rows_alone(trial: Trial) -> None:
+    """A row alone, without the padding that others cause, gives what it gives in the batch."""
+    for row in range(2):
+        model, width = trial.row_model(row), int(trial.prompt[1][row])
+        tokens = trial.prompt[0][row : row + 1, :width]
+        output, cache = prefill(model, tokens, np.array([width]), LANES, SLOTS)
+        first = trial.start()[0][row : row + 1]
+        trial.same(output.logits, first, f"prefill of row {row} alone")
+        output, _ = extend(model, cache, trial.tokens[row : row + 1], 0)
+        trial.same(output.logits, trial.reference[row : row + 1], f"row {row} alone")
+
+
+def check_padding(trial: Trial) -> None:
+    """What stands behind a prompt's end does not matter."""
+    place = np.arange(trial.prompt[0].shape[1])
+    padding = place >= trial.prompt[1][:, None]
+    junk = np.where(padding, 1 - trial.prompt[0] % 2, trial.prompt[0])
+    output, cache = prefill(trial.model, junk, trial.prompt[1], LANES, SLOTS)
+    trial.same(output.logits, trial.start()[0], "prefill with other padding")
+    output, _ = extend(trial.model, cache, trial.tokens, 0)
+    trial.same(output.logits, trial.reference, "extend after other padding")
+
+
+def check_ragged(trial: Trial) -> None:
+    """Lanes at different slots: each gives what it gives in step."""
+    tokens, at = trial.tokens, np.array([[0, 2], [1, 0], [3, 2]])
+    _, cache = trial.start()
+    _, cache = extend(trial.model, cache, trial.tokens[..., :3], 0)
+    for size in (2, 1):
+        index = at[..., None] + np.arange(size)
+        block = np.take_along_axis(tokens, index, 2)
+        output, cache = extend(trial.model, cache, block, at)
+        want = np.take_along_axis(trial.reference, index[..., None], 2)
+        trial.same(output.logits, want, f"lanes at slots {at.tolist()}, {size} tokens")
+        at = at + size
+
+
+def check_out_of_range(trial: Trial) -> None:
+    """Writes before the first slot and behind the last are dropped and harm nothing."""
+    for edge, inside in ((-2, slice(2, 4)), (SLOTS - 2, slice(0, 2))):
+        _, cache = trial.start()
+        _, cache = extend(trial.model, cache, trial.tokens, 0)
+        block = (trial.tokens[..., :4] + 1) % trial.model.vocab_size
+        at = max(edge, 0)
+        block[..., inside] = trial.tokens[..., at : at + 2]
+        start = np.full((3, LANES), edge)
+        output, cache = extend(trial.model, cache, block, start)
+        what = f"a block of 4 written at slot {edge} of {SLOTS}"
+        trial.same(output.logits[:, :, inside], trial.reference[:, :, at : at + 2], what)
+        output, _ = extend(trial.model, cache, trial.tokens[..., -1:], SLOTS - 1)
+        trial.same(output.logits, trial.reference[:, :, -1:], f"{what}: the slots afterwards")
+    _, cache = extend(trial.model, cache, block, np.full((3, LANES), SLOTS + 7))
+    _, cache = extend(trial.model, cache, block, np.full((3, LANES), -9))
+    output, _ = extend(trial.model, cache, trial.tokens[..., -1:], SLOTS - 1)
+    trial.same(output.logits, trial.reference[:, :, -1:], "blocks written wholly outside")
+
+
+def check_junk(trial: Trial) -> None:
+    """Tokens that do not exist, in nobody's path, reach nobody: not as NaN, not at all."""
+    junk = np.array([-1, trial.model.vocab_size, 2**31 - 1, -(2**31), 0, 7], np.int32)
+    junk = np.broadcast_to(junk, trial.tokens.shape)
+    for position in (None, junk[..., ::-1]):
+        _, cache = extend(trial.model, trial.start()[1], junk, 0, None, position)
+        for t in range(SLOTS):
+            output, cache = extend(trial.model, cache, trial.tokens[..., t : t + 1], t)
+            what = f"slot {t}, with junk in the slots behind it"
+            trial.same(output.logits, trial.reference[:, :, t : t + 1], what)
