@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.models.checkpoint import t5
+from decoding_jax.models.checkpoint import gpt2, llama, t5
 from decoding_jax.models.checkpoint.files import (
     CONFIG,
     WEIGHTS,
@@ -20,15 +20,24 @@ from decoding_jax.models.checkpoint.files import (
     Tensors,
     write_params,
 )
+from decoding_jax.models.gpt2 import GPT2
+from decoding_jax.models.llama import Llama
 from decoding_jax.models.t5 import T5
 
 __all__ = ["CheckpointError", "load_model", "save_model"]
 
-_FAMILIES: dict[str, ModuleType] = {"t5": t5, "mt5": t5}
-_MODULES: dict[type, ModuleType] = {T5: t5}
+_FAMILIES: dict[str, ModuleType] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": llama,
+    "mt5": t5,
+    "qwen2": llama,
+    "t5": t5,
+}
+_MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
-def load_model(directory: str | Path, *, dtype: str = "float32") -> T5:
+def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | GPT2 | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``.
 
     Args:
@@ -59,11 +68,16 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5:
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
-    return _FAMILIES[family].read(settings, Tensors(directory), dtype)
+    try:
+        return _FAMILIES[family].read(settings, Tensors(directory), dtype)
+    except CheckpointError:
+        raise
+    except ValueError as e:  # from a network's own config
+        raise CheckpointError(f"{settings.path}: {e}") from e
 
 
 def save_model(
-    model: T5,
+    model: T5 | GPT2 | Llama,
     directory: str | Path,
     *,
     dtype: str | None = None,
@@ -103,5 +117,5 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
 
 
-def _dtype_of(model: T5) -> str:
+def _dtype_of(model: T5 | GPT2 | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -18,6 +19,23 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+# Their names of activations to those of ``models.layers``, and the way back.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu": "gelu_exact",
+    "silu": "silu",
+    "swish": "silu",
+    "linear": "linear",
+}
+ACTIVATIONS_BACK = {
+    "relu": "relu",
+    "gelu": "gelu_new",
+    "gelu_exact": "gelu",
+    "silu": "silu",
+    "linear": "linear",
+}
 _REQUIRED: Any = object()
 
 
@@ -26,11 +44,16 @@ class CheckpointError(ValueError):
 
 
 class Settings:
-    """``config.json``, read with its types checked."""
+    """``config.json``, or an object in it, read with its types checked."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, values: Mapping[str, Any] | None = None):
         self.path = path
-        self.values = read_json(path)
+        self.values = read_json(path) if values is None else values
+
+    def section(self, *keys: str) -> Settings:
+        """The first of the objects ``keys`` that is there, or an empty one."""
+        found = (self.get(key, dict, None) for key in keys)
+        return Settings(self.path, next((values for values in found if values), {}))
 
     def error(self, key: str, value: Any, takes: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {key}: got {value!r}; takes {takes}")
@@ -48,10 +71,10 @@ class Settings:
             raise self.error(key, value, f"a value of type {kind.__name__}")
         return value
 
-    def size(self, key: str, default: Any = _REQUIRED) -> Any:
+    def size(self, key: str, default: Any = _REQUIRED) -> int:
         """A whole number of 1 and above."""
         value = self.get(key, int, default)
-        if value is not None and value < 1:
+        if value < 1:
             raise self.error(key, value, "1 and above")
         return value
 
@@ -178,21 +201,22 @@ class Weight(NamedTuple):
 
 
 def read_params(
-    table: Mapping[str, Weight], shapes: Any, tensors: Tensors, dtype: str
+    kind: Any, config: Any, table: Mapping[str, Weight], tensors: Tensors
 ) -> dict[str, Any]:
-    """The parameter tree.
+    """The parameter tree of a model.
 
     Args:
+      kind: the model's class, with ``init``.
+      config: its shape; the parameters are read in its dtype.
       table: for every parameter's path, joined with slashes, where it is found.
-      shapes: the tree, of anything that has a shape.
       tensors: the files.
-      dtype: of the parameters, once read.
     """
+    shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)).params)
     flat = {}
     for path, leaf in traverse_util.flatten_dict(shapes, sep="/").items():
         name, transposed = table[path]
         value = tensors.read(name, leaf.shape[::-1] if transposed else leaf.shape)
-        flat[path] = jnp.asarray(value.T if transposed else value, dtype)
+        flat[path] = jnp.asarray(value.T if transposed else value, config.dtype)
     return traverse_util.unflatten_dict(flat, sep="/")
 
 

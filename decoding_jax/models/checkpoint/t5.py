@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
-
-from decoding_jax.models.checkpoint.files import Settings, Tensors, Weight, read_params
+from decoding_jax.models.checkpoint.files import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+    Weight,
+    read_params,
+)
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_network import T5Config
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu": "gelu_exact",
-    "silu": "silu",
-    "swish": "silu",
-    "linear": "linear",
-}
 # Older files hold a table that no layer reads.
 IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 
@@ -103,8 +99,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
     weights = table(config)
     if not config.logits_via_embedding and not own_output:
         weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
-    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)).params)
-    params = read_params(weights, shapes, tensors, dtype)
+    params = read_params(T5, config, weights, tensors)
     if scaled and own_output:
         output = params["decoder"]["logits_dense"]
         output["kernel"] = output["kernel"] / math.sqrt(config.emb_dim)
@@ -113,10 +108,13 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
 
 
 def settings_of(config: T5Config) -> dict[str, Any]:
-    """What ``config.json`` says of a network."""
-    names = {"gelu": "gelu_new", "gelu_exact": "gelu"}
+    """What ``config.json`` says of a network.
+
+    Raises:
+      ValueError: for a gate that this layout does not have.
+    """
     first, *rest = config.mlp_activations
-    name = names.get(first, first)
+    name = ACTIVATIONS_BACK[first]
     if rest not in ([], ["linear"]):
         raise ValueError(
             f"mlp_activations: got {config.mlp_activations}; this layout takes one name, or a name"

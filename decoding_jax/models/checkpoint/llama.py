@@ -1,0 +1,160 @@
+"""Llama, Mistral and Qwen2 in the Hugging Face layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.models.checkpoint.files import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+    Weight,
+    read_params,
+)
+from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.rotary import RopeScaling
+
+# Older files hold the rotary frequencies.
+IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+
+
+def table(config: LlamaConfig) -> dict[str, Weight]:
+    """Where every parameter of the network is found."""
+    out = {
+        "token_embedder/embedding": Weight("model.embed_tokens.weight"),
+        "final_norm/scale": Weight("model.norm.weight"),
+    }
+    if not config.logits_via_embedding:
+        out["logits_dense/kernel"] = Weight("lm_head.weight", True)
+    projections = {
+        "attention/query": ("self_attn.q_proj", config.qkv_bias),
+        "attention/key": ("self_attn.k_proj", config.qkv_bias),
+        "attention/value": ("self_attn.v_proj", config.qkv_bias),
+        "attention/out": ("self_attn.o_proj", config.out_bias),
+        "mlp/gate": ("mlp.gate_proj", config.mlp_bias),
+        "mlp/up": ("mlp.up_proj", config.mlp_bias),
+        "mlp/down": ("mlp.down_proj", config.mlp_bias),
+    }
+    for i in range(config.num_layers):
+        here, there = f"layers_{i}", f"model.layers.{i}"
+        out[f"{here}/pre_attention_norm/scale"] = Weight(f"{there}.input_layernorm.weight")
+        out[f"{here}/pre_mlp_norm/scale"] = Weight(f"{there}.post_attention_layernorm.weight")
+        for ours, (theirs, bias) in projections.items():
+            out[f"{here}/{ours}/kernel"] = Weight(f"{there}.{theirs}.weight", True)
+            if bias:
+                out[f"{here}/{ours}/bias"] = Weight(f"{there}.{theirs}.bias")
+    return out
+
+
+def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
+    """The base of the frequencies and their scaling, in the older or the newer spelling."""
+    rope = settings.section("rope_scaling", "rope_parameters")
+    rope.refuse(partial_rotary_factor=1.0)
+    theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
+    kinds = {"default": "", "linear": "linear", "llama3": "llama3"}
+    kind = rope.one_of("rope_type" if "rope_type" in rope.values else "type", kinds, "default")
+    if not kind:
+        return theta, None
+    factor = rope.get("factor", float)
+    if kind == "linear":
+        return theta, RopeScaling(kind, factor)
+    original = settings.size("max_position_embeddings")
+    return theta, RopeScaling(
+        kind,
+        factor,
+        rope.get("low_freq_factor", float),
+        rope.get("high_freq_factor", float),
+        rope.size("original_max_position_embeddings", original),
+    )
+
+
+def check_window(settings: Settings, family: str, max_positions: int) -> None:
+    """Raises if some layer sees less than all of the past."""
+    if family == "qwen2":
+        settings.refuse(use_sliding_window=False)
+    if family == "mistral":
+        # Older files of this family mean 4,096 where they say nothing.
+        window = settings.values.get("sliding_window", 4096)
+        if window is not None and window < max_positions:
+            raise settings.error("sliding_window", window, f"null, or {max_positions} and above")
+    for kind in settings.get("layer_types", list, []):
+        if kind != "full_attention":
+            raise settings.error("layer_types", kind, "full_attention only")
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str) -> Llama:
+    """The model that a directory holds."""
+    family = settings.get("model_type", str)
+    settings.refuse(partial_rotary_factor=1.0)
+    heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
+    max_positions = settings.size("max_position_embeddings")
+    check_window(settings, family, max_positions)
+    theta, scaling = rope_of(settings)
+    bias = family == "llama" and settings.get("attention_bias", bool, False)
+    tied = settings.get("tie_word_embeddings", bool, False)
+    config = LlamaConfig(
+        vocab_size=settings.size("vocab_size"),
+        emb_dim=width,
+        num_heads=heads,
+        num_kv_heads=settings.size("num_key_value_heads", heads),
+        head_dim=settings.size("head_dim", width // heads),
+        mlp_dim=settings.size("intermediate_size"),
+        num_layers=settings.size("num_hidden_layers"),
+        max_positions=max_positions,
+        rope_theta=theta,
+        rope_scaling=scaling,
+        activation=settings.one_of("hidden_act", ACTIVATIONS, "silu"),
+        norm_epsilon=settings.get("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias or family == "qwen2",
+        out_bias=bias,
+        mlp_bias=family == "llama" and settings.get("mlp_bias", bool, False),
+        logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
+        dtype=dtype,
+    )
+    params = read_params(Llama, config, table(config), tensors)
+    tensors.check_all_used(IGNORED)
+    return Llama(params, config)
+
+
+def settings_of(config: LlamaConfig) -> dict[str, Any]:
+    """What ``config.json`` says of a network.
+
+    Raises:
+      ValueError: for biases that no family here has.
+    """
+    qwen = config.qkv_bias and not config.out_bias and not config.mlp_bias
+    if config.qkv_bias != config.out_bias and not qwen:
+        raise ValueError(
+            f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
+            f" {config.mlp_bias}; this layout takes qkv_bias = out_bias, or qkv_bias alone"
+        )
+    scaling, rope = config.rope_scaling, None
+    if scaling is not None:
+        rope = {"rope_type": scaling.kind, "factor": scaling.factor}
+        if scaling.kind == "llama3":
+            rope |= {
+                "low_freq_factor": scaling.low_frequency_factor,
+                "high_freq_factor": scaling.high_frequency_factor,
+                "original_max_position_embeddings": scaling.original_max_positions,
+            }
+    return {
+        "architectures": ["Qwen2ForCausalLM" if qwen else "LlamaForCausalLM"],
+        "model_type": "qwen2" if qwen else "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.emb_dim,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.mlp_dim,
+        "num_hidden_layers": config.num_layers,
+        "max_position_embeddings": config.max_positions,
+        "rope_theta": config.rope_theta,
+        "rope_scaling": rope,
+        "hidden_act": ACTIVATIONS_BACK[config.activation],
+        "rms_norm_eps": config.norm_epsilon,
+        "tie_word_embeddings": config.logits_via_embedding,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **({} if qwen else {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias}),
+    }

@@ -1,0 +1,141 @@
+"""What decoder-only networks share: the steps over a cache, and the verbs made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array, ModelOutput
+from decoding_jax.models import cache as caches
+from decoding_jax.models.attention import Biases, Past, prompt_past, slot_pasts, view_of
+from decoding_jax.models.cache import Cache, KeyValue
+from decoding_jax.models.layers import Output, last_real, vocabulary_logits
+
+
+class DecoderNetwork(nn.Module):
+    """A stack of decoder layers between an embedding and a projection to the vocabulary.
+
+    A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
+    the projection, and says in ``inputs`` how positions enter. A layer takes its input, a
+    ``Past`` and what ``inputs`` says of the positions.
+
+    Attributes:
+      config: with ``vocab_size``, ``num_layers``, ``logits_via_embedding`` and ``dtype``.
+    """
+
+    config: Any
+
+    def setup(self) -> None:
+        if not self.config.logits_via_embedding:
+            self.logits_dense = Output(self.config.vocab_size)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """What enters the first layer, ``[B, W, T, D]``, and what every layer is told."""
+        raise NotImplementedError
+
+    def _run(self, tokens: Array, position: Array, pasts: list[Past]) -> Any:
+        x, told = self.inputs(tokens, position)
+        stored = []
+        for layer, past in zip(self.layers, pasts, strict=True):
+            x, new = layer(x, past, told)
+            stored.append(new)
+        return self.final_norm(x), tuple(stored)
+
+    def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
+        """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
+        size = tokens.shape[1]
+        past = prompt_past(length, size)
+        position = jnp.arange(size)[None, None]
+        return self._run(tokens[:, None], position, [past] * self.config.num_layers)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
+        view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
+        pasts = slot_pasts(cache, view, start, Biases())
+        hidden, slots = self._run(tokens, view.position, pasts)
+        return hidden, cache._replace(slots=slots)
+
+    def project(self, hidden: Array) -> Array:
+        """Hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        if not self.config.logits_via_embedding:
+            return self.logits_dense(hidden)
+        return vocabulary_logits(hidden, self.token_embedder.embedding.T)
+
+    def __call__(self, tokens: Array, length: Array) -> Array:
+        """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
+        return self.project(self.prefill(tokens, length)[0])[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderModel:
+    """A decoder-only network with its parameters: a ``LanguageModel``, ``keep`` and ``select``.
+
+    A subclass names its ``network`` and is registered as a pytree.
+
+    Attributes:
+      params: the network's parameters, any float dtype.
+      config: the network's shape.
+    """
+
+    params: Any
+    config: Any = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[DecoderNetwork]]
+    ragged = True
+    tree = True
+
+    @classmethod
+    def init(cls, config: Any, key: Array) -> Self:
+        """A network with random parameters (float32)."""
+        one = jnp.ones((1, 1), jnp.int32)
+        return cls(cls.network(config).init(key, one, one[0])["params"], config)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_positions
+
+    def _apply(self, method: Any, *args: Any) -> Any:
+        return self.network(self.config).apply({"params": self.params}, *args, method=method)
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.prefill``."""
+        hidden, prompt = self._apply(self.network.prefill, tokens, length)
+        logits = self._apply(self.network.project, last_real(hidden, length))
+        cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
+        return ModelOutput(logits, hidden if with_hidden else None), cache
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.extend``."""
+        hidden, cache = self._apply(self.network.extend, cache, tokens, start, visible, position)
+        return ModelOutput(self._apply(self.network.project, hidden), hidden), cache
+
+    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
+        """See ``SupportsKeep.keep``."""
+        return caches.keep(cache, source, start)
+
+    def select(self, cache: Cache, lanes: Array) -> Cache:
+        """See ``SupportsSelect.select``."""
+        return caches.select(cache, lanes)

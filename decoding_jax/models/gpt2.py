@@ -1,0 +1,152 @@
+"""GPT-2: learned positions, layer norm with bias, one projection for query, key and value.
+
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.attention import Past, attend
+from decoding_jax.models.cache import KeyValue
+from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
+from decoding_jax.models.layers import (
+    ACTIVATIONS,
+    Dense,
+    embed,
+    key_value,
+    merge_heads,
+    split_heads,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a GPT-2 network.
+
+    Attributes:
+      vocab_size: rows of the embedding table, unused ones included.
+      emb_dim: width, a multiple of ``num_heads``.
+      max_positions: rows of the table of positions. Positions beyond it are clipped.
+      activation: of the feed-forward part, ``gelu`` (by tanh), ``gelu_exact``, ``relu``, ``silu``.
+      logits_via_embedding: whether the output is tied to the embedding.
+      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+
+    Raises:
+      ValueError: if the heads do not divide the width.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    mlp_dim: int
+    num_layers: int
+    max_positions: int = 1024
+    activation: str = "gelu"
+    layer_norm_epsilon: float = 1e-5
+    logits_via_embedding: bool = True
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.emb_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads: got {self.num_heads}; takes a divisor of emb_dim = {self.emb_dim}"
+            )
+
+
+def layer_norm(config: GPT2Config) -> nn.LayerNorm:
+    return nn.LayerNorm(config.layer_norm_epsilon, dtype=config.dtype, use_fast_variance=False)
+
+
+class GPT2Attention(nn.Module):
+    config: GPT2Config
+
+    @nn.compact
+    def __call__(self, x: Array, past: Past) -> tuple[Array, KeyValue]:
+        cfg = self.config
+        qkv = Dense(3 * cfg.emb_dim, cfg.dtype, use_bias=True, name="qkv")(x)
+        query, key, value = jnp.split(qkv, 3, axis=-1)
+        parts, stored = past(key_value(key, value, cfg.num_heads))
+        scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
+        y = merge_heads(attend(split_heads(query, cfg.num_heads), parts, scale))
+        return Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
+
+
+class GPT2Mlp(nn.Module):
+    config: GPT2Config
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        cfg = self.config
+        x = Dense(cfg.mlp_dim, cfg.dtype, use_bias=True, name="wi")(x)
+        return Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="wo")(
+            ACTIVATIONS[cfg.activation](x)
+        )
+
+
+class GPT2Layer(nn.Module):
+    config: GPT2Config
+
+    def setup(self) -> None:
+        self.pre_attention_norm = layer_norm(self.config)
+        self.attention = GPT2Attention(self.config)
+        self.pre_mlp_norm = layer_norm(self.config)
+        self.mlp = GPT2Mlp(self.config)
+
+    def __call__(self, x: Array, past: Past, _: None) -> tuple[Array, KeyValue]:
+        y, stored = self.attention(self.pre_attention_norm(x), past)
+        x += y
+        return x + self.mlp(self.pre_mlp_norm(x)), stored
+
+
+class GPT2Network(DecoderNetwork):
+    """The network; its methods are the steps that ``GPT2`` makes the verbs of."""
+
+    config: GPT2Config
+
+    def setup(self) -> None:
+        super().setup()
+        cfg = self.config
+        init = nn.initializers.normal(0.02)
+        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.position_embedder = nn.Embed(cfg.max_positions, cfg.emb_dim, embedding_init=init)
+        self.layers = [GPT2Layer(cfg) for _ in range(cfg.num_layers)]
+        self.final_norm = layer_norm(cfg)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        dtype = self.config.dtype
+        x = embed(self.token_embedder.embedding, tokens, dtype)
+        return x + embed(self.position_embedder.embedding, position, dtype), None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GPT2(DecoderModel):
+    """A GPT-2 network with its parameters, a ``LanguageModel``.
+
+    Attributes:
+      params: the tree of ``GPT2Network``, any float dtype.
+      config: a ``GPT2Config``.
+
+    Example:
+      >>> config = GPT2Config(vocab_size=9, emb_dim=4, num_heads=2, mlp_dim=8, num_layers=1)
+      >>> model = GPT2.init(config, jax.random.key(0))
+      >>> prompt = jnp.array([[1, 2, 3], [4, 0, 0]])
+      >>> output, cache = model.prefill(prompt, jnp.array([3, 1]), lanes=2, slots=5)
+      >>> output.logits.shape
+      (2, 1, 1, 9)
+      >>> output, cache = model.extend(cache, jnp.ones((2, 2, 1), jnp.int32), 0)
+      >>> output.logits.shape
+      (2, 2, 1, 9)
+    """
+
+    params: Any
+    config: GPT2Config = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[DecoderNetwork]] = GPT2Network

@@ -1,0 +1,176 @@
+"""The Llama family: rotary positions, grouped-query attention, RMS norm, gated feed-forward.
+
+Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral without a sliding window, and Qwen2. Touvron et
+al. 2023, "Llama 2"; Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023,
+"GQA"; Shazeer 2020, "GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.attention import Past, attend
+from decoding_jax.models.cache import KeyValue
+from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
+from decoding_jax.models.layers import (
+    ACTIVATIONS,
+    Dense,
+    RMSNorm,
+    embed,
+    key_value,
+    merge_heads,
+    split_heads,
+)
+from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
+
+
+@dataclasses.dataclass(frozen=True)
+class LlamaConfig:
+    """The shape of a network of the Llama family.
+
+    Attributes:
+      vocab_size: rows of the embedding table, unused ones included.
+      num_heads: query heads, a multiple of ``num_kv_heads``.
+      num_kv_heads: key-value heads, each shared by a group of query heads.
+      head_dim: even.
+      max_positions: the longest text the model is made for.
+      rope_theta: base of the rotary frequencies.
+      rope_scaling: None, or how they are slowed down.
+      activation: of the gate: ``silu``, ``gelu`` (by tanh), ``gelu_exact`` or ``relu``.
+      qkv_bias: whether query, key and value have a bias (Qwen2).
+      out_bias: whether the attention's output has one.
+      mlp_bias: whether the feed-forward projections have one.
+      logits_via_embedding: whether the output is tied to the embedding (SmolLM).
+      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+
+    Raises:
+      ValueError: for heads that do not divide, or an odd ``head_dim``.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_layers: int
+    max_positions: int
+    rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    activation: str = "silu"
+    norm_epsilon: float = 1e-6
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    logits_via_embedding: bool = False
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads: got {self.num_kv_heads}; takes a divisor of num_heads ="
+                f" {self.num_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim: got {self.head_dim}; takes even numbers")
+
+
+class LlamaAttention(nn.Module):
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(self, x: Array, past: Past, angles: tuple[Array, Array]) -> tuple[Array, KeyValue]:
+        cfg = self.config
+
+        def project(name: str, heads: int) -> Array:
+            return Dense(heads * cfg.head_dim, cfg.dtype, use_bias=cfg.qkv_bias, name=name)(x)
+
+        query = split_heads(
+            project("query", cfg.num_heads), cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads
+        )
+        key, value = project("key", cfg.num_kv_heads), project("value", cfg.num_kv_heads)
+        block = key_value(key, value, cfg.num_kv_heads)
+        # Keys are stored turned: a position is given once, when its token is fed.
+        parts, stored = past(block._replace(key=rotate(block.key, *angles)))
+        y = merge_heads(attend(rotate(query, *angles), parts, cfg.head_dim**-0.5))
+        return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias, name="out")(y), stored
+
+
+class LlamaMlp(nn.Module):
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        cfg = self.config
+        gate = Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="gate")(x)
+        up = Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="up")(x)
+        y = ACTIVATIONS[cfg.activation](gate) * up
+        return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="down")(y)
+
+
+class LlamaLayer(nn.Module):
+    config: LlamaConfig
+
+    def setup(self) -> None:
+        cfg = self.config
+        self.pre_attention_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.attention = LlamaAttention(cfg)
+        self.pre_mlp_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.mlp = LlamaMlp(cfg)
+
+    def __call__(self, x: Array, past: Past, angles: tuple[Array, Array]) -> tuple[Array, KeyValue]:
+        y, stored = self.attention(self.pre_attention_norm(x), past, angles)
+        x += y
+        return x + self.mlp(self.pre_mlp_norm(x)), stored
+
+
+class LlamaNetwork(DecoderNetwork):
+    """The network; its methods are the steps that ``Llama`` makes the verbs of."""
+
+    config: LlamaConfig
+
+    def setup(self) -> None:
+        super().setup()
+        cfg = self.config
+        init = nn.initializers.normal(0.02)
+        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.layers = [LlamaLayer(cfg) for _ in range(cfg.num_layers)]
+        self.final_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        cfg = self.config
+        turn = frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
+        return x, rotation(position, turn)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Llama(DecoderModel):
+    """A network of the Llama family with its parameters, a ``LanguageModel``.
+
+    Attributes:
+      params: the tree of ``LlamaNetwork``, any float dtype.
+      config: a ``LlamaConfig``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> config = LlamaConfig(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
+      ...     num_layers=1, max_positions=32)
+      >>> model = Llama.init(config, jax.random.key(0))
+      >>> output, cache = model.prefill(jnp.array([[1, 2]]), jnp.array([2]), lanes=3, slots=5)
+      >>> output, cache = model.extend(cache, jnp.ones((1, 3, 2), jnp.int32), 0)
+      >>> output.logits.shape
+      (1, 3, 2, 9)
+    """
+
+    params: Any
+    config: LlamaConfig = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[DecoderNetwork]] = LlamaNetwork
