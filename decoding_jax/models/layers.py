@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.cache import KeyValue
+from decoding_jax.models.matmul import matmul
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda x: x,
@@ -18,34 +19,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu_exact": lambda x: jax.nn.gelu(x, approximate=False),
     "silu": jax.nn.silu,
 }
-
-
-@jax.custom_vjp
-def _product(x: Array, kernel: Array) -> Array:
-    return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
-
-
-def _product_fwd(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _product(x, kernel), (x, kernel)
-
-
-def _product_bwd(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
-    # The cotangent is rounded to the inputs' dtype, so that these products too have two operands
-    # of one narrow dtype: what matrix units are made for.
-    x, kernel = saved
-    grad = grad.astype(x.dtype)
-    dx = jnp.matmul(grad, kernel.T, preferred_element_type=jnp.float32)
-    flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-    dkernel = jnp.matmul(flat_x.T, flat_grad, preferred_element_type=jnp.float32)
-    return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
-
-
-_product.defvjp(_product_fwd, _product_bwd)
-
-
-def matmul(x: Array, kernel: Array, dtype: str) -> Array:
-    """``x @ kernel`` with operands in ``dtype``; accumulated and returned in float32."""
-    return _product(x.astype(dtype), kernel.astype(dtype))
 
 
 class Dense(nn.Module):

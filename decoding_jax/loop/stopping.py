@@ -1,0 +1,69 @@
+"""Stop conditions, evaluated per row on new tokens: end tokens, stop sequences, limits."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from decoding_jax.base import Array, Stop
+
+
+def _rows(value: Array, ndim: int) -> Array:
+    """Puts a row axis of size one before a setting that all rows share."""
+    value = jnp.asarray(value)
+    return value if value.ndim == ndim else value[None]
+
+
+def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
+    """int32 ``[B]``: the most new tokens each row may have."""
+    own = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
+    own = jnp.minimum(jnp.asarray(own, jnp.int32), max_new_tokens)
+    return jnp.broadcast_to(own, (batch_size,))
+
+
+def minimum(stop: Stop) -> Array:
+    """int32 ``[B]`` or ``[1]``: the fewest new tokens before an end."""
+    return _rows(jnp.asarray(stop.min_new_tokens, jnp.int32), 1)
+
+
+def is_end_token(stop: Stop, token: Array) -> Array:
+    """bool ``[B, W]``: whether ``token [B, W]`` is one of its row's end tokens."""
+    ends = _rows(stop.eos_ids, 2)
+    return (token[..., None] == ends[:, None]).any(-1)
+
+
+def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
+    """Bans end tokens where fewer than ``min_new_tokens`` new tokens stand.
+
+    Args:
+      stop: the conditions.
+      logits: float32 ``[B, W, ..., V]``.
+      length: int32 ``[B, W, ...]``, new tokens before the one to be chosen.
+    """
+    if jnp.shape(stop.eos_ids)[-1] == 0 or _is_zero(stop.min_new_tokens):
+        return logits
+    ends = _rows(stop.eos_ids, 2)
+    vocab = jnp.arange(logits.shape[-1])
+    is_end = (vocab[None, :, None] == ends[:, None]).any(-1)
+    extra = (1,) * (length.ndim - 1)
+    is_end = is_end.reshape(is_end.shape[0], *extra, is_end.shape[-1])
+    early = length < minimum(stop).reshape(-1, *extra)
+    return jnp.where(is_end & early[..., None], -jnp.inf, logits)
+
+
+def _is_zero(value: object) -> bool:
+    """Whether a setting is known, while tracing, to be zero."""
+    return isinstance(value, int) and value == 0
+
+
+def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
+    """bool ``[B, W]``: whether new tokens ``[B, W, L]`` end with one of the stop sequences."""
+    sequences = _rows(stop.sequences, 3)
+    width = sequences.shape[-1]
+    if sequences.shape[-2] == 0 or width == 0:
+        return jnp.zeros(length.shape, bool)
+    index = length[..., None] - width + jnp.arange(width)[None, None]
+    tail = jnp.take_along_axis(tokens, jnp.clip(index, 0), axis=-1)
+    tail = jnp.where(index >= 0, tail, -2)[:, :, None]
+    wanted = sequences[:, None]
+    same = ((tail == wanted) | (wanted < 0)).all(-1) & (wanted >= 0).any(-1)
+    return same.any(-1)

@@ -1,0 +1,50 @@
+"""Logits made safe, and what is read off them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+
+
+def clean(logits: Array) -> Array:
+    """float32 logits in which NaN counts as banned (-inf), and +inf as the largest number.
+
+    Example:
+      >>> clean(jnp.array([jnp.nan, 1.0, -jnp.inf]))
+      Array([-inf,   1., -inf], dtype=float32)
+    """
+    logits = logits.astype(jnp.float32)
+    logits = jnp.where(jnp.isnan(logits), -jnp.inf, logits)
+    return jnp.minimum(logits, jnp.finfo(jnp.float32).max)
+
+
+def log_prob_of(logits: Array, token: Array) -> Array:
+    """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
+
+    -inf for a banned token, also where every token is banned.
+
+    Example:
+      >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
+      Array(-1.3863, dtype=float32)
+    """
+    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")[..., 0]
+    total = jax.nn.logsumexp(logits, axis=-1)
+    return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - total)
+
+
+def lowest_argmax(logits: Array) -> Array:
+    """The lowest id among the largest of ``logits [..., V]``, int32.
+
+    Two plain reductions: XLA's own argmax is one reduction over pairs, which the CPU does not
+    vectorise.
+
+    Example:
+      >>> lowest_argmax(jnp.array([1.0, 5.0, 5.0]))
+      Array(1, dtype=int32)
+    """
+    size = logits.shape[-1]
+    index = jnp.arange(size, dtype=jnp.int32).reshape((1,) * (logits.ndim - 1) + (size,))
+    best = logits.max(-1, keepdims=True)
+    return jnp.minimum(jnp.where(logits == best, index, size).min(-1), size - 1)

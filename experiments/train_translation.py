@@ -1,0 +1,139 @@
+"""Trains the embedded English-French translation pair: a target model and its small draft.
+
+    python experiments/train_translation.py --data fra-eng.tsv.gz --out runs/translation
+
+Both models share one vocabulary. Seeds are fixed; a run that was killed goes on from its last
+checkpoint. ``--model draft`` trains the draft, ``--export DIR`` writes the Hugging Face layout that
+``decoding_jax.load`` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import sentencepiece
+from flax import serialization
+from tqdm import tqdm
+
+from decoding_jax.models.checkpoint import save_model
+from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_network import T5Config, T5Network
+from experiments import translation_data as data
+
+VOCAB_SIZE = 8000
+MODELS = {
+    "target": T5Config(VOCAB_SIZE, 256, 4, 64, 896, 4, 4, logits_via_embedding=True),
+    "draft": T5Config(VOCAB_SIZE, 128, 4, 32, 512, 2, 1, logits_via_embedding=True),
+}
+
+
+def loss_fn(
+    params: Any, batch: data.Batch, key: jax.Array, config: T5Config, smoothing: float
+) -> jax.Array:
+    """Label-smoothed cross-entropy per target token, in nats, computed in bfloat16."""
+    network = T5Network(config, training=True)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    source, target = batch
+    inputs = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
+    logits = network.apply(
+        {"params": half},
+        source,
+        (source > 0).sum(-1),
+        inputs,
+        jnp.full(target.shape[0], target.shape[1]),
+        rngs={"dropout": key},
+    )
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    # A masked sum rather than a gather: its gradient is elementwise, not a scatter.
+    is_target = jnp.arange(config.vocab_size)[None, None] == target[..., None]
+    chosen = jnp.where(is_target, logits, 0).sum(-1)
+    loss = normaliser - (1 - smoothing) * chosen - smoothing * logits.mean(-1)
+    real = target > 0
+    return (loss * real).sum() / real.sum()
+
+
+def make_optimizer(steps: int, peak: float) -> optax.GradientTransformation:
+    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, min(400, steps // 5), steps)
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=1e-4)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="fra-eng.tsv.gz")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--model", choices=sorted(MODELS), default="target")
+    parser.add_argument("--epochs", type=float, default=10)
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch and side")
+    parser.add_argument("--learning_rate", type=float, default=2e-3)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--label_smoothing", type=float, default=0.1)
+    parser.add_argument("--checkpoint_every", type=int, default=500, help="steps")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--export", type=Path, help="where to write the trained model")
+    args = parser.parse_args()
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    train, test = data.split(data.read_pairs(args.data), held_out=2000, seed=0)
+    pieces = args.out / "spiece.model"
+    if not pieces.exists():
+        data.train_tokenizer(train, pieces, VOCAB_SIZE)
+    with open(args.out / "held_out.jsonl", "w", encoding="utf-8") as f:
+        for english, french in zip(*test, strict=True):
+            f.write(json.dumps({"en": english, "fr": french}, ensure_ascii=False) + "\n")
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    batches = data.Batches(
+        tokenizer.encode(train.english), tokenizer.encode(train.french), args.tokens, args.seed
+    )
+
+    config = T5Config(
+        **{**MODELS[args.model].__dict__, "dtype": "bfloat16", "dropout_rate": args.dropout}
+    )
+    key = jax.random.key(args.seed)
+    params = T5.init(config, key).params
+    steps = int(args.epochs * batches.steps_per_epoch)
+    optimizer = make_optimizer(steps, args.learning_rate)
+    state = {"params": params, "opt": optimizer.init(params), "step": 0}
+    checkpoint = args.out / f"{args.model}.msgpack"
+    if checkpoint.exists():
+        state = serialization.from_bytes(state, checkpoint.read_bytes())
+    print(f"{sum(x.size for x in jax.tree.leaves(params)):,} parameters, {steps:,} steps", flush=True)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params: Any, opt: Any, batch: data.Batch, step: jax.Array) -> Any:
+        rng = jax.random.fold_in(key, step)
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch, rng, config, args.label_smoothing)
+        updates, opt = optimizer.update(grads, opt, params)
+        return optax.apply_updates(params, updates), opt, loss
+
+    params, opt, first = state["params"], state["opt"], int(state["step"])
+    average, since = 0.0, time.time()
+    bar = tqdm(range(first, steps), initial=first, total=steps, mininterval=10)
+    for step, batch in zip(bar, batches(first), strict=False):
+        params, opt, loss = update(params, opt, batch, jnp.int32(step))
+        average = float(loss) if step == first else 0.98 * average + 0.02 * float(loss)
+        if time.time() - since > 10:
+            bar.set_postfix(loss=f"{average:.3f}", epoch=f"{step / batches.steps_per_epoch:.2f}")
+            since = time.time()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == steps:
+            state = {"params": params, "opt": opt, "step": step + 1}
+            partial = checkpoint.with_suffix(".partial")
+            partial.write_bytes(serialization.to_bytes(state))
+            partial.replace(checkpoint)
+    if args.export:
+        args.export.mkdir(parents=True, exist_ok=True)
+        save_model(T5(params, MODELS[args.model]), args.export, dtype="bfloat16")
+        (args.export / "spiece.model").write_bytes(pieces.read_bytes())
+
+
+if __name__ == "__main__":
+    main()
