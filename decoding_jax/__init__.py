@@ -1,0 +1,42 @@
+"""Text decoding in JAX, as pure functions that run inside one ``lax.while_loop``.
+
+Strategies are compiled with the model as an argument::
+
+    output = decoding_jax.arithmetic_sample(model, prompt, key, num_samples=8, max_new_tokens=64)
+
+A model is anything with the two verbs of ``LanguageModel``.
+"""
+
+from decoding_jax import codes, strategies, transforms
+from decoding_jax.base import (
+    DecodeOutput,
+    LanguageModel,
+    ModelOutput,
+    Prefix,
+    Prompt,
+    Stop,
+    Transform,
+)
+from decoding_jax.ops.jit import jit as _jit
+
+greedy = _jit(strategies.greedy, ("max_new_tokens",))
+sample = _jit(strategies.sample, ("num_samples", "max_new_tokens"))
+arithmetic_sample = _jit(strategies.arithmetic_sample, ("num_samples", "points", "max_new_tokens"))
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DecodeOutput",
+    "LanguageModel",
+    "ModelOutput",
+    "Prefix",
+    "Prompt",
+    "Stop",
+    "Transform",
+    "arithmetic_sample",
+    "codes",
+    "greedy",
+    "sample",
+    "strategies",
+    "transforms",
+]

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -148,7 +147,6 @@ def stream(
             build, model, prompt, state, options, settings=static, count=chunk
         )
         yield output
-
 
 
 __all__ = ["Steps", "check_prompt", "run", "stream"]

@@ -1,0 +1,63 @@
+"""Greedy decoding: the most probable token at every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.loop import Steps, grow, run
+from decoding_jax.ops.logits import lowest_argmax
+
+
+def steps(
+    *, max_new_tokens: int, transform: Transform | None = None, stop: Stop | None = None
+) -> Steps:
+    """The steps of ``greedy``, for ``loop.run`` and ``loop.stream``."""
+
+    def choose(rule: Any, logits: Array, step: Array) -> tuple[Array, Any]:
+        return lowest_argmax(logits), rule
+
+    return grow(
+        choose,
+        lambda key, batch_size: None,
+        lanes=1,
+        max_new_tokens=max_new_tokens,
+        transform=transform,
+        stop=stop,
+    )
+
+
+def greedy(
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> DecodeOutput:
+    """Takes the most probable token, the lowest id among ties, until a row stops.
+
+    Args:
+      model: the language model.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      max_new_tokens: L, the most new tokens.
+      transform: applied to the logits before the choice.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A row whose every continuation is
+      banned ends there, not finished. ``info.model_calls`` counts the prefill too.
+
+    Raises:
+      ValueError: for a prompt of wrong shapes or a length that the model cannot hold.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> greedy(model, prompt, max_new_tokens=4).tokens.shape
+      (1, 1, 4)
+    """
+    made = steps(max_new_tokens=max_new_tokens, transform=transform, stop=stop)
+    return run(made, model, prompt)
