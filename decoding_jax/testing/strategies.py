@@ -1,0 +1,119 @@
+"""The strategies that the certificate knows, and how to name one's own.
+
+A strategy of one's own is a function with the signature of a public strategy, and its kind is read
+off that signature:
+
+- a *sampler*, ``f(model, prompt, key, *, num_samples, max_new_tokens, transform, stop)``, is
+  held to the exact law, lane by lane. ``key`` is a typed key, or one typed key for each row;
+- a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, is held to the greedy path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import decoding_jax
+from decoding_jax.base import DecodeOutput, Prompt
+from decoding_jax.ops.jit import jit
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """A strategy under test.
+
+    Attributes:
+      name: as the certificate prints it.
+      function: jitted.
+      plain: the same, not jitted.
+      sampler: whether it takes a key and draws samples.
+      independent: whether the lanes of a row are independent draws.
+      spread: how far the number of samples with a given prefix may be from N p (see
+        ``checks.check_prefix_counts``), or None where it varies.
+    """
+
+    name: str
+    function: Callable[..., DecodeOutput]
+    plain: Callable[..., DecodeOutput]
+    sampler: bool
+    independent: bool = False
+    spread: float | None = None
+
+    def __call__(
+        self,
+        model: Any,
+        prompt: Prompt,
+        keys: Any,
+        num_samples: int,
+        settings: dict[str, Any],
+        *,
+        eager: bool = False,
+    ) -> DecodeOutput:
+        """Calls the strategy; a search takes neither keys nor a number of samples."""
+        function = self.plain if eager else self.function
+        if self.sampler:
+            return function(model, prompt, keys, num_samples=num_samples, **settings)
+        return function(model, prompt, **settings)
+
+
+def known() -> dict[str, Strategy]:
+    """The library's strategies by name."""
+    found = [_public("greedy", "greedy", sampler=False)]
+    found.append(_public("sample", "sample", independent=True))
+    spreads = {"lattice": 1.0, "stratified": 2.0}
+    for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse"):
+        name = f"arithmetic_sample/{points}"
+        independent = points == "iid"
+        strategy = _public(name, "arithmetic_sample", independent=independent, points=points)
+        found.append(dataclasses.replace(strategy, spread=spreads.get(points)))
+    return {strategy.name: strategy for strategy in found}
+
+
+def _public(
+    name: str, function: str, *, sampler: bool = True, independent: bool = False, **options: Any
+) -> Strategy:
+    """One of the package's strategies: jitted from the top level, plain from ``strategies``."""
+    jitted = getattr(decoding_jax, function)
+    plain = getattr(decoding_jax.strategies, function)
+    bind = functools.partial
+    return Strategy(name, bind(jitted, **options), bind(plain, **options), sampler, independent)
+
+
+def own(path: str) -> Strategy:
+    """A strategy of one's own, ``"module:function"``.
+
+    Raises:
+      ValueError: for a path without a colon, or a name that is not there.
+    """
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ValueError(f"--strategy: got {path}; takes a name of the list, or module:function")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--strategy: got {path}; {error}") from None
+    return from_function(function, path)
+
+
+def from_function(function: Callable[..., DecodeOutput], name: str) -> Strategy:
+    """A strategy from a function, jitted or not."""
+    sampler = "key" in inspect.signature(function).parameters
+    plain = inspect.unwrap(function)
+    if plain is function:
+        static = ("num_samples", "max_new_tokens") if sampler else ("max_new_tokens",)
+        function = jit(function, static)
+    return Strategy(name, function, plain, sampler)
+
+
+def find(names: list[str]) -> list[Strategy]:
+    """Strategies by name, by the part before the slash, or by ``module:function``; all if none."""
+    table = known()
+    found: list[Strategy] = []
+    for name in names:
+        matching = [s for key, s in table.items() if name in (key, key.partition("/")[0])]
+        found += matching or [own(name)]
+    return found or list(table.values())

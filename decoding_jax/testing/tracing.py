@@ -1,0 +1,74 @@
+"""How often a function is traced, seen from the model that is passed to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from decoding_jax.base import Array, Cache, ModelOutput
+
+
+class Counter:
+    """A count; two counters are never equal."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CountTraces:
+    """A model that counts calls of its ``prefill``: under ``jit``, how often it is traced.
+
+    Attributes:
+      model: the model that answers.
+      counter: its ``count`` grows by one a call.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from decoding_jax.testing import TableLM
+      >>> model = CountTraces(TableLM.random(jax.random.key(0), 3))
+      >>> logits = jax.jit(lambda m, t, n: m.prefill(t, n, lanes=1, slots=1)[0].logits)
+      >>> for token in (0, 1, 2):
+      ...     _ = logits(model, jnp.array([[token]]), jnp.array([1]))
+      >>> model.counter.count
+      1
+    """
+
+    model: Any
+    counter: Counter = dataclasses.field(default_factory=Counter, metadata={"static": True})
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.model.max_positions
+
+    @property
+    def ragged(self) -> bool:
+        return self.model.ragged
+
+    @property
+    def tree(self) -> bool:
+        return self.model.tree
+
+    def prefill(self, tokens: Array, length: Array, **settings: Any) -> tuple[ModelOutput, Cache]:
+        """Counts, and passes the call on."""
+        self.counter.count += 1
+        return self.model.prefill(tokens, length, **settings)
+
+    def extend(self, *args: Any, **settings: Any) -> tuple[ModelOutput, Cache]:
+        """Passes the call on."""
+        return self.model.extend(*args, **settings)
+
+    def keep(self, *args: Any, **settings: Any) -> Cache:
+        """Passes the call on."""
+        return self.model.keep(*args, **settings)
+
+    def select(self, *args: Any, **settings: Any) -> Cache:
+        """Passes the call on."""
+        return self.model.select(*args, **settings)
