@@ -1,0 +1,116 @@
+"""What a network is asked: ragged prompts, then chains, blocks, a tree and a path kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from families import VOCAB
+
+ROWS, LANES, SLOTS, STEPS = 3, 2, 9, 6
+PARENTS = (-1, 0, 0, 1, -1, 4, 3, 0)
+KEPT = (0, 1, 3, 6)
+PARTS = ("prefill", "chain", "tree", "kept")
+
+# A reference: a row, and the tokens after its prompt, to the logits after each, prompt's end first.
+Reference = Callable[[int, list[int]], np.ndarray]
+
+
+def questions(family: str, seed: int) -> dict[str, np.ndarray]:
+    """Random tokens. T5's first family has inputs beyond the farthest relative bucket."""
+    draw = np.random.default_rng(seed)
+
+    def tokens(*shape: int) -> np.ndarray:
+        return draw.integers(1, VOCAB, shape, dtype=np.int32)
+
+    width = 150 if family == "t5" else 9
+    return {
+        "source": tokens(ROWS, width),
+        "source_length": np.array([width, 1, 5], np.int32),
+        "prompt": tokens(ROWS, 5),
+        "length": np.array([3, 1, 5], np.int32),
+        "chain_tokens": tokens(ROWS, LANES, STEPS),
+        "tree_tokens": tokens(ROWS, LANES, len(PARENTS)),
+        "next_token": tokens(ROWS, LANES, 1),
+    }
+
+
+def path_to(node: int) -> list[int]:
+    """The nodes from the root to ``node``."""
+    return [] if node < 0 else [*path_to(PARENTS[node]), node]
+
+
+def expected(asked: dict[str, np.ndarray], reference: Reference) -> dict[str, np.ndarray]:
+    """The answers, each path of the tree a text of its own."""
+    shape = (ROWS, LANES)
+    out = {
+        "prefill": np.zeros((ROWS, 1, 1, VOCAB), np.float32),
+        "chain": np.zeros((*shape, STEPS, VOCAB), np.float32),
+        "tree": np.zeros((*shape, len(PARENTS), VOCAB), np.float32),
+        "kept": np.zeros((*shape, 1, VOCAB), np.float32),
+    }
+    for b, w in np.ndindex(*shape):
+        answer = reference(b, asked["chain_tokens"][b, w].tolist())
+        out["prefill"][b, 0, 0], out["chain"][b, w] = answer[0], answer[1:]
+        for node in range(len(PARENTS)):
+            path = asked["tree_tokens"][b, w][path_to(node)].tolist()
+            out["tree"][b, w, node] = reference(b, path)[-1]
+        kept = [*asked["tree_tokens"][b, w][list(KEPT)].tolist(), int(asked["next_token"][b, w, 0])]
+        out["kept"][b, w, 0] = reference(b, kept)[-1]
+    return out
+
+
+# Compiling is all that these tests spend time on.
+QUICK = {"xla_backend_optimization_level": 0}
+extend = jax.jit(lambda model, *args: model.extend(*args), compiler_options=QUICK)
+keep = jax.jit(lambda model, *args: model.keep(*args), compiler_options=QUICK)
+
+
+@partial(jax.jit, compiler_options=QUICK)
+def prefill(model: Any, tokens: jax.Array, length: jax.Array) -> Any:
+    return model.prefill(tokens, length, lanes=LANES, slots=SLOTS)
+
+
+def bound(model: Any, asked: dict[str, np.ndarray]) -> Any:
+    """The language model; an encoder-decoder is bound to its inputs."""
+    if not hasattr(model, "bind"):
+        return model
+    return model.bind(jax.numpy.asarray(asked["source"]), jax.numpy.asarray(asked["source_length"]))
+
+
+def answers(model: Any, asked: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    """The model's answers, chain and tree fed in blocks of ``step`` and ``len(PARENTS) / 2``."""
+    model = bound(model, asked)
+    output, fresh = prefill(model, asked["prompt"], asked["length"])
+    out = {"prefill": [output.logits], "chain": [], "tree": []}
+    cache = fresh
+    for at in range(0, STEPS, step):
+        output, cache = extend(model, cache, asked["chain_tokens"][..., at : at + step], at)
+        out["chain"].append(output.logits)
+    # The tree is written over the chain: what is stale must not be seen.
+    size = len(PARENTS) // 2
+    visible = np.zeros((len(PARENTS), SLOTS), bool)
+    for node, parent in enumerate(PARENTS):
+        visible[node, path_to(parent)] = True
+    visible = np.broadcast_to(visible, (ROWS, LANES, *visible.shape))
+    for at in range(0, len(PARENTS), size):
+        block = slice(at, at + size)
+        output, cache = extend(
+            model, cache, asked["tree_tokens"][..., block], at, visible[:, :, block]
+        )
+        out["tree"].append(output.logits)
+    source = np.broadcast_to(np.array(KEPT), (ROWS, LANES, len(KEPT)))
+    cache = keep(model, cache, source, 0)
+    output, cache = extend(model, cache, asked["next_token"], len(KEPT))
+    out["kept"] = [output.logits]
+    return {part: np.concatenate(logits, axis=2) for part, logits in out.items()}
+
+
+def compare(got: dict[str, np.ndarray], want: dict[str, np.ndarray], tolerance: float) -> None:
+    """Fails where logits differ by more than ``tolerance``."""
+    for part in PARTS:
+        gap = np.abs(got[part] - want[part])
+        assert gap.max() <= tolerance, f"{part}: logits differ by {gap.max()} at {gap.argmax()}"

@@ -1,0 +1,114 @@
+"""The tiny networks that the model tests run on: what transformers calls them, and their shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VOCAB = 40
+
+_T5 = {
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "d_kv": 4,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
+_LLAMA = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 50.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+# Name: config class, settings. T5 1.1 and mT5 have a table of their own for the output.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("T5Config", {**_T5, "tie_word_embeddings": True, "feed_forward_proj": "relu"}),
+    "t5_1_1": (
+        "T5Config",
+        {**_T5, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+    ),
+    "mt5": (
+        "MT5Config",
+        {**_T5, "num_layers": 1, "num_heads": 2, "feed_forward_proj": "gated-gelu"},
+    ),
+    "byt5": (
+        "T5Config",
+        {
+            **_T5,
+            "tie_word_embeddings": False,
+            "feed_forward_proj": "gated-gelu",
+            "num_layers": 3,
+            "num_decoder_layers": 1,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 7,
+        },
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_inner": 24,
+            "n_positions": 32,
+        },
+    ),
+    "llama2": ("LlamaConfig", {**_LLAMA, "num_hidden_layers": 1}),
+    "llama3": (
+        "LlamaConfig",
+        {**_LLAMA, "num_key_value_heads": 2, "head_dim": 6, "rope_parameters": _LLAMA3_ROPE},
+    ),
+    "smollm": (
+        "LlamaConfig",
+        {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
+    "qwen2": ("Qwen2Config", {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 2}),
+}
+
+
+def torch_model(family: str, seed: int) -> Any:
+    """A random network of transformers whose logits are far from uniform; bfloat16 values."""
+    import torch
+    import transformers
+
+    name, settings = FAMILIES[family]
+    kind = name.replace(
+        "Config", "ForConditionalGeneration" if "T5" in name else "ForCausalLM"
+    ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")
+    model = getattr(transformers, kind)(getattr(transformers, name)(**settings)).eval()
+    if family in ("t5_1_1", "mt5", "byt5"):
+        model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, 16))
+    draw = np.random.default_rng(seed)
+    for name, parameter in model.named_parameters():
+        spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
+        value = draw.normal(0.0, spread, tuple(parameter.shape))
+        value += 1.0 if _kind(name) == "norm" else 0.0
+        parameter.data = torch.tensor(value).bfloat16().float()
+    model.tie_weights()
+    return model
+
+
+def _kind(name: str) -> str:
+    if name.endswith(".bias"):
+        return "bias"
+    if name.endswith(("shared.weight", "relative_attention_bias.weight")):
+        return "table"
+    return "norm" if "norm" in name or ".ln_" in name else "matrix"

@@ -1,0 +1,36 @@
+"""Writes ``fixtures``: a tiny network of every family, and what transformers answers.
+
+    python tests/models/make_fixtures.py
+
+The fixtures hold the line where transformers is not installed. They are random and carry no
+licence. One is in two shards, with an index; one is in float32, the others in bfloat16.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import exam
+import safetensors.numpy
+import torch
+from families import FAMILIES, FIXTURES, torch_model
+from test_parity import torch_reference
+
+
+def main() -> None:
+    shutil.rmtree(FIXTURES, ignore_errors=True)
+    for family in FAMILIES:
+        model = torch_model(family, seed=0)
+        asked = exam.questions(family, seed=0)
+        answers = exam.expected(asked, torch_reference(model, asked))
+        if family != "gpt2":
+            model = model.to(torch.bfloat16)
+        model.save_pretrained(
+            FIXTURES / family, max_shard_size="8KB" if family == "llama3" else "1GB"
+        )
+        (FIXTURES / family / "generation_config.json").unlink(missing_ok=True)
+        safetensors.numpy.save_file(asked | answers, FIXTURES / family / "expected.safetensors")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Committed networks and logits of transformers, made by ``make_fixtures.py``."""
+
+from __future__ import annotations
+
+import exam
+import pytest
+import safetensors.numpy
+from families import FAMILIES, FIXTURES
+
+from decoding_jax.models.checkpoint import load_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_the_fixture(family: str) -> None:
+    stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
+    exam.compare(exam.answers(load_model(FIXTURES / family), stored, step=3), stored, 1e-4)

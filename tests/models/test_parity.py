@@ -1,0 +1,69 @@
+"""Parity with transformers: random networks saved there, loaded here, give the same logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import exam
+import numpy as np
+import pytest
+from families import FAMILIES, torch_model
+
+from decoding_jax.models.checkpoint import load_model, save_model
+
+# transformers and PyTorch warn of things of their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def transformers() -> Any:
+    pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
+    module = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
+    module.utils.logging.disable_progress_bar()
+    return module
+
+
+def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
+    """The logits of transformers along a text: one row, no padding, no cache."""
+    import torch
+
+    def reference(row: int, tokens: list[int]) -> np.ndarray:
+        length = int(asked["length"][row])
+        text = torch.tensor([asked["prompt"][row, :length].tolist() + tokens])
+        ids = {"input_ids": text}
+        if model.config.is_encoder_decoder:
+            source = asked["source"][row : row + 1, : asked["source_length"][row]]
+            ids = {"input_ids": torch.tensor(source), "decoder_input_ids": text}
+        with torch.no_grad():
+            return model(**ids, use_cache=False).logits[0, length - 1 :].numpy()
+
+    return reference
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    model = torch_model(family, seed=1)
+    model.save_pretrained(tmp_path)
+    asked = exam.questions(family, seed=2)
+    want = exam.expected(asked, torch_reference(model, asked))
+    assert np.std(want["chain"]) > 0.5, "logits too alike to tell networks apart"
+    here = load_model(tmp_path)
+    exam.compare(exam.answers(here, asked, step=1), want, 1e-4)
+    exam.compare(exam.answers(here, asked, step=3), want, 1e-4)
+
+
+@pytest.mark.parametrize("family", ["t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"])
+def test_transformers_reads_what_is_saved_here(
+    family: str, tmp_path: Path, transformers: Any
+) -> None:
+    there = torch_model(family, seed=3)
+    there.save_pretrained(tmp_path / "there")
+    save_model(load_model(tmp_path / "there"), tmp_path / "here", dtype="bfloat16")
+    kind = type(torch_model(family, seed=4))
+    kind = transformers.T5ForConditionalGeneration if family == "mt5" else kind
+    back = kind.from_pretrained(tmp_path / "here", dtype="float32").eval()
+    asked = exam.questions(family, seed=5)
+    want = torch_reference(there, asked)(0, [5, 6, 7])
+    # The weights are bfloat16 values: nothing is lost on the way.
+    np.testing.assert_allclose(torch_reference(back, asked)(0, [5, 6, 7]), want, atol=1e-4)
