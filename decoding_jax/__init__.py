@@ -17,11 +17,8 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.ops.jit import jit as _jit
-
-greedy = _jit(strategies.greedy, ("max_new_tokens",))
-sample = _jit(strategies.sample, ("num_samples", "max_new_tokens"))
-arithmetic_sample = _jit(strategies.arithmetic_sample, ("num_samples", "points", "max_new_tokens"))
+from decoding_jax.compiled import arithmetic_sample, greedy, sample
+from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"
 
@@ -35,8 +32,11 @@ __all__ = [
     "Transform",
     "arithmetic_sample",
     "codes",
+    "generate",
     "greedy",
+    "load",
     "sample",
     "strategies",
+    "stream",
     "transforms",
 ]

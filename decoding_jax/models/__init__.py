@@ -1,0 +1,21 @@
+"""Networks in Flax, and checkpoints in the Hugging Face layout."""
+
+from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+from decoding_jax.models.gpt2 import GPT2, GPT2Config
+from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
+from decoding_jax.models.t5 import T5, BoundT5
+from decoding_jax.models.t5_network import T5Config
+
+__all__ = [
+    "GPT2",
+    "T5",
+    "BoundT5",
+    "CheckpointError",
+    "GPT2Config",
+    "Llama",
+    "LlamaConfig",
+    "RopeScaling",
+    "T5Config",
+    "load_model",
+    "save_model",
+]

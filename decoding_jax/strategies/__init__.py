@@ -4,8 +4,20 @@ These are the undecorated functions, for use under a ``jit`` of one's own; ``dec
 compiled ones. Each file also has ``steps``, which takes its strategy apart for streaming.
 """
 
-from decoding_jax.strategies.arithmetic import arithmetic_sample
-from decoding_jax.strategies.greedy import greedy
-from decoding_jax.strategies.sampling import sample
+from collections.abc import Callable
 
-__all__ = ["arithmetic_sample", "greedy", "sample"]
+from decoding_jax.loop import Steps
+from decoding_jax.strategies.arithmetic import arithmetic_sample
+from decoding_jax.strategies.arithmetic import steps as arithmetic_steps
+from decoding_jax.strategies.greedy import greedy
+from decoding_jax.strategies.greedy import steps as greedy_steps
+from decoding_jax.strategies.sampling import sample
+from decoding_jax.strategies.sampling import steps as sampling_steps
+
+STEPS: dict[str, Callable[..., Steps]] = {
+    "arithmetic_sample": arithmetic_steps,
+    "greedy": greedy_steps,
+    "sample": sampling_steps,
+}
+
+__all__ = ["STEPS", "arithmetic_sample", "greedy", "sample"]

@@ -1,0 +1,30 @@
+"""Strings in, strings out: tokenizers, loading, generation and streaming."""
+
+from decoding_jax.text.batch import Completion, completions, default_stop, encode_batch
+from decoding_jax.text.generate import generate, stream
+from decoding_jax.text.loading import embedded, load
+from decoding_jax.text.tokenizers import (
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    TokenizerError,
+    load_tokenizer,
+)
+
+__all__ = [
+    "ByteTokenizer",
+    "Completion",
+    "HuggingFaceTokenizer",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "TokenizerError",
+    "completions",
+    "default_stop",
+    "embedded",
+    "encode_batch",
+    "generate",
+    "load",
+    "load_tokenizer",
+    "stream",
+]

@@ -1,0 +1,107 @@
+"""Between token lists and the arrays that strategies take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.models import T5
+from decoding_jax.text.loading import Model
+from decoding_jax.text.tokenizers import Tokenizer
+
+
+class Completion(NamedTuple):
+    """One decoded text.
+
+    Attributes:
+      text: what the new tokens say, special tokens left out.
+      tokens: the new token ids, the end token included.
+      log_prob: of the tokens under the model, in nats, before any transform.
+      score: what the strategy ranks by.
+      finished: whether a stop condition ended it, rather than the length.
+    """
+
+    text: str
+    tokens: list[int]
+    log_prob: float
+    score: float
+    finished: bool
+
+
+def default_stop(tokenizer: Tokenizer) -> Stop:
+    """Stops at the tokenizer's end tokens."""
+    return Stop(eos_ids=tuple(tokenizer.eos_ids))
+
+
+def encode_batch(
+    model: Model | LanguageModel, ids: Sequence[Sequence[int]], width: int
+) -> tuple[LanguageModel, Prompt]:
+    """Arrays of B token lists, and the language model that decodes from them.
+
+    Args:
+      model: a T5, which is bound to the inputs; or a language model, whose prompts they are.
+      ids: B non-empty token lists of at most ``width`` tokens.
+      width: what all are padded to.
+
+    Raises:
+      ValueError: for a list that is empty or too long.
+    """
+    tokens = np.zeros((len(ids), width), np.int32)
+    length = np.asarray([len(x) for x in ids], np.int32)
+    for i, row in enumerate(ids):
+        if not 1 <= len(row) <= width:
+            raise ValueError(f"ids: got {len(row)} tokens in row {i}; takes 1 to {width}")
+        tokens[i, : len(row)] = row
+    prompt = Prompt(jnp.asarray(tokens), jnp.asarray(length))
+    if isinstance(model, T5):
+        bound = model.bind(*prompt)
+        return bound, bound.start_prompt()
+    return model, prompt
+
+
+def completions(
+    tokenizer: Tokenizer,
+    output: DecodeOutput,
+    count: int,
+    context: Sequence[Sequence[int]] | None = None,
+) -> list[list[Completion]]:
+    """The texts of the first ``count`` rows, in the output's order.
+
+    Args:
+      tokenizer: which decodes.
+      output: of a strategy.
+      count: how many rows are real.
+      context: for a decoder-only model, the prompts' tokens: a tokenizer may drop the space
+        between a prompt and its continuation unless it sees both.
+    """
+    tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
+    rows = []
+    for b in range(count):
+        before = [] if context is None else list(context[b])
+        rows.append(
+            [
+                Completion(
+                    text=continuation(tokenizer, before, tokens[b, n, : length[b, n]].tolist()),
+                    tokens=tokens[b, n, : length[b, n]].tolist(),
+                    log_prob=float(log_prob[b, n]),
+                    score=float(score[b, n]),
+                    finished=bool(finished[b, n]),
+                )
+                for n in range(tokens.shape[1])
+            ]
+        )
+    return rows
+
+
+def continuation(tokenizer: Tokenizer, context: list[int], new: list[int]) -> str:
+    """The text that ``new`` adds to ``context``."""
+    if not context:
+        return tokenizer.decode(new)
+    before = tokenizer.decode(context)
+    whole = tokenizer.decode(context + new)
+    # A context that ends inside a character decodes differently once the rest is there.
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new)

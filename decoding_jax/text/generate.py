@@ -1,0 +1,178 @@
+"""Strings in, strings out: all at once, or token by token."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tqdm import tqdm
+
+from decoding_jax import compiled, loop, strategies
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
+from decoding_jax.models import T5
+from decoding_jax.ops.random import row_keys
+from decoding_jax.text.batch import Completion, completions, default_stop, encode_batch
+from decoding_jax.text.loading import Model
+from decoding_jax.text.tokenizers import Tokenizer
+
+Strategy = Callable[..., DecodeOutput]
+
+
+def generate(
+    model: Model | LanguageModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    strategy: str | Strategy = "greedy",
+    key: Array | None = None,
+    batch_size: int = 16,
+    max_new_tokens: int = 64,
+    stop: Stop | None = None,
+    **settings: Any,
+) -> list[list[Completion]]:
+    """Decodes from every text.
+
+    Args:
+      model: from ``load``; a T5 translates, summarises, ... its inputs, others continue them.
+      tokenizer: from ``load``.
+      texts: the inputs, none of them empty.
+      strategy: ``"greedy"``, ``"sample"``, ``"arithmetic_sample"``, or a function with their
+        arguments.
+      key: a typed key, for strategies that draw. Each text has a key of its own, folded with its
+        index, so neither the batch size nor the texts beside it change what it gives.
+      batch_size: texts decoded together.
+      max_new_tokens: the most new tokens of a text.
+      stop: when a text ends; by default at the tokenizer's end tokens.
+      **settings: of the strategy, such as ``num_samples`` and ``transform``.
+
+    Returns:
+      For every text its completions, in the strategy's order.
+
+    Raises:
+      ValueError: for an unknown strategy, a missing key, an empty text or one that does not fit.
+
+    Example:
+      >>> model, tokenizer = load("translation-en-fr")
+      >>> [[best]] = generate(model, tokenizer, ["Thank you."])
+      >>> best.text
+      'Merci.'
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
+    run = _strategy(strategy, compiled.STRATEGIES)
+    keys = _keys(run, key, len(texts))
+    ids = _encode(tokenizer, texts)
+    # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+    results: list[list[Completion]] = [[] for _ in ids]
+    stop = default_stop(tokenizer) if stop is None else stop
+    starts = range(0, len(order), batch_size)
+    for first in tqdm(starts, "decoding", unit="batch", delay=3, disable=len(starts) < 2):
+        members = order[first : first + batch_size]
+        # A last, smaller batch is filled up with copies: one shape, one compilation.
+        rows = (members + members[:1] * batch_size)[: min(batch_size, len(order))]
+        bound, prompt = _bind(model, [ids[i] for i in rows], max_new_tokens)
+        args = () if keys is None else (keys[jnp.asarray(rows)],)
+        output = run(bound, prompt, *args, max_new_tokens=max_new_tokens, stop=stop, **settings)
+        context = _context(model, [ids[i] for i in members])
+        texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
+        for i, row in zip(members, texts_out, strict=True):
+            results[i] = row
+    return results
+
+
+def stream(
+    model: Model | LanguageModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    strategy: str | Callable[..., loop.Steps] = "greedy",
+    key: Array | None = None,
+    chunk: int = 1,
+    max_new_tokens: int = 64,
+    stop: Stop | None = None,
+    **settings: Any,
+) -> Iterator[list[list[Completion]]]:
+    """What ``generate`` gives, as it grows: after every ``chunk`` tokens, all completions so far.
+
+    The last item is what ``generate`` returns. A text is held back while it ends inside a
+    character, so with the strategies here each is a prefix of the next wherever the tokenizer
+    decodes prefixes to prefixes.
+
+    Args:
+      model, tokenizer, texts, key, max_new_tokens, stop, **settings: as for ``generate``; the
+        texts are decoded as one batch.
+      strategy: a name as for ``generate``, or a function that makes ``loop.Steps``.
+      chunk: tokens between two items.
+
+    Example:
+      >>> model, tokenizer = load("translation-en-fr")
+      >>> *_, last = stream(model, tokenizer, ["Thank you."])
+      >>> last[0][0].text
+      'Merci.'
+    """
+    build = _strategy(strategy, strategies.STEPS)
+    keys = _keys(build, key, len(texts), required=strategy != "greedy")
+    ids = _encode(tokenizer, texts)
+    bound, prompt = _bind(model, ids, max_new_tokens)
+    stop = default_stop(tokenizer) if stop is None else stop
+    context = _context(model, ids)
+    for output in loop.stream(
+        build,
+        bound,
+        prompt,
+        keys,
+        chunk=chunk,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        **settings,
+    ):
+        rows = completions(tokenizer, jax.device_get(output), len(ids), context)
+        yield [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in rows]
+
+
+def _strategy(strategy: str | Callable[..., Any], known: dict[str, Any]) -> Callable[..., Any]:
+    if callable(strategy):
+        return strategy
+    if strategy not in known:
+        raise ValueError(f"strategy: got {strategy!r}; takes one of {', '.join(sorted(known))}")
+    return known[strategy]
+
+
+def _keys(
+    run: Callable[..., Any], key: Array | None, count: int, *, required: bool | None = None
+) -> Array | None:
+    if required is None:
+        required = "key" in inspect.signature(run).parameters
+    if not required:
+        return None
+    if key is None:
+        raise ValueError("key: got None; this strategy takes a typed key such as jax.random.key(0)")
+    return row_keys(key, count)
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    if isinstance(texts, str):
+        raise ValueError("texts: got one string; takes a list of strings")
+    ids = [tokenizer.encode(text) for text in texts]
+    for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
+        if not text.strip() or not row:
+            raise ValueError(f"texts: got an empty text at index {i}; takes texts with a token")
+    return ids
+
+
+def _bind(model: Any, ids: list[list[int]], max_new_tokens: int) -> tuple[LanguageModel, Any]:
+    """Pads to a multiple of 16, so that few shapes are compiled, or to all there is room for."""
+    longest = max(len(row) for row in ids)
+    width = -(-longest // 16) * 16
+    most = getattr(model, "max_positions", None)
+    if most is not None:
+        width = max(longest, min(width, most - max_new_tokens + 1))
+    return encode_batch(model, ids, width)
+
+
+def _context(model: Any, ids: list[list[int]]) -> list[list[int]] | None:
+    return None if isinstance(model, T5) else ids

@@ -1,0 +1,44 @@
+"""A model and its tokenizer from one directory, or by the name of an embedded model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from decoding_jax.models import GPT2, T5, Llama, load_model
+from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
+
+Model = T5 | GPT2 | Llama
+
+_EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
+
+
+def embedded() -> dict[str, Path]:
+    """The models that come with the package: names and directories."""
+    return {p.name: p for p in sorted(_EMBEDDED.glob("*")) if (p / "config.json").exists()}
+
+
+def load(directory: str | Path, *, dtype: str = "float32") -> tuple[Model, Tokenizer]:
+    """Loads a model and its tokenizer.
+
+    Args:
+      directory: in the Hugging Face layout (``config.json``, ``*.safetensors``, tokenizer files),
+        or the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``).
+        A directory of that name goes first.
+      dtype: of weights, activations and cache: ``"float32"`` or ``"bfloat16"``.
+
+    Returns:
+      The model, and its tokenizer. A T5 is to be bound to its inputs before it decodes, which
+      ``generate`` does.
+
+    Raises:
+      ValueError: in one line, for a directory, a file or a setting that does not serve.
+
+    Example:
+      >>> model, tokenizer = load("translation-en-fr-draft")
+      >>> tokenizer.decode(tokenizer.encode("Good morning!"))
+      'Good morning!'
+    """
+    path = Path(directory)
+    if not path.exists() and str(directory) in embedded():
+        path = embedded()[str(directory)]
+    return load_model(path, dtype=dtype), load_tokenizer(path)

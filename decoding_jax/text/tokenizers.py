@@ -1,0 +1,187 @@
+"""Tokenizers: strings to token ids and back, behind one small protocol.
+
+The work is done by the libraries ``tokenizers`` and ``sentencepiece``; bytes (ByT5) are their own
+token ids plus three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import sentencepiece
+import tokenizers
+
+SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+BYTE_FAMILY_VOCAB = 384
+
+
+class TokenizerError(ValueError):
+    """A tokenizer that a directory lacks or that cannot be read."""
+
+
+class Tokenizer(Protocol):
+    """What the text layer needs of a tokenizer.
+
+    Attributes:
+      eos_ids: the ids that end a text.
+    """
+
+    eos_ids: tuple[int, ...]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids with the special tokens that the model expects of an input."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, special tokens left out."""
+        ...
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece model.
+
+    Args:
+      path: the ``.model`` file.
+      prefix: ids put before every input (Llama's start token).
+      suffix: ids put after it (T5's end token).
+      eos_ids: see ``Tokenizer``.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+        eos_ids: Sequence[int] = (),
+    ):
+        try:
+            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        except (OSError, RuntimeError) as e:
+            raise TokenizerError(f"{path}: not a SentencePiece model") from e
+        self._prefix, self._suffix = list(prefix), list(suffix)
+        self.eos_ids = tuple(eos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        return self._prefix + self._pieces.encode(text) + self._suffix
+
+    def decode(self, ids: Sequence[int]) -> str:
+        size = self._pieces.vocab_size()
+        # Some embedding tables have more rows than there are pieces.
+        return self._pieces.decode([int(i) for i in ids if i < size])
+
+
+class HuggingFaceTokenizer:
+    """A ``tokenizers.Tokenizer``, whose post-processor knows the special tokens."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
+        self._tokenizer = tokenizer
+        self.eos_ids = tuple(eos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as ids 3 to 258, after padding, end and unknown (Xue et al. 2022, ByT5).
+
+    Example:
+      >>> ByteTokenizer().encode("hi")
+      [107, 108, 1]
+      >>> ByteTokenizer().decode([107, 108, 1])
+      'hi'
+    """
+
+    eos_ids: tuple[int, ...] = (1,)
+
+    def encode(self, text: str) -> list[int]:
+        return [b + 3 for b in text.encode("utf-8")] + [1]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
+
+
+def load_tokenizer(directory: str | Path) -> Tokenizer:
+    """The tokenizer of a model directory.
+
+    Looks for ``tokenizer.json``, a SentencePiece model, ``vocab.json`` with ``merges.txt``, and
+    last for a ByT5 configuration. End tokens come from ``generation_config.json`` or
+    ``config.json``.
+
+    Raises:
+      TokenizerError: in one line, if there is none or it cannot be read.
+    """
+    directory = Path(directory)
+    config = _json(directory / "config.json")
+    eos_ids = _eos_ids(directory, config)
+    if (directory / "tokenizer.json").exists():
+        return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
+    for name in SENTENCEPIECE_FILES:
+        if (directory / name).exists():
+            return _sentencepiece(directory / name, config, eos_ids)
+    if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
+        return HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
+    if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
+        return ByteTokenizer()
+    raise TokenizerError(
+        f"{directory}: no tokenizer; takes tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
+        "or vocab.json with merges.txt"
+    )
+
+
+def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
+    bare = SentencePieceTokenizer(path, eos_ids=eos_ids)
+    pieces = bare._pieces
+    end = [i for i in (pieces.eos_id(),) if i >= 0]
+    start = [i for i in (pieces.bos_id(),) if i >= 0]
+    encoder_decoder = config.get("model_type") in ("t5", "mt5")
+    return SentencePieceTokenizer(
+        path,
+        prefix=() if encoder_decoder else start,
+        suffix=end if encoder_decoder else (),
+        eos_ids=eos_ids or end,
+    )
+
+
+def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
+    """GPT-2's scheme from its two older files."""
+    model = tokenizers.models.BPE.from_file(
+        str(directory / "vocab.json"), str(directory / "merges.txt")
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+def _read_json(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # the library raises bare Exception
+        raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:
+        raise TokenizerError(f"{path}: broken JSON: {e}") from e
+
+
+def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    for settings in (_json(directory / "generation_config.json"), config):
+        ids = settings.get("eos_token_id")
+        if isinstance(ids, int):
+            return (ids,)
+        if isinstance(ids, list):
+            return tuple(ids)
+    return ()
