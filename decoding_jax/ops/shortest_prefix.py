@@ -1,0 +1,226 @@
+"""The shortest prefix of an order of the vocabulary that holds a given mass, without sorting.
+
+The nucleus is such a prefix of the order by probability; the k most probable tokens are one with
+mass 1 for each token. Masses are integers, so every sum is exact, and the result does not depend on
+how a sum is split, batched or sharded.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from decoding_jax.ops import vocab
+
+Array = jax.Array
+
+# As many candidates as lax.top_k finds for little more than the cost of a softmax.
+_CANDIDATES = 128
+# Block of the vocabulary within which tied tokens are counted one by one.
+_BLOCK = 512
+# Cuts at equal distances converge fast on logits as they are, cuts at equal numbers of floats on
+# any: they take over after this many steps.
+_STEPS_BY_VALUE = 8
+
+
+def shortest_prefix(
+    order: Array,
+    masses: tuple[Array, ...],
+    target: tuple[Array, ...],
+    *,
+    floor: Array | None = None,
+    candidates: int = _CANDIDATES,
+) -> Array:
+    """Mask of the shortest prefix of an order of the vocabulary whose mass reaches ``target``.
+
+    Tokens are taken largest ``order`` first, lowest id first among equals. By ``lax.top_k`` where
+    ``candidates`` tokens are enough in every row. Otherwise thresholds are searched, by one pass of
+    masked sums a step, until at most that many tokens are in question, and ``lax.top_k`` decides
+    among them: some six steps for logits in general position, never more than 24.
+
+    Args:
+      order: float32 ``[..., V]``, no NaN and no -0.0 (see ``clean``).
+      masses: one int32 ``[..., V]``, or the two limbs of ``integer_masses``; 0 and above, with
+        sums below ``2**31``.
+      target: int32 ``[...]``, one for each limb. One above the total keeps every token that has
+        a mass.
+      floor: float32 ``[...]``, a known lower bound of the ``order`` of the last token kept, which
+        saves bisection steps. None for none.
+      candidates: how many tokens to ask of ``lax.top_k``, 1 and above.
+
+    Returns:
+      bool ``[..., V]``.
+
+    Example:
+      >>> order = jnp.array([1.0, 3.0, 2.0, 2.0])
+      >>> shortest_prefix(order, (jnp.array([1, 1, 1, 1]),), (jnp.array(2),))
+      Array([False,  True,  True, False], dtype=bool)
+    """
+    bits = vocab.low_bits(order.shape[-1])
+    candidates = min(candidates, order.shape[-1])
+    total = vocab.sums(*masses)
+    enough = _reaches(total, target, bits)
+    target = tuple(
+        jnp.where(enough, t, most) for t, most in zip(target, vocab.carry(total, bits), strict=True)
+    )
+    key = _key(order)
+
+    def search() -> tuple[Array, Array]:
+        low, high, before = _bracket(order, key, masses, target, floor, candidates, bits)
+        inside = (key >= low[..., None]) & (key < high[..., None])
+        least, last, short = _among_top(
+            jnp.where(inside, order, -jnp.inf), masses, before, target, candidates, bits
+        )
+        # More candidates than were looked at: the bracket is down to one key that they all share.
+        least = jnp.where(short, low, least)
+        return least, lax.cond(
+            jnp.any(short), lambda: _last_tied(key, least, masses, target, bits), lambda: last
+        )
+
+    before = tuple(jnp.zeros_like(t) for t in total)
+    least, last, short = _among_top(order, masses, before, target, candidates, bits)
+    if candidates < order.shape[-1]:
+        least, last = lax.cond(jnp.any(short), search, lambda: (least, last))
+    token = vocab.token_ids(order)
+    least, last = least[..., None], last[..., None]
+    return (key > least) | ((key == least) & (token <= last))
+
+
+def _among_top(
+    order: Array,
+    masses: tuple[Array, ...],
+    before: tuple[Array, ...],
+    target: tuple[Array, ...],
+    candidates: int,
+    bits: int,
+) -> tuple[Array, Array, Array]:
+    """The token at which the top candidates, on top of ``before``, reach the target.
+
+    Returns its key, its id, and whether the candidates were too few.
+    """
+    top, ids = lax.top_k(order, candidates)
+    taken = tuple(jnp.take_along_axis(m, ids, axis=-1) for m in masses)
+    at, _ = _first_reaching(taken, before, target, bits)
+    at = at[..., None]
+    last = jnp.minimum(at, candidates - 1)
+    least, last_id = (jnp.take_along_axis(a, last, axis=-1)[..., 0] for a in (_key(top), ids))
+    return least, last_id, (at == candidates)[..., 0]
+
+
+def _bracket(
+    order: Array,
+    key: Array,
+    masses: tuple[Array, ...],
+    target: tuple[Array, ...],
+    floor: Array | None,
+    size: int,
+    bits: int,
+) -> tuple[Array, Array, tuple[Array, ...]]:
+    """Narrows until the last token kept is among at most ``size``, or among equals only.
+
+    Returns the least key of the bracket, the key above it, and the mass from there on.
+    """
+    smallest = jnp.min(jnp.where(order > -jnp.inf, order, jnp.inf), axis=-1)
+    if floor is not None:
+        smallest = jnp.maximum(smallest, floor)
+    # Invariant: keys from `low` on reach the target, keys from `high` on do not.
+    high = _key(jnp.max(order, axis=-1)) + 1
+    low = jnp.minimum(_key(smallest), high - 1)
+
+    def from_keys(*least: Array) -> list[tuple[Array, ...]]:
+        """For each key, the mass from it on and the number of tokens."""
+        above = [key >= k[..., None] for k in least]
+        parts = [(*(jnp.where(a, m, 0) for m in masses), a.astype(jnp.int32)) for a in above]
+        flat = vocab.sums(*(p for part in parts for p in part))
+        width = len(masses) + 1
+        return [flat[i : i + width] for i in range(0, len(flat), width)]
+
+    def wide(state: tuple) -> Array:
+        _, low, high, at_low, at_high = state
+        return jnp.any((at_low[-1] - at_high[-1] > size) & (high - low != 1))
+
+    def narrow(state: tuple) -> tuple:
+        step, low, high, at_low, at_high = state
+        cuts = _cuts(low, high, step < _STEPS_BY_VALUE)
+        for cut, at_cut in zip(cuts, from_keys(*cuts), strict=True):
+            reached = _reaches(at_cut[:-1], target, bits)
+            low, *at_low = _select(reached, (cut, *at_cut), (low, *at_low))
+            high, *at_high = _select(~reached & (cut < high), (cut, *at_cut), (high, *at_high))
+        return step + 1, low, high, tuple(at_low), tuple(at_high)
+
+    nothing = tuple(jnp.zeros_like(low) for _ in (*masses, None))
+    state = (jnp.zeros((), jnp.int32), low, high, from_keys(low)[0], nothing)
+    _, low, high, _, at_high = lax.while_loop(wide, narrow, state)
+    return low, high, at_high[:-1]
+
+
+def _cuts(low: Array, high: Array, by_value: Array) -> list[Array]:
+    """Three keys that cut a bracket in four, inside it unless it is down to one key."""
+    least, most = _value(low), _value(high - 1)
+    # A number without sign: the whole range of keys does not fit an int32.
+    quarter = lax.shift_right_logical(high - low, jnp.full_like(low, 2))
+    cuts = []
+    for i in (1, 2, 3):
+        cut = jnp.where(by_value, _key(least + (most - least) * (i / 4)), low + quarter * i)
+        cuts.append(jnp.minimum(jnp.maximum(cut, low + 1), high - 1))
+    return cuts
+
+
+def _select(condition: Array, yes: tuple[Array, ...], no: tuple[Array, ...]) -> list[Array]:
+    return [jnp.where(condition, y, n) for y, n in zip(yes, no, strict=True)]
+
+
+def _first_reaching(
+    parts: tuple[Array, ...], before: tuple[Array, ...], target: tuple[Array, ...], bits: int
+) -> tuple[Array, tuple[Array, ...]]:
+    """The first part at which their running sum, on top of ``before``, reaches the target.
+
+    Returns its index (the number of parts if there is none) and the mass before it.
+    """
+    ends = tuple(
+        lax.cumsum(p, axis=p.ndim - 1) + b[..., None] for p, b in zip(parts, before, strict=True)
+    )
+    short = ~_reaches(ends, tuple(t[..., None] for t in target), bits)
+    index = jnp.sum(short, axis=-1, dtype=jnp.int32)
+    at = jnp.minimum(index, short.shape[-1] - 1)[..., None]
+    starts = tuple(e - p for e, p in zip(ends, parts, strict=True))
+    return index, tuple(jnp.take_along_axis(s, at, axis=-1)[..., 0] for s in starts)
+
+
+def _last_tied(
+    key: Array, least: Array, masses: tuple[Array, ...], target: tuple[Array, ...], bits: int
+) -> Array:
+    """The id at which tokens of key ``least``, taken in turn, make up what is missing."""
+    extra = -key.shape[-1] % _BLOCK
+
+    def blocks(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, extra)])
+        return x.reshape(*x.shape[:-1], -1, _BLOCK)
+
+    above = vocab.sums(*(jnp.where(key > least[..., None], m, 0) for m in masses))
+    tied = tuple(blocks(jnp.where(key == least[..., None], m, 0)) for m in masses)
+
+    block, before = _first_reaching(vocab.sums(*tied), above, target, bits)
+    at = jnp.minimum(block, tied[0].shape[-2] - 1)[..., None, None]
+    within = tuple(jnp.take_along_axis(t, at, axis=-2)[..., 0, :] for t in tied)
+    return block * _BLOCK + _first_reaching(within, before, target, bits)[0]
+
+
+def _key(x: Array) -> Array:
+    """An int32 that orders as the float32 does."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def _value(key: Array) -> Array:
+    """The float32 of a key."""
+    return lax.bitcast_convert_type(jnp.where(key < 0, key ^ 0x7FFFFFFF, key), jnp.float32)
+
+
+def _reaches(limbs: tuple[Array, ...], target: tuple[Array, ...], bits: int) -> Array:
+    """Whether a mass is at least ``target``, whose own limbs are carried."""
+    limbs = vocab.carry(limbs, bits)
+    if len(limbs) == 1:
+        return limbs[0] >= target[0]
+    return (limbs[0] > target[0]) | ((limbs[0] == target[0]) & (limbs[1] >= target[1]))

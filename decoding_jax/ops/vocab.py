@@ -1,0 +1,158 @@
+"""Arithmetic over the vocabulary axis: clean logits, log-probabilities, exact integer masses."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Array = jax.Array
+
+
+def clean(logits: Array) -> Array:
+    """Logits as float32, with NaN as -inf and -0.0 as 0.0 (so that equal numbers are equal bits).
+
+    Example:
+      >>> clean(jnp.array([1.0, jnp.nan, -jnp.inf]))
+      Array([  1., -inf, -inf], dtype=float32)
+    """
+    logits = logits.astype(jnp.float32)
+    logits = jnp.where(jnp.isnan(logits), -jnp.inf, logits)
+    return jnp.where(logits == 0, 0.0, logits)
+
+
+def below_max(logits: Array) -> Array:
+    """``logits`` less their maximum over the last axis; all 0 where every logit is -inf.
+
+    Example:
+      >>> below_max(jnp.array([[1.0, 3.0], [-jnp.inf, -jnp.inf]]))
+      Array([[-2.,  0.],
+             [ 0.,  0.]], dtype=float32)
+    """
+    top = jnp.max(logits, axis=-1, keepdims=True)
+    is_top = logits == top
+    # The inner `where` keeps inf - inf from making a NaN on the branch that is not taken.
+    return jnp.where(is_top, 0.0, logits - jnp.where(is_top, 0.0, top))
+
+
+def log_softmax(logits: Array) -> Array:
+    """Log-probabilities over the last axis; uniform where every logit is -inf, never NaN.
+
+    Example:
+      >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf]))
+      Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
+    """
+    shifted = below_max(logits)
+    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+
+
+def entropy(log_probs: Array) -> Array:
+    """Entropy in nats over the last axis, which is kept with size 1.
+
+    Example:
+      >>> entropy(jnp.log(jnp.array([0.5, 0.5, 0.0])))
+      Array([0.6931472], dtype=float32)
+    """
+    finite = jnp.where(log_probs > -jnp.inf, log_probs, 0.0)
+    return -jnp.sum(jnp.exp(log_probs) * finite, axis=-1, keepdims=True)
+
+
+def token_ids(x: Array) -> Array:
+    """Each entry's place on the last axis, int32, in the shape of ``x``."""
+    return lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+
+
+def sums(*parts: Array) -> tuple[Array, ...]:
+    """Sums of int32 arrays of one shape over the last axis, in one pass.
+
+    XLA's CPU backend runs one reduction of many operands several times faster than as many
+    reductions.
+    """
+
+    def add(left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(a + b for a, b in zip(left, right, strict=True))
+
+    zeros = tuple(jnp.zeros((), jnp.int32) for _ in parts)
+    return tuple(lax.reduce(parts, zeros, add, (parts[0].ndim - 1,)))
+
+
+def first_argmax(logits: Array) -> Array:
+    """Bool mask of the largest entry of the last axis, the first of them where several tie.
+
+    Example:
+      >>> first_argmax(jnp.array([1.0, 2.0, 2.0]))
+      Array([False,  True, False], dtype=bool)
+    """
+    # Two plain reductions are several times faster than XLA's argmax on a CPU.
+    is_top = logits == jnp.max(logits, axis=-1, keepdims=True)
+    first = jnp.min(jnp.where(is_top, token_ids(logits), logits.shape[-1]), axis=-1, keepdims=True)
+    return token_ids(logits) == first
+
+
+def integer_masses(log_weights: Array) -> tuple[Array, Array]:
+    """``exp(log_weights)`` as two-limb integers whose sums over the last axis cannot overflow.
+
+    The unit of the high limb is a power of two between ``2**-30`` and ``2**-29`` of the sum; the
+    low limb holds ``low_bits(V)`` bits more (13 at V = 256,000). Scaling by a power of two is
+    exact, so equal weights get equal masses.
+
+    Args:
+      log_weights: float32 ``[..., V]`` with maximum 0 (see ``below_max``).
+
+    Returns:
+      int32 ``[..., V]`` high and low limbs.
+    """
+    weights = jnp.exp(log_weights)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    exponent = (lax.bitcast_convert_type(total, jnp.int32) >> 23) - 127
+    scale = lax.bitcast_convert_type((29 - exponent + 127) << 23, jnp.float32)
+    scaled = weights * scale
+    high = scaled.astype(jnp.int32)
+    rest = scaled - high.astype(jnp.float32)
+    low = (rest * 2.0 ** low_bits(log_weights.shape[-1])).astype(jnp.int32)
+    return high, low
+
+
+def carry(limbs: tuple[Array, ...], bits: int) -> tuple[Array, ...]:
+    """Moves what a low limb holds above its bits into the high one; a single limb has none."""
+    if len(limbs) == 1:
+        return limbs
+    high, low = limbs
+    return high + (low >> bits), low & ((1 << bits) - 1)
+
+
+def low_bits(vocab_size: int) -> int:
+    """Bits of a low limb such that ``vocab_size`` of them sum to less than ``2**31``."""
+    return 31 - vocab_size.bit_length()
+
+
+def fraction_of(masses: tuple[Array, Array], fraction: Array) -> tuple[Array, Array]:
+    """The total of two-limb ``masses`` times ``fraction``, at least one unit.
+
+    A fraction stands for every number that rounds to it in float32, so the least of them is taken:
+    0.3 of ten equal masses is three of them although float32's 0.3 is a little above 3 / 10.
+
+    Args:
+      masses: from ``integer_masses``, ``[..., V]``.
+      fraction: float32, broadcastable to ``[...]``; outside ``[0, 1)`` it is clipped.
+
+    Returns:
+      int32 high and low limbs ``[...]``.
+    """
+    bits = low_bits(masses[0].shape[-1])
+    high, low = (s.astype(jnp.uint32) for s in sums(*masses))
+    fraction = jnp.clip(fraction, 0.0, 1.0 - 2.0**-24)
+    numerator = (fraction * 2.0**32).astype(jnp.uint32)
+    numerator = jnp.broadcast_to(numerator - (numerator >> 24), high.shape)
+    part = ((high * numerator) >> (32 - bits)) + _multiply_high(low, numerator)
+    target = carry((_multiply_high(high, numerator), part), bits)
+    nothing = (target[0] == 0) & (target[1] == 0)
+    return target[0].astype(jnp.int32), jnp.where(nothing, 1, target[1].astype(jnp.int32))
+
+
+def _multiply_high(a: Array, b: Array) -> Array:
+    """The upper 32 bits of the 64-bit product of two uint32."""
+    a_low, a_high, b_low, b_high = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
+    middle = a_high * b_low + ((a_low * b_low) >> 16)
+    other = a_low * b_high + (middle & 0xFFFF)
+    return a_high * b_high + (middle >> 16) + (other >> 16)

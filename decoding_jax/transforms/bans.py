@@ -1,0 +1,108 @@
+"""Bans of what the text so far must not be continued with: repeated n-grams, given sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import history, settings
+
+Array = jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NoRepeatNgram:
+    """Bans every token that would complete an n-gram the text already holds.
+
+    Token i is banned if ``x_{t-n+2} .. x_t i`` occurs in ``x_1 .. x_t``. Paulus, Xiong & Socher
+    (2018), "A deep reinforced model for abstractive summarization", arXiv:1705.04304.
+
+    Attributes:
+      n: 1 and above; 1 bans every token that has occurred. Static.
+      include_prompt: whether the prompt is part of the text; by default it is.
+
+    Raises:
+      ValueError: for n below 1.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[1, 2]]]])
+      >>> prefix = Prefix(jnp.array([[2, 0]]), jnp.array([2]), tokens, jnp.array([[[2]]]))
+      >>> transforms.no_repeat_ngram(2)(jnp.zeros((1, 1, 1, 3)), prefix)[0, 0, 0]
+      Array([-inf,   0.,   0.], dtype=float32)
+    """
+
+    n: int = dataclasses.field(metadata={"static": True})
+    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"no_repeat_ngram: got n={self.n}; takes an int of 1 and above")
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        text, begin, end = history.text(prefix, self.include_prompt)
+        windows = text.shape[-1] - self.n + 1
+        if windows < 1:
+            return logits
+        start = jnp.arange(windows, dtype=jnp.int32)
+        matches = (start >= begin[..., None]) & (start + self.n <= end[..., None])
+        ending, _ = history.last_tokens(prefix, self.n - 1, self.include_prompt)
+        for i in range(self.n - 1):
+            matches &= text[..., i : i + windows] == ending[..., i : i + 1]
+        completing = text[..., self.n - 1 :]
+        banned = history.scatter_counts(completing, matches, logits.shape[-1]) > 0
+        return jnp.where(banned, -jnp.inf, logits)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BannedSequences:
+    """Bans the last token of a sequence wherever the text ends with the rest of it.
+
+    ``l_i = -inf`` for each sequence ``s_1 .. s_m i`` such that ``x_{t-m+1} .. x_t = s_1 .. s_m``; a
+    sequence of one token is banned everywhere. Hokamp & Liu (2017), "Lexically constrained
+    decoding", arXiv:1704.07138, treat the positive form of such constraints.
+
+    Attributes:
+      sequences: a tuple of tuples of token ids, or int32 ``[Q, M]`` or ``[B, Q, M]`` padded with
+        -1 on the left. A sequence of -1 only bans nothing.
+      include_prompt: whether a sequence may begin in the prompt; by default it may.
+
+    Raises:
+      ValueError: for an empty sequence or a negative id in plain numbers.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[0]]]])
+      >>> prefix = Prefix(jnp.array([[2]]), jnp.array([1]), tokens, jnp.array([[[1]]]))
+      >>> transforms.banned_sequences([(2, 0, 1), (1, 0), (3,)])(jnp.zeros((1, 1, 1, 4)), prefix)
+      Array([[[[  0., -inf,   0., -inf]]]], dtype=float32)
+    """
+
+    sequences: Any
+    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        settings.check_sequences(self, "sequences")
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        sequences = settings.row_table(self, "sequences", logits.shape[0], 2)
+        if sequences.size == 0:
+            return logits
+        rest = sequences[:, None, None, :, :-1]
+        ending, real = history.last_tokens(prefix, rest.shape[-1], self.include_prompt)
+        equal = (ending[..., None, :] == rest) & real[..., None, :]
+        matches = jnp.all(equal | (rest < 0), axis=-1)
+        last = jnp.broadcast_to(sequences[:, None, None, :, -1], matches.shape)
+        banned = history.scatter_counts(last, matches, logits.shape[-1]) > 0
+        return jnp.where(banned, -jnp.inf, logits)

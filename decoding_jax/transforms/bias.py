@@ -1,0 +1,133 @@
+"""Preferences over the vocabulary that do not look at the text: logit bias, allowed tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import history, settings
+
+Array = jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LogitBias:
+    """Adds a number to the logits of some tokens: ``l_i + bias_i``.
+
+    As the OpenAI API reference defines it.
+
+    Attributes:
+      bias: ``{token id: bias}`` (the ids are static, each bias is a number or float32 ``[B]``), or
+        float32 ``[V]`` or ``[B, V]``. -inf bans a token.
+
+    Raises:
+      ValueError: for a negative id, an id outside the vocabulary, or a plain bias that is NaN
+        or inf.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> transforms.logit_bias({2: 5.0})(jnp.zeros((1, 1, 1, 3)), None)[0, 0, 0]
+      Array([0., 0., 5.], dtype=float32)
+    """
+
+    bias: Any
+
+    def __post_init__(self) -> None:
+        bias = self.bias
+        if isinstance(bias, (tuple, list)):
+            bias = np.asarray(bias)
+        if isinstance(bias, dict):
+            bad = [t for t in bias if not isinstance(t, (int, np.integer)) or t < 0]
+            if bad:
+                raise ValueError(f"logit_bias: got id {bad[0]!r}; takes token ids of 0 and above")
+            bias = {int(token): _plain(value) for token, value in bias.items()}
+        object.__setattr__(self, "bias", _plain(bias))
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        rows, vocab_size = logits.shape[0], logits.shape[-1]
+        if isinstance(self.bias, dict):
+            for token, value in self.bias.items():
+                if token >= vocab_size:
+                    raise ValueError(
+                        f"logit_bias: got id {token}; takes ids below the vocabulary's {vocab_size}"
+                    )
+                value = settings.spread(self, f"bias[{token}]", value, logits[..., 0])
+                logits = logits.at[..., token].add(value)
+            return logits
+        bias = settings.row_table(self, "bias", rows, 1, jnp.float32)
+        settings.check_vocab(self, "bias", bias, vocab_size)
+        return logits + bias[:, None, None, :]
+
+
+def _plain(value: Any) -> Any:
+    """A plain bias as float32, checked; anything else as it is."""
+    if not isinstance(value, (int, float, np.ndarray, np.generic)):
+        return value
+    array = np.asarray(value, np.float32)
+    if np.any(np.isnan(array) | (array == np.inf)):
+        raise ValueError("logit_bias: got a bias of NaN or inf; takes finite numbers and -inf")
+    return array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AllowedTokens:
+    """Bans every token but those allowed: ``l_i = -inf`` for ``i`` not in the set.
+
+    As in constrained generation over a trie or a grammar, one step of it: De Cao, Izacard, Riedel
+    & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904.
+
+    Attributes:
+      tokens: the ids as ints, int32 ``[A]`` or ``[B, A]`` padded with -1; or the mask as bool
+        ``[V]`` or ``[B, V]``. Ids outside the vocabulary are ignored. A row that allows nothing
+        ends up with all logits -inf.
+
+    Raises:
+      ValueError: for no token at all or a negative id in plain numbers, and for a mask that is not
+        as wide as the vocabulary.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> transforms.allowed_tokens([0, 2])(jnp.zeros((1, 1, 1, 3)), None)[0, 0, 0]
+      Array([  0., -inf,   0.], dtype=float32)
+    """
+
+    tokens: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):
+            return
+        array = np.asarray(
+            sorted(self.tokens) if isinstance(self.tokens, (set, frozenset)) else self.tokens
+        )
+        if array.dtype != np.bool_:
+            if array.ndim != 1 or array.size == 0 or array.dtype.kind != "i" or np.any(array < 0):
+                raise ValueError(
+                    f"allowed_tokens: got tokens={self.tokens}; takes at least one token id, each "
+                    "of 0 and above, or a mask"
+                )
+            array = array.astype(np.int32)
+        object.__setattr__(self, "tokens", array)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        rows, vocab_size = logits.shape[0], logits.shape[-1]
+        table = settings.row_table(self, "tokens", rows, 1, dtype=None)
+        if table.dtype == jnp.bool_:
+            settings.check_vocab(self, "tokens", table, vocab_size)
+            allowed = table
+        elif not jnp.issubdtype(table.dtype, jnp.integer):
+            raise ValueError(
+                f"allowed_tokens: got tokens of dtype {table.dtype}; takes int ids or a bool mask"
+            )
+        else:
+            allowed = history.scatter_counts(table, table >= 0, vocab_size) > 0
+        return jnp.where(allowed[:, None, None, :], logits, -jnp.inf)

@@ -1,0 +1,102 @@
+"""Reading the text so far: last tokens, whole texts, counts; masked by length, never by id."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Prefix
+
+Array = jax.Array
+
+
+def last_tokens(prefix: Prefix, count: int, include_prompt: bool) -> tuple[Array, Array]:
+    """The last ``count`` tokens of each text.
+
+    Args:
+      prefix: the path to each logit.
+      count: how many.
+      include_prompt: whether the text begins with the prompt or with the first new token.
+
+    Returns:
+      int32 ``[B, W, T, count]``, and bool of the same shape: False, with an undefined token, where
+      the text is shorter.
+    """
+    position = prefix.length[..., None] - count + jnp.arange(count, dtype=jnp.int32)
+    limit = prefix.tokens.shape[-1]
+    if limit:
+        at = jnp.clip(position, 0, limit - 1)
+        tokens = jnp.take_along_axis(prefix.tokens, at, axis=-1)
+    else:
+        tokens = jnp.zeros(position.shape, jnp.int32)
+    real = position >= 0
+    if include_prompt:
+        old = position + prefix.prompt_length[:, None, None, None]
+        at = jnp.clip(old, 0, prefix.prompt.shape[-1] - 1)
+        before = jnp.take_along_axis(prefix.prompt[:, None, None, :], at, axis=-1)
+        tokens = jnp.where(real, tokens, before)
+        real = old >= 0
+    return tokens, real
+
+
+def text(prefix: Prefix, include_prompt: bool) -> tuple[Array, Array, Array]:
+    """Each whole text in one array, the prompt's end next to the first new token.
+
+    Args:
+      prefix: the path to each logit.
+      include_prompt: whether the text begins with the prompt or with the first new token.
+
+    Returns:
+      int32 ``[B, W, T, P + L]`` (``L`` without the prompt), and int32 ``[B, 1, 1]`` and
+      ``[B, W, T]``: where the text begins and, exclusively, ends. Tokens outside are undefined.
+    """
+    rows = prefix.length.shape[0]
+    if not include_prompt:
+        return prefix.tokens, jnp.zeros((rows, 1, 1), jnp.int32), prefix.length
+    size = prefix.prompt.shape[-1]
+    begin = size - prefix.prompt_length
+    at = jnp.clip(jnp.arange(size, dtype=jnp.int32)[None, :] - begin[:, None], 0, size - 1)
+    prompt = jnp.take_along_axis(prefix.prompt, at, axis=-1)
+    prompt = jnp.broadcast_to(prompt[:, None, None, :], (*prefix.length.shape, size))
+    tokens = jnp.concatenate([prompt, prefix.tokens], axis=-1)
+    return tokens, begin[:, None, None], prefix.length + size
+
+
+def counts(prefix: Prefix, vocab_size: int, include_prompt: bool) -> Array:
+    """How often each token of the vocabulary occurs in each text: int32 ``[B, W, T, V]``."""
+    limit = prefix.tokens.shape[-1]
+    real = jnp.arange(limit, dtype=jnp.int32) < prefix.length[..., None]
+    found = scatter_counts(prefix.tokens, real, vocab_size)
+    if include_prompt:
+        size = prefix.prompt.shape[-1]
+        real = jnp.arange(size, dtype=jnp.int32)[None, :] < prefix.prompt_length[:, None]
+        # Counted once a row, not once a lane.
+        found = found + scatter_counts(prefix.prompt, real, vocab_size)[:, None, None, :]
+    return found
+
+
+def scatter_counts(tokens: Array, real: Array, vocab_size: int) -> Array:
+    """How often each id occurs among the ``real`` tokens of the last axis.
+
+    Args:
+      tokens: int32 ``[..., L]``; ids outside the vocabulary are not counted.
+      real: bool ``[..., L]``.
+      vocab_size: V.
+
+    Returns:
+      int32 ``[..., V]``.
+
+    Example:
+      >>> scatter_counts(jnp.array([2, 0, 2, 1]), jnp.array([True, True, True, False]), 4)
+      Array([1, 0, 2, 0], dtype=int32)
+    """
+    # Dropped only past the end: a negative index would wrap.
+    ids = jnp.where(real & (tokens >= 0), tokens, vocab_size)
+
+    def count(ids: Array) -> Array:
+        return jnp.zeros((vocab_size,), jnp.int32).at[ids].add(1, mode="drop")
+
+    # Nested rather than flattened, so that sharded rows stay where they are.
+    for _ in range(ids.ndim - 1):
+        count = jax.vmap(count)
+    return count(ids)

@@ -1,0 +1,153 @@
+"""What depends on how many new tokens there are: minimum length, forced first and last tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import history, settings
+
+Array = jax.Array
+
+
+def _count(x: np.ndarray) -> np.ndarray:
+    return x >= 0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MinLength:
+    """Bans end tokens until there are enough new tokens: ``l_eos = -inf`` while ``n < minimum``.
+
+    Wu et al. (2016), "Google's neural machine translation system", arXiv:1609.08144, section 7,
+    bound the length of hypotheses in this way.
+
+    Attributes:
+      min_new_tokens: 0 and above: an int or int32 ``[B]``. The prompt does not count, the end
+        token does: with a minimum of 3 it may be the fourth token at the earliest.
+      eos_ids: end tokens: an int, ints, int32 ``[E]``, or ``[B, E]`` padded with -1.
+
+    Raises:
+      ValueError: for a negative plain number.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[2]]]])
+      >>> prefix = Prefix(jnp.array([[2]]), jnp.array([1]), tokens, jnp.array([[[1]]]))
+      >>> transforms.min_length(2, eos_ids=1)(jnp.zeros((1, 1, 1, 3)), prefix)[0, 0, 0]
+      Array([  0., -inf,   0.], dtype=float32)
+    """
+
+    min_new_tokens: Any
+    eos_ids: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "min_new_tokens", "counts of 0 and above", _count, np.int32)
+        if isinstance(self.eos_ids, int):
+            object.__setattr__(self, "eos_ids", (self.eos_ids,))
+        if isinstance(self.eos_ids, (tuple, list)):
+            if not all(isinstance(e, (int, np.integer)) and e >= 0 for e in self.eos_ids):
+                raise ValueError(
+                    f"min_length: got eos_ids={self.eos_ids}; takes token ids of 0 and above"
+                )
+            object.__setattr__(self, "eos_ids", np.asarray(self.eos_ids, np.int32))
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        minimum = settings.per_row(self, "min_new_tokens", prefix.length, jnp.int32)
+        ids = settings.row_table(self, "eos_ids", logits.shape[0], 1)
+        is_end = history.scatter_counts(ids, ids >= 0, logits.shape[-1]) > 0
+        early = prefix.length < minimum
+        return jnp.where(is_end[:, None, None, :] & early[..., None], -jnp.inf, logits)
+
+
+def _only(logits: Array, where: Array, token: Array) -> Array:
+    """Leaves ``token`` alone, with logit 0, in the places given; negative tokens force nothing."""
+    ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    forced = jnp.where(ids == token, 0.0, -jnp.inf)
+    return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ForcedFirstToken:
+    """Makes the first new token certain: ``l_token = 0`` and all others -inf while ``n = 0``.
+
+    As for the target-language token of Liu et al. (2020), "Multilingual denoising pre-training for
+    neural machine translation", arXiv:2001.08210.
+
+    Attributes:
+      token: 0 and above, an int or int32 ``[B]``; in an array, -1 forces nothing in its row. A
+        token outside the vocabulary leaves a row with no token at all.
+
+    Raises:
+      ValueError: for a plain number below -1.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.zeros((1, 1, 1, 2), jnp.int32)
+      >>> prefix = Prefix(jnp.array([[2]]), jnp.array([1]), tokens, jnp.array([[[0]]]))
+      >>> transforms.forced_first_token(1)(jnp.zeros((1, 1, 1, 3)), prefix)[0, 0, 0]
+      Array([-inf,   0., -inf], dtype=float32)
+    """
+
+    token: Any
+
+    def __post_init__(self) -> None:
+        settings.check(
+            self, "token", "token ids of 0 and above (-1 for none)", lambda x: x >= -1, np.int32
+        )
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        token = settings.per_row(self, "token", logits, jnp.int32)
+        return _only(logits, prefix.length == 0, token)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ForcedLastToken:
+    """Makes the last new token certain: ``l_token = 0``, all others -inf at ``n = maximum - 1``.
+
+    So that a text which runs out of length still ends with an end token, as BART's summaries do:
+    Lewis et al. (2020), arXiv:1910.13461.
+
+    Attributes:
+      token: 0 and above, an int or int32 ``[B]``; in an array, -1 forces nothing in its row. A
+        token outside the vocabulary leaves a row with no token at all.
+      max_new_tokens: 1 and above, an int or int32 ``[B]``: the ``max_new_tokens`` of the decode.
+
+    Raises:
+      ValueError: for a plain ``token`` below -1 or ``max_new_tokens`` below 1.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.zeros((1, 1, 1, 2), jnp.int32)
+      >>> prefix = Prefix(jnp.array([[2]]), jnp.array([1]), tokens, jnp.array([[[1]]]))
+      >>> transforms.forced_last_token(1, max_new_tokens=2)(jnp.zeros((1, 1, 1, 3)), prefix)
+      Array([[[[-inf,   0., -inf]]]], dtype=float32)
+    """
+
+    token: Any
+    max_new_tokens: Any
+
+    def __post_init__(self) -> None:
+        settings.check(
+            self, "token", "token ids of 0 and above (-1 for none)", lambda x: x >= -1, np.int32
+        )
+        settings.check(self, "max_new_tokens", "counts of 1 and above", lambda x: x >= 1, np.int32)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        token = settings.per_row(self, "token", logits, jnp.int32)
+        maximum = settings.per_row(self, "max_new_tokens", prefix.length, jnp.int32)
+        return _only(logits, prefix.length == maximum - 1, token)

@@ -1,0 +1,133 @@
+"""Penalties on tokens that have occurred: repetition, presence, frequency."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import history, settings
+
+Array = jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RepetitionPenalty:
+    """Divides the positive logits of tokens that have occurred, multiplies the negative ones.
+
+    ``l_i / penalty`` where ``l_i > 0``, ``l_i penalty`` elsewhere, for each token i of the text so
+    far. It depends on where the logits' zero is, so put it before other transforms. Keskar, McCann,
+    Varshney, Xiong & Socher (2019), "CTRL", arXiv:1909.05858 (with the sign rule that later
+    implementations added).
+
+    Attributes:
+      penalty: above 0; 1 changes nothing: a number or float32 ``[B]``. A traced value of 0 or
+        below has no meaning and gives no NaN to masked tokens.
+      include_prompt: whether the prompt's tokens count; by default they do.
+
+    Raises:
+      ValueError: for a plain number that is not positive and finite.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[2]]]])
+      >>> prefix = Prefix(jnp.array([[0]]), jnp.array([1]), tokens, jnp.array([[[1]]]))
+      >>> logits = jnp.array([3.0, 3.0, -3.0])[None, None, None, :]
+      >>> transforms.repetition_penalty(1.5)(logits, prefix)[0, 0, 0]
+      Array([ 2. ,  3. , -4.5], dtype=float32)
+    """
+
+    penalty: Any
+    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        settings.check(
+            self, "penalty", "finite numbers above 0", lambda x: (x > 0) & np.isfinite(x)
+        )
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        penalty = settings.per_row(self, "penalty", logits)
+        seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
+        changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
+        return jnp.where(seen & (logits > -jnp.inf), changed, logits)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PresencePenalty:
+    """Lowers the logit of every token that has occurred, however often.
+
+    ``l_i - penalty [c_i > 0]`` with ``c_i`` the count of token i. As the OpenAI API reference
+    defines it.
+
+    Attributes:
+      penalty: a finite number, negative to encourage, or float32 ``[B]``.
+      include_prompt: whether the prompt's tokens count; by default only generated ones do.
+
+    Raises:
+      ValueError: for a plain number that is not finite.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[1, 1]]]])
+      >>> prefix = Prefix(jnp.array([[0]]), jnp.array([1]), tokens, jnp.array([[[2]]]))
+      >>> transforms.presence_penalty(0.5)(jnp.zeros((1, 1, 1, 3)), prefix)[0, 0, 0]
+      Array([ 0. , -0.5,  0. ], dtype=float32)
+    """
+
+    penalty: Any
+    include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        settings.check(self, "penalty", "finite numbers", np.isfinite)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        penalty = settings.per_row(self, "penalty", logits)
+        seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
+        return jnp.where(seen, logits - penalty, logits)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FrequencyPenalty:
+    """Lowers the logit of a token by as much for each time it has occurred.
+
+    ``l_i - penalty c_i`` with ``c_i`` the count of token i. As the OpenAI API reference defines it.
+
+    Attributes:
+      penalty: a finite number, negative to encourage, or float32 ``[B]``.
+      include_prompt: whether the prompt's tokens count; by default only generated ones do.
+
+    Raises:
+      ValueError: for a plain number that is not finite.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> tokens = jnp.array([[[[1, 1]]]])
+      >>> prefix = Prefix(jnp.array([[0]]), jnp.array([1]), tokens, jnp.array([[[2]]]))
+      >>> transforms.frequency_penalty(0.5)(jnp.zeros((1, 1, 1, 3)), prefix)[0, 0, 0]
+      Array([ 0., -1.,  0.], dtype=float32)
+    """
+
+    penalty: Any
+    include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        settings.check(self, "penalty", "finite numbers", np.isfinite)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        penalty = settings.per_row(self, "penalty", logits)
+        times = history.counts(prefix, logits.shape[-1], self.include_prompt)
+        return logits - penalty * times.astype(jnp.float32)

@@ -1,0 +1,61 @@
+"""Temperature."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import settings
+
+Array = jax.Array
+
+# Below this, logits / temperature could overflow float32.
+_LEAST = 1e-30
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Temperature:
+    """Divides logits by a temperature: ``p_i`` in proportion to ``exp(l_i / t)``.
+
+    Temperature 0 is argmax: the most probable token, the lowest id among equals, gets logit 0 and
+    all others -inf. Ackley, Hinton & Sejnowski (1985), "A learning algorithm for Boltzmann
+    machines", Cognitive Science 9.
+
+    Attributes:
+      value: t, 0 and above: a number or float32 ``[B]``. A traced value below 1e-30, negative ones
+        included, counts as 0.
+
+    Raises:
+      ValueError: for a negative or non-finite plain number.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.array([1.0, 3.0, 2.0])[None, None, None, :]
+      >>> transforms.temperature(0.5)(logits, None)[0, 0, 0]
+      Array([2., 6., 4.], dtype=float32)
+      >>> transforms.temperature(0)(logits, None)[0, 0, 0]
+      Array([-inf,   0., -inf], dtype=float32)
+    """
+
+    value: Any
+
+    def __post_init__(self) -> None:
+        settings.check(
+            self, "value", "finite numbers of 0 and above", lambda x: (x >= 0) & np.isfinite(x)
+        )
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        value = settings.per_row(self, "value", logits)
+        greedy = value < _LEAST
+        masked = logits == -jnp.inf
+        scaled = logits / jnp.where(greedy, 1.0, value)
+        scaled = jnp.where(greedy, jnp.where(vocab.first_argmax(logits), 0.0, -jnp.inf), scaled)
+        return jnp.where(masked, -jnp.inf, scaled)

@@ -1,0 +1,105 @@
+"""Settings of transforms: checked when built from plain numbers, spread over rows when used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import pad_left
+
+Array = jax.Array
+
+
+def check(
+    owner: Any,
+    name: str,
+    takes: str,
+    valid: Callable[[np.ndarray], Any],
+    dtype: type = np.float32,
+) -> None:
+    """Checks field ``name`` of a frozen dataclass and stores it as a NumPy array of ``dtype``.
+
+    Only plain numbers, tuples, lists and NumPy arrays are touched: anything else may be a tracer
+    or a placeholder of the pytree machinery.
+
+    Args:
+      owner: the dataclass, in its ``__post_init__``.
+      name: the field.
+      takes: what the field takes, for the error.
+      valid: whether each number is good; NaN must not be.
+      dtype: of the leaf, so that changing 1 to 0.5 does not retrace.
+
+    Raises:
+      ValueError: for a number that is not valid.
+    """
+    value = getattr(owner, name)
+    if not isinstance(value, (int, float, tuple, list, np.ndarray, np.generic)):
+        return
+    array = np.asarray(value)
+    number = array.dtype.kind in "iuf" and (dtype is not np.int32 or array.dtype.kind != "f")
+    if not number or not np.all(valid(array)):
+        raise ValueError(f"{label(owner)}: got {name}={value}; takes {takes}, or one a row [B]")
+    object.__setattr__(owner, name, array.astype(dtype))
+
+
+def check_sequences(owner: Any, name: str) -> None:
+    """Pads a tuple of token sequences on the left; leaves arrays as they are."""
+    value = getattr(owner, name)
+    if isinstance(value, (tuple, list)):
+        object.__setattr__(owner, name, pad_left(value, f"{label(owner)}: {name}"))
+
+
+def per_row(owner: Any, name: str, like: Array, dtype: Any = jnp.float32) -> Array:
+    """A scalar or ``[B]`` setting, shaped so that it broadcasts against ``like`` ``[B, ...]``.
+
+    Raises:
+      ValueError: if its shape is neither ``[]`` nor ``[B]``.
+    """
+    return spread(owner, name, getattr(owner, name), like, dtype)
+
+
+def spread(owner: Any, name: str, value: Any, like: Array, dtype: Any = jnp.float32) -> Array:
+    """As ``per_row``, for a ``value`` that is not a field itself."""
+    value = jnp.asarray(value, dtype)
+    rows = like.shape[0]
+    if value.shape not in ((), (rows,)):
+        raise ValueError(
+            f"{label(owner)}: got {name} of shape {value.shape}; takes a scalar or [B] = [{rows}]"
+        )
+    return value.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def row_table(owner: Any, name: str, rows: int, ndim: int, dtype: Any = jnp.int32) -> Array:
+    """A setting with ``ndim`` axes for all rows, or one more for each: ``[1 or B, ...]``.
+
+    Raises:
+      ValueError: if it has another number of axes, or a first axis other than B.
+    """
+    value = jnp.asarray(getattr(owner, name), dtype)
+    if value.ndim == ndim:
+        return value[None]
+    if value.ndim != ndim + 1 or value.shape[0] != rows:
+        raise ValueError(
+            f"{label(owner)}: got {name} of shape {value.shape}; takes {ndim} axes for all rows, "
+            f"or {ndim + 1} of which the first is B = {rows}"
+        )
+    return value
+
+
+def check_vocab(owner: Any, name: str, table: Array, vocab_size: int) -> None:
+    """Raises ValueError unless the last axis of ``table`` is the vocabulary."""
+    if table.shape[-1] != vocab_size:
+        raise ValueError(
+            f"{label(owner)}: got {name} over {table.shape[-1]} tokens; takes one for each of the "
+            f"vocabulary's {vocab_size}"
+        )
+
+
+def label(owner: Any) -> str:
+    """The name users know a transform by: ``TopP`` is ``top_p``."""
+    name = type(owner).__name__
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,0 +1,140 @@
+"""Truncation to the smallest set of tokens that suffices: top-k, top-p, typical."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.ops.shortest_prefix import shortest_prefix
+from decoding_jax.transforms import settings
+
+Array = jax.Array
+
+
+def _fraction(x: np.ndarray) -> np.ndarray:
+    return (x >= 0) & (x <= 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TopK:
+    """Keeps the k most probable tokens, exactly k under ties: the lowest ids.
+
+    Fan, Lewis & Dauphin (2018), "Hierarchical neural story generation", arXiv:1805.04833.
+
+    Attributes:
+      k: 1 and above: an int or int32 ``[B]``. From V on nothing is masked; a traced value below 1
+        counts as 1.
+
+    Raises:
+      ValueError: for a plain number below 1.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.array([1.0, 2.0, 2.0, 2.0])[None, None, None, :]
+      >>> transforms.top_k(2)(logits, None)[0, 0, 0]
+      Array([-inf,   2.,   2., -inf], dtype=float32)
+    """
+
+    k: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "k", "k of 1 and above", lambda x: x >= 1, np.int32)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        k = jnp.maximum(settings.per_row(self, "k", logits[..., 0], jnp.int32), 1)
+        one_each = jnp.where(logits > -jnp.inf, 1, 0)
+        keep = shortest_prefix(logits, (one_each,), (k,))
+        return jnp.where(keep, logits, -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TopP:
+    """Keeps the nucleus: the smallest set of most probable tokens whose mass is at least p.
+
+    ``min |S|  such that  sum_{i in S} p_i >= p``, ties broken lowest id first, at least one token.
+    After another truncation the probabilities are those of the tokens it kept. Holtzman, Buys, Du,
+    Forbes & Choi (2020), "The curious case of neural text degeneration", arXiv:1904.09751.
+
+    The set is found by a search for its threshold with exact integer sums, without sorting; see
+    ``ops.shortest_prefix``.
+
+    Attributes:
+      p: from 0 (one token) to 1 (every token): a number or float32 ``[B]``; traced values outside
+        are clipped. Every number that rounds to the same float32 counts as p.
+
+    Raises:
+      ValueError: for a plain number outside [0, 1].
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.log(jnp.array([0.125, 0.5, 0.25, 0.125]))[None, None, None, :]
+      >>> jnp.exp(transforms.top_p(0.75)(logits, None)[0, 0, 0]).round(3)
+      Array([0.  , 0.5 , 0.25, 0.  ], dtype=float32)
+    """
+
+    p: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "p", "p from 0 to 1", _fraction)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        p = settings.per_row(self, "p", logits[..., 0])
+        below_max = vocab.below_max(logits)
+        masses = vocab.integer_masses(below_max)
+        # Tokens of less than (1 - p) / V each cannot make up the 1 - p that is dropped, so the
+        # last token kept has no less. The slack outweighs the rounding of the logarithm.
+        total = jnp.sum(jnp.exp(below_max), axis=-1)
+        spare = jnp.log(jnp.clip(1.0 - p, 0.0, 1.0) * (total / logits.shape[-1]))
+        floor = jnp.max(logits, axis=-1) + spare
+        floor = floor - 1e-5 * jnp.abs(floor) - 0.01
+        target = vocab.fraction_of(masses, p)
+        keep = shortest_prefix(logits, masses, target, floor=floor)
+        return jnp.where(keep | (p >= 1)[..., None], logits, -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Typical:
+    """Keeps the tokens whose surprise is nearest the entropy: locally typical sampling.
+
+    The smallest set of tokens, ordered by ``|-log p_i - H|`` with ``H = -sum_i p_i log p_i``,
+    whose mass is at least ``mass``; ties broken lowest id first, at least one token. Meister,
+    Pimentel, Wiher & Cotterell (2023), "Locally typical sampling", TACL 11, arXiv:2202.00666.
+
+    Attributes:
+      mass: from 0 (one token) to 1 (every token): a number or float32 ``[B]``; traced values
+        outside are clipped.
+
+    Raises:
+      ValueError: for a plain number outside [0, 1].
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.log(jnp.array([0.6, 0.2, 0.1, 0.1]))[None, None, None, :]
+      >>> jnp.exp(transforms.typical(0.2)(logits, None)[0, 0, 0]).round(3)
+      Array([0. , 0.2, 0. , 0. ], dtype=float32)
+    """
+
+    mass: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "mass", "a mass from 0 to 1", _fraction)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        mass = settings.per_row(self, "mass", logits[..., 0])
+        log_probs = vocab.log_softmax(logits)
+        order = vocab.clean(-jnp.abs(log_probs + vocab.entropy(log_probs)))
+        masses = vocab.integer_masses(vocab.below_max(logits))
+        keep = shortest_prefix(order, masses, vocab.fraction_of(masses, mass))
+        return jnp.where(keep | (mass >= 1)[..., None], logits, -jnp.inf)

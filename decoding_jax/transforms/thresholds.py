@@ -1,0 +1,128 @@
+"""Truncation by a threshold on each token's probability: min-p, epsilon, eta."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops import vocab
+from decoding_jax.transforms import settings
+
+Array = jax.Array
+
+
+def _fraction(x: np.ndarray) -> np.ndarray:
+    return (x >= 0) & (x <= 1)
+
+
+def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
+    """Masks tokens below the threshold, but never the most probable one."""
+    keep = (log_probs >= log_threshold) | vocab.first_argmax(logits)
+    return jnp.where(keep, logits, -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MinP:
+    """Keeps tokens at least a fraction as probable as the most probable one.
+
+    ``p_i >= p max_j p_j``. Nguyen, Baker, Neo, Roush, Kirsch & Shwartz-Ziv (2024), "Turning up the
+    heat: min-p sampling for creative and coherent LLM outputs", arXiv:2407.01082.
+
+    Attributes:
+      p: from 0 (every token) to 1 (the most probable and its equals): a number or float32
+        ``[B]``; traced values outside are clipped.
+
+    Raises:
+      ValueError: for a plain number outside [0, 1].
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.array([0.0, -1.0, -3.0])[None, None, None, :]
+      >>> transforms.min_p(0.1)(logits, None)[0, 0, 0]
+      Array([  0.,  -1., -inf], dtype=float32)
+    """
+
+    p: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "p", "p from 0 to 1", _fraction)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        p = jnp.clip(settings.per_row(self, "p", logits), 0.0, 1.0)
+        return jnp.where(vocab.below_max(logits) >= jnp.log(p), logits, -jnp.inf)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Epsilon:
+    """Keeps tokens of at least a probability: epsilon sampling.
+
+    ``p_i >= epsilon``, or the most probable token where there is none. Hewitt, Manning & Liang
+    (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
+
+    Attributes:
+      epsilon: from 0 (every token) to 1: a number or float32 ``[B]``; traced values outside are
+        clipped.
+
+    Raises:
+      ValueError: for a plain number outside [0, 1].
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.log(jnp.array([0.7, 0.25, 0.05]))[None, None, None, :]
+      >>> transforms.epsilon(0.1)(logits, None)[0, 0, 0] > -jnp.inf
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    epsilon: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
+        return _at_least(logits, vocab.log_softmax(logits), jnp.log(epsilon))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Eta:
+    """Keeps tokens above a probability that falls with the entropy: eta sampling.
+
+    ``p_i >= min(epsilon, sqrt(epsilon) exp(-H))`` with ``H = -sum_i p_i log p_i``, or the most
+    probable token where there is none. Hewitt, Manning & Liang (2022), "Truncation sampling as
+    language model desmoothing", arXiv:2210.15191.
+
+    Attributes:
+      epsilon: from 0 (every token) to 1: a number or float32 ``[B]``; traced values outside are
+        clipped.
+
+    Raises:
+      ValueError: for a plain number outside [0, 1].
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.log(jnp.array([0.7, 0.25, 0.05]))[None, None, None, :]
+      >>> transforms.eta(0.1)(logits, None)[0, 0, 0] > -jnp.inf
+      Array([ True,  True, False], dtype=bool)
+    """
+
+    epsilon: Any
+
+    def __post_init__(self) -> None:
+        settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = vocab.clean(logits)
+        log_epsilon = jnp.log(jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0))
+        log_probs = vocab.log_softmax(logits)
+        by_entropy = 0.5 * log_epsilon - vocab.entropy(log_probs)
+        return _at_least(logits, log_probs, jnp.minimum(log_epsilon, by_entropy))
