@@ -47,9 +47,7 @@ def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
     float32 copy of the largest matrix at every step would cost more than the product.
     """
     dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
-    return jnp.matmul(
-        hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32
-    )
+    return matmul(hidden, kernel, dtype)
 
 
 class Output(nn.Module):
