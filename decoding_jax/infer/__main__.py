@@ -1,0 +1,7 @@
+"""``python -m decoding_jax.infer``."""
+
+import sys
+
+from decoding_jax.infer.command import main
+
+sys.exit(main())

@@ -1,0 +1,130 @@
+"""The strategy, compiled for one batch shape after another, its rows spread over the devices."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.models import T5
+from decoding_jax.ops.jit import jit
+from decoding_jax.text import Completion, Tokenizer, completions, encode_batch
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Decoder:
+    """Decodes batches of a fixed number of rows.
+
+    The key of a row is the job's seed folded with the input's index, so what a row draws depends
+    neither on its batch nor on its place in it. Rows are data-parallel over the local devices.
+
+    Args:
+      model: a T5, or a language model.
+      tokenizer: the model's.
+      strategy: a function of ``(model, prompt, *, stop)`` or ``(model, prompt, key, *, stop)``.
+      stop: when a text ends.
+      seed: of the job.
+      batch_size: rows of a batch; rounded up to a multiple of the devices.
+      devices: the local devices by default.
+
+    Attributes:
+      batch_size: rows of a batch.
+      batches: how many batches were decoded.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        strategy: Callable[..., DecodeOutput],
+        *,
+        stop: Stop,
+        seed: int,
+        batch_size: int,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        devices = jax.local_devices() if devices is None else devices
+        self.batch_size = -(-batch_size // len(devices)) * len(devices)
+        self.batches = 0
+        self._widths: set[int] = set()
+        self._rows: NamedSharding | None = None
+        if len(devices) > 1:
+            mesh = Mesh(np.array(devices), ("rows",))
+            self._rows = NamedSharding(mesh, PartitionSpec("rows"))
+            model = _put(model, NamedSharding(mesh, PartitionSpec()))
+        self._model = model
+        self._tokenizer = tokenizer
+        draws = "key" in inspect.signature(strategy).parameters
+
+        def decode(bound: LanguageModel, prompt: Prompt, index: Array) -> DecodeOutput:
+            fold = jax.vmap(jax.random.fold_in, (None, 0))
+            key = (fold(jax.random.key(seed), index),) if draws else ()
+            return strategy(bound, prompt, *key, stop=stop)._replace(info=None)
+
+        self._traced = decode
+        self._decode = jit(decode, ())
+
+    @property
+    def compilations(self) -> int:
+        """How many shapes were compiled."""
+        return self._decode.cache_size()  # type: ignore[attr-defined]
+
+    def check(self, width: int) -> None:
+        """Traces a batch of that width, without compiling it.
+
+        Raises:
+          ValueError: for settings that do not fit the model.
+        """
+        args = self._batch([[0]], [0], width)
+        jax.eval_shape(lambda: self._traced(*args))
+
+    def start(self, ids: Sequence[list[int]], index: Sequence[int], width: int) -> DecodeOutput:
+        """Decodes a batch; returns while the device is still at work.
+
+        Args:
+          ids: the tokens of 1 to ``batch_size`` inputs.
+          index: of each input in the job.
+          width: what the tokens are padded to.
+        """
+        if width not in self._widths:
+            self._widths.add(width)
+            rows, number = self.batch_size, len(self._widths)
+            _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
+        self.batches += 1
+        return self._decode(*self._batch(ids, index, width))
+
+    def finish(self, output: DecodeOutput, ids: Sequence[list[int]]) -> list[list[Completion]]:
+        """Waits for a batch; the completions of its real rows."""
+        context = None if isinstance(self._model, T5) else ids
+        return completions(self._tokenizer, jax.device_get(output), len(ids), context)
+
+    def _batch(
+        self, ids: Sequence[list[int]], index: Sequence[int], width: int
+    ) -> tuple[LanguageModel, Prompt, Array]:
+        # Spare rows are copies of the first: they take no more steps than it does.
+        spare = self.batch_size - len(ids)
+        rows = np.asarray([*index, *[index[0]] * spare], np.uint32)
+        bound, prompt = encode_batch(self._model, [*ids, *[ids[0]] * spare], width)
+        if self._rows is None:
+            return bound, prompt, jnp.asarray(rows)
+        # Whatever the binding added to the model's own leaves belongs to the batch's rows.
+        own = {id(leaf) for leaf in jax.tree.leaves(self._model)}
+        return _put((bound, prompt, rows), self._rows, own)
+
+
+def _put(tree: Any, sharding: NamedSharding, leave: set[int] | frozenset[int] = frozenset()) -> Any:
+    """Moves a tree's arrays to devices, but for the leaves of these identities."""
+
+    def move(leaf: Any) -> Any:
+        fixed = id(leaf) in leave or not isinstance(leaf, (jax.Array, np.ndarray))
+        return leaf if fixed else jax.device_put(leaf, sharding)
+
+    return jax.tree.map(move, tree)

@@ -1,0 +1,54 @@
+"""Finding gin files, and the files that come with them, by name from any folder."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import decoding_jax
+
+
+def shipped() -> Path:
+    """The folder of gin files that comes with the library: in a wheel's copy or in a checkout."""
+    package = Path(decoding_jax.__file__).parent
+    in_wheel = package / "gin_files"
+    return in_wheel if in_wheel.is_dir() else package.parent / "gin"
+
+
+def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
+    """The file of that name: as given, in one of the search paths, or shipped with the library.
+
+    Args:
+      name: a path, or a path below one of the folders, such as ``strategies/sample.gin``.
+      search_paths: folders that go before the library's own.
+
+    Raises:
+      ValueError: in one line, with the nearest names, if there is none.
+
+    Example:
+      >>> find("strategies/sample.gin").name
+      'sample.gin'
+      >>> find("strategies/simple.gin")
+      Traceback (most recent call last):
+      ValueError: strategies/simple.gin: no such file; nearest: strategies/sample.gin
+    """
+    folders = [Path(), *(Path(p) for p in search_paths), shipped()]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    near = _nearest(str(name), folders[1:])
+    hint = f"nearest: {', '.join(near)}" if near else f"looked in {', '.join(map(str, folders))}"
+    raise ValueError(f"{name}: no such file; {hint}")
+
+
+def _nearest(name: str, folders: Sequence[Path]) -> list[str]:
+    """The names below the folders that are most like ``name``, or that end like it."""
+    names = sorted(
+        str(path.relative_to(folder))
+        for folder in folders
+        for path in folder.glob("**/*")
+        if path.is_file() and path.suffix == Path(name).suffix
+    )
+    same_file = [n for n in names if Path(n).name == Path(name).name]
+    return same_file or difflib.get_close_matches(name, names, n=3, cutoff=0.6)

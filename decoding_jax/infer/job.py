@@ -1,0 +1,204 @@
+"""The batch job: every input in, one record out, in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+import decoding_jax
+from decoding_jax.base import DecodeOutput, Stop
+from decoding_jax.infer import buckets as bucketing
+from decoding_jax.infer import gin_names, manifest, progress, records, shards
+from decoding_jax.infer.decoder import Decoder
+from decoding_jax.infer.records import Record
+from decoding_jax.infer.shard_decoder import ShardDecoder
+from decoding_jax.infer.sources import Item
+from decoding_jax.text import Tokenizer, default_stop
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Summary(NamedTuple):
+    """What became of a job, or of this process's part of it.
+
+    Attributes:
+      inputs: how many there were.
+      faults: how many of them were faulty, by kind.
+      finished_before: shards that an earlier run had finished.
+      batches: decoded in this run.
+      compilations: of this run.
+    """
+
+    inputs: int
+    faults: dict[str, int]
+    finished_before: int
+    batches: int
+    compilations: int
+
+
+def run(
+    model: tuple[Any, Tokenizer],
+    source: Iterable[Item],
+    strategy: Callable[..., DecodeOutput],
+    output_dir: str | Path | None = None,
+    report: Callable[[Record], None] | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    shard_size: int = 1024,
+    max_input_length: int = 512,
+    buckets: Sequence[int] | None = None,
+    stop: Stop | None = None,
+    with_tokens: bool = False,
+    name: str = "decodes",
+) -> Summary:
+    """Decodes every input of a source, and writes or reports one record for each.
+
+    Shards are written whole, by atomic rename, and are independent of each other: a job that was
+    killed leaves finished shards, skips them when it is started again, and ends with the same
+    files, byte for byte, as one that was not (on the same kind of device). Where several
+    processes run (``jax.distributed``), each takes its shards in turn.
+
+    Args:
+      model: a model and its tokenizer, as ``decoding_jax.load`` gives them.
+      source: ``TextLines``, ``JsonLines``, ``SeqioTask``, or any iterable of ``Item`` that can be
+        iterated over again.
+      strategy: such as ``decoding_jax.sample`` with its settings bound, by gin or
+        ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and with a key of
+        each row where it takes one.
+      output_dir: where ``NAME-00000-of-00012.jsonl`` and ``job.json`` go; an empty directory, or
+        this same job's own.
+      report: called with each record of a shard once the shard is finished, such as a ``Printer``.
+      seed: the key of input i is ``fold_in(key(seed), i)``.
+      batch_size: inputs decoded together; rounded up to a multiple of the devices.
+      shard_size: inputs of a shard. A batch never spans two of them.
+      max_input_length: the most tokens of an input; longer ones are recorded as faults.
+      buckets: widths that inputs are padded to; by default the powers of two from 16.
+      stop: when a text ends; by default at the tokenizer's end tokens, which also stand in if it
+        names none.
+      with_tokens: whether records hold token ids.
+      name: of the shards.
+
+    Returns:
+      A ``Summary``.
+
+    Raises:
+      ValueError: in one line, for settings or a directory that do not serve.
+
+    Example:
+      >>> import functools
+      >>> from decoding_jax.infer import Printer, TextLines
+      >>> summary = run(
+      ...     decoding_jax.load("translation-en-fr-draft"),
+      ...     TextLines("runs/demo_sentences.txt"),
+      ...     functools.partial(decoding_jax.greedy, max_new_tokens=4),
+      ...     report=lambda record: None,
+      ...     max_input_length=32,
+      ... )
+      >>> summary.inputs, summary.faults
+      (8, {})
+    """
+    net, tokenizer = model
+    if output_dir is None and report is None:
+        raise ValueError("output_dir: got None, and no report either; takes at least one of them")
+    _check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
+    stop = _with_end_tokens(stop, tokenizer)
+    widths = bucketing.widths(max_input_length, buckets)
+    decoder = Decoder(net, tokenizer, strategy, stop=stop, seed=seed, batch_size=batch_size)
+    decoder.check(widths[-1])
+    total, digest = manifest.count_and_digest(source)
+    if total == 0:
+        raise ValueError("source: got no inputs; takes at least one")
+    directory = None if output_dir is None else Path(output_dir)
+    if directory is not None:
+        settings = {
+            "decoding_jax": decoding_jax.__version__,
+            "inputs": {"count": total, "sha256": digest},
+            "model": manifest.model_digest(net),
+            "tokenizer": manifest.tokenizer_digest(tokenizer),
+            "strategy": manifest.describe_strategy(strategy),
+            "gin": gin_names.settings(),
+            "seed": seed,
+            "batch_size": decoder.batch_size,
+            "shard_size": shard_size,
+            "buckets": widths,
+            "stop": repr(stop),
+            "with_tokens": with_tokens,
+            "name": name,
+        }
+        manifest.claim(directory, settings)
+    worker = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
+    count = -(-total // shard_size)
+    faults: Counter[str] = Counter()
+    inputs = finished = 0
+    mine = range(jax.process_index(), count, jax.process_count())
+    sizes = [min(shard_size, total - shard * shard_size) for shard in mine]
+    with contextlib.closing(progress.bar(sum(sizes))) as bar:
+        for shard, items in enumerate(_chunks(source, shard_size)):
+            if shard not in mine:
+                continue
+            inputs += len(items)
+            path = None
+            if directory is not None:
+                path = directory / shards.shard_name(name, shard, count)
+                if path.exists():
+                    faults += records.count_faults(shards.read_records(path))
+                    finished += 1
+                    bar.initial += len(items)  # not work of this run: no part of its rate
+                    bar.update(len(items))
+                    continue
+            made = worker.decode(items, shard * shard_size, bar)
+            if path is not None:
+                shards.write_records(path, made)
+            faults += records.count_faults(made)
+            if report is not None:
+                for record in made:
+                    report(record)
+    summary = Summary(inputs, dict(faults), finished, decoder.batches, decoder.compilations)
+    _LOGGER.info("%s", _in_words(summary, directory))
+    return summary
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
+
+
+def _with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
+    default = default_stop(tokenizer)
+    if stop is None:
+        return default
+    if len(stop.eos_ids):
+        return stop
+    return Stop(default.eos_ids, stop.sequences, stop.min_new_tokens, stop.max_new_tokens)
+
+
+def _chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    items = iter(source)
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk
+
+
+def _in_words(summary: Summary, directory: Path | None) -> str:
+    faulty = sum(summary.faults.values())
+    kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
+    parts = [
+        f"inputs: {summary.inputs:,}",
+        f"faulty: {faulty:,}" + (f" ({kinds})" if kinds else ""),
+        f"batches: {summary.batches:,}",
+        f"compilations: {summary.compilations}",
+    ]
+    if summary.finished_before:
+        parts.append(f"shards finished before: {summary.finished_before:,}")
+    if directory is not None:
+        parts.append(f"output: {directory}")
+    return ", ".join(parts)

@@ -1,0 +1,189 @@
+"""Where inputs come from: lines of text, JSON lines, SeqIO tasks.
+
+A source is any iterable of ``Item`` that gives the same items in the same order each time it is
+iterated over. A fault of one input is an item too: nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from decoding_jax.infer import gin_files
+
+
+class Item(NamedTuple):
+    """One input.
+
+    Attributes:
+      inputs: the text, or, of a faulty input, what there was instead.
+      error: what is wrong with it: a kind, and after a colon the rest.
+    """
+
+    inputs: str
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TextLines:
+    r"""One input a line, UTF-8, lines ended by ``\n`` or ``\r\n``.
+
+    Attributes:
+      path: a file, or the name of one that comes with the library.
+
+    Raises:
+      ValueError: if there is no such file.
+
+    Example:
+      >>> [item.inputs for item in TextLines("runs/demo_sentences.txt")][0]
+      'I like summer better than winter.'
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        gin_files.find(self.path)
+
+    def __iter__(self) -> Iterator[Item]:
+        for line in _lines(gin_files.find(self.path)):
+            yield _utf8(line) or text_item(line.decode("utf-8"))
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLines:
+    """One JSON object a line, whose ``field`` is the input.
+
+    Attributes:
+      path: a file, or the name of one that comes with the library.
+      field: the key of the text.
+
+    Raises:
+      ValueError: if there is no such file.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.jsonl"
+      >>> _ = path.write_text('{"en": "Good morning."}\\n{"fr": "Bonjour."}\\n')
+      >>> for item in JsonLines(str(path), field="en"):
+      ...     print(item)
+      Item(inputs='Good morning.', error=None)
+      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'")
+    """
+
+    path: str
+    field: str = "inputs"
+
+    def __post_init__(self) -> None:
+        gin_files.find(self.path)
+
+    def __iter__(self) -> Iterator[Item]:
+        for line in _lines(gin_files.find(self.path)):
+            yield _utf8(line) or self._item(line.decode("utf-8"))
+
+    def _item(self, line: str) -> Item:
+        if not line.strip():
+            return Item(line, "empty")
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            return Item(line, f"broken JSON: {e}")
+        if not isinstance(value, dict):
+            return Item(line, f"not a JSON object: {type(value).__name__}")
+        if self.field not in value:
+            return Item(line, f"no field: {self.field!r}")
+        text = value[self.field]
+        if not isinstance(text, str):
+            return Item(line, f"not text: {self.field!r} is {type(text).__name__}")
+        return text_item(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class SeqioTask:
+    """The examples of a SeqIO task, or of each task of a mixture in turn.
+
+    The text is the feature as it was before tokenization where the task keeps it, and otherwise
+    the feature decoded by the task's vocabulary; the model's own tokenizer takes it from there.
+    Import the module that registers the task in the gin file.
+
+    Attributes:
+      name: of a task or a mixture.
+      split: of the data; tasks that lack it are left out.
+      feature: the feature that is the input.
+
+    Raises:
+      ValueError: if SeqIO is not installed, or knows no such task, split or feature.
+    """
+
+    name: str
+    split: str = "validation"
+    feature: str = "inputs"
+
+    def __post_init__(self) -> None:
+        self._tasks()
+
+    def __iter__(self) -> Iterator[Item]:
+        for task in self._tasks():
+            vocabulary = task.output_features[self.feature].vocabulary
+            data = task.get_dataset(
+                sequence_length=None, split=self.split, shuffle=False, num_epochs=1
+            )
+            for example in data.as_numpy_iterator():
+                text = example.get(f"{self.feature}_pretokenized")
+                if text is None:
+                    text = vocabulary.decode([int(i) for i in example[self.feature]])
+                if isinstance(text, bytes):
+                    yield _utf8(text) or text_item(text.decode("utf-8"))
+                else:
+                    yield text_item(str(text))
+
+    def _tasks(self) -> list[Any]:
+        try:
+            import seqio
+        except ImportError as e:
+            raise ValueError(
+                f"SeqioTask: got {self.name!r}, but SeqIO is not installed; "
+                "takes pip install 'decoding_jax[seqio]'"
+            ) from e
+        tasks = seqio.get_subtasks(seqio.get_mixture_or_task(self.name))
+        tasks = [t for t in tasks if self.split in t.splits]
+        if not tasks:
+            raise ValueError(f"SeqioTask: {self.name!r} has no split {self.split!r}")
+        for task in tasks:
+            if self.feature not in task.output_features:
+                have = ", ".join(sorted(task.output_features))
+                raise ValueError(
+                    f"SeqioTask: got feature={self.feature!r}; {task.name!r} has {have}"
+                )
+        return tasks
+
+
+def text_item(text: str) -> Item:
+    """An item of ``text``: faulty if it is empty or no Unicode text.
+
+    Example:
+      >>> text_item("  ")
+      Item(inputs='  ', error='empty')
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+        return Item(text.encode("utf-8", "backslashreplace").decode(), "not Unicode text")
+    return Item(text) if text.strip() else Item(text, "empty")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _utf8(line: bytes) -> Item | None:
+    """A faulty item if the bytes are not UTF-8."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return Item(line.decode("utf-8", "backslashreplace"), "not UTF-8")
+    return None
