@@ -68,13 +68,15 @@ def make_optimizer(steps: int, peak: float) -> optax.GradientTransformation:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="fra-eng.tsv.gz")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--model", choices=sorted(MODELS), default="target")
-    parser.add_argument("--epochs", type=float, default=10)
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch and side")
-    parser.add_argument("--learning_rate", type=float, default=2e-3)
+    parser.add_argument("--epochs", type=float, default=2.4)
+    parser.add_argument("--tokens", type=int, default=1024, help="tokens a batch and side")
+    parser.add_argument("--learning_rate", type=float, default=1.5e-3)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--label_smoothing", type=float, default=0.1)
     parser.add_argument("--checkpoint_every", type=int, default=500, help="steps")
@@ -106,7 +108,9 @@ def main() -> None:
     checkpoint = args.out / f"{args.model}.msgpack"
     if checkpoint.exists():
         state = serialization.from_bytes(state, checkpoint.read_bytes())
-    print(f"{sum(x.size for x in jax.tree.leaves(params)):,} parameters, {steps:,} steps", flush=True)
+    print(
+        f"{sum(x.size for x in jax.tree.leaves(params)):,} parameters, {steps:,} steps", flush=True
+    )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def update(params: Any, opt: Any, batch: data.Batch, step: jax.Array) -> Any:

@@ -29,7 +29,9 @@ def read_pairs(path: Path) -> Pairs:
     """Reads ``english <tab> french`` lines, gzipped."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [line.rstrip("\n").split("\t")[:2] for line in lines]
-    return Pairs([r[0] for r in rows], [r[1].replace("\u202f", " ").replace("\xa0", " ") for r in rows])
+    return Pairs(
+        [r[0] for r in rows], [r[1].replace("\u202f", " ").replace("\xa0", " ") for r in rows]
+    )
 
 
 def split(pairs: Pairs, *, held_out: int, seed: int) -> tuple[Pairs, Pairs]:

@@ -1,0 +1,67 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import Stop
+from decoding_jax.loop import stopping
+
+
+def test_end_tokens_of_all_rows_and_of_each():
+    token = jnp.array([[1, 2, 3], [1, 2, 3]])
+    shared = stopping.is_end_token(Stop(eos_ids=(2, 3)), token)
+    assert shared.tolist() == [[False, True, True]] * 2
+    own = Stop(eos_ids=jnp.array([[1, -1], [2, 3]]))
+    assert stopping.is_end_token(own, token).tolist() == [[True, False, False], [False, True, True]]
+    assert not stopping.is_end_token(Stop(), token).any()
+
+
+def ends(sequences, tokens, length):
+    stop = Stop(sequences=sequences)
+    return stopping.ends_with_sequence(
+        stop, jnp.array([tokens], jnp.int32), jnp.array([length], jnp.int32)
+    )[0].tolist()
+
+
+def test_stop_sequences_match_the_tail_of_new_tokens_only():
+    tokens = [[5, 6, 7, 0], [6, 7, 0, 0], [7, 0, 0, 0], [0, 0, 0, 0]]
+    length = [3, 2, 1, 0]
+    assert ends(((6, 7),), tokens, length) == [True, True, False, False]
+    assert ends(((5, 6, 7), (7,)), tokens, length) == [True, True, True, False]
+    assert ends(((0, 0),), tokens, length) == [False] * 4  # padding is no text
+    assert ends(((1, 5, 6, 7, 8),), tokens, length) == [False] * 4  # longer than the buffer
+
+
+def test_stop_sequences_of_each_row():
+    own = Stop(sequences=jnp.array([[[-1, 7], [-1, -1]], [[6, 7], [-1, 9]]]))
+    tokens = jnp.array([[[5, 7]], [[5, 7]]])
+    got = stopping.ends_with_sequence(own, tokens, jnp.full((2, 1), 2))
+    assert got.tolist() == [[True], [False]]
+
+
+def test_end_tokens_are_banned_until_the_minimum_per_row():
+    stop = Stop(eos_ids=(1,), min_new_tokens=(0, 2))
+    logits = jnp.zeros((2, 3, 1, 4))
+    length = jnp.array([[0, 1, 2]] * 2)[..., None]
+    banned = np.isneginf(stopping.ban_end_tokens(stop, logits, length))
+    assert banned[..., 1].tolist() == [[[False]] * 3, [[True], [True], [False]]]
+    assert not banned[..., [0, 2, 3]].any()
+
+
+def test_limits_never_exceed_the_buffers():
+    assert stopping.limits(Stop(), 2, 5).tolist() == [5, 5]
+    assert stopping.limits(Stop(max_new_tokens=(3, 9)), 2, 5).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"eos_ids": (-1,)}, "eos_ids"),
+        ({"sequences": ((),)}, "sequences"),
+        ({"sequences": ((3, -2),)}, "sequences"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
+        ({"max_new_tokens": (3, -1)}, "max_new_tokens"),
+    ],
+)
+def test_bad_settings_are_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Stop(**settings)

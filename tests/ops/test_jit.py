@@ -1,0 +1,40 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from decoding_jax import transforms
+from decoding_jax.ops.jit import jit
+
+
+def counted():
+    traces = []
+
+    def scale(x, f, *, times):
+        traces.append(times)
+        return f(x) * times
+
+    return jit(scale, ("times",)), traces
+
+
+def test_a_function_argument_is_static_and_an_array_is_not():
+    scale, traces = counted()
+    assert scale(jnp.ones(2), jnp.negative, times=2).tolist() == [-2, -2]
+    assert scale(3 * jnp.ones(2), jnp.negative, times=2).tolist() == [-6, -6]
+    assert len(traces) == 1
+    scale(jnp.ones(2), jnp.abs, times=2)
+    scale(jnp.ones(2), jnp.negative, times=3)
+    assert len(traces) == scale.cache_size() == 3
+
+
+def test_a_pytree_of_numbers_and_functions_splits():
+    apply = jit(lambda t, x: t(x, None), ())
+    chain = transforms.chain(transforms.temperature(2.0), lambda logits, prefix: logits + 1)
+    logits = jnp.ones((1, 1, 1, 4))
+    assert apply(chain, logits)[0, 0, 0].tolist() == pytest.approx([1.5] * 4)
+
+
+def test_lower_and_an_outer_jit():
+    double = jit(lambda x, f: f(x) * 2, ())
+    assert "negate" in double.lower(jax.ShapeDtypeStruct((2,), jnp.float32), jnp.negative).as_text()
+    outer = jax.jit(lambda x: double(x, jnp.negative))
+    assert outer(jnp.ones(2)).tolist() == [-2, -2]

@@ -1,0 +1,155 @@
+"""What greedy, sample and arithmetic_sample have in common; their laws are in test_laws."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
+from decoding_jax.ops import random
+from decoding_jax.testing import TableLM, same_bits
+
+KEY = jax.random.key(1)
+MODEL = TableLM.random(jax.random.key(0), 5)
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
+SETTINGS = {
+    "greedy": {},
+    "sample": {"num_samples": 4},
+    "arithmetic_sample": {"num_samples": 4},
+}
+
+
+def run(name, *, prompt=PROMPT, key=KEY, model=MODEL, **settings):
+    args = () if name == "greedy" else (key,)
+    settings = {"max_new_tokens": 4, **SETTINGS[name], **settings}
+    return getattr(decoding_jax, name)(model, prompt, *args, **settings)
+
+
+every = pytest.mark.parametrize("name", sorted(SETTINGS))
+
+
+@every
+def test_stream_ends_with_what_run_gives_and_grows(name):
+    stop = Stop(eos_ids=(2,), min_new_tokens=2)
+    whole = run(name, stop=stop)
+    key = None if name == "greedy" else jax.random.key(1)
+    parts = list(
+        loop.stream(
+            strategies.STEPS[name],
+            MODEL,
+            PROMPT,
+            key,
+            max_new_tokens=4,
+            stop=stop,
+            **SETTINGS[name],
+        )
+    )
+    assert len(parts) == whole.info.model_calls
+    assert same_bits(parts[-1], whole)
+    for early, late in itertools.pairwise(parts):
+        real = np.arange(4) < np.asarray(early.length)[..., None]
+        assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
+    *_, last = loop.stream(
+        strategies.STEPS[name],
+        MODEL,
+        PROMPT,
+        key,
+        chunk=3,
+        max_new_tokens=4,
+        stop=stop,
+        **SETTINGS[name],
+    )
+    assert same_bits(last, whole)
+
+
+@every
+def test_settings_that_are_leaves_do_not_retrace(name):
+    function = getattr(decoding_jax, name)
+    run(name, transform=transforms.temperature(0.5), stop=Stop(eos_ids=(1,)))
+    before = function.cache_size()
+    run(name, transform=transforms.temperature(0.9), stop=Stop(eos_ids=(2,)))
+    assert function.cache_size() == before
+
+
+@every
+def test_no_step_is_spent_once_all_is_done(name):
+    only = jnp.arange(5) == 2
+    forced = transforms.allowed_tokens(only)
+    assert run(name, transform=forced, stop=Stop(eos_ids=(2,))).info.model_calls == 1
+    assert run(name, transform=forced).info.model_calls == 4
+
+
+@every
+def test_rows_of_limit_zero_are_empty_and_harmless(name):
+    full = run(name)
+    part = run(name, stop=Stop(max_new_tokens=(0, 4)))
+    assert (part.tokens[0] == 0).all()
+    assert (part.length[0] == 0).all()
+    assert not part.finished[0].any()
+    assert same_bits(part.tokens[1], full.tokens[1])
+
+
+@every
+def test_a_row_alone_is_the_row_in_its_batch(name):
+    keys = jax.random.split(jax.random.key(7), 2)
+    batch = run(name, key=keys)
+    alone = run(name, prompt=Prompt(PROMPT.tokens[1:], PROMPT.length[1:]), key=keys[1:])
+    for field in ("tokens", "length", "log_prob", "finished"):
+        assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
+
+
+@every
+def test_a_plain_function_is_a_transform(name):
+    banned = run(name, transform=lambda logits, prefix: jnp.full_like(logits, -jnp.inf))
+    assert (banned.length == 0).all()
+    assert not banned.finished.any()
+    assert (banned.log_prob == 0).all()
+
+
+@every
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
+        ({"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)}, "prompt: got tokens"),
+        ({"prompt": Prompt(PROMPT.tokens[:, :0], PROMPT.length)}, "prompt: got tokens"),
+        ({"prompt": Prompt(PROMPT.tokens * 1.0, PROMPT.length)}, r"prompt.tokens: got float32"),
+        ({"num_samples": 0}, "num_samples: got 0"),
+        ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
+        ({"key": jax.random.split(jax.random.key(0), 3)}, "key: got keys of shape"),
+    ],
+)
+def test_bad_arguments_get_one_line(name, change, words):
+    if name == "greedy" and change.keys() & {"num_samples", "key"}:
+        pytest.skip("greedy draws nothing")
+    with pytest.raises(ValueError, match=words) as caught:
+        run(name, **change)
+    assert "\n" not in str(caught.value)
+
+
+@every
+def test_a_context_that_is_full_takes_one_more_token(name):
+    small = TableLM.random(jax.random.key(0), 5, max_positions=4)
+    assert run(name, model=small, max_new_tokens=2).tokens.shape[-1] == 2
+    with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
+        run(name, model=small, max_new_tokens=3)
+
+
+def test_unknown_points_are_named():
+    with pytest.raises(ValueError, match="points"):
+        run("arithmetic_sample", points="grid")
+
+
+def test_sampling_draws_no_vocabulary_of_random_numbers():
+    """The only random bits of a draw are two words a lane, whatever the vocabulary."""
+    vocab = 4099
+    keys = random.lane_keys(random.row_keys(jax.random.key(1), 2), 3)
+    jaxpr = jax.make_jaxpr(lambda logits, t: codes.draw(logits, random.bits_at(keys, t)))(
+        jnp.zeros((2, 3, vocab)), 0
+    )
+    text = str(jaxpr)
+    assert "random_bits" not in text
+    assert "random_fold_in" in text

@@ -1,0 +1,136 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Stop
+from decoding_jax.models import T5, Llama, LlamaConfig, T5Config
+from decoding_jax.text import ByteTokenizer, embedded
+from decoding_jax.text.batch import completions, continuation
+
+TOKENIZER = ByteTokenizer()
+TEXTS = ["hello", "a", "good morning to you", "x y"]
+T5_MODEL = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
+SETTINGS = {"max_new_tokens": 6, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def llama():
+    config = LlamaConfig(
+        vocab_size=259,
+        emb_dim=16,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        mlp_dim=32,
+        num_layers=1,
+        max_positions=48,
+    )
+    return Llama.init(config, jax.random.key(1))
+
+
+def test_greedy_of_many_is_greedy_of_each():
+    many = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **SETTINGS)
+    assert [len(row) for row in many] == [1] * 4
+    for text, [got] in zip(TEXTS, many, strict=True):
+        [[alone]] = decoding_jax.generate(T5_MODEL, TOKENIZER, [text], **SETTINGS)
+        assert got.tokens == alone.tokens
+        assert got.log_prob == pytest.approx(alone.log_prob, abs=1e-4)
+        assert got.text == TOKENIZER.decode(got.tokens)
+
+
+def test_a_text_keeps_its_samples_in_any_batch():
+    def run(texts, **settings):
+        return decoding_jax.generate(
+            T5_MODEL,
+            TOKENIZER,
+            texts,
+            strategy="arithmetic_sample",
+            num_samples=3,
+            key=jax.random.key(5),
+            **{**SETTINGS, **settings},
+        )
+
+    want = run(TEXTS)
+    for other in (run(TEXTS, batch_size=1), run(TEXTS, batch_size=7)):
+        for a, b in zip(want, other, strict=True):
+            assert [c.tokens for c in a] == [c.tokens for c in b]
+    assert [c.tokens for c in run(TEXTS[:1])[0]] == [c.tokens for c in want[0]]
+
+
+def test_stream_grows_into_generate(llama):
+    settings = {"max_new_tokens": 6, "stop": Stop()}
+    [want] = decoding_jax.generate(llama, TOKENIZER, ["hello"], **settings)
+    parts = list(decoding_jax.stream(llama, TOKENIZER, ["hello"], **settings))
+    assert [len(p[0][0].tokens) for p in parts] == [1, 2, 3, 4, 5, 6]
+    assert parts[-1][0][0].tokens == want[0].tokens
+    assert parts[-1][0][0].log_prob == pytest.approx(want[0].log_prob, abs=1e-5)
+
+
+def test_a_text_that_fills_the_context(llama):
+    text = "h" * 42  # and its end token: 43 of 48 positions
+    [[got]] = decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=6, stop=Stop())
+    assert len(got.tokens) == 6
+    with pytest.raises(ValueError, match="max_new_tokens: got 7 after a prompt of 43"):
+        decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=7)
+
+
+def test_a_function_is_a_strategy():
+    def shout(model, prompt, *, max_new_tokens, stop):
+        return decoding_jax.greedy(model, prompt, max_new_tokens=max_new_tokens, stop=stop)
+
+    want = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **SETTINGS)
+    got = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, strategy=shout, **SETTINGS)
+    assert [r[0].tokens for r in got] == [r[0].tokens for r in want]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"strategy": "bream_search"}, "strategy: got 'bream_search'; takes one of"),
+        ({"strategy": "sample"}, "key: got None"),
+        ({"texts": ["ok", " "]}, "texts: got an empty text at index 1"),
+        ({"texts": "ok"}, "texts: got one string"),
+        ({"batch_size": 0}, "batch_size: got 0"),
+    ],
+)
+def test_bad_arguments_get_one_line(change, words):
+    settings = {"texts": TEXTS, **SETTINGS, **change}
+    with pytest.raises(ValueError, match=words):
+        decoding_jax.generate(T5_MODEL, TOKENIZER, **settings)
+
+
+def test_a_continuation_keeps_the_space_before_it():
+    class Spaces:
+        eos_ids = ()
+
+        def decode(self, ids):
+            return " ".join("abcdef"[i] for i in ids)
+
+    assert continuation(Spaces(), [0, 1], [2, 3]) == " c d"
+    assert continuation(Spaces(), [], [2, 3]) == "c d"
+
+
+def test_completions_read_what_stands():
+    output = decoding_jax.DecodeOutput(
+        jnp.array([[[107, 108, 1, 0], [107, 0, 0, 0]]]),
+        jnp.array([[3, 1]]),
+        jnp.array([[-1.5, -0.5]]),
+        jnp.array([[-1.5, -0.5]]),
+        jnp.array([[True, False]]),
+    )
+    [[first, second]] = completions(TOKENIZER, output, 1)
+    assert first == ("hi", [107, 108, 1], -1.5, -1.5, True)
+    assert second == ("h", [107], -0.5, -0.5, False)
+
+
+@pytest.mark.parametrize("name", ["translation-en-fr", "translation-en-fr-draft"])
+def test_the_embedded_models_translate(name):
+    model, tokenizer = decoding_jax.load(name)
+    sentences = ["Thank you.", "I don't know.", "Where is the station?"]
+    rows = decoding_jax.generate(model, tokenizer, sentences, max_new_tokens=24)
+    assert all(row[0].finished for row in rows)
+    assert rows[0][0].text in ("Merci.", "Merci !", "Je te remercie.", "Je vous remercie.")
+    assert np.isfinite([row[0].log_prob for row in rows]).all()
+    assert name in embedded()
