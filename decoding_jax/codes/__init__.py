@@ -1,0 +1,21 @@
+"""Arithmetic codes: exact integer laws, their inversion, and point sets."""
+
+from decoding_jax.codes.arithmetic import Code, choose, is_alone, start, step
+from decoding_jax.codes.cdf import IntegerLaw, block_count, draw, integer_law, invert
+from decoding_jax.codes.point_sets import POINTS, Points, points
+
+__all__ = [
+    "POINTS",
+    "Code",
+    "IntegerLaw",
+    "Points",
+    "block_count",
+    "choose",
+    "draw",
+    "integer_law",
+    "invert",
+    "is_alone",
+    "points",
+    "start",
+    "step",
+]

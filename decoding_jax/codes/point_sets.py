@@ -1,0 +1,147 @@
+"""Where the samples of a row start on the line of codes: N integers of 64 bits.
+
+Each point by itself is exactly uniform, whatever the set, so that each sample by itself follows
+the model. The sets differ in how evenly the points lie together. Below, an interval of p 2**64
+consecutive codes is expected to hold N p points; each set says how far from it the count can be.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Array
+from decoding_jax.ops import uint64
+
+
+class Points(Protocol):
+    """A set of points; any function of this kind can be given in the place of a name.
+
+    It takes a typed key (a scalar, one row's) and N, and returns uint32 ``[N, 2]``: 64-bit
+    integers, high word first, each of which is uniform over [0, 2**64).
+    """
+
+    def __call__(self, key: Array, num_samples: int) -> Array: ...
+
+
+def lattice(key: Array, num_samples: int) -> Array:
+    """``i / N + u``, one shift u for the row, on a circle (Vilnis et al. 2023, section 3).
+
+    Every interval holds the floor or the ceiling of N p points. The points are ``floor(i 2**64
+    / N) + u`` with u uniform over all 2**64 shifts, so both statements are exact for any N.
+
+    Example:
+      >>> x = uint64.to_ints(lattice(jax.random.key(0), 4))
+      >>> [int(d) == 2**62 for d in (x[1:] - x[:-1]) % 2**64]
+      [True, True, True]
+    """
+    return uint64.add(jnp.asarray(_cells(num_samples)), _shift(key, num_samples))
+
+
+def stratified(key: Array, num_samples: int) -> Array:
+    """``(i + v_i) / N + u``: one point, uniform, in each of N equal cells of a shifted circle.
+
+    Only the two cells at the ends of an interval can differ: the count is off by less than 2.
+    """
+    shift, jitter = jax.random.split(key)
+    starts = jnp.asarray(_cells(num_samples))
+    widest = uint64.from_int(2**64 // num_samples - 1)
+    inside = uint64.multiply_high(
+        jax.random.bits(jitter, (num_samples, 2), jnp.uint32),
+        jnp.broadcast_to(widest, (num_samples, 2)),
+    )
+    return uint64.add(uint64.add(starts, inside), _shift(shift, num_samples))
+
+
+def antithetic(key: Array, num_samples: int) -> Array:
+    """Pairs ``x`` and ``1 - x`` (samples 2i and 2i + 1), each pair independent of the others.
+
+    An interval and its mirror image get the same count from every pair. Of an odd number the
+    last point is alone.
+    """
+    points = jax.random.bits(key, ((num_samples + 1) // 2, 1, 2), jnp.uint32)
+    return jnp.concatenate([points, ~points], axis=1).reshape(-1, 2)[:num_samples]
+
+
+def iid(key: Array, num_samples: int) -> Array:
+    """Independent points, which is plain sampling: counts are binomial."""
+    return jax.random.bits(key, (num_samples, 2), jnp.uint32)
+
+
+def radical_inverse(key: Array, num_samples: int) -> Array:
+    """The van der Corput sequence in base 2 under Owen's nested uniform scrambling (1995).
+
+    Every dyadic interval ``[a / 2**j, (a + 1) / 2**j)`` holds the floor or the ceiling of n p
+    of the first n points, for every n up to N: the first samples are themselves evenly spread.
+    """
+    depth = (num_samples - 1).bit_length()
+    flips_key, rest_key = jax.random.split(key)
+    # Digit l of point i is bit l of i, flipped by a coin that belongs to the digits before it.
+    # Past the digits that tell N points apart every point has coins of its own.
+    index = np.arange(num_samples, dtype=np.uint32)
+    coins = jax.random.bits(flips_key, (2**depth,), jnp.uint32) & 1
+    digits = jnp.zeros(num_samples, jnp.uint32)
+    for level in range(depth):
+        node = (1 << level) + (index & ((1 << level) - 1))
+        digits |= (coins[node] ^ ((index >> level) & 1)) << (31 - level)
+    rest = jax.random.bits(rest_key, (num_samples, 2), jnp.uint32)
+    return uint64.pack(digits | (rest[:, 0] >> depth), rest[:, 1])
+
+
+POINTS: dict[str, Points] = {
+    "lattice": lattice,
+    "stratified": stratified,
+    "antithetic": antithetic,
+    "iid": iid,
+    "radical_inverse": radical_inverse,
+}
+
+
+def points(points: str | Points, keys: Array, num_samples: int) -> Array:
+    """Every row's points.
+
+    Args:
+      points: a name in ``POINTS``, or a function as ``Points`` describes it.
+      keys: typed keys ``[B]``, one a row, from ``ops.random.row_keys``.
+      num_samples: N, from 1 to 2**31 - 1.
+
+    Returns:
+      uint32 ``[B, N, 2]``: 64-bit codes, high word first.
+
+    Raises:
+      ValueError: for an unknown name, a ``num_samples`` out of range, or a function that
+        returns another shape or dtype.
+
+    Example:
+      >>> from decoding_jax.ops.random import row_keys
+      >>> points("lattice", row_keys(jax.random.key(0), 3), 8).shape
+      (3, 8, 2)
+    """
+    if isinstance(points, str) and points not in POINTS:
+        known = ", ".join(POINTS)
+        raise ValueError(f"points: got {points!r}; takes {known} or a function (see codes.Points)")
+    if not isinstance(num_samples, int) or not 1 <= num_samples < 2**31:
+        raise ValueError(f"num_samples: got {num_samples!r}; takes an int of 1 and above")
+    place = POINTS[points] if isinstance(points, str) else points
+    codes = jax.vmap(lambda key: place(key, num_samples))(keys)
+    if codes.shape[1:] != (num_samples, 2) or codes.dtype != jnp.uint32:
+        raise ValueError(
+            f"points: got a function that returns {codes.dtype}{list(codes.shape[1:])}; "
+            f"takes one that returns uint32{[num_samples, 2]}"
+        )
+    return codes
+
+
+def _cells(num_samples: int) -> np.ndarray:
+    """``floor(i 2**64 / N)``: uint32 ``[N, 2]``."""
+    index = np.arange(num_samples, dtype=np.uint64)
+    size = np.uint64(num_samples)
+    high, rest = np.divmod(index << np.uint64(32), size)
+    return np.stack([high, (rest << np.uint64(32)) // size], axis=-1).astype(np.uint32)
+
+
+def _shift(key: Array, num_samples: int) -> Array:
+    return jnp.broadcast_to(jax.random.bits(key, (2,), jnp.uint32), (num_samples, 2))

@@ -1,0 +1,94 @@
+"""Exponentials and sums of float32 that are the same to the bit in every program.
+
+A compiler may fuse a product and a sum into one rounding, may replace ``exp`` by another
+approximation for the last elements of a vector, and may add in any order. The results then
+depend on the shapes around them, on ``jit`` and on the device, in the last bits. Where an
+integer is made of them, or where several lanes must agree on a boundary, that is not good
+enough. What is written here leaves no such freedom: each operation is rounded once, and an
+absolute value that changes nothing stands between each product and the sum that follows it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Array
+
+_ARITY = 16  # a chunk each of so many is added in one pass
+_LOWEST = -87.0  # below it the exponential is taken as 0; the next would not be normal numbers
+
+# x = n log 2 + f with f in [0, log 2]. log 2 is in two parts of 16 bits, whose products with n
+# (7 bits) are exact; 1 / log 2 is rounded up, so that f is not negative.
+_INVERSE = np.float32((1 + 2**-22) / math.log(2))
+_HIGH = np.float32(round(math.log(2) * 2**16) / 2**16)
+_LOW = np.float32(round((math.log(2) - float(_HIGH)) * 2**33) / 2**33)
+
+
+def _series() -> list[np.float32]:
+    """Coefficients of 1 + f q(f), with q of degree 5 near (e**f - 1) / f on [0, log 2]."""
+    fit = np.polynomial.Chebyshev.interpolate(lambda f: np.expm1(f) / f, 5, [0, math.log(2)])
+    return [np.float32(1), *fit.convert(kind=np.polynomial.Polynomial).coef.astype(np.float32)]
+
+
+_SERIES = _series()
+
+
+def exp(x: Array) -> Array:
+    """``exp(x)`` for x at or below 0, to 2e-7 of its value; 0 below -87 and for NaN.
+
+    Args:
+      x: float32, at most 0, of any shape.
+
+    Example:
+      >>> exp(jnp.array([0.0, -jnp.inf, jnp.nan])).tolist()
+      [1.0, 0.0, 0.0]
+    """
+    power = jnp.floor(x * _INVERSE)
+    f = (x - power * _HIGH) - power * _LOW
+    value = jnp.full_like(f, _SERIES[-1])
+    for coefficient in _SERIES[-2::-1]:
+        value = jnp.abs(value * f) + coefficient
+    bits = jax.lax.bitcast_convert_type(value, jnp.int32) + (power.astype(jnp.int32) << 23)
+    return jnp.where(x >= _LOWEST, jax.lax.bitcast_convert_type(bits, jnp.float32), 0.0)
+
+
+def sum_last(x: Array) -> Array:
+    """The sum over the last axis as a balanced tree, whose error grows with the log of its size.
+
+    Args:
+      x: float32 ``[..., n]``, n of 1 or more.
+
+    Example:
+      >>> sum_last(jnp.arange(5.0)).item()
+      10.0
+    """
+    while x.shape[-1] > 1:
+        x = add_all(chunks(x, 0.0))
+    return x[..., 0]
+
+
+def chunks(x: Array, fill: float) -> list[Array]:
+    """``[..., n]`` as up to 16 arrays ``[..., m]`` in order, the last filled up with ``fill``.
+
+    Example:
+      >>> [c.tolist() for c in chunks(jnp.arange(3), 0)]
+      [[0], [1], [2]]
+    """
+    size = math.ceil(x.shape[-1] / _ARITY)
+    parts = [x[..., i : i + size] for i in range(0, x.shape[-1], size)]
+    if missing := size - parts[-1].shape[-1]:
+        pads = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
+        parts[-1] = jnp.pad(parts[-1], pads, constant_values=fill)
+    return parts
+
+
+def add_all(parts: list[Array]) -> Array:
+    """The sum of arrays of one shape, as a balanced tree."""
+    while len(parts) > 1:
+        pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[2 * len(pairs) :]
+    return parts[0]

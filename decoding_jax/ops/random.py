@@ -1,0 +1,103 @@
+"""Random bits keyed by row, lane and position, so that no row's draw depends on its batch."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+
+
+def row_keys(key: Array, batch_size: int) -> Array:
+    """One key for each row.
+
+    Args:
+      key: a typed key (``jax.random.key``), which is folded with the row's index; or typed keys
+        ``[B]``, which are used as they are, so that a row keeps its draw in any batch.
+      batch_size: B.
+
+    Returns:
+      Typed keys ``[B]``.
+
+    Raises:
+      ValueError: for a raw uint32 key, or keys of another shape.
+
+    Example:
+      >>> row_keys(jax.random.key(0), 3).shape
+      (3,)
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        got = type(key).__name__ if dtype is None else f"{dtype}{list(key.shape)}"
+        raise ValueError(f"key: got {got}; takes a typed key such as jax.random.key(0)")
+    if key.shape == (batch_size,):
+        return key
+    if key.shape:
+        raise ValueError(
+            f"key: got keys of shape {list(key.shape)}; takes one key or {batch_size}, one a row"
+        )
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
+
+
+def split(keys: Array) -> tuple[Array, Array]:
+    """Two independent keys for each row: typed keys ``[B]`` give two of ``[B]``.
+
+    Example:
+      >>> first, second = split(row_keys(jax.random.key(0), 3))
+      >>> first.shape, second.shape
+      ((3,), (3,))
+    """
+    pairs = jax.vmap(jax.random.split)(keys)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def lane_keys(keys: Array, lanes: int) -> Array:
+    """Each row's key folded with each lane's index: typed keys ``[B]`` give ``[B, W]``.
+
+    Example:
+      >>> lane_keys(row_keys(jax.random.key(0), 2), 4).shape
+      (2, 4)
+    """
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    return fold(keys, jnp.arange(lanes))
+
+
+def bits_at(keys: Array, position: Array | int) -> Array:
+    """64 random bits for each lane at a position.
+
+    A counter-mode generator: the lane's key is the generator's key and the position its counter.
+    One block of the cipher a lane, whatever the vocabulary; use these keys for nothing else.
+
+    Args:
+      keys: typed keys ``[B, W]``, from ``lane_keys``.
+      position: int32, a scalar or ``[B, W]``.
+
+    Returns:
+      uint32 ``[B, W, 2]``.
+
+    Example:
+      >>> keys = lane_keys(row_keys(jax.random.key(0), 2), 4)
+      >>> bits_at(keys, 7).shape
+      (2, 4, 2)
+    """
+    positions = jnp.broadcast_to(jnp.asarray(position, jnp.int32), keys.shape)
+    folded = jax.vmap(jax.vmap(jax.random.fold_in))(keys, positions)
+    return jax.random.key_data(folded)[..., :2]
+
+
+def lane_bits(keys: Array, lanes: int, position: Array | int) -> Array:
+    """64 random bits for each row, lane and position: ``bits_at`` of ``lane_keys``.
+
+    Args:
+      keys: typed keys ``[B]``, from ``row_keys``.
+      lanes: W.
+      position: int32, a scalar or ``[B, W]``.
+
+    Returns:
+      uint32 ``[B, W, 2]``.
+
+    Example:
+      >>> lane_bits(row_keys(jax.random.key(0), 2), 4, 7).shape
+      (2, 4, 2)
+    """
+    return bits_at(lane_keys(keys, lanes), position)
