@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Prefix, Prompt, Stop, Transform
+from decoding_jax.ops.jit import jit
 from decoding_jax.testing.table_lm import CHECKSUMS, TableLM
 
 CHUNK = 64
@@ -210,6 +211,9 @@ def top_sequences(law: Law, count: int) -> Law:
     return Law(*(field[order] for field in law))
 
 
+_apply = jit(lambda transform, logits, prefix: transform(logits, prefix), ())
+
+
 def _stepper(
     model: TableLM,
     prompt: Prompt,
@@ -237,8 +241,7 @@ def _stepper(
             length=jnp.full((rows, CHUNK, 1), len(paths[0]), jnp.int32),
         )
         block = jnp.asarray(np.broadcast_to(padded[:, None], (rows, CHUNK, 1, padded.shape[-1])))
-        assert transform is not None
-        return np.asarray(transform(block, prefix))[row, : len(paths), 0]
+        return np.asarray(_apply(transform, block, prefix))[row, : len(paths), 0]
 
     def step(paths: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
         raw = np.stack([path_logits(model, [*start, *path]) for path in paths])

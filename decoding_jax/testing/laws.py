@@ -99,9 +99,10 @@ def outcome_index(law: Law, tokens: np.ndarray, length: np.ndarray) -> np.ndarra
         (row.tobytes(), int(n)): k
         for k, (row, n) in enumerate(zip(law.tokens, law.length, strict=True))
     }
-    tokens = np.ascontiguousarray(tokens, np.int32)
-    keys = ((row.tobytes(), int(n)) for row, n in zip(tokens, length, strict=True))
-    return np.array([known.get(key, -1) for key in keys], np.int64)
+    both = np.column_stack([tokens, length]).astype(np.int32)
+    distinct, where = np.unique(both, axis=0, return_inverse=True)
+    found = [known.get((row[:-1].tobytes(), int(row[-1])), -1) for row in distinct]
+    return np.array(found, np.int64)[where.ravel()]
 
 
 def count_outcomes(law: Law, index: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The problems of the certificate: small models, ragged prompts, transforms, stop conditions.
 
-Four prompts, a vocabulary of four and at most four new tokens: small enough that every output can
-be enumerated, and every place where a sequence can end is reached with a fair chance.
+A vocabulary of four and at most four new tokens: small enough that every output can be enumerated,
+and every place where a sequence can end is reached with a fair chance. Compiling is what takes
+time, so a case puts its variety into rows: each of eight prompts has settings of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from decoding_jax.testing.table_lm import TableLM
 
 VOCAB = 4
 LENGTH = 4
-TOKENS = np.array([[1, 3, 2], [0, 2, 1], [3, 1, 3], [2, 2, 0]], np.int32)
-LENGTHS = np.array([3, 1, 2, 3], np.int32)
-"""Of the prompts: behind the ends of rows 1 and 2 stand tokens that must not matter."""
+TOKENS = np.array(
+    [[1, 3, 2], [0, 2, 1], [3, 1, 3], [2, 2, 0], [1, 0, 0], [0, 3, 1], [2, 1, 2], [3, 0, 3]],
+    np.int32,
+)
+LENGTHS = np.array([3, 1, 2, 3, 2, 3, 1, 2], np.int32)
+"""Of the prompts: behind their ends stand tokens that must not matter."""
 PROMPTS = len(LENGTHS)
 
 Rows = np.ndarray
-"""int ``[B]``: which of the four prompts each row of a batch is."""
+"""int ``[B]``: which of the eight prompts each row of a batch is."""
 
 
 def prompt_of(rows: Rows, width: int | None = None) -> Prompt:
@@ -42,7 +46,8 @@ class DeadEnds:
     """A transform that allows nothing at all after one token, and nothing ever in some rows.
 
     Attributes:
-      token: int32 ``[B]``: after which nothing is allowed; -1 for a row where nothing ever is.
+      token: int32 ``[B]``: after which nothing is allowed; -1 for a row where nothing ever is,
+        one outside the vocabulary for a row without dead ends.
     """
 
     token: Any
@@ -61,43 +66,39 @@ def _each(*values: Any) -> Callable[[Rows], np.ndarray]:
     return lambda rows: table[rows].astype(np.float32 if table.dtype.kind == "f" else np.int32)
 
 
+OFF = -np.inf
+
+
 def _transforms() -> dict[str, Callable[[Rows], Transform | None]]:
     t, each = transforms, _each
     return {
         "none": lambda rows: None,
-        "temperature, bias": lambda rows: t.chain(
-            t.temperature(each(0.5, 1.0, 2.0, 0.0)(rows)),
-            t.logit_bias({1: each(1.0, -np.inf, 0.0, 2.0)(rows)}),
+        "truncation": lambda rows: t.chain(
+            t.temperature(each(0.5, 1.0, 2.0, 0.0, 1.0, 0.8, 1.5, 1.0)(rows)),
+            t.top_k(each(3, 4, 2, 4, 4, 4, 4, 1)(rows)),
+            t.top_p(each(0.9, 0.7, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0)(rows)),
+            t.min_p(each(0.0, 0.0, 0.0, 0.2, 0.3, 0.0, 0.1, 0.0)(rows)),
+            t.typical(each(1.0, 1.0, 1.0, 0.9, 1.0, 0.7, 1.0, 1.0)(rows)),
+            t.epsilon(each(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.15, 0.0)(rows)),
+            t.eta(each(0.0, 0.0, 0.0, 0.1, 0.2, 0.0, 0.0, 0.0)(rows)),
         ),
-        "top-k, top-p": lambda rows: t.chain(
-            t.temperature(0.8),
-            t.top_k(each(3, 4, 2, 1)(rows)),
-            t.top_p(each(0.9, 0.7, 1.0, 0.5)(rows)),
-        ),
-        "thresholds": lambda rows: t.chain(
-            t.min_p(each(0.1, 0.3, 0.0, 0.2)(rows)),
-            t.typical(each(0.95, 1.0, 0.7, 0.9)(rows)),
-            t.epsilon(each(0.05, 0.0, 0.1, 0.2)(rows)),
-            t.eta(each(0.1, 0.05, 0.0, 0.1)(rows)),
-        ),
-        "penalties": lambda rows: t.chain(
-            t.repetition_penalty(each(1.5, 1.0, 2.0, 1.2)(rows)),
-            t.presence_penalty(each(0.5, 1.0, 0.0, -0.5)(rows)),
-            t.frequency_penalty(each(0.0, 0.5, 1.0, 0.3)(rows)),
-        ),
-        "bans": lambda rows: t.chain(
+        "history": lambda rows: t.chain(
+            t.repetition_penalty(each(1.5, 1.0, 1.0, 1.2, 1.0, 1.0, 2.0, 1.0)(rows)),
+            t.presence_penalty(each(0.0, 1.0, 0.0, 0.5, 0.0, 0.0, -0.5, 0.0)(rows)),
+            t.frequency_penalty(each(0.0, 0.0, 1.0, 0.3, 0.0, 0.0, 0.0, 0.5)(rows)),
+            t.logit_bias({1: each(0.0, 0.0, 0.0, 1.0, OFF, 2.0, 0.0, 0.0)(rows)}),
             t.no_repeat_ngram(2),
-            t.banned_sequences(
-                each([[-1, 2], [0, 1]], [[2, 1], [1, 1]], *[[[0, 0], [1, 2]]] * 2)(rows)
+        ),
+        "constraints": lambda rows: t.chain(
+            t.banned_sequences(each(*[[[-1, 2], [0, 1]], [[-1, -1], [-1, -1]]] * 4)(rows)),
+            t.allowed_tokens(
+                each(*[[0, 1, 2, 3]] * 5, [0, 2, 3, -1], [2, -1, -1, -1], [1, 2, 3, 0])(rows)
             ),
-            t.allowed_tokens(each([0, 1, 3], [0, 1, 2], [1, 2, 3], [2, -1, -1])(rows)),
+            t.min_length(each(2, 0, 3, 0, 0, 4, 0, 0)(rows), (1,)),
+            t.forced_first_token(each(-1, 2, -1, 0, -1, -1, -1, 3)(rows)),
+            t.forced_last_token(each(-1, -1, 1, 1, -1, -1, 2, 0)(rows), LENGTH),
+            DeadEnds(each(2, 9, 9, 1, 0, 9, 9, -1)(rows)),
         ),
-        "lengths": lambda rows: t.chain(
-            t.min_length(each(2, 0, 3, 4)(rows), (1,)),
-            t.forced_first_token(each(-1, 2, 1, 0)(rows)),
-            t.forced_last_token(each(1, -1, 2, 1)(rows), LENGTH),
-        ),
-        "dead ends": lambda rows: DeadEnds(each(2, 0, 1, -1)(rows)),
     }
 
 
@@ -110,30 +111,26 @@ class StopLevel(NamedTuple):
 
 def _stops() -> dict[str, StopLevel]:
     each = _each
+    ends = each([1, -1], [1, 3], [2, -1], [-1, 0], [2, 3], [0, -1], [-1, -1], [3, 1])
+    pairs = each(
+        *[[[-1, -1], [-1, -1]], [[2, 2], [-1, 3]], [[1, 1], [3, 3]], [[-1, 2], [-1, 1]]] * 2
+    )
     return {
         "none": StopLevel(lambda rows: Stop()),
-        "end token": StopLevel(lambda rows: Stop(eos_ids=(1,))),
-        "end tokens, late": StopLevel(
-            lambda rows: Stop(
-                eos_ids=each([1, 3], [0, -1], [2, 1], [-1, 3])(rows),
-                min_new_tokens=each(1, 2, 3, 4)(rows),
-            )
+        "end tokens": StopLevel(
+            lambda rows: Stop(eos_ids=ends(rows), min_new_tokens=each(*[0, 1, 2, 4] * 2)(rows))
         ),
         "sequences": StopLevel(
             lambda rows: Stop(
                 eos_ids=(0,),
-                sequences=each(
-                    [[1, 2], [-1, 3]], [[2, 2], [-1, -1]], [[1, 1], [3, 3]], [[-1, 2], [-1, 1]]
-                )(rows),
-                min_new_tokens=each(0, 3, 2, 1)(rows),
+                sequences=pairs(rows),
+                min_new_tokens=each(0, 0, 2, 1, 0, 3, 0, 4)(rows),
+                max_new_tokens=each(1, 3, 9, 4, 0, 4, 4, 2)(rows),
             )
         ),
-        "limits": StopLevel(
-            lambda rows: Stop(
-                eos_ids=(1,), sequences=((2, 3), (3,)), max_new_tokens=each(1, 3, 0, 9)(rows)
-            )
+        "one token": StopLevel(
+            lambda rows: Stop(eos_ids=(2, 1), min_new_tokens=each(*[0, 1] * 4)(rows)), 1
         ),
-        "one token": StopLevel(lambda rows: Stop(eos_ids=(2,)), 1),
     }
 
 
@@ -156,7 +153,7 @@ MODEL_NAMES = ("smooth", "zeros", "ties", "lockstep")
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One model, transform and stop condition, on the four prompts.
+    """One model, transform and stop condition, on the eight prompts.
 
     Attributes:
       model: a key of ``MODELS()``.
@@ -188,6 +185,7 @@ class Problem:
         """The greedy outcome of each prompt."""
         return self._for_each_prompt(greedy_path)
 
+    @functools.cache  # noqa: B019  # a problem is a name: three strings
     def _for_each_prompt(self, exact: Callable[..., Law]) -> list[Law]:
         rows = np.arange(PROMPTS)
         model, prompt = MODELS()[self.model], prompt_of(rows)

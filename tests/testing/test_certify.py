@@ -1,0 +1,152 @@
+"""The certificate holds what is right and finds what is wrong."""
+
+import jax
+import numpy as np
+import pytest
+import tiny_strategies
+
+from decoding_jax.testing import certify, checks
+from decoding_jax.testing.certify import certify_case, check_refusal
+from decoding_jax.testing.problems import Problem
+
+
+@pytest.fixture(autouse=True)
+def few_repeats(monkeypatch):
+    """1,024 rows a prompt: half of what the command takes."""
+    monkeypatch.setattr(certify, "REPEATS", 1024)
+
+
+def test_right_strategies_pass():
+    """A level of 1e-3 for all 48 tests."""
+    result = certify_case(tiny_strategies.tiny_sampler(), Problem(stop="sequences"), "one key")
+    assert result.failure is None
+    assert len(result.p_values) == 48
+    assert min(result.p_values) > 1e-3 / 48
+    result = certify_case(tiny_strategies.tiny_search(), Problem(stop="sequences"), "alone")
+    assert result == (None, [])
+    assert check_refusal(tiny_strategies.tiny_search()) is None
+
+
+FOUND = {
+    "overwritten slot": "no possible output|log_prob",
+    "transformed log_prob": "log_prob",
+    "key of the batch": "another order",
+    "no end": "no possible output|finished",
+    "unpadded": "not 0 after the end",
+    "eos before minimum": "no possible output",
+    "sequence before minimum": "no possible output|finished",
+    "limit is an end": "finished",
+    "retraces": "traced again",
+}
+
+
+@pytest.mark.parametrize("mistake", FOUND)
+def test_a_mistake_is_found(mistake):
+    strategy = tiny_strategies.tiny_sampler(mistake)
+    stop = (
+        "end tokens" if mistake in ("transformed log_prob", "eos before minimum") else "sequences"
+    )
+    result = certify_case(strategy, Problem(stop=stop), "as is")
+    assert result.failure is not None
+    assert any(part in result.failure for part in FOUND[mistake].split("|")), result.failure
+
+
+@pytest.mark.parametrize("mistake", ["biased", "same lanes"])
+def test_a_wrong_law_is_found(mistake):
+    """At level 1e-6 for each of 48 tests."""
+    result = certify_case(tiny_strategies.tiny_sampler(mistake), Problem(), "as is")
+    assert result.failure is None
+    assert min(result.p_values) < 1e-6
+
+
+def test_mistakes_of_a_search_are_found():
+    result = certify_case(tiny_strategies.tiny_search("biased"), Problem(), "as is")
+    assert "want" in result.failure
+    assert check_refusal(tiny_strategies.tiny_search("never refuses")) is not None
+
+
+def test_what_runs_otherwise_must_give_the_same():
+    """One and the same output passes; a token, or a log-probability beyond rounding, fails."""
+    output = checks.DecodeOutput(
+        np.zeros((2, 1, 3), np.int32),
+        np.full((2, 1), 3),
+        np.full((2, 1), -4.0, np.float32),
+        np.full((2, 1), -4.0, np.float32),
+        np.zeros((2, 1), bool),
+    )
+    checks.check_same(output, output, "same")
+    near = output._replace(log_prob=np.nextafter(output.log_prob, np.float32(0)))
+    checks.check_same(near, output, "rounding", rounding=2e-6)
+    with pytest.raises(AssertionError, match=r"log_prob \[0, 0\]"):
+        checks.check_same(near, output, "bits")
+    with pytest.raises(AssertionError, match="2 of 2 differ"):
+        checks.check_same(output._replace(log_prob=output.log_prob + 1e-4), output, "x", 2e-6)
+    tokens = output.tokens.copy()
+    tokens[1, 0, 2] = 1
+    with pytest.raises(AssertionError, match=r"tokens \[1, 0, 2\] is 1, not 0"):
+        checks.check_same(output._replace(tokens=tokens), output, "x", rounding=2e-6)
+
+
+def test_prefix_counts_tell_a_lattice_from_independent_draws():
+    law = Problem(stop="one token").laws()[:1]
+    rng = np.random.default_rng(0)
+    lattice = (rng.random((500, 1)) + np.arange(4)) / 4
+    edges = np.cumsum(law[0].prob)
+    pick = lambda codes: np.minimum(np.searchsorted(edges, codes, side="right"), 3)  # noqa: E731
+    checks.check_prefix_counts(pick(lattice), law, 1.0)
+    with pytest.raises(AssertionError, match="are due to begin with"):
+        checks.check_prefix_counts(pick(rng.random((500, 4))), law, 1.0)
+
+
+def test_own_strategies_are_found_by_name(monkeypatch, capsys):
+    monkeypatch.setattr(certify, "certify", lambda strategies, full, **_: print(strategies, full))
+    monkeypatch.setattr(certify, "prepare_host", lambda *args, **kwargs: None)
+    with pytest.raises(TypeError):  # our stand-in returns None, which is no count
+        certify.main(["--strategy", "tiny_strategies:my_sampler", "--strategy", "greedy"])
+    shown = capsys.readouterr().out
+    assert "my_sampler" in shown
+    assert "name='greedy'" in shown
+    assert certify.main(["--strategy", "nothing"]) == 2
+    assert certify.main(["--strategy", "nothing:here"]) == 2
+    assert capsys.readouterr().err.count("--strategy: got") == 2
+
+
+def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsys):
+    good, bad = tiny_strategies.tiny_search(), tiny_strategies.tiny_search("limit is an end")
+    case = {
+        "strategy": "tiny",
+        "transform": "none",
+        "stop": "one token",
+        "model": "smooth",
+        "run": "as is",
+    }
+    monkeypatch.setattr(certify, "cases_of", lambda strategies, full: [case])
+    assert certify.certify([good], bar=False) == 0
+    assert certify.certify([bad], bar=False) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert lines[2].endswith("ok")
+    assert "FAILED finished" in lines[6]
+    assert "1 cases, 1 failed" in lines[7]
+
+
+def test_cases_pair_every_setting_with_every_strategy():
+    strategies = list(certify.find([]))
+    cases = certify.cases_of(strategies)
+    assert len(cases) <= 40
+    for name, levels in {"transform": 4, "stop": 4, "model": 4}.items():
+        assert len({(case["strategy"], case[name]) for case in cases}) == levels * len(strategies)
+    runs = {(case["strategy"], case["run"]) for case in cases}
+    assert len(runs) == 5 * len(strategies) - 1  # greedy takes no key
+    assert len(certify.cases_of(strategies, full=True)) == 64 * (5 * len(strategies) - 1)
+
+
+@pytest.mark.parametrize("name", ["greedy", "sample", "arithmetic_sample/lattice"])
+def test_the_library_holds(name):
+    """One case of each on eight devices; 48 tests share a level of 1e-3."""
+    (strategy,) = certify.find([name])
+    assert jax.device_count() == 8
+    problem = Problem("zeros", "none", "end tokens")
+    result = certify_case(strategy, problem, "sharded")
+    assert result.failure is None
+    assert min(result.p_values, default=1.0) > 1e-3 / 48
