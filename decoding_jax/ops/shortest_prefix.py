@@ -29,7 +29,7 @@ def shortest_prefix(
     masses: tuple[Array, ...],
     target: tuple[Array, ...],
     *,
-    floor: Array | None = None,
+    hint: Array | None = None,
     candidates: int = _CANDIDATES,
 ) -> Array:
     """Mask of the shortest prefix of an order of the vocabulary whose mass reaches ``target``.
@@ -40,13 +40,13 @@ def shortest_prefix(
     among them: some six steps for logits in general position, never more than 24.
 
     Args:
-      order: float32 ``[..., V]``, no NaN and no -0.0 (see ``clean``).
+      order: float32 ``[..., V]``, no NaN.
       masses: one int32 ``[..., V]``, or the two limbs of ``integer_masses``; 0 and above, with
         sums below ``2**31``.
       target: int32 ``[...]``, one for each limb. One above the total keeps every token that has
         a mass.
-      floor: float32 ``[...]``, a known lower bound of the ``order`` of the last token kept, which
-        saves bisection steps. None for none.
+      hint: float32 ``[...]``, a likely lower bound of the ``order`` of the last token kept: a good
+        one saves steps, a wrong one does no harm.
       candidates: how many tokens to ask of ``lax.top_k``, 1 and above.
 
     Returns:
@@ -57,6 +57,7 @@ def shortest_prefix(
       >>> shortest_prefix(order, (jnp.array([1, 1, 1, 1]),), (jnp.array(2),))
       Array([False,  True,  True, False], dtype=bool)
     """
+    order = jnp.where(order == 0, 0.0, order)  # -0.0 is another key
     bits = vocab.low_bits(order.shape[-1])
     candidates = min(candidates, order.shape[-1])
     total = vocab.sums(*masses)
@@ -67,7 +68,7 @@ def shortest_prefix(
     key = _key(order)
 
     def search() -> tuple[Array, Array]:
-        low, high, before = _bracket(order, key, masses, target, floor, candidates, bits)
+        low, high, before = _bracket(order, key, masses, target, hint, candidates, bits)
         inside = (key >= low[..., None]) & (key < high[..., None])
         least, last, short = _among_top(
             jnp.where(inside, order, -jnp.inf), masses, before, target, candidates, bits
@@ -113,7 +114,7 @@ def _bracket(
     key: Array,
     masses: tuple[Array, ...],
     target: tuple[Array, ...],
-    floor: Array | None,
+    hint: Array | None,
     size: int,
     bits: int,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
@@ -121,13 +122,6 @@ def _bracket(
 
     Returns the least key of the bracket, the key above it, and the mass from there on.
     """
-    smallest = jnp.min(jnp.where(order > -jnp.inf, order, jnp.inf), axis=-1)
-    if floor is not None:
-        smallest = jnp.maximum(smallest, floor)
-    # Invariant: keys from `low` on reach the target, keys from `high` on do not.
-    high = _key(jnp.max(order, axis=-1)) + 1
-    low = jnp.minimum(_key(smallest), high - 1)
-
     def from_keys(*least: Array) -> list[tuple[Array, ...]]:
         """For each key, the mass from it on and the number of tokens."""
         above = [key >= k[..., None] for k in least]
@@ -149,8 +143,16 @@ def _bracket(
             high, *at_high = _select(~reached & (cut < high), (cut, *at_cut), (high, *at_high))
         return step + 1, low, high, tuple(at_low), tuple(at_high)
 
-    nothing = tuple(jnp.zeros_like(low) for _ in (*masses, None))
-    state = (jnp.zeros((), jnp.int32), low, high, from_keys(low)[0], nothing)
+    # Invariant: keys from `low` on reach the target, keys from `high` on do not.
+    high = _key(jnp.max(order, axis=-1)) + 1
+    smallest = jnp.min(jnp.where(order > -jnp.inf, order, jnp.inf), axis=-1)
+    low = jnp.minimum(_key(smallest), high - 1)
+    guess = low if hint is None else jnp.clip(_key(hint), low, high - 1)
+    at_low, at_guess = from_keys(low, guess)
+    good = _reaches(at_guess[:-1], target, bits)
+    low, *at_best = _select(good, (guess, *at_guess), (low, *at_low))
+    nothing = tuple(jnp.zeros_like(low) for _ in at_low)
+    state = (jnp.zeros((), jnp.int32), low, high, tuple(at_best), nothing)
     _, low, high, _, at_high = lax.while_loop(wide, narrow, state)
     return low, high, at_high[:-1]
 

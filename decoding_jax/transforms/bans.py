@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Prefix
-from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class NoRepeatNgram:
     """Bans every token that would complete an n-gram the text already holds.
 
@@ -47,12 +47,12 @@ class NoRepeatNgram:
             raise ValueError(f"no_repeat_ngram: got n={self.n}; takes an int of 1 and above")
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         text, begin, end = history.text(prefix, self.include_prompt)
         windows = text.shape[-1] - self.n + 1
         if windows < 1:
             return logits
-        start = jnp.arange(windows, dtype=jnp.int32)
+        start = history.positions(windows, 4)
         matches = (start >= begin[..., None]) & (start + self.n <= end[..., None])
         ending, _ = history.last_tokens(prefix, self.n - 1, self.include_prompt)
         for i in range(self.n - 1):
@@ -63,7 +63,7 @@ class NoRepeatNgram:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BannedSequences:
     """Bans the last token of a sequence wherever the text ends with the rest of it.
 
@@ -95,7 +95,7 @@ class BannedSequences:
         settings.check_sequences(self, "sequences")
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         sequences = settings.row_table(self, "sequences", logits.shape[0], 2)
         if sequences.size == 0:
             return logits

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Prefix
-from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LogitBias:
     """Adds a number to the logits of some tokens: ``l_i + bias_i``.
 
@@ -47,11 +47,11 @@ class LogitBias:
             bad = [t for t in bias if not isinstance(t, (int, np.integer)) or t < 0]
             if bad:
                 raise ValueError(f"logit_bias: got id {bad[0]!r}; takes token ids of 0 and above")
-            bias = {int(token): _plain(value) for token, value in bias.items()}
+            bias = {int(token): _plain(bias[token]) for token in sorted(bias)}
         object.__setattr__(self, "bias", _plain(bias))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         rows, vocab_size = logits.shape[0], logits.shape[-1]
         if isinstance(self.bias, dict):
             for token, value in self.bias.items():
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class AllowedTokens:
     """Bans every token but those allowed: ``l_i = -inf`` for ``i`` not in the set.
 
@@ -118,7 +118,7 @@ class AllowedTokens:
         object.__setattr__(self, "tokens", array)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         rows, vocab_size = logits.shape[0], logits.shape[-1]
         table = settings.row_table(self, "tokens", rows, 1, dtype=None)
         if table.dtype == jnp.bool_:

@@ -14,7 +14,7 @@ Array = jax.Array
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
     """Transforms applied in the order given; see ``chain``.
 

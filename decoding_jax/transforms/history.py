@@ -10,6 +10,11 @@ from decoding_jax.base import Prefix
 Array = jax.Array
 
 
+def positions(size: int, ndim: int) -> Array:
+    """0 to ``size - 1`` along the last of ``ndim`` axes, int32."""
+    return jnp.arange(size, dtype=jnp.int32).reshape((1,) * (ndim - 1) + (size,))
+
+
 def last_tokens(prefix: Prefix, count: int, include_prompt: bool) -> tuple[Array, Array]:
     """The last ``count`` tokens of each text.
 
@@ -22,7 +27,7 @@ def last_tokens(prefix: Prefix, count: int, include_prompt: bool) -> tuple[Array
       int32 ``[B, W, T, count]``, and bool of the same shape: False, with an undefined token, where
       the text is shorter.
     """
-    position = prefix.length[..., None] - count + jnp.arange(count, dtype=jnp.int32)
+    position = prefix.length[..., None] - count + positions(count, 4)
     limit = prefix.tokens.shape[-1]
     if limit:
         at = jnp.clip(position, 0, limit - 1)
@@ -55,7 +60,7 @@ def text(prefix: Prefix, include_prompt: bool) -> tuple[Array, Array, Array]:
         return prefix.tokens, jnp.zeros((rows, 1, 1), jnp.int32), prefix.length
     size = prefix.prompt.shape[-1]
     begin = size - prefix.prompt_length
-    at = jnp.clip(jnp.arange(size, dtype=jnp.int32)[None, :] - begin[:, None], 0, size - 1)
+    at = jnp.clip(positions(size, 2) - begin[:, None], 0, size - 1)
     prompt = jnp.take_along_axis(prefix.prompt, at, axis=-1)
     prompt = jnp.broadcast_to(prompt[:, None, None, :], (*prefix.length.shape, size))
     tokens = jnp.concatenate([prompt, prefix.tokens], axis=-1)
@@ -64,12 +69,10 @@ def text(prefix: Prefix, include_prompt: bool) -> tuple[Array, Array, Array]:
 
 def counts(prefix: Prefix, vocab_size: int, include_prompt: bool) -> Array:
     """How often each token of the vocabulary occurs in each text: int32 ``[B, W, T, V]``."""
-    limit = prefix.tokens.shape[-1]
-    real = jnp.arange(limit, dtype=jnp.int32) < prefix.length[..., None]
+    real = positions(prefix.tokens.shape[-1], 4) < prefix.length[..., None]
     found = scatter_counts(prefix.tokens, real, vocab_size)
     if include_prompt:
-        size = prefix.prompt.shape[-1]
-        real = jnp.arange(size, dtype=jnp.int32)[None, :] < prefix.prompt_length[:, None]
+        real = positions(prefix.prompt.shape[-1], 2) < prefix.prompt_length[:, None]
         # Counted once a row, not once a lane.
         found = found + scatter_counts(prefix.prompt, real, vocab_size)[:, None, None, :]
     return found

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Prefix
-from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
@@ -21,7 +21,7 @@ def _count(x: np.ndarray) -> np.ndarray:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class MinLength:
     """Bans end tokens until there are enough new tokens: ``l_eos = -inf`` while ``n < minimum``.
 
@@ -60,7 +60,7 @@ class MinLength:
             object.__setattr__(self, "eos_ids", np.asarray(self.eos_ids, np.int32))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         minimum = settings.per_row(self, "min_new_tokens", prefix.length, jnp.int32)
         ids = settings.row_table(self, "eos_ids", logits.shape[0], 1)
         is_end = history.scatter_counts(ids, ids >= 0, logits.shape[-1]) > 0
@@ -70,13 +70,13 @@ class MinLength:
 
 def _only(logits: Array, where: Array, token: Array) -> Array:
     """Leaves ``token`` alone, with logit 0, in the places given; negative tokens force nothing."""
-    ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    ids = history.positions(logits.shape[-1], 4)
     forced = jnp.where(ids == token, 0.0, -jnp.inf)
     return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ForcedFirstToken:
     """Makes the first new token certain: ``l_token = 0`` and all others -inf while ``n = 0``.
 
@@ -107,13 +107,13 @@ class ForcedFirstToken:
         )
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         token = settings.per_row(self, "token", logits, jnp.int32)
         return _only(logits, prefix.length == 0, token)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ForcedLastToken:
     """Makes the last new token certain: ``l_token = 0``, all others -inf at ``n = maximum - 1``.
 
@@ -147,7 +147,7 @@ class ForcedLastToken:
         settings.check(self, "max_new_tokens", "counts of 1 and above", lambda x: x >= 1, np.int32)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         token = settings.per_row(self, "token", logits, jnp.int32)
         maximum = settings.per_row(self, "max_new_tokens", prefix.length, jnp.int32)
         return _only(logits, prefix.length == maximum - 1, token)

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Prefix
-from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RepetitionPenalty:
     """Divides the positive logits of tokens that have occurred, multiplies the negative ones.
 
@@ -53,7 +53,7 @@ class RepetitionPenalty:
         )
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         penalty = settings.per_row(self, "penalty", logits)
         seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
         changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
@@ -61,7 +61,7 @@ class RepetitionPenalty:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PresencePenalty:
     """Lowers the logit of every token that has occurred, however often.
 
@@ -91,14 +91,14 @@ class PresencePenalty:
         settings.check(self, "penalty", "finite numbers", np.isfinite)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         penalty = settings.per_row(self, "penalty", logits)
         seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
         return jnp.where(seen, logits - penalty, logits)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FrequencyPenalty:
     """Lowers the logit of a token by as much for each time it has occurred.
 
@@ -127,7 +127,7 @@ class FrequencyPenalty:
         settings.check(self, "penalty", "finite numbers", np.isfinite)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         penalty = settings.per_row(self, "penalty", logits)
         times = history.counts(prefix, logits.shape[-1], self.include_prompt)
         return logits - penalty * times.astype(jnp.float32)

@@ -11,6 +11,7 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import settings
 
 Array = jax.Array
@@ -20,7 +21,7 @@ _LEAST = 1e-30
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Temperature:
     """Divides logits by a temperature: ``p_i`` in proportion to ``exp(l_i / t)``.
 
@@ -52,7 +53,7 @@ class Temperature:
         )
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         value = settings.per_row(self, "value", logits)
         greedy = value < _LEAST
         masked = logits == -jnp.inf

@@ -11,6 +11,7 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.ops.shortest_prefix import shortest_prefix
 from decoding_jax.transforms import settings
 
@@ -22,7 +23,7 @@ def _fraction(x: np.ndarray) -> np.ndarray:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TopK:
     """Keeps the k most probable tokens, exactly k under ties: the lowest ids.
 
@@ -48,7 +49,7 @@ class TopK:
         settings.check(self, "k", "k of 1 and above", lambda x: x >= 1, np.int32)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         k = jnp.maximum(settings.per_row(self, "k", logits[..., 0], jnp.int32), 1)
         one_each = jnp.where(logits > -jnp.inf, 1, 0)
         keep = shortest_prefix(logits, (one_each,), (k,))
@@ -56,7 +57,7 @@ class TopK:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TopP:
     """Keeps the nucleus: the smallest set of most probable tokens whose mass is at least p.
 
@@ -87,23 +88,23 @@ class TopP:
         settings.check(self, "p", "p from 0 to 1", _fraction)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         p = settings.per_row(self, "p", logits[..., 0])
         below_max = vocab.below_max(logits)
         masses = vocab.integer_masses(below_max)
         # Tokens of less than (1 - p) / V each cannot make up the 1 - p that is dropped, so the
-        # last token kept has no less. The slack outweighs the rounding of the logarithm.
+        # last token kept has about that at least.
         total = jnp.sum(jnp.exp(below_max), axis=-1)
-        spare = jnp.log(jnp.clip(1.0 - p, 0.0, 1.0) * (total / logits.shape[-1]))
-        floor = jnp.max(logits, axis=-1) + spare
-        floor = floor - 1e-5 * jnp.abs(floor) - 0.01
+        hint = jnp.max(logits, axis=-1) + jnp.log(
+            jnp.maximum(1.0 - p, 0.0) * (total / logits.shape[-1])
+        )
         target = vocab.fraction_of(masses, p)
-        keep = shortest_prefix(logits, masses, target, floor=floor)
+        keep = shortest_prefix(logits, masses, target, hint=hint)
         return jnp.where(keep | (p >= 1)[..., None], logits, -jnp.inf)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Typical:
     """Keeps the tokens whose surprise is nearest the entropy: locally typical sampling.
 
@@ -131,10 +132,10 @@ class Typical:
         settings.check(self, "mass", "a mass from 0 to 1", _fraction)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         mass = settings.per_row(self, "mass", logits[..., 0])
         log_probs = vocab.log_softmax(logits)
-        order = vocab.clean(-jnp.abs(log_probs + vocab.entropy(log_probs)))
+        order = -jnp.abs(log_probs + vocab.entropy(log_probs))
         masses = vocab.integer_masses(vocab.below_max(logits))
         keep = shortest_prefix(order, masses, vocab.fraction_of(masses, mass))
         return jnp.where(keep | (mass >= 1)[..., None], logits, -jnp.inf)

@@ -11,6 +11,7 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
+from decoding_jax.ops.logits import clean
 from decoding_jax.transforms import settings
 
 Array = jax.Array
@@ -27,7 +28,7 @@ def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class MinP:
     """Keeps tokens at least a fraction as probable as the most probable one.
 
@@ -54,13 +55,13 @@ class MinP:
         settings.check(self, "p", "p from 0 to 1", _fraction)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         p = jnp.clip(settings.per_row(self, "p", logits), 0.0, 1.0)
         return jnp.where(vocab.below_max(logits) >= jnp.log(p), logits, -jnp.inf)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Epsilon:
     """Keeps tokens of at least a probability: epsilon sampling.
 
@@ -87,13 +88,13 @@ class Epsilon:
         settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
         return _at_least(logits, vocab.log_softmax(logits), jnp.log(epsilon))
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Eta:
     """Keeps tokens above a probability that falls with the entropy: eta sampling.
 
@@ -121,7 +122,7 @@ class Eta:
         settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        logits = vocab.clean(logits)
+        logits = clean(logits)
         log_epsilon = jnp.log(jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0))
         log_probs = vocab.log_softmax(logits)
         by_entropy = 0.5 * log_epsilon - vocab.entropy(log_probs)

@@ -1,0 +1,285 @@
+"""Every transform against a plain NumPy statement of its equation, and what holds for all."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transforms_reference as reference
+from transforms_reference import make_logits, make_prefix
+
+from decoding_jax import transforms
+
+KINDS = ["distinct", "ties", "masked", "nan"]
+ROWS = {
+    "value": np.array([0.0, 0.5, 3.0]),
+    "k": np.array([1, 4, 50]),
+    "p": np.array([0.0, 0.61, 1.0]),
+    "mass": np.array([0.0, 0.43, 1.0]),
+    "epsilon": np.array([0.0, 0.13, 1.0]),
+    "penalty": np.array([0.5, 1.0, 1.7]),
+}
+# name, settings, whether the prompt counts when nothing is said
+CASES = [
+    ("temperature", {"value": 0.7}, None),
+    ("temperature", {"value": 0}, None),
+    ("temperature", {"value": ROWS["value"]}, None),
+    ("top_k", {"k": 3}, None),
+    ("top_k", {"k": ROWS["k"]}, None),
+    ("top_p", {"p": 0.72}, None),
+    ("top_p", {"p": ROWS["p"]}, None),
+    ("typical", {"mass": 0.37}, None),
+    ("typical", {"mass": ROWS["mass"]}, None),
+    ("min_p", {"p": 0.21}, None),
+    ("min_p", {"p": ROWS["p"]}, None),
+    ("epsilon", {"epsilon": 0.08}, None),
+    ("epsilon", {"epsilon": ROWS["epsilon"]}, None),
+    ("eta", {"epsilon": 0.21}, None),
+    ("eta", {"epsilon": ROWS["epsilon"]}, None),
+    ("repetition_penalty", {"penalty": 1.3}, True),
+    ("repetition_penalty", {"penalty": ROWS["penalty"]}, True),
+    ("presence_penalty", {"penalty": 0.6}, False),
+    ("presence_penalty", {"penalty": ROWS["penalty"]}, False),
+    ("frequency_penalty", {"penalty": -0.6}, False),
+    ("frequency_penalty", {"penalty": ROWS["penalty"]}, False),
+    ("no_repeat_ngram", {"n": 1}, True),
+    ("no_repeat_ngram", {"n": 2}, True),
+    ("no_repeat_ngram", {"n": 3}, True),
+    ("no_repeat_ngram", {"n": 12}, True),
+    (
+        "banned_sequences",
+        {"sequences": ((7,), (1, 2), (0, 1, 2), (2, 2), (1, 1, 0), (0,) * 14)},
+        True,
+    ),
+    ("min_length", {"min_new_tokens": 3, "eos_ids": (2, 5)}, None),
+    (
+        "min_length",
+        {
+            "min_new_tokens": np.array([0, 4, 6]),
+            "eos_ids": np.array([[1, -1], [2, 3], [-1, -1]], np.int32),
+        },
+        None,
+    ),
+    ("forced_first_token", {"token": 4}, None),
+    ("forced_first_token", {"token": np.array([4, 5, -1])}, None),
+    ("forced_last_token", {"token": 4, "max_new_tokens": 6}, None),
+    (
+        "forced_last_token",
+        {"token": np.array([4, 5, -1]), "max_new_tokens": np.array([1, 4, 6])},
+        None,
+    ),
+    ("logit_bias", {"bias": np.linspace(-3, 3, reference.V)}, None),
+    ("logit_bias", {"bias": np.arange(3.0 * reference.V).reshape(3, -1)}, None),
+    ("allowed_tokens", {"tokens": (0, 5, 9)}, None),
+    ("allowed_tokens", {"tokens": np.array([[0, 2], [5, -1], [-1, -1]], np.int32)}, None),
+]
+IDS = [f"{name}-{number}" for number, (name, _, _) in enumerate(CASES)]
+
+
+@jax.jit
+def jitted(transform, logits, prefix):
+    return transform(logits, prefix)
+
+
+def close(got, want):
+    got = np.asarray(got, np.float64)
+    np.testing.assert_array_equal(got == -np.inf, want == -np.inf)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "settings", "prompt"), CASES, ids=IDS)
+def test_equals_its_equation(name, settings, prompt):
+    """With the smaller alphabet, n-grams repeat across the prompt's border."""
+    prefix = make_prefix(alphabet=3 if name in ("no_repeat_ngram", "banned_sequences") else 11)
+    statement = getattr(reference, name)
+    expected = dict(settings)
+    if name in ("logit_bias", "allowed_tokens", "min_length"):
+        # One value for every row, where the reference would take an array for one value a row.
+        expected = {
+            k: v if np.ndim(v) == 2 or k == "min_new_tokens" else np.stack([v] * reference.B)
+            for k, v in settings.items()
+        }
+    for kind in KINDS:
+        logits = make_logits(kind)
+        for include in (None,) if prompt is None else (None, True, False):
+            extra = {} if include is None else {"include_prompt": include}
+            transform = getattr(transforms, name)(**settings, **extra)
+            got = jitted(transform, jnp.asarray(logits), prefix)
+            counts = bool(prompt) if include is None else include
+            close(got, reference.apply(statement, logits, prefix, counts, **expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    {name: s for name, s, _ in CASES}.items(),
+    ids=lambda x: "" if isinstance(x, dict) else x,
+)
+def test_jit_equals_eager(name, settings):
+    transform, prefix = getattr(transforms, name)(**settings), make_prefix(alphabet=3)
+    logits = jnp.asarray(make_logits("masked"))
+    eager, compiled = transform(logits, prefix), jitted(transform, logits, prefix)
+    assert eager.dtype == compiled.dtype == jnp.float32
+    np.testing.assert_array_equal(eager == -jnp.inf, compiled == -jnp.inf)
+    np.testing.assert_allclose(eager, compiled, rtol=1e-6)
+
+
+LEAVES = [
+    ("temperature", (0,), (0.3,)),
+    ("top_k", (3,), (200,)),
+    ("top_p", (1,), (0.3,)),
+    ("typical", (1,), (0.3,)),
+    ("min_p", (1,), (0.3,)),
+    ("epsilon", (0,), (0.3,)),
+    ("eta", (0,), (0.3,)),
+    ("repetition_penalty", (1,), (1.5,)),
+    ("presence_penalty", (1,), (1.5,)),
+    ("frequency_penalty", (1,), (1.5,)),
+    ("banned_sequences", (((1, 2), (3,)),), (((4,), (2, 1)),)),
+    ("min_length", (3, (1, 2)), (5, (3, 4))),
+    ("forced_first_token", (3,), (4,)),
+    ("forced_last_token", (3, 5), (4, 2)),
+    ("logit_bias", ({3: 1, 4: 0.5},), ({4: -np.inf, 3: 2.5},)),
+    ("allowed_tokens", ((3, 4),), ((5, 6),)),
+]
+
+
+@pytest.mark.parametrize(("name", "one", "other"), LEAVES, ids=[l[0] for l in LEAVES])
+def test_changing_a_number_does_not_retrace(name, one, other):
+    traces = []
+
+    @jax.jit
+    def trace(transform):
+        traces.append(name)
+        return jax.tree.leaves(transform)
+
+    make = getattr(transforms, name)
+    trace(transforms.chain(make(*one)))
+    trace(transforms.chain(make(*other)))
+    assert len(traces) == 1
+
+
+def test_rows_do_not_depend_on_each_other():
+    logits, prefix = jnp.asarray(make_logits("ties")), make_prefix(alphabet=3)
+    transform = transforms.chain(
+        transforms.repetition_penalty(1.3),
+        transforms.no_repeat_ngram(2),
+        transforms.top_k(7),
+        transforms.typical(0.9),
+        transforms.top_p(0.8),
+    )
+    whole = jitted(transform, logits, prefix)
+    for b in range(reference.B):
+        mine = jax.tree.map(lambda x: x[b : b + 1], prefix)  # noqa: B023
+        alone = jitted(transform, logits[b : b + 1], mine)
+        np.testing.assert_array_equal(alone[0], whole[b])
+
+
+def test_junk_beyond_the_lengths_is_never_read():
+    one, other = make_prefix(alphabet=3), make_prefix(seed=1, alphabet=3)
+    at = jnp.arange(reference.P)[None, :] < one.prompt_length[:, None]
+    there = jnp.arange(reference.L)[None, None, None, :] < one.length[..., None]
+    swapped = one._replace(
+        prompt=jnp.where(at, one.prompt, other.prompt),
+        tokens=jnp.where(there, one.tokens, other.tokens),
+    )
+    logits = jnp.asarray(make_logits())
+    transform = transforms.chain(
+        transforms.frequency_penalty(1.0, include_prompt=True),
+        transforms.no_repeat_ngram(2),
+        transforms.banned_sequences(((1, 2), (0, 0))),
+    )
+    np.testing.assert_array_equal(
+        jitted(transform, logits, one), jitted(transform, logits, swapped)
+    )
+
+
+def test_a_prefix_with_no_room_for_new_tokens():
+    prefix = make_prefix(alphabet=3)
+    prefix = prefix._replace(tokens=prefix.tokens[..., :0], length=jnp.zeros_like(prefix.length))
+    logits = make_logits()
+    for name, settings in (
+        ("repetition_penalty", {"penalty": 1.3}),
+        ("no_repeat_ngram", {"n": 2}),
+        ("banned_sequences", {"sequences": ((1, 2), (0, 1))}),
+    ):
+        got = jitted(getattr(transforms, name)(**settings), logits, prefix)
+        close(got, reference.apply(getattr(reference, name), logits, prefix, True, **settings))
+
+
+@pytest.mark.parametrize("include", [True, False])
+def test_tokens_outside_the_vocabulary_are_not_counted(include):
+    """A prompt may hold ids of an input vocabulary larger than the output's, or padding of -1."""
+    prefix = make_prefix()
+    prefix = prefix._replace(
+        prompt=jnp.full_like(prefix.prompt, -1), tokens=jnp.full_like(prefix.tokens, 99)
+    )
+    logits = jnp.asarray(make_logits())
+    for transform in (
+        transforms.frequency_penalty(1.0, include_prompt=include),
+        transforms.no_repeat_ngram(1, include_prompt=include),
+    ):
+        np.testing.assert_array_equal(jitted(transform, logits, prefix), logits)
+
+
+def test_sequences_of_a_row_of_its_own():
+    sequences = np.array([[[-1, 7], [1, 2]], [[0, 1], [-1, -1]], [[-1, -1], [-1, -1]]], np.int32)
+    prefix, logits = make_prefix(alphabet=3), make_logits()
+    got = jitted(transforms.banned_sequences(sequences), logits, prefix)
+    for b, mine in enumerate([((7,), (1, 2)), ((0, 1),), ()]):
+        want = reference.apply(reference.banned_sequences, logits, prefix, True, sequences=mine)
+        close(got[b], want[b])
+
+
+def test_nothing_banned_by_no_sequences():
+    logits = jnp.asarray(make_logits())
+    for empty in ((), np.zeros((0, 0), np.int32), np.zeros((3, 0, 2), np.int32)):
+        transform = transforms.banned_sequences(empty)
+        np.testing.assert_array_equal(transform(logits, make_prefix()), logits)
+
+
+def test_bias_by_id_and_by_row():
+    logits = make_logits()
+    bias = np.zeros((reference.B, reference.V))
+    bias[:, 3], bias[:, 7] = -np.inf, [1, 2, 3]
+    transform = transforms.logit_bias({3: -np.inf, 7: np.array([1, 2, 3])})
+    want = reference.apply(reference.logit_bias, logits, make_prefix(), bias=bias)
+    close(jitted(transform, logits, make_prefix()), want)
+
+
+def test_allowed_tokens_as_masks_and_sets():
+    logits, prefix = jnp.asarray(make_logits()), make_prefix()
+    want = transforms.allowed_tokens([1, 4])(logits, prefix)
+    mask = np.isin(np.arange(reference.V), [1, 4])
+    for same in ({4, 1}, mask, list(mask), np.stack([mask] * 3), jnp.array([4, 1, -1, 99])):
+        np.testing.assert_array_equal(transforms.allowed_tokens(same)(logits, prefix), want)
+
+
+def test_bfloat16_logits():
+    logits = jnp.asarray(make_logits("masked")).astype(jnp.bfloat16)
+    transform = transforms.chain(transforms.temperature(0.7), transforms.top_p(0.8))
+    got = jitted(transform, logits, make_prefix())
+    assert got.dtype == jnp.float32
+    want = jitted(transform, logits.astype(jnp.float32), make_prefix())
+    np.testing.assert_array_equal(got, want)
+
+
+def test_infinite_logits_and_negative_zero():
+    """+inf is the largest number, and there may be several; -0.0 ties with 0.0."""
+    logits = jnp.array([[-0.0, 0.0, -0.0, -30.0], [jnp.inf, 0.0, jnp.inf, 1.0]])[:, None, None, :]
+    for transform, rows in (
+        (transforms.top_k(2), [[0, 1], [0, 2]]),
+        (transforms.top_p(0.9), [[0, 1, 2], [0, 2]]),
+        (transforms.top_p(0.3), [[0], [0]]),
+        (transforms.temperature(0), [[0], [0]]),
+        (transforms.typical(0.9), [[0, 1, 2], [0, 2]]),
+    ):
+        keep = np.asarray(jitted(transform, logits, make_prefix()))[:, 0, 0] > -np.inf
+        assert [list(np.flatnonzero(row)) for row in keep] == rows
+
+
+@pytest.mark.parametrize("value", [1e-38, 1e-31, -1.0, 1e-29, np.inf])
+def test_extreme_traced_temperatures_give_no_nan(value):
+    logits = jnp.asarray(make_logits("masked"))
+    got = jitted(transforms.temperature(jnp.float32(value)), logits, make_prefix())
+    assert not np.any(np.isnan(got) | (got == np.inf))
+    rows = np.any(np.asarray(logits) > -np.inf, axis=-1)
+    np.testing.assert_array_equal(np.any(np.asarray(got) > -np.inf, axis=-1), rows)

@@ -1,0 +1,157 @@
+"""Chains, the shapes settings may have, and the one line that each bad setting gets."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from transforms_reference import make_logits, make_prefix
+
+from decoding_jax import transforms
+
+
+@jax.jit
+def run(transform, logits, prefix=None):
+    return transform(logits, prefix)
+
+
+def test_an_empty_chain_changes_nothing():
+    logits = jnp.asarray(make_logits())
+    assert transforms.chain()(logits, make_prefix()) is logits
+
+
+def test_a_chain_applies_in_the_order_given():
+    logits, prefix = jnp.asarray(make_logits()), make_prefix()
+    one, other = transforms.top_k(3), transforms.top_p(0.5)
+    forward = run(transforms.chain(one, other), logits, prefix)
+    np.testing.assert_array_equal(forward, run(other, run(one, logits, prefix), prefix))
+    nested = run(transforms.chain(transforms.chain(one), other), logits, prefix)
+    np.testing.assert_array_equal(forward, nested)
+
+
+def test_top_p_takes_its_share_of_what_top_k_kept():
+    logits = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))[None, None, None, :]
+    kept = run(transforms.chain(transforms.top_k(2), transforms.top_p(0.55)), logits)
+    np.testing.assert_array_equal(kept[0, 0, 0] > -jnp.inf, [True, False, False, False])
+    kept = run(transforms.chain(transforms.top_p(0.55), transforms.top_k(2)), logits)
+    np.testing.assert_array_equal(kept[0, 0, 0] > -jnp.inf, [True, True, False, False])
+
+
+def test_plain_functions_join_a_chain_and_pass_through_jit():
+    traces = []
+
+    def shift(logits, prefix):
+        traces.append(1)
+        return logits + prefix.length[..., None].astype(jnp.float32)
+
+    logits, prefix = jnp.asarray(make_logits()), make_prefix()
+    for value in (1.0, 2.0):
+        got = run(transforms.chain(shift, transforms.temperature(value)), logits, prefix)
+        want = (logits + prefix.length[..., None].astype(jnp.float32)) / value
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", transforms.__all__)
+def test_every_transform_is_a_frozen_pytree_of_one_name(name):
+    public = getattr(transforms, name)
+    if name == "chain":
+        return
+    assert dataclasses.is_dataclass(public)
+    assert public.__dataclass_params__.frozen
+    snake = re.sub(r"(?<!^)(?=[A-Z])", "_", public.__name__).lower()
+    assert getattr(transforms, snake) is (transforms.chain if snake == "chain" else public)
+    assert name in (snake, public.__name__)
+
+
+def test_transforms_survive_tree_operations():
+    transform = transforms.chain(
+        transforms.temperature(0.7),
+        transforms.no_repeat_ngram(3, include_prompt=False),
+        transforms.logit_bias({4: 1.0, 2: -1.0}),
+    )
+    leaves, structure = jax.tree.flatten(transform)
+    assert all(leaf.dtype == np.float32 for leaf in leaves)
+    assert len(leaves) == 3
+    assert repr(jax.tree.unflatten(structure, leaves)) == repr(transform)
+    doubled = jax.tree.map(lambda x: x * 2, transform)
+    np.testing.assert_allclose(doubled.transforms[0].value, 1.4, rtol=1e-6)
+    assert repr(doubled.transforms[1]) == repr(transform.transforms[1])
+    jax.tree.unflatten(structure, [object()] * 3)
+
+
+def test_settings_under_vmap():
+    """A sweep over a setting is a vmap over the transform."""
+    logits, prefix = jnp.asarray(make_logits()), make_prefix()
+    values = jnp.array([0.3, 0.6, 0.9])
+    swept = jax.jit(jax.vmap(run, (0, None, None)))(transforms.top_p(values), logits, prefix)
+    for value, got in zip([0.3, 0.6, 0.9], swept, strict=True):
+        np.testing.assert_array_equal(got, run(transforms.top_p(value), logits, prefix))
+
+
+BAD = [
+    (lambda: transforms.temperature(-1), "temperature: got value=-1; takes"),
+    (lambda: transforms.temperature(float("nan")), "temperature: got value=nan; takes"),
+    (lambda: transforms.temperature(float("inf")), "temperature: got value=inf; takes"),
+    (lambda: transforms.top_k(0), "top_k: got k=0; takes k of 1 and above"),
+    (lambda: transforms.top_k(2.5), "top_k: got k=2.5; takes"),
+    (lambda: transforms.top_k(True), "top_k: got k=True; takes"),
+    (lambda: transforms.top_k((3, 0)), "top_k: got k=(3, 0); takes"),
+    (lambda: transforms.top_p(1.1), "top_p: got p=1.1; takes p from 0 to 1"),
+    (lambda: transforms.top_p(np.array([0.5, np.nan])), "top_p: got p=[0.5 nan]; takes"),
+    (lambda: transforms.min_p(-0.1), "min_p: got p=-0.1; takes"),
+    (lambda: transforms.typical(2), "typical: got mass=2; takes"),
+    (lambda: transforms.epsilon(-1), "epsilon: got epsilon=-1; takes"),
+    (lambda: transforms.eta(3.0), "eta: got epsilon=3.0; takes"),
+    (lambda: transforms.repetition_penalty(0), "repetition_penalty: got penalty=0; takes"),
+    (lambda: transforms.presence_penalty(float("inf")), "presence_penalty: got penalty=inf; takes"),
+    (lambda: transforms.frequency_penalty(float("nan")), "frequency_penalty: got penalty=nan;"),
+    (lambda: transforms.no_repeat_ngram(0), "no_repeat_ngram: got n=0; takes"),
+    (lambda: transforms.no_repeat_ngram(1.5), "no_repeat_ngram: got n=1.5; takes"),
+    (lambda: transforms.banned_sequences([()]), "banned_sequences: sequences: got (); takes"),
+    (lambda: transforms.banned_sequences([(1, -2)]), "banned_sequences: sequences: got (1, -2);"),
+    (lambda: transforms.min_length(-1, 2), "min_length: got min_new_tokens=-1; takes"),
+    (lambda: transforms.min_length(1, (2, -1)), "min_length: got eos_ids=(2, -1); takes"),
+    (lambda: transforms.forced_first_token(-2), "forced_first_token: got token=-2; takes"),
+    (lambda: transforms.forced_last_token(1, 0), "forced_last_token: got max_new_tokens=0; takes"),
+    (lambda: transforms.logit_bias({-1: 2.0}), "logit_bias: got id -1; takes"),
+    (lambda: transforms.logit_bias({1: float("inf")}), "logit_bias: got a bias of NaN or inf;"),
+    (lambda: transforms.allowed_tokens([]), "allowed_tokens: got tokens=[]; takes"),
+    (lambda: transforms.allowed_tokens([1, -1]), "allowed_tokens: got tokens=[1, -1]; takes"),
+    (lambda: transforms.chain(3), "chain: got 3 as transform 0; takes"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD, ids=[m for _, m in BAD])
+def test_a_bad_number_gets_one_line(build, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+BAD_SHAPES = [
+    (lambda: transforms.temperature([1.0, 2.0]), "temperature: got value of shape (2,); takes"),
+    (lambda: transforms.top_p(np.ones((3, 1))), "top_p: got p of shape (3, 1); takes"),
+    (lambda: transforms.min_length(np.ones(2, int), 1), "min_length: got min_new_tokens of shape"),
+    (lambda: transforms.min_length(1, np.ones((2, 1), int)), "min_length: got eos_ids of shape"),
+    (
+        lambda: transforms.banned_sequences(np.ones((2, 1, 1), int)),
+        "banned_sequences: got sequences of shape (2, 1, 1); takes",
+    ),
+    (lambda: transforms.logit_bias({11: 1.0}), "logit_bias: got id 11; takes ids below"),
+    (lambda: transforms.logit_bias({1: [1.0, 2.0]}), "logit_bias: got bias[1] of shape (2,);"),
+    (lambda: transforms.logit_bias(np.ones(7)), "logit_bias: got bias over 7 tokens; takes"),
+    (lambda: transforms.logit_bias(np.ones((2, 11))), "logit_bias: got bias of shape (2, 11);"),
+    (lambda: transforms.allowed_tokens(np.ones(7, bool)), "allowed_tokens: got tokens over 7"),
+    (lambda: transforms.allowed_tokens(np.ones(7)), "allowed_tokens: got tokens of dtype float32"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD_SHAPES, ids=[m for _, m in BAD_SHAPES])
+def test_a_bad_shape_gets_one_line_when_traced(build, message):
+    transform = build()
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        jax.eval_shape(transform, jnp.asarray(make_logits()), make_prefix())
+    assert "\n" not in str(error.value)
