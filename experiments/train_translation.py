@@ -60,10 +60,30 @@ def loss_fn(
     return (loss * real).sum() / real.sum()
 
 
-def make_optimizer(steps: int, peak: float) -> optax.GradientTransformation:
+def make_optimizer(params: Any, config: T5Config, steps: int, peak: float) -> Any:
+    """AdamW with a step for each kind of weight in proportion to its size.
+
+    Adam moves all weights by the same amount, and T5's are of different sizes: queries carry the
+    1 / sqrt(head_dim) of the attention, embeddings have unit variance. Without this the attention
+    of the first layers saturates and nothing is learnt.
+    """
+
+    def factor(path: Any, _: Any) -> float:
+        names = [part.key for part in path]
+        if "query" in names:
+            return config.head_dim**-0.5
+        return 8.0 if "embedding" in names else 1.0
+
+    factors = jax.tree_util.tree_map_with_path(factor, params)
     schedule = optax.warmup_cosine_decay_schedule(0.0, peak, min(400, steps // 5), steps)
+
+    def scale(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda u, f: u * f, updates, factors), state
+
     return optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=1e-4)
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, b2=0.98, weight_decay=1e-4),
+        optax.GradientTransformation(lambda params: optax.EmptyState(), scale),
     )
 
 
@@ -103,7 +123,7 @@ def main() -> None:
     key = jax.random.key(args.seed)
     params = T5.init(config, key).params
     steps = int(args.epochs * batches.steps_per_epoch)
-    optimizer = make_optimizer(steps, args.learning_rate)
+    optimizer = make_optimizer(params, config, steps, args.learning_rate)
     state = {"params": params, "opt": optimizer.init(params), "step": 0}
     checkpoint = args.out / f"{args.model}.msgpack"
     if checkpoint.exists():

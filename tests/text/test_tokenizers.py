@@ -26,7 +26,8 @@ def pieces(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS * 20),
         model_prefix=str(tmp_path / "spiece"),
-        vocab_size=40,
+        vocab_size=60,
+        hard_vocab_limit=False,
         pad_id=0,
         eos_id=1,
         unk_id=2,
