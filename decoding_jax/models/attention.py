@@ -42,9 +42,11 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     for part in parts:
         # The lanes' axis is absent from a shared part, which is therefore never tiled.
         keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
+        # Keys come first: the longer operand is read in its own order.
         score = jnp.einsum(
-            f"bwhgtd,{keys}->bwhgtk", query, part.key, preferred_element_type=jnp.float32
+            f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
         )
+        score = jnp.moveaxis(score, 3, -1)
         score = score if scale == 1.0 else score * scale
         score = score if part.bias is None else score + part.bias
         scores.append(jnp.where(part.mask[:, :, None, None], score, -jnp.inf))

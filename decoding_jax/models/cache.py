@@ -72,29 +72,51 @@ def empty_slots(
 def write(slots: Array, block: Array, start: Array | int) -> Array:
     """Writes ``block [B, W, ..., T, d]`` into ``slots [B, W, ..., S, d]`` from slot ``start``.
 
-    A scalar ``start`` is one in-place update; the caller guarantees that the block fits. With
+    A scalar ``start`` is an update in place; the caller guarantees that the block fits. With
     ``[B, W]``, what falls outside ``[0, S)`` is dropped.
     """
     start = jnp.asarray(start, jnp.int32)
     block = block.astype(slots.dtype)
-    if start.ndim == 0:
-        origin: list[Any] = [*[0] * (slots.ndim - 2), start, 0]
-        return lax.dynamic_update_slice(slots, block, origin)
+    if start.ndim:
+        return _scatter(slots, block, start)
+    # XLA's CPU compiler fuses an update of a slice into each of its readers wherever an axis has
+    # size 1, and then has to copy the whole cache at every step. A scatter it leaves alone; but
+    # one of bfloat16 it does in float32, the whole cache converted there and back.
+    if slots.dtype == jnp.bfloat16:
+        return _update(slots, block, start)
+    return lax.platform_dependent(slots, block, start, cpu=_scatter_heads, default=_update)
+
+
+def _update(slots: Array, block: Array, start: Array) -> Array:
+    origin: list[Any] = [*[0] * (slots.ndim - 2), start, 0]
+    return lax.dynamic_update_slice(slots, block, origin)
+
+
+def _scatter_heads(slots: Array, block: Array, start: Array) -> Array:
+    return _scatter(slots, block, jnp.broadcast_to(start, slots.shape[:-2]))
+
+
+def _scatter(slots: Array, block: Array, start: Array) -> Array:
+    """``write`` from a slot of its own for each index of the first axes, those of ``start``."""
     size, width = slots.shape[-2], block.shape[-2]
 
-    def one_lane(lane: Array, new: Array, at: Array) -> Array:
+    def one(part: Array, new: Array, at: Array) -> Array:
         index = at + jnp.arange(width)
         # A negative index would wrap to the end; S is outside, and dropped.
         index = jnp.where(index < 0, size, index)
-        return lane.at[..., index, :].set(new, mode="drop")
+        return part.at[..., index, :].set(new, mode="drop")
 
     # Nested vmap rather than advanced indexing: rows may be sharded, and this needs no gather.
-    return jax.vmap(jax.vmap(one_lane))(slots, block, start)
+    for _ in start.shape:
+        one = jax.vmap(one)
+    return one(slots, block, start)
 
 
 def keep(cache: Cache, source: Array, start: Array | int) -> Cache:
     """Copies slots ``source [B, W, M]`` to ``start + m`` of the same lane, positions included."""
     source = jnp.clip(source, 0, cache.num_slots - 1)
+    # Per lane even where all are in step: what does not fit is dropped.
+    start = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
 
     def move(slots: Array) -> Array:
         index = jnp.expand_dims(source, (*range(2, slots.ndim - 2), slots.ndim - 1))
