@@ -1,0 +1,47 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax.ops import exact
+
+
+def test_exp_is_within_2e_7_of_the_exponential() -> None:
+    x = np.concatenate([-np.logspace(-9, np.log10(87), 200_000), np.linspace(-87, 0, 300_000)])
+    x = x.astype(np.float32)
+    result = np.asarray(jax.jit(exact.exp)(x), np.float64)
+    assert np.max(np.abs(result / np.exp(x.astype(np.float64)) - 1)) < 2e-7
+
+
+def test_exp_of_values_that_do_not_count_is_zero() -> None:
+    assert exact.exp(jnp.array([0.0, -87.5, -1e30, -jnp.inf, jnp.nan])).tolist() == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 250, 1733])
+def test_sum_last_is_the_sum_to_a_few_units_in_the_last_place(size) -> None:
+    x = np.random.default_rng(size).exponential(size=(3, size)).astype(np.float32)
+    expected = x.astype(np.float64).sum(-1)
+    np.testing.assert_allclose(exact.sum_last(jnp.asarray(x)), expected, rtol=1e-6)
+
+
+def test_sum_last_does_not_lose_small_terms_beside_a_large_one() -> None:
+    # Added one after the other, every small term would round away: 0.3% of the sum.
+    x = np.full(50_000, 5.5e-8, np.float32)
+    x[0] = 1
+    assert abs(exact.sum_last(jnp.asarray(x)).item() - (1 + 49_999 * 5.5e-8)) < 2e-6
+
+
+def test_results_do_not_depend_on_the_program_they_are_part_of() -> None:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(-rng.exponential(size=(5, 3, 37)).astype(np.float32) * 9)
+
+    def run(x):
+        # A product before and a sum after, to be fused with.
+        weights = exact.exp(x * 0.7)
+        return exact.sum_last(weights), weights + 1
+
+    whole = jax.jit(run)(x)
+    for got, step_by_step in zip(whole, run(x), strict=True):
+        np.testing.assert_array_equal(got, step_by_step)
+    for got, alone in zip(whole, jax.jit(run)(x[3, 1]), strict=True):
+        np.testing.assert_array_equal(got[3, 1], alone)
