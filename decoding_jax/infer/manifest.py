@@ -52,8 +52,12 @@ def model_digest(model: Any) -> str:
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """A digest of what a tokenizer makes of a line with some of everything."""
-    seen = [*tokenizer.encode(_PROBE), -1, *tokenizer.eos_ids]
-    return hashlib.sha256(json.dumps([int(i) for i in seen]).encode()).hexdigest()
+    try:
+        seen: list[Any] = [int(i) for i in tokenizer.encode(_PROBE)]
+    except Exception as e:  # one that takes no such text is told apart by what it says
+        seen = [str(e)]
+    ends = [int(i) for i in tokenizer.eos_ids]
+    return hashlib.sha256(json.dumps([seen, ends]).encode()).hexdigest()
 
 
 def describe_strategy(strategy: Callable[..., Any]) -> str:

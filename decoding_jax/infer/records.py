@@ -38,7 +38,8 @@ def decoded(
       >>> decoded(0, "Hello.", [hello], seed=7)["outputs"][0]
       {'rank': 1, 'text': 'Bonjour.', 'log_prob': -0.5, 'score': -0.5, 'finished': True}
     """
-    order = sorted(range(len(completions)), key=lambda i: -completions[i].score)
+    scores = [-math.inf if math.isnan(c.score) else c.score for c in completions]
+    order = sorted(range(len(completions)), key=lambda i: -scores[i])
     rank = {i: place + 1 for place, i in enumerate(order)}
     outputs = [
         {

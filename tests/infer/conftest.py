@@ -1,0 +1,57 @@
+"""A model in a table with a tokenizer of digits, and a tiny T5 of bytes in a directory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from infer_fakes import Digits, draw, files_of
+
+from decoding_jax import infer
+from decoding_jax.models import save_model
+from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_network import T5Config
+from decoding_jax.testing import TableLM
+
+BYTES = T5Config(
+    vocab_size=384,
+    emb_dim=8,
+    num_heads=1,
+    head_dim=8,
+    mlp_dim=8,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+)
+
+
+@pytest.fixture(scope="session")
+def table():
+    normal = np.random.default_rng(0).normal
+    # Eleven checksums, seven tokens. NumPy, because there is nothing to compile.
+    table, features = normal(size=(11, 8, 7, 7)), normal(size=(11, 7, 4))
+    return TableLM(jnp.asarray(table, jnp.float32), jnp.asarray(features, jnp.float32)), Digits()
+
+
+@pytest.fixture(scope="session")
+def byte_t5(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("byte_t5")
+    normal = np.random.default_rng(3).normal
+    shapes = jax.eval_shape(lambda: T5.init(BYTES, jax.random.key(0)))
+    model = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
+    save_model(model, directory, settings={"eos_token_id": 1})
+    return directory
+
+
+@pytest.fixture
+def decode(table, tmp_path, monkeypatch):
+    """Runs a job; gives its directory's files as bytes."""
+
+    def run(lines, directory="out", devices=1, **settings):
+        first = jax.devices()[:devices]
+        monkeypatch.setattr(jax, "local_devices", lambda: first)
+        path = tmp_path / "inputs.txt"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        settings = {"strategy": draw, "batch_size": 8, "max_input_length": 16, **settings}
+        infer.run(table, infer.TextLines(str(path)), output_dir=tmp_path / directory, **settings)
+        return files_of(tmp_path / directory)
+
+    return run

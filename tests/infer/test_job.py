@@ -1,0 +1,223 @@
+"""The job as a function: order, faults, buckets, shards, and being killed."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import logging
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+from infer_fakes import draw
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, infer
+from decoding_jax.infer import job
+
+LINES = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3 2 1", "3 3 3"]
+
+
+def records(files):
+    names = sorted(n for n in files if n.endswith(".jsonl"))
+    return [json.loads(line) for n in names for line in files[n].decode().splitlines()]
+
+
+def test_records_are_those_of_the_strategy_itself(table, decode):
+    sample = functools.partial(decoding_jax.arithmetic_sample, num_samples=3, max_new_tokens=4)
+    made = records(decode(LINES, devices=8, strategy=sample, seed=7, with_tokens=True))
+    model, tokenizer = table
+    for i, (line, record) in enumerate(zip(LINES, made, strict=True)):
+        ids = tokenizer.encode(line)
+        prompt = Prompt(jnp.array([ids + [0] * (16 - len(ids))]), jnp.array([len(ids)]))
+        key = jax.random.fold_in(jax.random.key(7), i)[None]
+        alone = sample(model, prompt, key, stop=Stop(eos_ids=0))
+        assert (record["index"], record["inputs"], record["seed"]) == (i, line, 7)
+        for n, output in enumerate(record["outputs"]):
+            tokens = alone.tokens[0, n, : alone.length[0, n]].tolist()
+            assert output["tokens"] == tokens
+            assert output["text"] == tokenizer.decode(tokens)
+            assert output["finished"] == bool(alone.finished[0, n])
+            assert jnp.float32(output["log_prob"]) == alone.log_prob[0, n]
+            assert jnp.float32(output["score"]) == alone.score[0, n]
+        ranked = sorted(record["outputs"], key=lambda o: o["rank"])
+        assert [o["rank"] for o in ranked] == [1, 2, 3]
+        assert ranked[0]["score"] >= ranked[1]["score"] >= ranked[2]["score"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"buckets": [2, 3, 5]},
+        {"buckets": []},
+        {"batch_size": 16, "max_input_length": 7},
+        {"shard_size": 2},
+        {"devices": 8, "batch_size": 3},
+    ],
+)
+def test_records_do_not_depend_on_batches_buckets_or_shards(decode, settings):
+    assert records(decode(LINES, **settings)) == records(decode(LINES, "as usual"))
+
+
+def test_one_compilation_a_bucket_is_enough_and_is_logged(decode, caplog):
+    caplog.set_level(logging.INFO, "decoding_jax")
+    decode(LINES * 5, buckets=[4], shard_size=7)
+    lines = [m for m in caplog.messages if m.startswith("compilation")]
+    assert lines == [
+        "compilation 1: 8 inputs of up to 16 tokens",
+        "compilation 2: 8 inputs of up to 4 tokens",
+    ]
+    assert "inputs: 30, faulty: 0, batches: 10, compilations: 2" in caplog.messages[-1]
+
+
+def test_faulty_inputs_are_marked_and_counted_and_cost_nothing_else(decode, caplog):
+    caplog.set_level(logging.INFO, "decoding_jax")
+    broken = [*LINES[:2], "", "   ", "1" * 17, "one", *LINES[2:]]
+    made = records(decode(broken))
+    assert [r["index"] for r in made] == list(range(10))
+    assert [r["inputs"] for r in made] == broken
+    errors = {r["index"]: r["error"] for r in made if "error" in r}
+    assert errors == {
+        2: "empty",
+        3: "empty",
+        4: "too long: 17 tokens, of at most 16",
+        5: "cannot be tokenized: invalid literal for int() with base 10: 'o'",
+    }
+    assert all(r["outputs"] == [] for r in made if "error" in r)
+    assert all(len(r["outputs"]) == 3 for r in made if "error" not in r)
+    counted = "faulty: 4 (cannot be tokenized: 1, empty: 2, too long: 1)"
+    assert counted in caplog.messages[-1]
+    # Run again, the counts are the same, though nothing is decoded.
+    decode(broken)
+    assert counted in caplog.messages[-1]
+    assert "batches: 0" in caplog.messages[-1]
+
+
+def test_a_shard_of_faults_alone(decode):
+    assert [r["error"] for r in records(decode(["", ""]))] == ["empty", "empty"]
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(decode, monkeypatch):
+    """Four files (the manifest and three shards), each before and after it gets its name."""
+    whole = decode(LINES, "whole", shard_size=2)
+    assert len(whole) == 4
+    fsync = os.fsync
+    for moment in range(8):
+        calls = itertools.count()
+
+        def interrupted(handle, moment=moment, calls=calls):
+            if next(calls) == moment:  # a file's own fsync, then its directory's
+                raise KilledError
+            fsync(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", interrupted)
+            with pytest.raises(KilledError):
+                decode(LINES, f"killed {moment}", shard_size=2)
+        assert decode(LINES, f"killed {moment}", shard_size=2) == whole
+
+
+def test_finished_shards_are_not_decoded_again(decode, tmp_path):
+    whole = decode(LINES, shard_size=2)
+    shard = tmp_path / "out" / "decodes-00001-of-00003.jsonl"
+    before = shard.stat().st_mtime_ns
+    (tmp_path / "out" / "decodes-00000-of-00003.jsonl").unlink()
+    assert decode(LINES, shard_size=2) == whole
+    assert shard.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"lines": LINES[1:]}, "inputs"),
+        ({"shard_size": 3}, "shard_size"),
+        ({"stop": Stop(eos_ids=3)}, "stop"),
+        ({"strategy": functools.partial(decoding_jax.greedy, max_new_tokens=2)}, "strategy"),
+    ],
+)
+def test_a_directory_of_another_job_is_refused(decode, settings, named):
+    before = decode(LINES)
+    with pytest.raises(ValueError, match=rf"belongs to another job \(not the same: .*{named}"):
+        decode(**{"lines": LINES, **settings})
+    assert decode(LINES) == before
+
+
+def test_a_directory_of_something_else_is_refused(decode, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match=r"out holds thesis.tex but no job.json"):
+        decode(LINES)
+    with pytest.raises(ValueError, match=r"thesis.tex is a file; takes a directory"):
+        decode(LINES, "out/thesis.tex")
+
+
+def test_another_model_is_another_job(table):
+    changed = jax.tree.map(lambda x: x.at[(0,) * x.ndim].add(1e-6), table[0])
+    assert job.manifest.model_digest(changed) != job.manifest.model_digest(table[0])
+
+
+def test_processes_share_the_shards(decode, monkeypatch):
+    whole = decode(LINES, "whole", shard_size=2)
+    monkeypatch.setattr(job.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(job.jax, "process_index", lambda: 1)
+    assert set(decode(LINES, shard_size=2)) == {"job.json", "decodes-00001-of-00003.jsonl"}
+    monkeypatch.setattr(job.jax, "process_index", lambda: 0)
+    assert decode(LINES, shard_size=2) == whole
+
+
+@pytest.mark.parametrize(
+    ("stop", "ends"), [(None, [0]), (Stop(min_new_tokens=4), [0]), (Stop(eos_ids=(3, 4)), [3, 4])]
+)
+def test_end_tokens_are_the_tokenizers_unless_others_are_named(decode, stop, ends):
+    seen = []
+
+    def look(model, prompt, key, *, stop):
+        seen.append(stop)
+        return draw(model, prompt, key, stop=stop)
+
+    decode(LINES, strategy=look, stop=stop)
+    assert seen[0].eos_ids.tolist() == ends
+    assert seen[0].min_new_tokens == (0 if stop is None else stop.min_new_tokens)
+
+
+def test_records_are_reported_in_order_and_not_again(decode):
+    seen = []
+    decode(LINES, shard_size=4, report=seen.append)
+    assert [r["index"] for r in seen] == list(range(6))
+    decode(LINES, shard_size=4, report=seen.append)
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: got 0; takes a whole number of 1 or more"),
+        ({"shard_size": "3"}, "shard_size: got '3'; takes a whole number of 1 or more"),
+        ({"max_input_length": 0}, "max_input_length: got 0; takes"),
+        ({"buckets": [0]}, "buckets: got .0.; takes lengths of 1 and above"),
+        ({"seed": -1}, "seed: got -1; takes 0 to"),
+        ({"lines": []}, "source: got no inputs; takes at least one"),
+    ],
+)
+def test_settings_that_do_not_serve(decode, settings, message):
+    with pytest.raises(ValueError, match=message):
+        decode(**{"lines": LINES, **settings})
+
+
+def test_a_model_too_small_for_the_buckets_is_told_before_anything_is_decoded(table, tmp_path):
+    model = dataclasses.replace(table[0], max_positions=10)
+    strategy = functools.partial(decoding_jax.greedy, max_new_tokens=4)
+    with pytest.raises(ValueError, match="10 positions"):
+        infer.run((model, table[1]), [infer.Item("1")], strategy, tmp_path, max_input_length=16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_directory_nor_report(table):
+    with pytest.raises(ValueError, match="output_dir: got None, and no report either"):
+        infer.run(table, [infer.Item("1")], decoding_jax.greedy)
