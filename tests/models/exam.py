@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -63,13 +62,11 @@ def expected(asked: dict[str, np.ndarray], reference: Reference) -> dict[str, np
     return out
 
 
-# Compiling is all that these tests spend time on.
-QUICK = {"xla_backend_optimization_level": 0}
-extend = jax.jit(lambda model, *args: model.extend(*args), compiler_options=QUICK)
-keep = jax.jit(lambda model, *args: model.keep(*args), compiler_options=QUICK)
+extend = jax.jit(lambda model, *args: model.extend(*args))
+keep = jax.jit(lambda model, *args: model.keep(*args))
 
 
-@partial(jax.jit, compiler_options=QUICK)
+@jax.jit
 def prefill(model: Any, tokens: jax.Array, length: jax.Array) -> Any:
     return model.prefill(tokens, length, lanes=LANES, slots=SLOTS)
 
