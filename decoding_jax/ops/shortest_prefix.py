@@ -15,8 +15,6 @@ from decoding_jax.ops import vocab
 
 Array = jax.Array
 
-# As many candidates as lax.top_k finds for little more than the cost of a softmax.
-_CANDIDATES = 128
 # Block of the vocabulary within which tied tokens are counted one by one.
 _BLOCK = 512
 # Cuts at equal distances converge fast on logits as they are, cuts at equal numbers of floats on
@@ -30,14 +28,12 @@ def shortest_prefix(
     target: tuple[Array, ...],
     *,
     hint: Array | None = None,
-    candidates: int = _CANDIDATES,
 ) -> Array:
     """Mask of the shortest prefix of an order of the vocabulary whose mass reaches ``target``.
 
-    Tokens are taken largest ``order`` first, lowest id first among equals. By ``lax.top_k`` where
-    ``candidates`` tokens are enough in every row. Otherwise thresholds are searched, by one pass of
-    masked sums a step, until at most that many tokens are in question, and ``lax.top_k`` decides
-    among them: some six steps for logits in general position, never more than 24.
+    Tokens are taken largest ``order`` first, lowest id first among equals. A bracket around the
+    last token kept is cut in four, by one pass of masked sums a step, until it holds one token, or
+    equals only: some ten steps for logits in general position, never more than 25.
 
     Args:
       order: float32 ``[..., V]``, no NaN.
@@ -47,7 +43,6 @@ def shortest_prefix(
         a mass.
       hint: float32 ``[...]``, a likely lower bound of the ``order`` of the last token kept: a good
         one saves steps, a wrong one does no harm.
-      candidates: how many tokens to ask of ``lax.top_k``, 1 and above.
 
     Returns:
       bool ``[..., V]``.
@@ -59,7 +54,6 @@ def shortest_prefix(
     """
     order = jnp.where(order == 0, 0.0, order)  # -0.0 is another key
     bits = vocab.low_bits(order.shape[-1])
-    candidates = min(candidates, order.shape[-1])
     total = vocab.sums(*masses)
     enough = _reaches(total, target, bits)
     target = tuple(
@@ -67,46 +61,15 @@ def shortest_prefix(
     )
     key = _key(order)
 
-    def search() -> tuple[Array, Array]:
-        low, high, before = _bracket(order, key, masses, target, hint, candidates, bits)
-        inside = (key >= low[..., None]) & (key < high[..., None])
-        least, last, short = _among_top(
-            jnp.where(inside, order, -jnp.inf), masses, before, target, candidates, bits
-        )
-        # More candidates than were looked at: the bracket is down to one key that they all share.
-        least = jnp.where(short, low, least)
-        return least, lax.cond(
-            jnp.any(short), lambda: _last_tied(key, least, masses, target, bits), lambda: last
-        )
-
-    before = tuple(jnp.zeros_like(t) for t in total)
-    least, last, short = _among_top(order, masses, before, target, candidates, bits)
-    if candidates < order.shape[-1]:
-        least, last = lax.cond(jnp.any(short), search, lambda: (least, last))
-    token = vocab.token_ids(order)
-    least, last = least[..., None], last[..., None]
-    return (key > least) | ((key == least) & (token <= last))
-
-
-def _among_top(
-    order: Array,
-    masses: tuple[Array, ...],
-    before: tuple[Array, ...],
-    target: tuple[Array, ...],
-    candidates: int,
-    bits: int,
-) -> tuple[Array, Array, Array]:
-    """The token at which the top candidates, on top of ``before``, reach the target.
-
-    Returns its key, its id, and whether the candidates were too few.
-    """
-    top, ids = lax.top_k(order, candidates)
-    taken = tuple(jnp.take_along_axis(m, ids, axis=-1) for m in masses)
-    at, _ = _first_reaching(taken, before, target, bits)
-    at = at[..., None]
-    last = jnp.minimum(at, candidates - 1)
-    least, last_id = (jnp.take_along_axis(a, last, axis=-1)[..., 0] for a in (_key(top), ids))
-    return least, last_id, (at == candidates)[..., 0]
+    low, high, number = _bracket(order, key, masses, target, hint, bits)
+    everything = jnp.full_like(low, order.shape[-1])
+    last = lax.cond(
+        jnp.any(number > 1),
+        lambda: jnp.where(number > 1, _last_tied(key, low, masses, target, bits), everything),
+        lambda: everything,
+    )
+    low, high, last = low[..., None], high[..., None], last[..., None]
+    return (key >= high) | ((key >= low) & (vocab.token_ids(order) <= last))
 
 
 def _bracket(
@@ -115,13 +78,13 @@ def _bracket(
     masses: tuple[Array, ...],
     target: tuple[Array, ...],
     hint: Array | None,
-    size: int,
     bits: int,
-) -> tuple[Array, Array, tuple[Array, ...]]:
-    """Narrows until the last token kept is among at most ``size``, or among equals only.
+) -> tuple[Array, Array, Array]:
+    """The least key that may be the last token's, the key above the bracket, and its tokens.
 
-    Returns the least key of the bracket, the key above it, and the mass from there on.
+    There is more than one token only where all of them have the least key.
     """
+
     def from_keys(*least: Array) -> list[tuple[Array, ...]]:
         """For each key, the mass from it on and the number of tokens."""
         above = [key >= k[..., None] for k in least]
@@ -132,7 +95,7 @@ def _bracket(
 
     def wide(state: tuple) -> Array:
         _, low, high, at_low, at_high = state
-        return jnp.any((at_low[-1] - at_high[-1] > size) & (high - low != 1))
+        return jnp.any((at_low[-1] - at_high[-1] > 1) & (high - low != 1))
 
     def narrow(state: tuple) -> tuple:
         step, low, high, at_low, at_high = state
@@ -153,8 +116,8 @@ def _bracket(
     low, *at_best = _select(good, (guess, *at_guess), (low, *at_low))
     nothing = tuple(jnp.zeros_like(low) for _ in at_low)
     state = (jnp.zeros((), jnp.int32), low, high, tuple(at_best), nothing)
-    _, low, high, _, at_high = lax.while_loop(wide, narrow, state)
-    return low, high, at_high[:-1]
+    _, low, high, at_low, at_high = lax.while_loop(wide, narrow, state)
+    return low, high, at_low[-1] - at_high[-1]
 
 
 def _cuts(low: Array, high: Array, by_value: Array) -> list[Array]:
