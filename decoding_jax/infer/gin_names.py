@@ -8,10 +8,9 @@ import re
 
 import gin.config as gin
 
-# What a job's results do not depend on, or depend on through digests of their own.
+# What a job's results do not depend on, or what job.json says in a place of its own.
 _ELSEWHERE = re.compile(
-    r"(^|[./])(job\.run\.(output_dir|report)|sources\.(TextLines|JsonLines)\.path"
-    r"|loading\.load\.directory|printing\.Printer\.\w+)$"
+    r"(^|[./])(run\.(?!strategy$)\w+|(TextLines|JsonLines)\.path|load\.directory|Printer\.\w+)$"
 )
 
 

@@ -33,3 +33,8 @@ def draw(model, prompt, key, *, stop, lanes=3):
 
 def files_of(directory):
     return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
+
+
+def broken(model, prompt, *, stop):
+    """A strategy with a mistake in it."""
+    return None + prompt
