@@ -8,10 +8,8 @@ from decoding_jax.ops import uint64
 
 _EDGES = [0, 1, 2, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**33 + 5, 2**63, 2**64 - 1]
 _RNG = np.random.default_rng(0)
-_SOME = [
-    int(v) >> int(s)
-    for v, s in zip(_RNG.integers(0, 2**64, 1000, np.uint64), _RNG.integers(0, 64, 1000))
-]
+_BITS, _SHIFTS = _RNG.integers(0, 2**64, 1000, np.uint64), _RNG.integers(0, 64, 1000)
+_SOME = [int(v) >> int(s) for v, s in zip(_BITS, _SHIFTS, strict=True)]
 X = [a for a in _EDGES for _ in _EDGES] + _SOME[:500]
 Y = [b for _ in _EDGES for b in _EDGES] + _SOME[500:]
 

@@ -1,0 +1,222 @@
+"""The integer law against the float64 softmax, and the inversion against the integer law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import codes
+from decoding_jax.ops import uint64
+
+SIZES = [1, 2, 3, 5, 7, 16, 31, 97, 1000, 32_128, 256_000]
+
+law_of = jax.jit(codes.integer_law)
+invert = jax.jit(codes.invert)
+draw = jax.jit(codes.draw)
+
+
+def distributions(size: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(size)
+    tiny = np.full(size, np.log(5.5e-8))  # each below half a unit in the last place of the first
+    tiny[0] = 0
+    dominant = rng.normal(size=size)
+    dominant[size // 2] += 40
+    masked = np.where(rng.random(size) < 0.7, -np.inf, rng.normal(size=size) * 2)
+    masked[-1] = 0
+    ends = np.full(size, -np.inf)
+    ends[size // 2] = -7
+    return {
+        "uniform": np.full(size, 123.456),
+        "gaussian": rng.normal(size=size) * 3 - 500,
+        "peaked": rng.normal(size=size) * 15,
+        "dominant": dominant,
+        "many tiny": tiny,
+        "half and half": np.where(np.arange(size) == size - 1, 0.0, -12.4),
+        "zipf": -1.1 * np.log(np.arange(1, size + 1)),
+        "masked": masked,
+        "one left": ends,
+    }
+
+
+def pack(values) -> jax.Array:
+    return jnp.asarray(np.stack([uint64.from_int(v) for v in values]))
+
+
+def joint_masses(law, size: int) -> list[int]:
+    """Each token's probability in units of 2**-62."""
+    block = np.asarray(law.block_mass).astype(object)
+    return (block[:, None] * np.asarray(law.token_mass).astype(object)).ravel()[:size].tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_law_is_whole_exact_and_within_1e_6_of_the_softmax(size) -> None:
+    for name, logits in distributions(size).items():
+        logits = logits.astype(np.float32)
+        law = law_of(jnp.asarray(logits))
+        block, token = (np.asarray(m).astype(np.int64) for m in law)
+        assert block.sum() == 2**31, name
+        assert np.all(token.sum(-1) == 2**31), name
+        p = ((block / 2**31)[:, None] * (token / 2**31)).ravel()
+        assert np.all(p[size:] == 0), name
+        exact = np.exp(logits.astype(np.float64) - logits.max())
+        exact /= exact.sum()
+        assert np.all(p[:size][exact == 0] == 0), name
+        assert np.abs(p[:size] - exact).sum() / 2 <= 1e-6, name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
+    # The bits of a token are an interval of 2**64 / 2**62 times its mass: its two ends are drawn,
+    # and with the ends of all tokens (or of 64 spread ones) the inversion is pinned down.
+    for name in ("gaussian", "masked", "one left", "many tiny"):
+        logits = jnp.asarray(distributions(size)[name].astype(np.float32))
+        masses = joint_masses(law_of(logits), size)
+        ends = np.cumsum(np.array([0, *masses], object)) * 4
+        assert ends[-1] == 2**64
+        some = [v for v in range(size) if masses[v]]
+        some = sorted({*some[:: -(-len(some) // 64)], some[0], some[-1]})
+        points = [p for v in some for p in (ends[v], ends[v + 1] - 1)]
+        points += points[-1:] * (130 - len(points))  # one shape, one compilation
+        bits = pack(points)
+        lanes = 10 if size > 32_128 else 130
+        for i in range(0, min(2 * len(some), 2 * lanes), lanes):
+            tokens = draw(jnp.broadcast_to(logits, (lanes, size)), bits[i : i + lanes])
+            expected = np.repeat(some, 2)[i : i + lanes].tolist()
+            assert tokens[: len(expected)].tolist() == expected, name
+
+
+def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None:
+    # Against Python's integers: both levels, widths down to one point.
+    rng = np.random.default_rng(3)
+    size, count = 16, 400
+    logits = rng.normal(size=(count, size)).astype(np.float32) * 4
+    logits[rng.random(logits.shape) < 0.3] = -np.inf
+    bits, shifts = rng.integers(0, 2**64, count, np.uint64), rng.integers(0, 64, count)
+    widths = [max(1, int(w) >> int(s)) for w, s in zip(bits, shifts, strict=True)]
+    widths[:3] = [2**64, 2**64 - 1, 1]
+    offsets = [int(rng.integers(0, w - 1, dtype=np.uint64, endpoint=True)) for w in widths]
+    law = law_of(jnp.asarray(logits))
+    token, offset, last = invert(jnp.asarray(logits), pack(offsets), pack([w - 1 for w in widths]))
+    offset, last = uint64.to_ints(offset), uint64.to_ints(last)
+    for i in range(count):
+        hits, left, width = [], offsets[i], widths[i]
+        for level in (law.block_mass[i], law.token_mass[i]):
+            masses = np.asarray(level if not hits else level[hits[0]]).astype(object)
+            ends = np.cumsum(masses) * width // 2**31
+            hits.append(int(np.argmax(ends > left)))
+            low = ends[hits[-1] - 1] if hits[-1] else 0
+            left, width = left - low, ends[hits[-1]] - low
+        assert int(token[i]) == hits[0] * law.token_mass.shape[-1] + hits[1]
+        assert (offset[i], last[i]) == (left, width - 1)
+
+
+def test_a_token_with_all_the_mass_takes_nothing_from_the_code() -> None:
+    rng = np.random.default_rng(0)
+    code = jnp.asarray(rng.integers(0, 2**32, (50, 2), dtype=np.uint32))
+    last = jnp.maximum(code, jnp.asarray(rng.integers(0, 2**32, (50, 2), dtype=np.uint32)))
+    for size in (7, 16):
+        tokens = rng.integers(0, size, 50)
+        logits = jnp.where(jnp.arange(size)[None] == tokens[:, None], -3.0, -jnp.inf)
+        got, offset_left, last_left = invert(logits, code, last)
+        assert got.tolist() == tokens.tolist()
+        np.testing.assert_array_equal(offset_left, code)
+        np.testing.assert_array_equal(last_left, last)
+
+
+def test_logits_that_are_not_finite_have_a_law() -> None:
+    nan, inf = jnp.nan, jnp.inf
+    large = float(jnp.finfo(jnp.float32).max)
+    cases = [
+        ([-inf, -inf, -inf, -inf, -inf], [1, 0, 0, 0, 0]),
+        ([nan, nan, nan, nan, nan], [1, 0, 0, 0, 0]),
+        ([nan, 1.0, -inf, 1.0, nan], [0, 0.5, 0, 0.5, 0]),
+        ([inf, 3.0, inf, nan, -inf], [0.5, 0, 0.5, 0, 0]),
+        ([inf, large, 0.0, -large, -large], [0.5, 0.5, 0, 0, 0]),
+        ([-large, -large, -inf, -inf, -inf], [0.5, 0.5, 0, 0, 0]),
+    ]
+    # Together, so that a row with NaN stands beside rows without.
+    logits = jnp.array([c[0] for c in cases])
+    law = law_of(logits)
+    for i, (_, expected) in enumerate(cases):
+        got = joint_masses(jax.tree.map(lambda m, i=i: m[i], law), 5)
+        np.testing.assert_allclose(np.array(got, float) / 2**62, expected, atol=1e-9)
+        assert [g == 0 for g in got] == [e == 0 for e in expected]
+    bits = jnp.full((6, 2), 0xFFFFFFFF, jnp.uint32)
+    assert draw(logits, bits).tolist() == [0, 0, 3, 2, 1, 1]
+    assert draw(logits, bits * 0).tolist() == [0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_floats_give_the_law_of_the_same_numbers_in_float32(dtype) -> None:
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=97) * 3, dtype)
+    for narrow, wide in zip(law_of(logits), law_of(logits.astype(jnp.float32)), strict=True):
+        np.testing.assert_array_equal(narrow, wide)
+
+
+def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
+    # One lane alone, under vmap, inside a larger program with products to fuse with, and step by
+    # step outside of jit. 1,000 is 40 blocks of 25, which no vector register divides.
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(5, 3, 1000)).astype(np.float32) * 3)
+    bits = jnp.asarray(rng.integers(0, 2**32, (5, 3, 2), dtype=np.uint32))
+    last = jnp.full_like(bits, 0xFFFFFFFF)
+
+    def larger(raw, bits, last):
+        return codes.invert(raw / 0.7, bits, last), (raw * 2.0).sum()
+
+    whole = invert(logits, bits, last)
+    alone = invert(logits[4, 1], bits[4, 1], last[4, 1])
+    jax.tree.map(lambda w, a: np.testing.assert_array_equal(w[4, 1], a), whole, alone)
+    mapped = jax.jit(jax.vmap(codes.invert))(logits, bits, last)
+    jax.tree.map(np.testing.assert_array_equal, whole, mapped)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        invert(logits / 0.7, bits, last),
+        jax.jit(larger)(logits, bits, last)[0],
+    )
+    with jax.disable_jit():
+        jax.tree.map(np.testing.assert_array_equal, whole, codes.invert(logits, bits, last))
+
+
+def test_a_sharded_vocabulary_sends_only_masses_and_one_block() -> None:
+    size = 4096
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "vocab"))
+    sharding = lambda *axes: jax.NamedSharding(mesh, jax.P(*axes))  # noqa: E731
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4, 2, size)).astype(np.float32) * 3
+    bits = rng.integers(0, 2**32, (4, 2, 2), dtype=np.uint32)
+    expected = draw(jnp.asarray(logits), jnp.asarray(bits))
+    compiled = (
+        jax.jit(codes.draw, out_shardings=sharding("rows"))
+        .lower(
+            jax.device_put(logits, sharding("rows", None, "vocab")),
+            jax.device_put(bits, sharding("rows")),
+        )
+        .compile()
+    )
+    got = compiled(
+        jax.device_put(logits, sharding("rows", None, "vocab")),
+        jax.device_put(bits, sharding("rows")),
+    )
+    assert got.tolist() == expected.tolist()
+    moved = [line for line in compiled.as_text().splitlines() if _is_collective(line)]
+    assert moved
+    assert max(_elements(line) for line in moved) <= 4 * 64  # 2 rows, 2 lanes, 64 blocks of 64
+
+
+def _is_collective(line: str) -> bool:
+    names = ("all-gather(", "all-reduce(", "all-to-all(", "collective-permute(")
+    return any(name in line for name in names)
+
+
+def _elements(line: str) -> int:
+    shape = line.split(" = ")[1].split("[")[1].split("]")[0]
+    return int(np.prod([int(n) for n in shape.split(",") if n]))
+
+
+@pytest.mark.parametrize("size", [*range(1, 200), 1000, 8_000, 32_128, 50_021, 50_257, 256_000])
+def test_blocks_are_about_the_square_root_and_cover_the_vocabulary(size) -> None:
+    count = codes.block_count(size)
+    width = -(-size // count)
+    assert (count - 1) * width < size <= count * width
+    assert max(count, width) <= 9 * np.sqrt(size)
