@@ -29,9 +29,9 @@ def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
     Example:
       >>> find("strategies/sample.gin").name
       'sample.gin'
-      >>> find("strategies/simple.gin")
+      >>> find("greedy.gin")
       Traceback (most recent call last):
-      ValueError: strategies/simple.gin: no such file; nearest: strategies/sample.gin
+      ValueError: greedy.gin: no such file; nearest: strategies/greedy.gin
     """
     folders = [Path(), *(Path(p) for p in search_paths), shipped()]
     for folder in folders:

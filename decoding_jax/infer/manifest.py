@@ -27,7 +27,7 @@ def count_and_digest(source: Iterable[Item]) -> tuple[int, str]:
     Example:
       >>> count, digest = count_and_digest([Item("one"), Item("", "empty")])
       >>> count, digest[:8]
-      (2, 'd8eb1e26')
+      (2, '7bf20e99')
     """
     digest, count = hashlib.sha256(), 0
     for item in source:
