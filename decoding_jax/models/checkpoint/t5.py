@@ -62,12 +62,14 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
     """The model that a directory holds."""
     values = settings.values
     activation = settings.get("feed_forward_proj", str, "relu")
-    gated = activation.startswith("gated-")
-    name = activation.removeprefix("gated-")
     # "gated-gelu" has always meant the approximation by tanh, "gelu" the exact one.
-    name = settings.get("dense_act_fn", str, "gelu_new" if activation == "gated-gelu" else name)
+    name = "gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-")
+    key = "dense_act_fn" if settings.get("dense_act_fn", str, "") else "feed_forward_proj"
+    name = settings.get("dense_act_fn", str, name)
     if name not in ACTIVATIONS:
-        raise settings.error("feed_forward_proj", activation, ", ".join(sorted(ACTIVATIONS)))
+        takes = "one of " + ", ".join(sorted(ACTIVATIONS))
+        raise settings.error(key, settings.get(key, str), takes)
+    name = ACTIVATIONS[name]
 
     # Whether the logits are scaled is T5 1.0 against 1.1, told by what the config says of tying;
     # whether the output is tied, the tensors themselves tell.
@@ -87,7 +89,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
         mlp_dim=settings.size("d_ff"),
         num_encoder_layers=num_layers,
         num_decoder_layers=settings.size("num_decoder_layers", num_layers),
-        mlp_activations=(ACTIVATIONS[name], "linear") if gated else (ACTIVATIONS[name],),
+        mlp_activations=(name, "linear") if activation.startswith("gated-") else (name,),
         logits_via_embedding=scaled and not own_output,
         dropout_rate=settings.get("dropout_rate", float, 0.1),
         num_buckets=settings.size("relative_attention_num_buckets", 32),

@@ -1,0 +1,151 @@
+"""Reading and writing model directories: round trips, and the spellings of older files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from families import FAMILIES, FIXTURES
+from folders import change, copy, edit
+
+from decoding_jax.models.checkpoint import load_model, save_model
+from decoding_jax.models.rotary import RopeScaling, frequencies
+from decoding_jax.models.t5 import T5
+
+
+def same(model: Any, other: Any) -> None:
+    assert model.config == other.config
+    jax.tree.map(np.testing.assert_array_equal, model.params, other.params)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_saved_is_read_back(family: str, tmp_path: Path) -> None:
+    model = load_model(FIXTURES / family)
+    save_model(model, tmp_path / "new" / "folder")
+    same(load_model(tmp_path / "new" / "folder"), model)
+
+
+def test_bfloat16_is_stored_and_read_without_float32_between(tmp_path: Path) -> None:
+    model = load_model(FIXTURES / "qwen2", dtype="bfloat16")
+    assert model.config.dtype == "bfloat16"
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(model.params)} == {"bfloat16"}
+    save_model(model, tmp_path)
+    stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    same(load_model(tmp_path, dtype="bfloat16"), model)
+    # Stored in bfloat16 from float32: rounded, and half the size.
+    save_model(load_model(FIXTURES / "gpt2"), tmp_path / "32")
+    save_model(load_model(FIXTURES / "gpt2"), tmp_path / "16", dtype="bfloat16")
+    size = {d: (tmp_path / d / "model.safetensors").stat().st_size for d in ("32", "16")}
+    assert size["16"] < 0.6 * size["32"]
+
+
+def test_other_settings_are_written(tmp_path: Path) -> None:
+    save_model(load_model(FIXTURES / "t5"), tmp_path, settings={"eos_token_id": 7})
+    assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 7
+
+
+def test_t5_spelled_as_before(tmp_path: Path) -> None:
+    # Until transformers 5, tie_word_embeddings alone told T5 1.1 from T5 1.0.
+    directory = copy("t5_1_1", tmp_path)
+    new = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers")
+    edit(directory, new, tie_word_embeddings=False)
+    same(load_model(directory), load_model(FIXTURES / "t5_1_1"))
+    directory = copy("t5", tmp_path)
+    edit(directory, (*new, "tie_word_embeddings", "feed_forward_proj"))
+    same(load_model(directory), load_model(FIXTURES / "t5"))
+
+
+def test_t5_with_each_tying_and_scaling(tmp_path: Path) -> None:
+    plain = load_model(FIXTURES / "t5")
+    table = plain.params["token_embedder"]["embedding"]
+    # Tied tensors, logits not scaled: the output is the table as it is.
+    directory = copy("t5", tmp_path)
+    edit(directory, scale_decoder_outputs=False)
+    model = load_model(directory)
+    assert not model.config.logits_via_embedding
+    np.testing.assert_array_equal(model.params["decoder"]["logits_dense"]["kernel"], table.T)
+    # A table of its own, logits scaled: the scale is in the table.
+    own = np.asarray(table) + 1
+    edit(directory, scale_decoder_outputs=True)
+    change(directory, lambda tensors: tensors.update({"lm_head.weight": own}))
+    kernel = load_model(directory).params["decoder"]["logits_dense"]["kernel"]
+    np.testing.assert_array_equal(kernel, own.T / 4)
+    # The same table once more, under every name that older files use.
+    names = ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    change(directory, lambda t: t.update(dict.fromkeys(names, t["shared.weight"])))
+    same(load_model(directory), plain)
+
+
+def test_t5x_tree_is_taken_as_it_is() -> None:
+    model = load_model(FIXTURES / "byt5")
+    same(T5(dict(model.params), model.config), model)
+    layer = model.params["encoder"]["layers_0"]
+    assert sorted(layer) == ["attention", "mlp", "pre_attention_layer_norm", "pre_mlp_layer_norm"]
+
+
+def test_rotary_settings_spelled_as_before(tmp_path: Path) -> None:
+    directory = copy("llama3", tmp_path)
+    rope = json.loads((directory / "config.json").read_text())["rope_parameters"]
+    theta = rope.pop("rope_theta")
+    edit(directory, ("rope_parameters",), rope_theta=theta, rope_scaling=rope)
+    same(load_model(directory), load_model(FIXTURES / "llama3"))
+    rope = {"type": "linear", "factor": 2}
+    edit(directory, rope_scaling=rope)
+    assert load_model(directory).config.rope_scaling == RopeScaling("linear", 2.0)
+    edit(directory, ("rope_theta",), rope_scaling=None)
+    config = load_model(directory).config
+    assert (config.rope_theta, config.rope_scaling) == (10_000.0, None)
+
+
+def test_rotary_scaling_leaves_fast_waves_and_slows_slow_ones() -> None:
+    plain = frequencies(64, 500_000.0)
+    np.testing.assert_allclose(frequencies(64, 500_000.0, RopeScaling("linear", 8.0)), plain / 8)
+    scaled = frequencies(64, 500_000.0, RopeScaling("llama3", 8.0, 1.0, 4.0, 8192))
+    waves = 8192 * plain / (2 * np.pi)
+    np.testing.assert_allclose(scaled[waves > 4], plain[waves > 4])
+    np.testing.assert_allclose(scaled[waves < 1], plain[waves < 1] / 8)
+    between = (waves > 1) & (waves < 4)
+    assert between.sum() == 3
+    blend = (waves[between] - 1) / 3
+    want = plain[between] * (blend + (1 - blend) / 8)
+    np.testing.assert_allclose(scaled[between], want, rtol=1e-6)
+
+
+def test_gpt2_in_the_first_layout(tmp_path: Path) -> None:
+    # No prefix, and the causal masks among the tensors.
+    def as_before(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        tensors["h.0.attn.bias"] = np.ones((1, 1, 32, 32), np.float32)
+        tensors["h.0.attn.masked_bias"] = np.full((), -1e4, np.float32)
+
+    directory = copy("gpt2", tmp_path)
+    change(directory, as_before)
+    same(load_model(directory), load_model(FIXTURES / "gpt2"))
+
+
+def test_float16_and_float64_are_read(tmp_path: Path) -> None:
+    directory = copy("llama2", tmp_path)
+    for dtype in (np.float16, np.float64):
+        change(directory, lambda t: t.update({k: v.astype(dtype) for k, v in t.items()}))  # noqa: B023
+        got = load_model(directory).params["final_norm"]["scale"]
+        want = load_model(FIXTURES / "llama2").params["final_norm"]["scale"]
+        np.testing.assert_allclose(got, want, rtol=1e-3)
+        assert got.dtype == jnp.float32
+
+
+def test_mistral_without_a_window(tmp_path: Path) -> None:
+    directory = copy("llama2", tmp_path)
+    edit(directory, model_type="mistral", sliding_window=None)
+    same(load_model(directory), load_model(FIXTURES / "llama2"))
+    edit(directory, sliding_window=64)
+    same(load_model(directory), load_model(FIXTURES / "llama2"))

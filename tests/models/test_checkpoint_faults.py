@@ -1,0 +1,162 @@
+"""Every fault of a model directory is one line that names the file and what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import FIXTURES
+from folders import change, copy, edit
+
+from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+
+
+def fault(directory: Path, message: str, **options: Any) -> None:
+    """The one line that reading ``directory`` fails with, less the directory's name."""
+    with pytest.raises(CheckpointError) as error:
+        load_model(directory, **options)
+    assert str(error.value).replace(f"{directory}/", "").replace(str(directory), "DIR") == message
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "t5",
+            {"model_type": "umt5"},
+            "model_type: got 'umt5'; takes one of gpt2, llama, mistral, mt5, qwen2, t5",
+        ),
+        ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
+        ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
+        (
+            "t5",
+            {"dense_act_fn": "tanh"},
+            "dense_act_fn: got 'tanh'; takes one of gelu, gelu_new, gelu_pytorch_tanh, linear,"
+            " relu, silu, swish",
+        ),
+        ("gpt2", {"n_head": 3}, "num_heads: got 3; takes a divisor of emb_dim = 16"),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx: got True; takes False only",
+        ),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention: got True; takes False only"),
+        (
+            "llama2",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "rope_type: got 'yarn'; takes one of default, linear, llama3",
+        ),
+        (
+            "llama2",
+            {"rope_scaling": {"rope_type": "linear", "factor": 0.5}},
+            "factor: got 0.5; takes 1 and above",
+        ),
+        ("llama2", {"rope_scaling": {"rope_type": "linear"}}, "has no factor"),
+        (
+            "llama2",
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor: got 0.5; takes 1.0 only",
+        ),
+        (
+            "llama2",
+            {"model_type": "mistral", "sliding_window": 16},
+            "sliding_window: got 16; takes null, or 64 and above",
+        ),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got True; takes False only"),
+        (
+            "qwen2",
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types: got 'sliding_attention'; takes full_attention only",
+        ),
+    ],
+)
+def test_faults_of_the_settings(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    directory = copy(family, tmp_path)
+    edit(directory, **changes)
+    fault(directory, f"config.json: {message}")
+
+
+def test_faults_of_the_files(tmp_path: Path) -> None:
+    fault(tmp_path / "nowhere", "DIR: no such directory")
+    directory = copy("llama2", tmp_path)
+    edit(directory, ("hidden_size",))
+    fault(directory, "config.json: has no hidden_size")
+    (directory / "config.json").write_text("[1]")
+    fault(directory, "config.json: holds list; takes an object")
+    (directory / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config.json: is not JSON \(.*\)$"):
+        load_model(directory)
+    (directory / "config.json").unlink()
+    fault(directory, "config.json: cannot be read (No such file or directory)")
+
+    directory = copy("qwen2", tmp_path)
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model.safetensors: truncated, or not safetensors"):
+        load_model(directory)
+    weights.rename(directory / "pytorch_model.bin")
+    fault(directory, "pytorch_model.bin: is a pickle and is not read; convert it to safetensors")
+    (directory / "pytorch_model.bin").unlink()
+    fault(directory, "DIR: has neither model.safetensors nor model.safetensors.index.json")
+
+
+def test_faults_of_the_tensors(tmp_path: Path) -> None:
+    directory = copy("smollm", tmp_path)
+    change(directory, lambda t: t.update({"extra": np.ones(2, np.float32), "b": np.ones(1)}))
+    fault(directory, "model.safetensors: unexpected tensor b and 1 more")
+    change(directory, lambda t: [t.pop("extra"), t.pop("b"), t.pop("model.norm.weight")])
+    fault(directory, "model.safetensors: lacks model.norm.weight")
+    change(directory, lambda t: t.update({"model.norm.weight": np.ones(5, np.float32)}))
+    fault(directory, "model.safetensors: model.norm.weight: got shape (5,); config.json says (16,)")
+    change(directory, lambda t: t.update({"model.norm.weight": np.ones(16, np.int32)}))
+    with pytest.raises(CheckpointError, match=r"model.norm.weight: got int32; takes float64"):
+        load_model(directory)
+    # More layers in the files than in the settings are as wrong as fewer.
+    directory = copy("gpt2", tmp_path)
+    edit(directory, n_layer=1)
+    with pytest.raises(CheckpointError, match=r"unexpected tensor transformer.h.1.* and 11 more"):
+        load_model(directory)
+    edit(directory, n_layer=3)
+    with pytest.raises(CheckpointError, match=r"model.safetensors: lacks transformer.h.2."):
+        load_model(directory)
+
+
+def test_faults_of_shards(tmp_path: Path) -> None:
+    directory = copy("llama3", tmp_path)
+    index = directory / "model.safetensors.index.json"
+    values = json.loads(index.read_text())
+    name = "model.norm.weight"
+    values["weight_map"][name] = "../elsewhere.safetensors"
+    index.write_text(json.dumps(values))
+    fault(
+        directory,
+        f"model.safetensors.index.json: {name}: got '../elsewhere.safetensors'; takes a file"
+        " beside the index",
+    )
+    values["weight_map"][name] = "model-00001-of-00002.safetensors"
+    index.write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match=r"lacks model.*, which .*index.json places there$"):
+        load_model(directory)
+    (directory / "model-00002-of-00002.safetensors").unlink()
+    fault(directory, "model-00002-of-00002.safetensors: no such file")
+    index.write_text("{}")
+    fault(directory, "model.safetensors.index.json: has no weight_map")
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^dtype: got 'int8'; takes 'float32' or 'bfloat16'$"):
+        load_model(FIXTURES / "t5", dtype="int8")
+    model = load_model(FIXTURES / "qwen2")
+    with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):
+        save_model(model, tmp_path, dtype="float16")
+    with pytest.raises(ValueError, match=r"^model: got dict; takes one of T5, GPT2, Llama$"):
+        save_model(model.params, tmp_path)
+    config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
+    with pytest.raises(ValueError, match=re.escape("this layout takes qkv_bias = out_bias")):
+        save_model(type(model)(model.params, config), tmp_path)
