@@ -17,6 +17,7 @@ from typing import Any
 
 from decoding_jax.testing.conformance.chain import (
     check_blocks,
+    check_hidden,
     check_junk,
     check_out_of_range,
     check_padding,
@@ -35,6 +36,7 @@ from decoding_jax.testing.conformance.trial import Trial, make_trial
 
 CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     check_prefill: (),
+    check_hidden: (),
     check_blocks: (),
     check_rewind: (),
     check_rows_alone: (),

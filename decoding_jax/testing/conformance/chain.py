@@ -21,6 +21,23 @@ def check_prefill(trial: Trial) -> None:
         trial.same(output.logits, want, f"a prompt longer by {count} tokens")
 
 
+def check_hidden(trial: Trial) -> None:
+    """Hidden states, where the model gives any, are the same from a prompt as from a chain."""
+    tokens, length = trial.prompt
+    width = tokens.shape[1]
+    longer = np.zeros((3, width + SLOTS), np.int32)
+    longer[:, :width] = tokens
+    for row, n in enumerate(length):
+        longer[row, n : n + SLOTS] = trial.tokens[row, 0]
+    whole, _ = prefill(trial.model, longer, length + SLOTS, LANES, SLOTS, True)
+    output, _ = extend(trial.model, trial.start()[1], trial.tokens, 0)
+    if whole.hidden is None or output.hidden is None:
+        return
+    index = (length[:, None] + np.arange(SLOTS))[:, None, :, None]
+    want = np.take_along_axis(np.asarray(whole.hidden), index, 2)
+    trial.same(np.asarray(output.hidden)[:, :1], want, "hidden states of a chain")
+
+
 def check_blocks(trial: Trial) -> None:
     """Extending by T tokens equals T calls with one, whatever the blocks."""
     for blocks in ((SLOTS,), (1, 3, 2)):

@@ -57,10 +57,12 @@ def extend(
     return model.extend(cache, tokens, start, visible, position)
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def prefill(model: Any, tokens: Any, length: Any, lanes: int, slots: int) -> tuple[Any, Cache]:
+@partial(jax.jit, static_argnums=(3, 4, 5))
+def prefill(
+    model: Any, tokens: Any, length: Any, lanes: int, slots: int, with_hidden: bool = False
+) -> tuple[Any, Cache]:
     """``model.prefill``, jitted."""
-    return model.prefill(tokens, length, lanes=lanes, slots=slots)
+    return model.prefill(tokens, length, lanes=lanes, slots=slots, with_hidden=with_hidden)
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> None:
@@ -78,7 +80,7 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> Non
         at = tuple(int(i) for i in np.unravel_index(np.argmax(gap), gap.shape))
         raise AssertionError(
             f"{what}: got {got[at]}, want {want[at]} at {at}; {int(np.sum(gap > tolerance))} of "
-            f"{gap.size} logits differ by more than {tolerance}"
+            f"{gap.size} differ by more than {tolerance}"
         )
 
 
