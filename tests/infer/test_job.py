@@ -15,6 +15,7 @@ from infer_fakes import draw
 import decoding_jax
 from decoding_jax import Prompt, Stop, infer
 from decoding_jax.infer import job
+from decoding_jax.infer.decoder import Decoder
 
 LINES = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3 2 1", "3 3 3"]
 
@@ -25,7 +26,7 @@ def records(files):
 
 
 def test_records_are_those_of_the_strategy_itself(table, decode):
-    sample = functools.partial(decoding_jax.arithmetic_sample, num_samples=3, max_new_tokens=4)
+    sample = functools.partial(decoding_jax.sample, num_samples=3, max_new_tokens=4)
     made = records(decode(LINES, devices=8, strategy=sample, seed=7, with_tokens=True))
     model, tokenizer = table
     for i, (line, record) in enumerate(zip(LINES, made, strict=True)):
@@ -58,6 +59,27 @@ def test_records_are_those_of_the_strategy_itself(table, decode):
 )
 def test_records_do_not_depend_on_batches_buckets_or_shards(decode, settings):
     assert records(decode(LINES, **settings)) == records(decode(LINES, "as usual"))
+
+
+def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
+    """And a T5 gives on eight devices what it gives on one."""
+    model, tokenizer = decoding_jax.load(byte_t5)
+    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
+    given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
+    ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
+    made = []
+    for count in (1, 8):
+        decoder = Decoder(model, tokenizer, greedy, **given, devices=jax.devices()[:count])
+        assert decoder.batch_size == {1: 3, 8: 8}[count]
+        bound, prompt, index = decoder._batch(ids, [0, 1, 2], 16)
+        rows = [bound.source, bound.source_length, *prompt, index]
+        assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
+        assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
+        assert count == 1 or not any(x.sharding.is_fully_replicated for x in rows)
+        made.append(decoder.finish(decoder.start(ids, [0, 1, 2], 16), ids))
+    for [one], [eight] in zip(*made, strict=True):
+        assert one.tokens == eight.tokens
+        assert abs(one.log_prob - eight.log_prob) < 1e-4
 
 
 def test_one_compilation_a_bucket_is_enough_and_is_logged(decode, caplog):
