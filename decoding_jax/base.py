@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
@@ -133,7 +132,7 @@ class SupportsSelect(Protocol):
     """A model whose cache can gather whole lanes."""
 
     def select(self, cache: Cache, lanes: Array) -> Cache:
-        """Puts lane ``lanes[b, w]`` of row b in the place of its lane w. ``lanes``: int32 [B, W]."""
+        """Puts lane ``lanes[b, w]`` (int32 ``[B, W]``) of row b in the place of its lane w."""
         ...
 
 
@@ -145,6 +144,7 @@ class Prompt(NamedTuple):
       length: int32 ``[B]``, from 1 to P: how many of them are real.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> prompt = Prompt(jnp.array([[5, 6, 7], [8, 0, 0]]), jnp.array([3, 1]))
       >>> prompt.tokens.shape
       (2, 3)
@@ -267,8 +267,3 @@ def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
             )
         row[width - len(s) :] = s
     return out
-
-
-def as_tokens(value: Any) -> Array:
-    """``value`` as an int32 array."""
-    return jnp.asarray(value, jnp.int32)

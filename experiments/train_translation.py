@@ -43,7 +43,7 @@ def loss_fn(
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     source, target = batch
     inputs = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
-    logits = network.apply(
+    logits: Any = network.apply(
         {"params": half},
         source,
         (source > 0).sum(-1),

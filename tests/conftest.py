@@ -1,4 +1,4 @@
-"""Strict settings for every test: silent promotions of rank are errors, eight devices on the CPU."""
+"""Strict settings for every test: no silent promotion of ranks; eight devices on the CPU."""
 
 import os
 
@@ -10,4 +10,3 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_threefry_partitionable", True)

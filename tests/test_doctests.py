@@ -1,0 +1,21 @@
+"""The examples in docstrings give what they say."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import decoding_jax
+
+MODULES = sorted(
+    m.name
+    for m in pkgutil.walk_packages(decoding_jax.__path__, "decoding_jax.")
+    if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL).failed == 0
