@@ -12,7 +12,7 @@ VERSION = re.search(
 README = HERE / "README.md"
 
 EXTRAS = {
-    "seqio": ["seqio>=0.0.20", "tensorflow>=2.16", "tensorflow-text>=2.16"],
+    "seqio": ["seqio>=0.0.20", "tensorflow>=2.16"],
     "experiments": ["matplotlib>=3.8", "rouge-score>=0.1.2", "sacrebleu>=2.4"],
     # Unpinned, torch brings the whole CUDA stack along.
     "parity": ["torch==2.13.0", "transformers>=5.0"],

@@ -39,7 +39,7 @@ class TextLines:
 
     Example:
       >>> [item.inputs for item in TextLines("runs/demo_sentences.txt")][0]
-      'I like summer better than winter.'
+      'How long have you two been together?'
     """
 
     path: str

@@ -116,7 +116,7 @@ def test_a_strategy_of_ones_own_in_json_lines(command, monkeypatch):
 
 
 def test_the_demo_prints_its_sentences(command, capsys):
-    files = ["runs/demo.gin", "strategies/greedy.gin"]
+    files = ["runs/demo.gin", "strategies/greedy.gin"]  # the later file's strategy
     longer = "--gin.infer.run.max_input_length=48"
     none = dict.fromkeys(["INPUT", "OUTPUT_DIR", "MAX_INPUT_LENGTH", "BATCH_SIZE"])
     assert command(longer, files=files, **none) == 0
@@ -132,7 +132,9 @@ def test_the_demo_prints_its_sentences(command, capsys):
 def test_the_demo_as_it_is(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["infer", "--gin_file=runs/demo.gin"]) == 0
-    assert "hiver" in capsys.readouterr().out  # I like summer better than winter.
+    out = capsys.readouterr().out
+    assert "mariage" in out  # I was invited to their wedding.
+    assert "yeux bleus" in out  # Tom has beautiful blue eyes.
 
 
 FAULTS = {
