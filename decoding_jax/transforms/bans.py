@@ -15,7 +15,7 @@ from decoding_jax.transforms import history, settings
 Array = jax.Array
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoRepeatNgram:
     """Bans every token that would complete an n-gram the text already holds.
@@ -62,7 +62,7 @@ class NoRepeatNgram:
         return jnp.where(banned, -jnp.inf, logits)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class BannedSequences:
     """Bans the last token of a sequence wherever the text ends with the rest of it.

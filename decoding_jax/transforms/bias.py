@@ -16,7 +16,7 @@ from decoding_jax.transforms import history, settings
 Array = jax.Array
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitBias:
     """Adds a number to the logits of some tokens: ``l_i + bias_i``.
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
     return array
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllowedTokens:
     """Bans every token but those allowed: ``l_i = -inf`` for ``i`` not in the set.

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Prefix, Transform
+from decoding_jax.transforms import settings
 
 Array = jax.Array
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
     """Transforms applied in the order given; see ``chain``.

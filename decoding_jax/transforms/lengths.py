@@ -20,7 +20,7 @@ def _count(x: np.ndarray) -> np.ndarray:
     return x >= 0
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinLength:
     """Bans end tokens until there are enough new tokens: ``l_eos = -inf`` while ``n < minimum``.
@@ -75,7 +75,7 @@ def _only(logits: Array, where: Array, token: Array) -> Array:
     return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class ForcedFirstToken:
     """Makes the first new token certain: ``l_token = 0`` and all others -inf while ``n = 0``.
@@ -112,7 +112,7 @@ class ForcedFirstToken:
         return _only(logits, prefix.length == 0, token)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class ForcedLastToken:
     """Makes the last new token certain: ``l_token = 0``, all others -inf at ``n = maximum - 1``.

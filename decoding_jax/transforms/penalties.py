@@ -16,7 +16,7 @@ from decoding_jax.transforms import history, settings
 Array = jax.Array
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepetitionPenalty:
     """Divides the positive logits of tokens that have occurred, multiplies the negative ones.
@@ -60,7 +60,7 @@ class RepetitionPenalty:
         return jnp.where(seen & (logits > -jnp.inf), changed, logits)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class PresencePenalty:
     """Lowers the logit of every token that has occurred, however often.
@@ -97,7 +97,7 @@ class PresencePenalty:
         return jnp.where(seen, logits - penalty, logits)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrequencyPenalty:
     """Lowers the logit of a token by as much for each time it has occurred.

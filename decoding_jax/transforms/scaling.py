@@ -20,7 +20,7 @@ Array = jax.Array
 _LEAST = 1e-30
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature:
     """Divides logits by a temperature: ``p_i`` in proportion to ``exp(l_i / t)``.

@@ -22,7 +22,7 @@ def _fraction(x: np.ndarray) -> np.ndarray:
     return (x >= 0) & (x <= 1)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK:
     """Keeps the k most probable tokens, exactly k under ties: the lowest ids.
@@ -56,7 +56,7 @@ class TopK:
         return jnp.where(keep, logits, -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopP:
     """Keeps the nucleus: the smallest set of most probable tokens whose mass is at least p.
@@ -103,7 +103,7 @@ class TopP:
         return jnp.where(keep | (p >= 1)[..., None], logits, -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Typical:
     """Keeps the tokens whose surprise is nearest the entropy: locally typical sampling.

@@ -27,7 +27,7 @@ def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
     return jnp.where(keep, logits, -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinP:
     """Keeps tokens at least a fraction as probable as the most probable one.
@@ -60,7 +60,7 @@ class MinP:
         return jnp.where(vocab.below_max(logits) >= jnp.log(p), logits, -jnp.inf)
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Epsilon:
     """Keeps tokens of at least a probability: epsilon sampling.
@@ -93,7 +93,7 @@ class Epsilon:
         return _at_least(logits, vocab.log_softmax(logits), jnp.log(epsilon))
 
 
-@jax.tree_util.register_dataclass
+@settings.pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Eta:
     """Keeps tokens above a probability that falls with the entropy: eta sampling.

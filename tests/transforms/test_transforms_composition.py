@@ -80,6 +80,22 @@ def test_transforms_survive_tree_operations():
     np.testing.assert_allclose(doubled.transforms[0].value, 1.4, rtol=1e-6)
     assert repr(doubled.transforms[1]) == repr(transform.transforms[1])
     jax.tree.unflatten(structure, [object()] * 3)
+    for anything in (0, -1.0, None, (), object()):
+        jax.tree.unflatten(jax.tree.structure(transforms.top_k(3)), [anything])
+
+
+def test_no_two_transforms_share_a_structure():
+    """Or jit would take the program of one for the other's."""
+    one_leaf = [transforms.Temperature, transforms.TopK, transforms.TopP]
+    one_leaf += [transforms.MinP, transforms.Typical, transforms.Epsilon, transforms.Eta]
+    one_leaf += [transforms.RepetitionPenalty, transforms.PresencePenalty]
+    one_leaf += [transforms.FrequencyPenalty, transforms.ForcedFirstToken]
+    structures = [jax.tree.structure(t(1)) for t in one_leaf]
+    structures += [jax.tree.structure(transforms.chain(t(1))) for t in one_leaf]
+    structures += [jax.tree.structure(transforms.min_length(1, 2))]
+    structures += [jax.tree.structure(transforms.forced_last_token(1, 2))]
+    for i, one in enumerate(structures):
+        assert [one == other for other in structures] == [i == j for j in range(len(structures))]
 
 
 def test_settings_under_vmap():
