@@ -1,18 +1,13 @@
 """Whole decodes of the embedded model, beside ``transformers`` on the same weights.
 
-    python experiments/benchmarks/whole_decode.py --out runs/whole_decode
-
 Both decode the same random inputs to the same number of tokens, no end token stopping them, in one
 process, interleaved; the figures are medians, and the median of the ratios of neighbouring runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +16,9 @@ import matplotlib
 import numpy as np
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import decoding_jax
 from decoding_jax.text import embedded, encode_batch
+from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -33,7 +27,7 @@ MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
 
 
-def ours(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], None]:
+def ours(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], object]:
     """A decode by this library; greedy where ``samples`` is 0."""
     model, _ = decoding_jax.load(MODEL)
     bound, prompt = encode_batch(model, ids.tolist(), ids.shape[1])
@@ -51,7 +45,7 @@ def ours(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], None]:
     return run
 
 
-def theirs(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], None]:
+def theirs(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], object]:
     """The same decode by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
     from transformers import T5ForConditionalGeneration
@@ -71,19 +65,6 @@ def theirs(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], None]
     return run
 
 
-def interleaved(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every run, taken in turns after one warm-up each."""
-    for run in runs.values():
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def plot(rows: list[dict], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
     at = np.arange(len(rows))
@@ -95,15 +76,9 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--new_tokens", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=9)
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+def measure(out: Path, repeats: int = 9, new_tokens: int = 32) -> None:
+    """Times all cases, prints a table, and writes ``whole_decode.json`` and ``.png``."""
+    out.mkdir(parents=True, exist_ok=True)
 
     rng = np.random.default_rng(0)
     cases = [(batch, samples) for batch in (1, 8) for samples in (0, 1, 8)]
@@ -112,19 +87,18 @@ def main() -> None:
         ids = rng.integers(3, 8000, (batch, SOURCE_TOKENS)).astype(np.int32)
         seconds = interleaved(
             {
-                "decoding_jax": ours(ids, samples, args.new_tokens),
-                "transformers": theirs(ids, samples, args.new_tokens),
+                "decoding_jax": ours(ids, samples, new_tokens),
+                "transformers": theirs(ids, samples, new_tokens),
             },
-            args.repeats,
+            repeats,
         )
-        pairs = zip(seconds["transformers"], seconds["decoding_jax"], strict=True)
         rows.append(
             {
                 "strategy": f"sample x{samples}" if samples else "greedy",
                 "batch": batch,
-                "new_tokens": args.new_tokens,
+                "new_tokens": new_tokens,
                 **{name: statistics.median(values) for name, values in seconds.items()},
-                "speedup": statistics.median(a / b for a, b in pairs),
+                "speedup": median_ratio(seconds, "transformers", "decoding_jax"),
             }
         )
     print("strategy    batch   transformers   decoding_jax   speed-up")
@@ -133,9 +107,5 @@ def main() -> None:
             f"{r['strategy']:10}  {r['batch']:5d}   {r['transformers'] * 1e3:9.1f} ms"
             f"   {r['decoding_jax'] * 1e3:9.1f} ms   {r['speedup']:8.2f}"
         )
-    (args.out / "whole_decode.json").write_text(json.dumps(rows, indent=2) + "\n")
-    plot(rows, args.out / "whole_decode.png")
-
-
-if __name__ == "__main__":
-    main()
+    (out / "whole_decode.json").write_text(json.dumps(rows, indent=2) + "\n")
+    plot(rows, out / "whole_decode.png")

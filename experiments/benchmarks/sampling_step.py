@@ -1,0 +1,98 @@
+"""The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``.
+
+One step on random logits ``[rows, V]``, each row a lane: this library's draw (fresh bits and their
+inversion), its arithmetic step (a code carried and inverted), and three yardsticks. All in one
+process, interleaved; the figures are medians, and medians of the ratios of neighbouring runs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+from tqdm import tqdm
+
+from decoding_jax import codes
+from decoding_jax.ops import random
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+VOCABULARIES = (32_128, 256_000)
+ROWS = (8, 64)
+NAMES = ("sample", "arithmetic", "categorical", "softmax", "argmax")
+
+
+def steps(rows: int, vocab_size: int) -> dict[str, Callable[[], object]]:
+    """The contestants, compiled, on the same logits."""
+    logits = 2 * jax.random.normal(jax.random.key(0), (rows, 1, vocab_size))
+    keys = random.lane_keys(random.row_keys(jax.random.key(1), rows), 1)
+    # Eight samples a row share a prefix at first, so codes are carried, not fresh.
+    spread = 8
+    lanes = logits.reshape(rows // spread, spread, vocab_size)
+    code = codes.start("lattice", random.row_keys(jax.random.key(2), rows // spread), spread)
+    functions: dict[str, Callable[[], object]] = {}
+
+    def add(name: str, function: Callable, *args: object) -> None:
+        compiled = jax.jit(function)
+        functions[name] = lambda: jax.block_until_ready(compiled(*args))
+
+    position = jnp.int32(3)
+    add("sample", lambda x, k, t: codes.draw(x, random.bits_at(k, t)), logits, keys, position)
+    add("arithmetic", lambda x, c, t: codes.choose(c, x, t), lanes, code, position)
+    add("categorical", lambda x, k: jax.random.categorical(k, x), logits, jax.random.key(3))
+    add("softmax", lambda x: jax.nn.softmax(x), logits)
+    add("argmax", lambda x: jnp.argmax(x, -1), logits)
+    return functions
+
+
+def plot(table: list[dict], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    at = np.arange(len(table))
+    for i, name in enumerate(NAMES):
+        bars = axes.bar(
+            at + 0.17 * (i - 2), [r[f"{name}/softmax"] for r in table], 0.16, label=name
+        )
+        axes.bar_label(bars, fmt="%.1f", fontsize=7)
+    axes.axhline(2, color="0.6", linewidth=0.8, linestyle="--")
+    axes.set_yscale("log")
+    axes.set_xticks(at, [f"V = {r['vocab_size']:,}\n{r['rows']} rows" for r in table])
+    axes.set_ylabel("time / one softmax")
+    axes.legend(frameon=False, ncols=5, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.15))
+    figure.savefig(path, dpi=150)
+
+
+def measure(out: Path, repeats: int = 25) -> None:
+    """Times all sizes, prints a table, and writes ``sampling_step.json`` and ``.png``."""
+    out.mkdir(parents=True, exist_ok=True)
+
+    table = []
+    for vocab_size, rows in tqdm([(v, r) for v in VOCABULARIES for r in ROWS]):
+        seconds = interleaved(steps(rows, vocab_size), repeats)
+        row: dict = {"vocab_size": vocab_size, "rows": rows}
+        for name in NAMES:
+            row[f"{name}_ms"] = statistics.median(seconds[name]) * 1e3
+            row[f"{name}/softmax"] = median_ratio(seconds, name, "softmax")
+        for name in ("sample", "arithmetic"):
+            row[f"categorical/{name}"] = median_ratio(seconds, "categorical", name)
+        table.append(row)
+    print("                  ms of a step, and over one softmax")
+    print("      V  rows" + "".join(f"{name:>19}" for name in NAMES))
+    for r in table:
+        cells = (f"{r[f'{n}_ms']:11.2f} ({r[f'{n}/softmax']:4.1f}x)" for n in NAMES)
+        print(f"{r['vocab_size']:7d}  {r['rows']:4d}" + "".join(cells))
+    for r in table:
+        print(
+            f"V = {r['vocab_size']:,}, {r['rows']} rows: categorical takes"
+            f" {r['categorical/sample']:.1f} times a sample,"
+            f" {r['categorical/arithmetic']:.1f} times an arithmetic step"
+        )
+    (out / "sampling_step.json").write_text(json.dumps(table, indent=2) + "\n")
+    plot(table, out / "sampling_step.png")

@@ -1,0 +1,31 @@
+"""Timing side by side: runs in turns, in one process, after a warm-up."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every run, taken in turns after one warm-up each.
+
+    Args:
+      runs: functions that return once their work is done.
+      repeats: how often each is run.
+    """
+    for run in runs.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_ratio(seconds: dict[str, list[float]], over: str, under: str) -> float:
+    """The median of the ratios of neighbouring runs."""
+    pairs = zip(seconds[over], seconds[under], strict=True)
+    return statistics.median(a / b for a, b in pairs)
