@@ -1,0 +1,258 @@
+"""Arithmetic codes against exact rationals: counts, marginals, long texts.
+
+A language model is a table ``logits[previous token, token]`` for each row. The reference below
+follows intervals in Python's integers, from the integer law alone.
+"""
+
+import itertools
+from fractions import Fraction
+from math import ceil, floor
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from decoding_jax import codes
+from decoding_jax.ops import random, uint64
+
+V = 6  # two blocks of three
+STEPS = 4
+LINE = 2**64
+
+
+def tables(rows: int, seed: int = 0) -> np.ndarray:
+    """float32 [rows, V + 1, V], the last for the first token: skewed, banned, dyadic, certain."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, V + 1, V)) * rng.choice([0.0, 0.5, 2, 6], (rows, 1, 1))
+    dyadic = np.log([1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 8, 1 / 8])
+    logits[::4] = rng.permuted(np.broadcast_to(dyadic, logits[::4].shape), axis=-1)
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    certain = rng.random((rows, V + 1)) < 0.1
+    logits[certain] = np.where(np.arange(V) == rng.integers(V), 0.0, -np.inf)
+    return logits.astype(np.float32)
+
+
+@jax.jit
+def decode(table, code):
+    """Tokens [rows, N, STEPS] of the codes, and the codes that are left."""
+
+    def step(carry, position):
+        previous, code = carry
+        logits = jnp.take_along_axis(table, previous[..., None], axis=1)
+        token, code = codes.choose(code, logits, position)
+        return (token, code), token
+
+    first = jnp.full(code.offset.shape[:2], V)
+    (_, code), tokens = jax.lax.scan(step, (first, code), jnp.arange(STEPS))
+    return jnp.moveaxis(tokens, 0, -1), code
+
+
+class Interval(NamedTuple):
+    """A prefix of the reference: [start, start + width) of the line while it is carried."""
+
+    prefix: tuple[int, ...]
+    start: int
+    width: int
+    p: Fraction  # as the module states it
+    product: Fraction  # of the integer laws, unrounded
+    carried: int  # tokens chosen by the carried code
+
+
+def laws(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    law = codes.integer_law(jnp.asarray(table))
+    return tuple(np.asarray(m).astype(object) for m in law)
+
+
+def ends(masses: np.ndarray, width: int) -> list[int]:
+    return [0, *(np.cumsum(masses) * width // 2**31)]
+
+
+def children(node: Interval, law, num_samples: int) -> list[Interval]:
+    block, token = (m[node.prefix[-1] if node.prefix else V] for m in law)
+    size = token.shape[1]
+    alone = num_samples * node.width <= LINE
+    result = []
+    block_ends = ends(block, node.width)
+    for v in range(V):
+        k, j = divmod(v, size)
+        share = Fraction(int(block[k]) * int(token[k, j]), 2**62)
+        token_ends = ends(token[k], block_ends[k + 1] - block_ends[k])
+        width = token_ends[j + 1] - token_ends[j]
+        if not share:
+            assert not width
+            continue
+        if alone:
+            new = (node.start, node.width, node.p * share, node.carried)
+        else:
+            start = node.start + block_ends[k] + token_ends[j]
+            new = (start, width, Fraction(width, LINE), node.carried + 1)
+        result.append(Interval((*node.prefix, v), *new[:3], node.product * share, new[3]))
+    return result
+
+
+def tree(table: np.ndarray, num_samples: int) -> list[Interval]:
+    """Every prefix of up to STEPS tokens."""
+    law = laws(table)
+    level = [Interval((), 0, LINE, Fraction(1), Fraction(1), 0)]
+    result = []
+    for _ in range(STEPS):
+        level = [child for node in level for child in children(node, law, num_samples)]
+        result += level
+    return result
+
+
+@pytest.mark.parametrize("num_samples", [1, 3, 8, 50])
+def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples) -> None:
+    rows = 10
+    table = tables(rows, num_samples)
+    code = codes.start("lattice", random.row_keys(jax.random.key(num_samples), rows), num_samples)
+    tokens = np.asarray(decode(jnp.asarray(table), code)[0])
+    for row in range(rows):
+        counts: dict[tuple[int, ...], int] = {}
+        for sample in tokens[row].tolist():
+            for length in range(1, STEPS + 1):
+                prefix = tuple(sample[:length])
+                counts[prefix] = counts.get(prefix, 0) + 1
+        for node in tree(table[row], num_samples):
+            got = counts.pop(node.prefix, 0)
+            expected = num_samples * node.p
+            assert floor(expected) <= got <= ceil(expected)
+            # And so for the unrounded product of the integer laws, at every one of these nodes.
+            product = num_samples * node.product
+            assert abs(node.p - node.product) * LINE <= 2 * node.carried
+            assert node.p == node.product or product.denominator > 1
+            assert floor(product) <= got <= ceil(product)
+        assert not counts  # no prefix of probability zero was drawn
+
+
+@pytest.mark.parametrize("num_samples", [7, 50])
+def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
+    # Every prefix that is carried owns the codes of an interval: both its ends decode to it, and
+    # the intervals of each length follow one another from 0 to 2**64 without a gap. A point is
+    # uniform, so the prefix has probability width / 2**64, exactly. Later tokens draw fresh bits,
+    # whose law is that of `draw`, tested by its own ends.
+    table = tables(1, seed=9)
+    table[0, V] = [0.3, -2, 1, 0.1, -9, 0.5]
+    nodes = [n for n in tree(table[0], num_samples) if n.carried == len(n.prefix) and n.width]
+    assert max(len(n.prefix) for n in nodes) >= 2
+    sample = jax.jit(lambda table, code: decode(table, code)[0][:, 0])
+    points = [p for n in nodes for p in (n.start, n.start + n.width - 1)]
+    offset = jnp.asarray(np.stack([uint64.from_int(p) for p in points]))[:, None]
+    offset = jnp.broadcast_to(offset, (len(points), num_samples, 2))
+    keys = random.lane_keys(random.row_keys(jax.random.key(0), len(points)), num_samples)
+    code = codes.Code(offset, jnp.full_like(offset, 0xFFFFFFFF), keys)
+    tokens = sample(jnp.broadcast_to(table, (len(points), V + 1, V)), code).tolist()
+    for i, node in enumerate(nodes):
+        for got in tokens[2 * i : 2 * i + 2]:
+            assert tuple(got[: len(node.prefix)]) == node.prefix
+    for length in (1, 2):
+        whole = [n for n in nodes if len(n.prefix) == length]
+        if length == 1:
+            assert sum(n.width for n in whole) == LINE
+            assert all(n.p == n.product for n in whole)
+        for node, following in itertools.pairwise(sorted(whole, key=lambda n: n.start)):
+            assert node.start + node.width <= following.start
+    for parent in (n for n in nodes if num_samples * n.width > LINE and len(n.prefix) < STEPS):
+        inside = [n for n in nodes if n.prefix[:-1] == parent.prefix]
+        assert sum(n.width for n in inside) == parent.width
+
+
+def test_samples_follow_the_reference_token_by_token() -> None:
+    # Carried tokens from the code, later ones from the bits of row, lane and position: the whole
+    # decode in Python's integers, for every point set.
+    rows, num_samples = 4, 7
+    table = tables(rows, seed=3)
+    for name in codes.POINTS:
+        code = codes.start(name, random.row_keys(jax.random.key(1), rows), num_samples)
+        tokens = np.asarray(decode(jnp.asarray(table), code)[0])
+        offsets = uint64.to_ints(code.offset)
+        fresh = [uint64.to_ints(random.bits_at(code.keys, t)) for t in range(STEPS)]
+        for row in range(rows):
+            law = laws(table[row])
+            for lane in range(num_samples):
+                node, point = Interval((), 0, LINE, Fraction(1), Fraction(1), 0), offsets[row, lane]
+                for t in range(STEPS):
+                    if num_samples * node.width > LINE:
+                        found = [
+                            child
+                            for child in children(node, law, num_samples)
+                            if child.start <= point < child.start + child.width
+                        ]
+                    else:
+                        # A draw: the same rule over the whole line.
+                        root = Interval(node.prefix, 0, LINE, Fraction(1), Fraction(1), 0)
+                        bits = fresh[t][row, lane]
+                        found = [
+                            Interval(child.prefix, node.start, node.width, *node[3:])
+                            for child in children(root, law, num_samples + 1)
+                            if child.start <= bits < child.start + child.width
+                        ]
+                    (node,) = found
+                    assert tokens[row, lane, t] == node.prefix[-1]
+
+
+def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> None:
+    # 512 samples of 2,000 tokens over a 256-way uniform model. Chi-square at level 1e-3: over all
+    # 1,024,000 tokens, over the 51,200 last ones, and over 32,768 pairs, none of which overlap,
+    # of neighbours in time and of neighbours among the lanes, in 64 bins.
+    num_samples, steps = 512, 2000
+    logits = jnp.zeros((1, num_samples, 256))
+
+    @jax.jit
+    def run(code):
+        def step(code, position):
+            token, code = codes.choose(code, logits, position)
+            return code, token[0]
+
+        return jax.lax.scan(step, code, jnp.arange(steps))[1]
+
+    code = codes.start("lattice", random.row_keys(jax.random.key(2), 1), num_samples)
+    tokens = np.asarray(run(code))
+    assert np.all(np.bincount(tokens[0], minlength=256) == 2)
+    for part in (tokens, tokens[-100:]):
+        assert stats.chisquare(np.bincount(part.ravel(), minlength=256)).pvalue > 1e-3
+    coarse = tokens[-128:] >> 5
+    for pairs in (coarse[::2] * 8 + coarse[1::2], coarse[:, ::2] * 8 + coarse[:, 1::2]):
+        assert stats.chisquare(np.bincount(pairs.ravel(), minlength=64)).pvalue > 1e-3
+    for start in (0, steps - 8):
+        assert len({tuple(sample) for sample in tokens[start : start + 8].T}) == num_samples
+
+
+def test_certain_and_dead_steps_take_no_code() -> None:
+    rows, num_samples = 3, 7
+    code = codes.start("lattice", random.row_keys(jax.random.key(1), rows), num_samples)
+    choose = jax.jit(codes.choose)
+    _, code = choose(code, jnp.zeros((rows, num_samples, V)), 0)
+    forced = jnp.where(jnp.arange(V) == 3, 1.5, -jnp.inf)
+    for logits, expected in [(forced, 3), (jnp.full(V, -jnp.inf), 0), (jnp.full(V, jnp.nan), 0)]:
+        token, after = choose(code, jnp.broadcast_to(logits, (rows, num_samples, V)), 1)
+        assert np.all(np.asarray(token) == expected)
+        np.testing.assert_array_equal(after.offset, code.offset)
+        np.testing.assert_array_equal(after.last, code.last)
+
+
+def test_a_row_has_the_same_tokens_in_any_batch_and_on_any_device() -> None:
+    rows, num_samples = 8, 16
+    table = jnp.asarray(tables(rows, seed=4))
+    keys = random.row_keys(jax.random.key(3), rows)
+    tokens = decode(table, codes.start("lattice", keys, num_samples))[0]
+    alone = decode(table[5:6], codes.start("lattice", keys[5:6], num_samples))[0]
+    np.testing.assert_array_equal(alone[0], tokens[5])
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("rows", "lanes"))
+    sharding = jax.NamedSharding(mesh, jax.P("rows", "lanes"))
+    code = codes.start("lattice", keys, num_samples)
+    spread = jax.tree.map(lambda x: jax.device_put(x, sharding), code)
+    table = jax.device_put(table, jax.NamedSharding(mesh, jax.P("rows")))
+    np.testing.assert_array_equal(decode(table, spread)[0], tokens)
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 1000, 4096])
+def test_alone_is_n_times_width_at_most_the_line(num_samples) -> None:
+    widest = LINE // num_samples
+    last = [w - 1 for w in (widest, widest + 1, 1, LINE) if w <= LINE]
+    pairs = jnp.asarray(np.stack([uint64.from_int(x) for x in last]))[:, None]
+    alone = codes.is_alone(jnp.broadcast_to(pairs, (len(last), num_samples, 2)))[:, 0]
+    assert alone.tolist() == [num_samples * (x + 1) <= LINE for x in last]
