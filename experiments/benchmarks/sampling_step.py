@@ -3,10 +3,13 @@
 One step on random logits ``[rows, V]``, each row a lane: this library's draw (fresh bits and their
 inversion), its arithmetic step (a code carried and inverted), and three yardsticks. All in one
 process, interleaved; the figures are medians, and medians of the ratios of neighbouring runs.
+
+    python -m experiments.benchmarks.sampling_step --out runs/benchmarks
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Callable
@@ -96,3 +99,17 @@ def measure(out: Path, repeats: int = 25) -> None:
         )
     (out / "sampling_step.json").write_text(json.dumps(table, indent=2) + "\n")
     plot(table, out / "sampling_step.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the JSON and the plot")
+    parser.add_argument("--repeats", type=int, default=25, help="runs of each contestant")
+    args = parser.parse_args()
+    measure(args.out, args.repeats)
+
+
+if __name__ == "__main__":
+    main()
