@@ -55,10 +55,11 @@ def generate(
       ValueError: for an unknown strategy, a missing key, an empty text or one that does not fit.
 
     Example:
+      >>> from decoding_jax import load
       >>> model, tokenizer = load("translation-en-fr")
-      >>> [[best]] = generate(model, tokenizer, ["Thank you."])
+      >>> [[best]] = generate(model, tokenizer, ["Where is the station?"])
       >>> best.text
-      'Merci.'
+      'Où est la gare ?'
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
@@ -109,10 +110,11 @@ def stream(
       chunk: tokens between two items.
 
     Example:
+      >>> from decoding_jax import load
       >>> model, tokenizer = load("translation-en-fr")
-      >>> *_, last = stream(model, tokenizer, ["Thank you."])
+      >>> *_, last = stream(model, tokenizer, ["Where is the station?"])
       >>> last[0][0].text
-      'Merci.'
+      'Où est la gare ?'
     """
     build = _strategy(strategy, strategies.STEPS)
     keys = _keys(build, key, len(texts), required=strategy != "greedy")

@@ -128,9 +128,13 @@ def test_completions_read_what_stands():
 @pytest.mark.parametrize("name", ["translation-en-fr", "translation-en-fr-draft"])
 def test_the_embedded_models_translate(name):
     model, tokenizer = decoding_jax.load(name)
-    sentences = ["Thank you.", "I don't know.", "Where is the station?"]
+    sentences = ["Tom is my brother.", "I don't know.", "Where is the station?"]
     rows = decoding_jax.generate(model, tokenizer, sentences, max_new_tokens=24)
     assert all(row[0].finished for row in rows)
-    assert rows[0][0].text in ("Merci.", "Merci !", "Je te remercie.", "Je vous remercie.")
+    assert [row[0].text for row in rows] == [
+        "Tom est mon frère.",
+        "Je ne sais pas.",
+        "Où est la gare ?",
+    ]
     assert np.isfinite([row[0].log_prob for row in rows]).all()
     assert name in embedded()
