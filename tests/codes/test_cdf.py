@@ -154,8 +154,8 @@ def test_narrow_floats_give_the_law_of_the_same_numbers_in_float32(dtype) -> Non
 
 
 def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
-    # One lane alone, under vmap, inside a larger program with products to fuse with, and step by
-    # step outside of jit. 1,000 is 40 blocks of 25, which no vector register divides.
+    # One lane alone, under vmap, and inside a larger program with products to fuse with. 1,000 is
+    # 40 blocks of 25, which no vector register divides.
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(5, 3, 1000)).astype(np.float32) * 3)
     bits = jnp.asarray(rng.integers(0, 2**32, (5, 3, 2), dtype=np.uint32))
@@ -174,8 +174,6 @@ def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
         invert(logits / 0.7, bits, last),
         jax.jit(larger)(logits, bits, last)[0],
     )
-    with jax.disable_jit():
-        jax.tree.map(np.testing.assert_array_equal, whole, codes.invert(logits, bits, last))
 
 
 def test_a_sharded_vocabulary_sends_only_masses_and_one_block() -> None:

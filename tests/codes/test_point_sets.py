@@ -13,7 +13,7 @@ from decoding_jax import codes
 from decoding_jax.ops import random, uint64
 
 KEY = jax.random.key(5)
-COUNTS = [1, 2, 3, 8, 13, 1000]
+COUNTS = [1, 2, 3, 8, 1000]
 
 
 def place(points, num_samples: int, rows: int = 1) -> np.ndarray:
@@ -113,8 +113,9 @@ def test_scrambling_is_nested_with_independent_coins() -> None:
 @pytest.mark.parametrize("name", list(codes.POINTS))
 def test_rows_depend_on_their_keys_alone(name) -> None:
     keys = random.row_keys(KEY, 4)
-    whole = codes.points(name, keys, 6)
-    np.testing.assert_array_equal(codes.points(name, keys[2:3], 6)[0], whole[2])
+    run = jax.jit(lambda keys: codes.points(name, keys, 6))
+    whole = run(keys)
+    np.testing.assert_array_equal(run(keys[2:3])[0], whole[2])
     assert len(set(uint64.to_ints(whole).ravel())) == 24
 
 
