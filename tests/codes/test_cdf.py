@@ -161,8 +161,9 @@ def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
     bits = jnp.asarray(rng.integers(0, 2**32, (5, 3, 2), dtype=np.uint32))
     last = jnp.full_like(bits, 0xFFFFFFFF)
 
-    def larger(raw, bits, last):
-        return codes.invert(raw / 0.7, bits, last), (raw * 2.0).sum()
+    # The divisor is an argument: by a constant, some compilers multiply with its reciprocal.
+    def larger(raw, temperature, bits, last):
+        return codes.invert(raw / temperature, bits, last), (raw * 2.0).sum()
 
     whole = invert(logits, bits, last)
     alone = invert(logits[4, 1], bits[4, 1], last[4, 1])
@@ -171,8 +172,8 @@ def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
     jax.tree.map(np.testing.assert_array_equal, whole, mapped)
     jax.tree.map(
         np.testing.assert_array_equal,
-        invert(logits / 0.7, bits, last),
-        jax.jit(larger)(logits, bits, last)[0],
+        invert(logits / jnp.float32(0.7), bits, last),
+        jax.jit(larger)(logits, jnp.float32(0.7), bits, last)[0],
     )
 
 
