@@ -39,7 +39,7 @@ setup(
         "absl-py>=2.1",
         "flax>=0.12",
         "gin-config>=0.5",
-        "jax>=0.8",
+        "jax>=0.9",
         "numpy>=2.0.2",
         "optax>=0.2.4",
         "safetensors>=0.5",
