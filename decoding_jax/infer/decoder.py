@@ -13,9 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.models import T5
 from decoding_jax.ops.jit import jit
-from decoding_jax.text import Completion, Tokenizer, completions, encode_batch
+from decoding_jax.text import Completion, Tokenizer, completions, context_of, encode_batch
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -103,7 +102,7 @@ class Decoder:
 
     def finish(self, output: DecodeOutput, ids: Sequence[list[int]]) -> list[list[Completion]]:
         """Waits for a batch; the completions of its real rows."""
-        context = None if isinstance(self._model, T5) else ids
+        context = context_of(self._model, ids)
         return completions(self._tokenizer, jax.device_get(output), len(ids), context)
 
     def _batch(

@@ -39,7 +39,7 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
       logits: float32 ``[B, W, ..., V]``.
       length: int32 ``[B, W, ...]``, new tokens before the one to be chosen.
     """
-    if jnp.shape(stop.eos_ids)[-1] == 0 or _is_zero(stop.min_new_tokens):
+    if jnp.shape(stop.eos_ids)[-1] == 0:
         return logits
     ends = _rows(stop.eos_ids, 2)
     vocab = jnp.arange(logits.shape[-1])
@@ -48,11 +48,6 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
     is_end = is_end.reshape(is_end.shape[0], *extra, is_end.shape[-1])
     early = length < minimum(stop).reshape(-1, *extra)
     return jnp.where(is_end & early[..., None], -jnp.inf, logits)
-
-
-def _is_zero(value: object) -> bool:
-    """Whether a setting is known, while tracing, to be zero."""
-    return isinstance(value, int) and value == 0
 
 
 def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:

@@ -1,6 +1,12 @@
 """Strings in, strings out: tokenizers, loading, generation and streaming."""
 
-from decoding_jax.text.batch import Completion, completions, default_stop, encode_batch
+from decoding_jax.text.batch import (
+    Completion,
+    completions,
+    context_of,
+    default_stop,
+    encode_batch,
+)
 from decoding_jax.text.generate import generate, stream
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.tokenizers import (
@@ -20,6 +26,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "completions",
+    "context_of",
     "default_stop",
     "embedded",
     "encode_batch",

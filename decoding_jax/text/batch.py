@@ -63,6 +63,13 @@ def encode_batch(
     return model, prompt
 
 
+def context_of(
+    model: Model | LanguageModel, ids: Sequence[Sequence[int]]
+) -> Sequence[Sequence[int]] | None:
+    """The ``context`` of ``completions``: a T5 answers its inputs, others continue them."""
+    return None if isinstance(model, T5) else ids
+
+
 def completions(
     tokenizer: Tokenizer,
     output: DecodeOutput,

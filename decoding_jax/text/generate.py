@@ -12,9 +12,14 @@ from tqdm import tqdm
 
 from decoding_jax import compiled, loop, strategies
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
-from decoding_jax.models import T5
 from decoding_jax.ops.random import row_keys
-from decoding_jax.text.batch import Completion, completions, default_stop, encode_batch
+from decoding_jax.text.batch import (
+    Completion,
+    completions,
+    context_of,
+    default_stop,
+    encode_batch,
+)
 from decoding_jax.text.loading import Model
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -78,7 +83,7 @@ def generate(
         bound, prompt = _bind(model, [ids[i] for i in rows], max_new_tokens)
         args = () if keys is None else (keys[jnp.asarray(rows)],)
         output = run(bound, prompt, *args, max_new_tokens=max_new_tokens, stop=stop, **settings)
-        context = _context(model, [ids[i] for i in members])
+        context = context_of(model, [ids[i] for i in members])
         texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
         for i, row in zip(members, texts_out, strict=True):
             results[i] = row
@@ -121,7 +126,7 @@ def stream(
     ids = _encode(tokenizer, texts)
     bound, prompt = _bind(model, ids, max_new_tokens)
     stop = default_stop(tokenizer) if stop is None else stop
-    context = _context(model, ids)
+    context = context_of(model, ids)
     for output in loop.stream(
         build,
         bound,
@@ -174,7 +179,3 @@ def _bind(model: Any, ids: list[list[int]], max_new_tokens: int) -> tuple[Langua
     if most is not None:
         width = max(longest, min(width, most - max_new_tokens + 1))
     return encode_batch(model, ids, width)
-
-
-def _context(model: Any, ids: list[list[int]]) -> list[list[int]] | None:
-    return None if isinstance(model, T5) else ids
