@@ -48,3 +48,14 @@ def lowest_argmax(logits: Array) -> Array:
     index = jnp.arange(size, dtype=jnp.int32).reshape((1,) * (logits.ndim - 1) + (size,))
     best = logits.max(-1, keepdims=True)
     return jnp.minimum(jnp.where(logits == best, index, size).min(-1), size - 1)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Log-probabilities, in nats, of ``logits [..., V]``; all -inf where every token is banned.
+
+    Example:
+      >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)
+      Array([-0.6931, -0.6931,    -inf], dtype=float32)
+    """
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    return jnp.where(logits == -jnp.inf, -jnp.inf, logits - total)

@@ -1,0 +1,76 @@
+"""Length penalties: what a hypothesis's score is divided by before hypotheses are ranked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Array
+from decoding_jax.transforms.settings import pytree
+
+LengthPenalty = Callable[[Array], Array]
+"""int32 lengths of 1 and above, any shape, to positive float32 divisors, monotone in the length."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class PowerPenalty:
+    """length^exponent, as in ``transformers``: 0 sums log-probabilities, 1 averages them.
+
+    Attributes:
+      exponent: a number, or float32 ``[B]``, one a row. Above 0 favours long sequences.
+
+    Example:
+      >>> PowerPenalty(0.5)(jnp.array([4])).tolist()
+      [2.0]
+    """
+
+    exponent: Any = 0.0
+
+    def __call__(self, length: Array) -> Array:
+        return length.astype(jnp.float32) ** _per_row(self.exponent, length)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class GNMTPenalty:
+    """((5 + length) / 6)^alpha: Wu et al. 2016, equation 14, and T5X's ``brevity_penalty``.
+
+    Attributes:
+      alpha: a number, or float32 ``[B]``, one a row.
+
+    Example:
+      >>> GNMTPenalty(1.0)(jnp.array([1, 7])).tolist()
+      [1.0, 2.0]
+    """
+
+    alpha: Any = 0.6
+
+    def __call__(self, length: Array) -> Array:
+        return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)
+
+
+def as_rule(penalty: Any) -> LengthPenalty:
+    """The rule that an argument ``length_penalty`` means: a number is a ``PowerPenalty``.
+
+    Raises:
+      ValueError: for what is neither a number, nor one a row, nor a rule.
+    """
+    if callable(penalty):
+        return penalty
+    if isinstance(penalty, (int, float, np.ndarray, np.generic, jax.Array)):
+        return PowerPenalty(penalty)
+    raise ValueError(
+        f"length_penalty: got {penalty!r}; takes a number, one a row [B], or a rule such as "
+        "GNMTPenalty(0.6)"
+    )
+
+
+def _per_row(setting: Any, length: Array) -> Array:
+    value = jnp.asarray(setting, jnp.float32)
+    return value.reshape((*value.shape, *(1,) * (length.ndim - value.ndim)))
