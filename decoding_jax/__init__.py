@@ -17,20 +17,24 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.compiled import arithmetic_sample, greedy, sample
+from decoding_jax.compiled import arithmetic_sample, beam_search, greedy, sample
+from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DecodeOutput",
+    "GNMTPenalty",
     "LanguageModel",
     "ModelOutput",
+    "PowerPenalty",
     "Prefix",
     "Prompt",
     "Stop",
     "Transform",
     "arithmetic_sample",
+    "beam_search",
     "codes",
     "generate",
     "greedy",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from decoding_jax.base import Array
 from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
@@ -19,12 +21,32 @@ class Part(NamedTuple):
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``.
       bias: None, or float32 ``[B, W, H, G, T, K]``-broadcastable, added to the logits.
+      used: None, or int32: no query sees a key from this one on, so they need not be read.
     """
 
     key: Array
     value: Array
     mask: Array
     bias: Array | None = None
+    used: Array | None = None
+
+
+class _Sums(NamedTuple):
+    """A softmax under way: the weights' sum and the weighted values, both over exp(peak).
+
+    Attributes:
+      peak: float32 ``[B, W, H, G, T, 1]``, the largest score so far; finite.
+      total: float32, as ``peak``.
+      out: float32 ``[B, W, H, G, T, d]``.
+    """
+
+    peak: Array
+    total: Array
+    out: Array
+
+
+CHUNK_SIZE = 2**18
+"""Numbers that the keys of a chunk hold, about: a few per cent of its time go to the loop."""
 
 
 def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
@@ -38,34 +60,97 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.
     """
-    scores = []
-    for part in parts:
-        # The lanes' axis is absent from a shared part, which is therefore never tiled.
-        keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
-        # Keys come first: the longer operand is read in its own order.
-        score = jnp.einsum(
-            f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
-        )
-        score = jnp.moveaxis(score, 3, -1)
-        score = score if scale == 1.0 else score * scale
-        score = score if part.bias is None else score + part.bias
-        scores.append(jnp.where(part.mask[:, :, None, None], score, -jnp.inf))
+    chunks = [_chunk_of(part) for part in parts]
+    whole = [p for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
+    sums = _attend_whole(query, whole, scale) if whole else None
+    for part, chunk in zip(parts, chunks, strict=True):
+        if chunk is not None:
+            sums = _attend_chunks(query, part, scale, chunk, sums)
+    assert sums is not None
+    total = jnp.maximum(sums.total, jnp.finfo(jnp.float32).tiny)
+    return (sums.out / total).astype(query.dtype)
+
+
+def _chunk_of(part: Part) -> int | None:
+    """How many keys of a part are read at a time; None for all at once."""
+    if part.used is None:
+        return None
+    size = part.key.shape[-2]
+    a_slot = part.key.size // size
+    chunk = max(128, 1 << (CHUNK_SIZE // a_slot).bit_length())
+    return chunk if 2 * chunk <= size else None
+
+
+def _scores(query: Array, part: Part, scale: float) -> Array:
+    """float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen."""
+    # The lanes' axis is absent from a shared part, which is therefore never tiled.
+    keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
+    # Keys come first: the longer operand is read in its own order.
+    score = jnp.einsum(
+        f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
+    )
+    score = jnp.moveaxis(score, 3, -1)
+    score = score if scale == 1.0 else score * scale
+    score = score if part.bias is None else score + part.bias
+    return jnp.where(part.mask[:, :, None, None], score, -jnp.inf)
+
+
+def _weighted(part: Part, weight: Array) -> Array:
+    """float32 ``[B, W, H, G, T, d]``: the part's values, weighted and summed."""
+    values = "bhkd" if part.value.ndim == 4 else "bwhkd"
+    # In the cache's own dtype: XLA's CPU backend has no batched bfloat16 product of this layout
+    # with a float32 result.
+    out = jnp.einsum(f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value)
+    return out.astype(jnp.float32)
+
+
+def _attend_whole(query: Array, parts: Sequence[Part], scale: float) -> _Sums:
+    scores = [_scores(query, part, scale) for part in parts]
     # A query of a padded prompt row may see nothing: its maximum is clipped, so that it averages
     # nothing to zero rather than to NaN.
     peak = jnp.stack([s.max(-1) for s in scores]).max(0)
     peak = jnp.maximum(peak, jnp.finfo(jnp.float32).min)[..., None]
     weights = [jnp.exp(s - peak) for s in scores]
-    total = sum(w.sum(-1, keepdims=True) for w in weights)
-    total = jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
+    total = sum((w.sum(-1, keepdims=True) for w in weights), jnp.zeros_like(peak))
     out = jnp.zeros(query.shape, jnp.float32)
     for part, weight in zip(parts, weights, strict=True):
-        values = "bhkd" if part.value.ndim == 4 else "bwhkd"
-        # In the cache's own dtype: XLA's CPU backend has no batched bfloat16 product of this
-        # layout with a float32 result.
-        out += jnp.einsum(
-            f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value
-        ).astype(jnp.float32)
-    return (out / total).astype(query.dtype)
+        out += _weighted(part, weight)
+    return _Sums(peak, total, out)
+
+
+def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Sums | None) -> _Sums:
+    """Adds the used keys of a part, a chunk at a time, so that unused ones cost nothing.
+
+    The running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
+    softmax".
+    """
+    size = part.key.shape[-2]
+    assert part.used is not None
+    if sums is None:
+        lowest = jnp.full((*query.shape[:-1], 1), jnp.finfo(jnp.float32).min)
+        sums = _Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
+
+    def add(index: Array, sums: _Sums) -> _Sums:
+        first = jnp.minimum(index * chunk, size - chunk)  # the last one overlaps the one before
+        cut = functools.partial(lax.dynamic_slice_in_dim, start_index=first, slice_size=chunk)
+        fresh = first + jnp.arange(chunk) >= index * chunk
+        piece = Part(
+            cut(part.key, axis=-2),
+            cut(part.value, axis=-2),
+            cut(part.mask, axis=-1) & fresh[None, None, None],
+            None if part.bias is None else cut(part.bias, axis=-1),
+        )
+        score = _scores(query, piece, scale)
+        peak = jnp.maximum(sums.peak, score.max(-1, keepdims=True))
+        weight, kept = jnp.exp(score - peak), jnp.exp(sums.peak - peak)
+        return _Sums(
+            peak,
+            sums.total * kept + weight.sum(-1, keepdims=True),
+            sums.out * kept + _weighted(piece, weight),
+        )
+
+    used = jnp.minimum(part.used, size)
+    return lax.fori_loop(0, (used + chunk - 1) // chunk, add, sums)
 
 
 class View(NamedTuple):
@@ -80,6 +165,7 @@ class View(NamedTuple):
       self_mask: None in a chain, where a token finds itself among the slots. In a tree, where it
         may be written beyond the slots that ``visible`` names, bool ``[1, 1, T, T]``: the
         diagonal of the block.
+      used: int32: no token sees a slot from this one on.
     """
 
     position: Array
@@ -88,6 +174,7 @@ class View(NamedTuple):
     prompt_distance: Array
     slot_distance: Array
     self_mask: Array | None
+    used: Array
 
 
 def view_of(
@@ -124,6 +211,7 @@ def view_of(
         # several lengths share it, and with a scalar cursor it is one small matrix.
         slot_distance = index[..., None] - slots
         self_mask = None
+        used = jnp.max(start) + width
     else:
         seen = visible.shape[-1]
         if seen > num_slots:
@@ -131,6 +219,8 @@ def view_of(
         slot_mask = visible & (jnp.arange(seen)[None, None, None] != index[..., None])
         slot_distance = position[..., None] - cache.position[:, :, None, :seen]
         self_mask = jnp.eye(width, dtype=bool)[None, None]
+        named = slot_mask.any((0, 1, 2))
+        used = jnp.max(jnp.where(named, jnp.arange(1, seen + 1), 0))
     prompt = jnp.arange(cache.prompt[0].key.shape[-2])
     view = View(
         position=position,
@@ -139,6 +229,7 @@ def view_of(
         prompt_distance=position[..., None] - prompt[None, None, None],
         slot_distance=slot_distance,
         self_mask=self_mask,
+        used=used,
     )
     return view, cache
 
@@ -185,6 +276,7 @@ def slot_pasts(cache: Cache, view: View, start: Array | int, bias: Biases) -> li
                     stored.value[..., :seen, :],
                     view.slot_mask,
                     bias.slots,
+                    view.used,
                 ),
             ]
             if view.self_mask is not None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from decoding_jax.loop import Steps
 from decoding_jax.strategies.arithmetic import arithmetic_sample
 from decoding_jax.strategies.arithmetic import steps as arithmetic_steps
+from decoding_jax.strategies.beam_search import beam_search
+from decoding_jax.strategies.beam_search import steps as beam_search_steps
 from decoding_jax.strategies.greedy import greedy
 from decoding_jax.strategies.greedy import steps as greedy_steps
 from decoding_jax.strategies.sampling import sample
@@ -16,8 +18,9 @@ from decoding_jax.strategies.sampling import steps as sampling_steps
 
 STEPS: dict[str, Callable[..., Steps]] = {
     "arithmetic_sample": arithmetic_steps,
+    "beam_search": beam_search_steps,
     "greedy": greedy_steps,
     "sample": sampling_steps,
 }
 
-__all__ = ["STEPS", "arithmetic_sample", "greedy", "sample"]
+__all__ = ["STEPS", "arithmetic_sample", "beam_search", "greedy", "sample"]

@@ -1,0 +1,132 @@
+"""Beam search on a tree, beside the same driver with ``select``, and beside ``transformers``.
+
+All decode the same random inputs with the same weights to the same number of tokens, no end token
+stopping them, in one process, interleaved; the figures are medians, and medians of the ratios of
+neighbouring runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib
+import numpy as np
+from tqdm import tqdm
+
+import decoding_jax
+from decoding_jax.text import embedded, encode_batch
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+MODEL = "translation-en-fr"
+SOURCE_TOKENS = 16
+BATCHES, WIDTHS, LENGTHS = (1, 8), (4, 16), (128, 512)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class WithoutTrees:
+    """A model whose hypotheses have lanes of their own, gathered by ``select`` at every step."""
+
+    model: Any
+    tree = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def select(self, cache: Any, lanes: Any) -> Any:
+        return self.model.select(cache, lanes)
+
+
+def ours(ids: np.ndarray, width: int, new_tokens: int, *, tree: bool) -> Callable[[], object]:
+    model, _ = decoding_jax.load(MODEL)
+    bound, prompt = encode_batch(model, ids.tolist(), ids.shape[1])
+    bound = bound if tree else WithoutTrees(bound)
+
+    def run() -> None:
+        output = decoding_jax.beam_search(
+            bound, prompt, beam_size=width, num_return=1, max_new_tokens=new_tokens
+        )
+        jax.block_until_ready(output)
+
+    return run
+
+
+def theirs(ids: np.ndarray, width: int, new_tokens: int) -> Callable[[], object]:
+    """The same search by ``transformers``, in float32 on as many threads as there are cores."""
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], dtype=torch.float32)
+    model.eval()
+    inputs = torch.from_numpy(ids.astype(np.int64))
+    mask = torch.ones_like(inputs)
+    settings = {"max_new_tokens": new_tokens, "num_beams": width, "use_cache": True}
+    settings |= {"do_sample": False, "length_penalty": 0.0, "eos_token_id": None}
+
+    def run() -> None:
+        with torch.inference_mode():
+            model.generate(inputs, attention_mask=mask, **settings)
+
+    return run
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    at = np.arange(len(rows))
+    names = ("transformers", "select", "tree")
+    for i, name in enumerate(names):
+        heights = [r[name] * 1e3 / r["new_tokens"] for r in rows]
+        axes.bar(at + 0.27 * (i - 1), heights, 0.25, label=name)
+    axes.set_yscale("log")
+    axes.set_xticks(at, [f"B {r['batch']}\nK {r['width']}\nL {r['new_tokens']}" for r in rows])
+    axes.set_ylabel("ms a step")
+    axes.legend(frameon=False, ncols=3)
+    figure.savefig(path, dpi=150)
+
+
+def measure(
+    out: Path,
+    repeats: int = 3,
+    points: list[tuple[int, int, int]] | None = None,
+) -> None:
+    """Times all points, prints a table, and writes ``beam_search.json`` and ``.png``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    if points is None:
+        points = [(b, k, n) for n in LENGTHS for k in WIDTHS for b in BATCHES]
+    rows = []
+    print("batch  width  length   transformers        select          tree   over tree")
+    for batch, width, new_tokens in tqdm(points):
+        ids = rng.integers(3, 8000, (batch, SOURCE_TOKENS)).astype(np.int32)
+        seconds = interleaved(
+            {
+                "tree": ours(ids, width, new_tokens, tree=True),
+                "select": ours(ids, width, new_tokens, tree=False),
+                "transformers": theirs(ids, width, new_tokens),
+            },
+            repeats,
+        )
+        row: dict[str, Any] = {"batch": batch, "width": width, "new_tokens": new_tokens}
+        row |= {name: statistics.median(values) for name, values in seconds.items()}
+        for name in ("transformers", "select"):
+            row[f"{name}/tree"] = median_ratio(seconds, name, "tree")
+        rows.append(row)
+        step = {n: row[n] * 1e3 / new_tokens for n in ("transformers", "select", "tree")}
+        tqdm.write(
+            f"{batch:5d}  {width:5d}  {new_tokens:6d}   "
+            + "   ".join(f"{ms:8.2f} ms" for ms in step.values())
+            + f"   {row['transformers/tree']:.2f} {row['select/tree']:.2f}"
+        )
+    (out / "beam_search.json").write_text(json.dumps(rows, indent=2) + "\n")
+    plot(rows, out / "beam_search.png")
