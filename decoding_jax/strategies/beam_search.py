@@ -6,7 +6,8 @@ from typing import Any
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import Steps, run
-from decoding_jax.loop.beams import EarlyStopping, Rules, beam_steps
+from decoding_jax.loop.beams import beam_steps, check_beams, one_beam
+from decoding_jax.loop.hypotheses import EarlyStopping, Rules
 from decoding_jax.loop.length_penalty import LengthPenalty, as_rule
 from decoding_jax.ops.top_k import top_k
 
@@ -26,13 +27,16 @@ def steps(
     def best(rule: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
         return top_k(totals, count)
 
-    rules = Rules(Stop() if stop is None else stop, as_rule(length_penalty), early_stopping, best)
+    num_return = check_beams(beam_size, num_return, early_stopping)
+    stop = Stop() if stop is None else stop
+    rules = Rules(stop, as_rule(length_penalty), early_stopping, best)
     return beam_steps(
-        rules,
+        one_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
         transform=transform,
+        stop=stop,
     )
 
 

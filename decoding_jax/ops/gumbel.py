@@ -1,0 +1,100 @@
+"""Draws without replacement: the k largest of log-probabilities with Gumbel noise, from above.
+
+Adding independent Gumbel noise to log-weights and taking the k largest draws k items without
+replacement, in order (Yellott 1977; Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+The largest of a set is itself Gumbel, at the log of the set's weight, and the others given the
+largest are Gumbels cut off at it; so noise is drawn for blocks of items first, and for the items of
+no more than k blocks: some sqrt(V) random numbers where there would be V.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+from decoding_jax.ops.top_k import BLOCK, top_k
+
+
+def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
+    """Standard Gumbel noise, float32, from 32 bits each.
+
+    Its upper tail, where the largest come from, is as fine as the bits are.
+    """
+    bits = jax.random.bits(key, shape)
+    half = jnp.uint32(1 << 31)
+    # -log(1 - v) for a uniform v, by whichever of v and 1 - v is small and so exact.
+    low = jnp.where(bits < half, bits, ~bits).astype(jnp.float32)
+    low = (low + 0.5) * 2.0**-32
+    return -jnp.log(jnp.where(bits < half, -jnp.log1p(-low), -jnp.log(low)))
+
+
+def cut_off(values: Array, maximum: Array) -> Array:
+    """Gumbels given that their largest is ``maximum``: Kool et al. 2019, appendix B.3.
+
+    Args:
+      values: float32 ``[..., n]``, independent Gumbels at some locations; -inf stays.
+      maximum: float32 ``[...]``.
+
+    Example:
+      >>> cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0)).round(2)
+      Array([ 0.9,  2. , -inf], dtype=float32)
+    """
+    largest = values.max(-1, keepdims=True)
+    maximum = maximum[..., None]
+    exists = (values > -jnp.inf) & (maximum > -jnp.inf)
+    safe = jnp.where(exists, values, 0.0)
+    top = jnp.where(exists, jnp.broadcast_to(maximum, values.shape), 0.0)
+    below = jnp.where(exists, safe - largest, -1.0)
+    v = top - safe + jnp.log1p(-jnp.exp(below))
+    cut = top - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))
+    return jnp.where(exists, cut, -jnp.inf)
+
+
+def top_k_gumbel(
+    keys: Array, log_weights: Array, k: int, maximum: Array | None = None
+) -> tuple[Array, Array]:
+    """The k largest of ``log_weights`` with Gumbel noise, in order.
+
+    Args:
+      keys: typed keys ``[B]``.
+      log_weights: float32 ``[B, G, n]``; -inf is never drawn.
+      k: static, at most ``G * n``.
+      maximum: float32 ``[B, G]``, what the largest of each group is known to be, or None. A group
+        whose maximum is -inf has no items.
+
+    Returns:
+      The perturbed log-weights ``[B, k]``, -inf where there are no more, and int32 indices
+      ``[B, k]`` into the ``G * n`` items.
+
+    Example:
+      >>> keys = jax.random.split(jax.random.key(0), 1)
+      >>> weights = jnp.log(jnp.array([[[0.5, 0.0, 0.5]]]))
+      >>> value, index = top_k_gumbel(keys, weights, 3)
+      >>> sorted(index[0, :2].tolist()), value[0, 2].item()
+      ([0, 2], -inf)
+    """
+    rows, groups, size = log_weights.shape
+    pairs = jax.vmap(jax.random.split)(keys)
+    blocks = -(-size // BLOCK)
+    short = blocks * BLOCK - size
+    if short:
+        room = ((0, 0), (0, 0), (0, short))
+        log_weights = jnp.pad(log_weights, room, constant_values=-jnp.inf)
+    items = log_weights.reshape(rows, groups, blocks, BLOCK)
+    noise = jax.vmap(lambda key: gumbel(key, (groups, blocks)))(pairs[:, 0])
+    best = jax.nn.logsumexp(items, axis=-1) + noise
+    if maximum is not None:
+        best = cut_off(best, maximum)
+
+    count = min(k, groups * blocks)
+    best, block = top_k(best.reshape(rows, groups * blocks), count)
+    held = jnp.take_along_axis(
+        items.reshape(rows, groups * blocks, BLOCK), block[..., None], axis=1
+    )
+    noise = jax.vmap(lambda key: gumbel(key, (count, BLOCK)))(pairs[:, 1])
+    perturbed = cut_off(held + noise, best).reshape(rows, count * BLOCK)
+    value, at = top_k(perturbed, k)
+    block = jnp.take_along_axis(block, at // BLOCK, axis=1)
+    within = (block % blocks) * BLOCK + at % BLOCK
+    return value, block // blocks * size + jnp.minimum(within, size - 1)
