@@ -7,7 +7,7 @@ Strategies are compiled with the model as an argument::
 A model is anything with the two verbs of ``LanguageModel``.
 """
 
-from decoding_jax import codes, strategies, transforms
+from decoding_jax import codes, estimators, strategies, transforms
 from decoding_jax.base import (
     DecodeOutput,
     LanguageModel,
@@ -17,7 +17,15 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.compiled import arithmetic_sample, beam_search, greedy, sample
+from decoding_jax.compiled import (
+    arithmetic_sample,
+    beam_sample,
+    beam_search,
+    diverse_beam_search,
+    greedy,
+    sample,
+    stochastic_beam_search,
+)
 from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
 from decoding_jax.text import generate, load, stream
 
@@ -34,12 +42,16 @@ __all__ = [
     "Stop",
     "Transform",
     "arithmetic_sample",
+    "beam_sample",
     "beam_search",
     "codes",
+    "diverse_beam_search",
+    "estimators",
     "generate",
     "greedy",
     "load",
     "sample",
+    "stochastic_beam_search",
     "strategies",
     "stream",
     "transforms",

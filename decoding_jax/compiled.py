@@ -8,16 +8,22 @@ from typing import Any
 from decoding_jax import strategies
 from decoding_jax.ops.jit import jit
 
+_BEAMS = ("beam_size", "num_return", "max_new_tokens", "early_stopping")
+
 greedy = jit(strategies.greedy, ("max_new_tokens",))
 sample = jit(strategies.sample, ("num_samples", "max_new_tokens"))
 arithmetic_sample = jit(strategies.arithmetic_sample, ("num_samples", "points", "max_new_tokens"))
-beam_search = jit(
-    strategies.beam_search, ("beam_size", "num_return", "max_new_tokens", "early_stopping")
-)
+beam_search = jit(strategies.beam_search, _BEAMS)
+beam_sample = jit(strategies.beam_sample, _BEAMS)
+diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
+stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
 
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "arithmetic_sample": arithmetic_sample,
+    "beam_sample": beam_sample,
     "beam_search": beam_search,
+    "diverse_beam_search": diverse_beam_search,
     "greedy": greedy,
     "sample": sample,
+    "stochastic_beam_search": stochastic_beam_search,
 }

@@ -13,6 +13,7 @@ LAYERS = [
     "codes",
     "loop",
     "strategies",
+    "estimators",
     "compiled",
     "models",
     "text",

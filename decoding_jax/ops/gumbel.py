@@ -37,8 +37,8 @@ def cut_off(values: Array, maximum: Array) -> Array:
       maximum: float32 ``[...]``.
 
     Example:
-      >>> cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0)).round(2)
-      Array([ 0.9,  2. , -inf], dtype=float32)
+      >>> cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0)).round(1)
+      Array([0.79999995, 2.        ,       -inf], dtype=float32)
     """
     largest = values.max(-1, keepdims=True)
     maximum = maximum[..., None]

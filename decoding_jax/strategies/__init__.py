@@ -9,18 +9,36 @@ from collections.abc import Callable
 from decoding_jax.loop import Steps
 from decoding_jax.strategies.arithmetic import arithmetic_sample
 from decoding_jax.strategies.arithmetic import steps as arithmetic_steps
+from decoding_jax.strategies.beam_sample import beam_sample
+from decoding_jax.strategies.beam_sample import steps as beam_sample_steps
 from decoding_jax.strategies.beam_search import beam_search
 from decoding_jax.strategies.beam_search import steps as beam_search_steps
+from decoding_jax.strategies.diverse_beam_search import diverse_beam_search
+from decoding_jax.strategies.diverse_beam_search import steps as diverse_beam_search_steps
 from decoding_jax.strategies.greedy import greedy
 from decoding_jax.strategies.greedy import steps as greedy_steps
 from decoding_jax.strategies.sampling import sample
 from decoding_jax.strategies.sampling import steps as sampling_steps
+from decoding_jax.strategies.stochastic_beam_search import steps as stochastic_beam_search_steps
+from decoding_jax.strategies.stochastic_beam_search import stochastic_beam_search
 
 STEPS: dict[str, Callable[..., Steps]] = {
     "arithmetic_sample": arithmetic_steps,
+    "beam_sample": beam_sample_steps,
     "beam_search": beam_search_steps,
+    "diverse_beam_search": diverse_beam_search_steps,
     "greedy": greedy_steps,
     "sample": sampling_steps,
+    "stochastic_beam_search": stochastic_beam_search_steps,
 }
 
-__all__ = ["STEPS", "arithmetic_sample", "beam_search", "greedy", "sample"]
+__all__ = [
+    "STEPS",
+    "arithmetic_sample",
+    "beam_sample",
+    "beam_search",
+    "diverse_beam_search",
+    "greedy",
+    "sample",
+    "stochastic_beam_search",
+]

@@ -76,7 +76,7 @@ def completions(
     count: int,
     context: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Completion]]:
-    """The texts of the first ``count`` rows, in the output's order.
+    """The texts of the first ``count`` rows, in the output's order, where there is a sequence.
 
     Args:
       tokenizer: which decodes.
@@ -86,6 +86,7 @@ def completions(
         between a prompt and its continuation unless it sees both.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
+    exists = (length > 0) | (log_prob > -np.inf)  # a search may find fewer than were asked for
     rows = []
     for b in range(count):
         before = [] if context is None else list(context[b])
@@ -99,6 +100,7 @@ def completions(
                     finished=bool(finished[b, n]),
                 )
                 for n in range(tokens.shape[1])
+                if exists[b, n]
             ]
         )
     return rows

@@ -44,14 +44,14 @@ def generate(
       model: from ``load``; a T5 translates, summarises, ... its inputs, others continue them.
       tokenizer: from ``load``.
       texts: the inputs, none of them empty.
-      strategy: ``"greedy"``, ``"sample"``, ``"arithmetic_sample"``, or a function with their
-        arguments.
+      strategy: a strategy's name, such as ``"beam_search"``, or a function with the arguments of
+        one.
       key: a typed key, for strategies that draw. Each text has a key of its own, folded with its
         index, so neither the batch size nor the texts beside it change what it gives.
       batch_size: texts decoded together.
       max_new_tokens: the most new tokens of a text.
       stop: when a text ends; by default at the tokenizer's end tokens.
-      **settings: of the strategy, such as ``num_samples`` and ``transform``.
+      **settings: of the strategy, such as ``num_samples``, ``beam_size`` and ``transform``.
 
     Returns:
       For every text its completions, in the strategy's order.
@@ -69,7 +69,7 @@ def generate(
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
     run = _strategy(strategy, compiled.STRATEGIES)
-    keys = _keys(run, key, len(texts))
+    keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
     # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
@@ -122,7 +122,8 @@ def stream(
       'Où est la gare ?'
     """
     build = _strategy(strategy, strategies.STEPS)
-    keys = _keys(build, key, len(texts), required=strategy != "greedy")
+    draws = key is not None if callable(strategy) else _draws(compiled.STRATEGIES[strategy])
+    keys = _keys(draws, key, len(texts))
     ids = _encode(tokenizer, texts)
     bound, prompt = _bind(model, ids, max_new_tokens)
     stop = default_stop(tokenizer) if stop is None else stop
@@ -149,11 +150,11 @@ def _strategy(strategy: str | Callable[..., Any], known: dict[str, Any]) -> Call
     return known[strategy]
 
 
-def _keys(
-    run: Callable[..., Any], key: Array | None, count: int, *, required: bool | None = None
-) -> Array | None:
-    if required is None:
-        required = "key" in inspect.signature(run).parameters
+def _draws(run: Callable[..., Any]) -> bool:
+    return "key" in inspect.signature(run).parameters
+
+
+def _keys(required: bool, key: Array | None, count: int) -> Array | None:
     if not required:
         return None
     if key is None:

@@ -71,7 +71,7 @@ def theirs(ids: np.ndarray, width: int, new_tokens: int) -> Callable[[], object]
     model.eval()
     inputs = torch.from_numpy(ids.astype(np.int64))
     mask = torch.ones_like(inputs)
-    settings = {"max_new_tokens": new_tokens, "num_beams": width, "use_cache": True}
+    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "num_beams": width}
     settings |= {"do_sample": False, "length_penalty": 0.0, "eos_token_id": None}
 
     def run() -> None:

@@ -1,0 +1,58 @@
+"""Expectations from sequences drawn without replacement."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+
+
+def log_weights(log_law: Array, threshold: Array) -> Array:
+    """Log importance weights of sequences drawn by stochastic beam search.
+
+    Kool et al. 2019, section 4.2: a sequence of probability p is among those drawn with
+    probability q = 1 - exp(-exp(log p - threshold)), given the threshold; its weight is p / q.
+    Where everything was drawn, the threshold is -inf and the weight is p.
+
+    Args:
+      log_law: float32 ``[B, N]``, in nats; -inf where there is no sequence.
+      threshold: float32 ``[B]``, the (N + 1)-th perturbed log-probability.
+
+    Returns:
+      float32 ``[B, N]``, in nats.
+
+    Example:
+      >>> log_weights(jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([-jnp.inf])).round(3)
+      Array([[-0.693, -1.386]], dtype=float32)
+    """
+    exists = log_law > -jnp.inf
+    above = jnp.where(exists, log_law, 0.0) - threshold[:, None]
+    log_q = jnp.log(-jnp.expm1(-jnp.exp(above)))
+    # Far below the threshold q is exp(above) to the last bit, and its logarithm would be -inf.
+    log_q = jnp.where(above < -15.0, above, log_q)
+    return jnp.where(exists, log_law - log_q, -jnp.inf)
+
+
+def estimate(values: Array, log_law: Array, threshold: Array, *, normalize: bool = False) -> Array:
+    """An expectation under the law that sequences were drawn from, without replacement.
+
+    Kool et al. 2019, equations 14 (unbiased) and 15 (normalised: biased, consistent, of lower
+    variance where the values have a mean far from 0).
+
+    Args:
+      values: float32 ``[B, N]``, of each sequence.
+      log_law: float32 ``[B, N]``, ``info.log_law`` of ``stochastic_beam_search``.
+      threshold: float32 ``[B]``, its ``info.threshold``.
+      normalize: whether weights are divided by their sum.
+
+    Returns:
+      float32 ``[B]``.
+
+    Example:
+      >>> law, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
+      >>> estimate(jnp.array([[1.0, 3.0]]), law, all_drawn).tolist()
+      [2.0]
+    """
+    weights = jnp.exp(log_weights(log_law, threshold))
+    total = jnp.where(weights > 0, weights * values, 0.0).sum(-1)
+    return total / weights.sum(-1) if normalize else total
