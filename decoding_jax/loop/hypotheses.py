@@ -136,14 +136,15 @@ def compete(
     enough = length >= stopping.minimum(rules.stop)[:, None]
     ended = stopping.is_end_token(rules.stop, token)
     ended |= enough & stopping.ends_with_sequence(rules.stop, tokens, length)
-    stays = exists & ~ended & (step + 1 < limit)[:, None]
+    goes_on = exists & ~ended  # at the limit too, where the row closes
+    at_limit = (step + 1 >= limit)[:, None]
 
     # A hypothesis without an allowed continuation ends where it is, as one at its limit does.
     stuck = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
     so_far = jnp.broadcast_to(step, stuck.shape)
     first = width if rules.finish_from is None else rules.finish_from
     divided = score[:, :first] / rules.penalty(length[:, :first])
-    leaves = (exists & ~stays)[:, :first]
+    leaves = (exists & (ended | at_limit))[:, :first]
     pool = best_of(
         pool,
         Pool(
@@ -162,9 +163,9 @@ def compete(
         ),
     )
 
-    kept, at = top_k(jnp.where(stays, score, -jnp.inf), width)
+    kept, at = top_k(jnp.where(goes_on, score, -jnp.inf), width)
     going = Running(jnp.take_along_axis(tokens, at[..., None], axis=1), _take(log_prob, at), kept)
-    is_open &= (step + 1 < limit) & _may_improve(rules, going, pool, step + 1, limit)
+    is_open &= ~at_limit[:, 0] & _may_improve(rules, going, pool, step + 1, limit)
     return Beam(going, pool, is_open), _take(token, at), _take(parent, at)
 
 

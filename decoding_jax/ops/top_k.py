@@ -72,8 +72,9 @@ def _ascending(index: Array) -> Array:
 
 def _plain(values: Array, k: int) -> tuple[Array, Array]:
     # XLA's CPU compiler knows a top-k by its two slices; merged with others they become a sort.
-    best, index = lax.optimization_barrier(lax.top_k(values, k))
-    return best, index
+    # Each has a barrier of its own: one around the pair crashes the compiler (jaxlib 0.10.2).
+    best, index = lax.top_k(values, k)
+    return lax.optimization_barrier(best), lax.optimization_barrier(index)
 
 
 def _by_rows(mesh: Any, arguments: Any) -> NamedSharding:

@@ -1,0 +1,194 @@
+"""Beam search gives the sequences and scores of ``transformers`` on the same random weights."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Prompt, Stop
+from decoding_jax.loop import run
+from decoding_jax.loop.beams import beam_steps, one_beam
+from decoding_jax.loop.hypotheses import Rules
+from decoding_jax.loop.length_penalty import PowerPenalty
+from decoding_jax.models.checkpoint import load_model
+from decoding_jax.ops.top_k import top_k
+
+# transformers and PyTorch warn of things of their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+VOCAB, WIDTH, LENGTH = 24, 4, 9
+TOKENS = np.array([[5, 9, 11, 2], [8, 4, 0, 0], [6, 12, 20, 0]])
+LENGTHS = np.array([4, 2, 3])
+PENALTIES = (0.0, 1.0, 2.0, -0.5)
+
+
+@pytest.fixture(autouse=True)
+def quick_compiles():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "t5"])
+def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
+    """The same random network there and here, and two end tokens."""
+    torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
+    transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    spread = {"initializer_range": 0.3 if request.param == "gpt2" else 0.25}
+    if request.param == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2, **spread
+        )
+        there = transformers.GPT2LMHeadModel(config)
+    elif request.param == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=32,
+            **spread,
+        )
+        there = transformers.LlamaForCausalLM(config)
+    else:
+        config = transformers.T5Config(
+            vocab_size=VOCAB,
+            d_model=16,
+            d_kv=8,
+            d_ff=24,
+            num_layers=2,
+            num_heads=2,
+            initializer_factor=1.0,
+            decoder_start_token_id=0,
+        )
+        there = transformers.T5ForConditionalGeneration(config)
+    there.eval()
+    directory = tmp_path_factory.mktemp(request.param)
+    there.save_pretrained(directory)
+    here = load_model(directory)
+    # End tokens that occur: neither the commonest, at which all would end, nor never.
+    endless = decoding_jax.beam_search(*here_of(here), beam_size=WIDTH, max_new_tokens=LENGTH)
+    common = np.bincount(np.asarray(endless.tokens[:, :, 3:]).ravel(), minlength=VOCAB).argsort()
+    return there, here, tuple(int(token) for token in common[-5:-3])
+
+
+def theirs(model: Any, ends: tuple[int, ...], **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences ``[B, N, L]``, zeros after their ends, and scores ``[B, N]``."""
+    import torch
+
+    inputs = torch.zeros((3, 4), dtype=torch.long)
+    mask = torch.zeros((3, 4), dtype=torch.long)
+    encoder = model.config.is_encoder_decoder
+    for row, length in enumerate(LENGTHS):
+        where = slice(0, length) if encoder else slice(4 - length, 4)
+        inputs[row, where] = torch.from_numpy(TOKENS[row, :length])
+        mask[row, where] = 1
+    with torch.no_grad():
+        output = model.generate(
+            inputs,
+            attention_mask=mask,
+            num_beams=WIDTH,
+            max_new_tokens=LENGTH,
+            eos_token_id=list(ends),
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **settings,
+        )
+    new = output.sequences.numpy()[:, 1 if encoder else 4 :]
+    new = np.pad(new, ((0, 0), (0, LENGTH - new.shape[1])))
+    ended = np.cumsum(np.isin(new, ends), -1) - np.isin(new, ends) > 0
+    new = np.where(ended, 0, new)
+    count = settings["num_return_sequences"]
+    return new.reshape(3, count, LENGTH), output.sequences_scores.numpy().reshape(3, count)
+
+
+def here_of(model: Any) -> tuple[Any, Prompt]:
+    tokens, length = jnp.asarray(TOKENS, jnp.int32), jnp.asarray(LENGTHS, jnp.int32)
+    if hasattr(model, "bind"):
+        bound = model.bind(tokens, length)
+        return bound, bound.start_prompt()
+    return model, Prompt(tokens, length)
+
+
+def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
+    np.testing.assert_array_equal(output.tokens, tokens)
+    np.testing.assert_allclose(output.score, scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+def test_beam_search(pair, early_stopping):
+    there, model, ends = pair
+    bound, prompt = here_of(model)
+    stop = Stop(eos_ids=ends)
+    lengths = set()
+    for penalty in PENALTIES:
+        output = decoding_jax.beam_search(
+            bound,
+            prompt,
+            beam_size=WIDTH,
+            max_new_tokens=LENGTH,
+            length_penalty=penalty,
+            early_stopping=early_stopping,
+            stop=stop,
+        )
+        settings = {"length_penalty": penalty, "early_stopping": early_stopping}
+        check(output, *theirs(there, ends, num_return_sequences=WIDTH, **settings))
+        last = np.take_along_axis(output.tokens, output.length[..., None] - 1, -1)[..., 0]
+        np.testing.assert_array_equal(output.finished, np.isin(last, ends))
+        lengths |= set(np.asarray(output.length).ravel().tolist())
+    assert len(lengths) > 3, "the sequences do not end at enough places to tell searches apart"
+
+
+def test_fewer_returned(pair):
+    there, model, ends = pair
+    output = decoding_jax.beam_search(
+        *here_of(model),
+        beam_size=WIDTH,
+        num_return=2,
+        max_new_tokens=LENGTH,
+        length_penalty=1.0,
+        stop=Stop(eos_ids=ends),
+    )
+    check(output, *theirs(there, ends, num_return_sequences=2, length_penalty=1.0))
+
+
+def test_beam_sample_given_the_same_noise(pair, monkeypatch):
+    """The drawn candidates are put in the order of scores plus a noise that both are given."""
+    import torch
+
+    there, model, ends = pair
+    noise = np.random.default_rng(0).gumbel(size=(LENGTH, 3, WIDTH * VOCAB)).astype(np.float32)
+    calls = iter(range(LENGTH))
+
+    def multinomial(probs: Any, num_samples: int) -> Any:
+        perturbed = probs.log() + torch.from_numpy(noise[next(calls)])
+        return torch.topk(perturbed, num_samples)[1]
+
+    monkeypatch.setattr(torch, "multinomial", multinomial)
+    settings = {"do_sample": True, "top_k": 0, "length_penalty": 1.0}
+    want = theirs(there, ends, num_return_sequences=WIDTH, **settings)
+
+    def choose(rule: Any, totals: Any, count: int, step: Any) -> Any:
+        index = top_k(totals + jnp.asarray(noise)[step], count)[1]
+        return jnp.take_along_axis(totals, index, axis=1), index
+
+    stop = Stop(eos_ids=ends)
+    steps = beam_steps(
+        one_beam(Rules(stop, PowerPenalty(1.0), False, choose), WIDTH, LENGTH),
+        beam_size=WIDTH,
+        num_return=WIDTH,
+        max_new_tokens=LENGTH,
+        transform=None,
+        stop=stop,
+    )
+    bound, prompt = here_of(model)
+    check(jax.jit(functools.partial(run, steps))(bound, prompt), *want)

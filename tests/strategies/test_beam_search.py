@@ -1,0 +1,272 @@
+"""Beam search and its relatives against exhaustive search, greedy decoding, and each other."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import GNMTPenalty, Prompt, Stop, loop, strategies, transforms
+from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing.enumeration import enumerate_law
+
+VOCAB, LENGTH = 3, 4
+KEY = jax.random.key(1)
+MODEL = TableLM.random(jax.random.key(0), VOCAB)
+PROMPT = Prompt(jnp.array([[1, 2, 0], [2, 1, 0], [1, 0, 0]]), jnp.array([3, 2, 1]))
+STOP = Stop(eos_ids=(0,), sequences=((2, 2),), min_new_tokens=(0, 2, 0), max_new_tokens=(4, 4, 3))
+EVERYTHING = 3 + 4 + 8 + 16 + 81  # more than there are sequences of up to four tokens
+
+
+def exhaustive(penalty, row, transform=None, model=MODEL):
+    """Every sequence of a row: (score, tokens), the best first."""
+    law = enumerate_law(model, PROMPT, row, max_new_tokens=LENGTH, transform=transform, stop=STOP)
+    divisor = np.asarray(penalty(jnp.maximum(jnp.asarray(law.length), 1)), np.float64)
+    score = law.log_prob / divisor
+    order = np.argsort(-score, kind="stable")
+    return [(score[i], law.tokens[i, : law.length[i]].tolist(), law.finished[i]) for i in order]
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+def test_a_width_that_holds_everything_is_exhaustive_search(early_stopping):
+    exponents = np.array([0.0, 1.0, -0.5], np.float32)
+    for penalties in (exponents, exponents[[1, 2, 0]], np.float32([0.7, 2.0, 0.3])):
+        output = decoding_jax.beam_search(
+            MODEL,
+            PROMPT,
+            beam_size=EVERYTHING,
+            max_new_tokens=LENGTH,
+            length_penalty=penalties,
+            early_stopping=early_stopping,
+            stop=STOP,
+        )
+        for row, exponent in enumerate(penalties):
+            check_exhaustive(output, row, decoding_jax.PowerPenalty(float(exponent)))
+
+
+def check_exhaustive(output, row, penalty, transform=None, model=MODEL):
+    want = exhaustive(penalty, row, transform, model)
+    exists = np.asarray(output.score[row]) > -np.inf
+    assert exists.sum() == len(want)
+    assert not exists[len(want) :].any()
+    for n, (score, tokens, finished) in enumerate(want):
+        assert output.tokens[row, n, : len(tokens)].tolist() == tokens
+        assert output.length[row, n] == len(tokens)
+        assert output.finished[row, n] == finished
+        np.testing.assert_allclose(output.score[row, n], score, rtol=1e-5)
+    for n in range(len(want), output.tokens.shape[1]):
+        assert output.length[row, n] == 0
+        assert not output.finished[row, n]
+        assert output.log_prob[row, n] == -np.inf
+        assert not output.tokens[row, n].any()
+
+
+def test_exhaustive_with_the_gnmt_penalty_and_bans():
+    penalty = GNMTPenalty(0.6)
+    ban = transforms.banned_sequences(((1, 0), (1, 1), (1, 2)))  # a dead end after token 1
+    output = decoding_jax.beam_search(
+        MODEL,
+        PROMPT,
+        beam_size=EVERYTHING,
+        max_new_tokens=LENGTH,
+        length_penalty=penalty,
+        transform=ban,
+        stop=STOP,
+    )
+    for row in range(3):
+        want = exhaustive(penalty, row, ban)
+        check_exhaustive(output, row, penalty, ban)
+        assert not all(finished for _, _, finished in want)
+
+
+@pytest.mark.parametrize("name", ["beam_search", "beam_sample", "diverse_beam_search"])
+def test_width_one_is_greedy(name):
+    model = TableLM.random(jax.random.key(3), 7)
+    stop = Stop(eos_ids=(0, 1), min_new_tokens=(1, 0, 3))
+    greedy = decoding_jax.greedy(model, PROMPT, max_new_tokens=8, stop=stop)
+    key = (KEY,) if name == "beam_sample" else ()
+    settings = {"num_groups": 1} if name == "diverse_beam_search" else {}
+    if name == "beam_sample":  # of which the first candidate is certain
+        settings["transform"] = transforms.top_k(1)
+    for early_stopping, penalty in ((False, 0.0), (True, 1.0)):
+        output = getattr(decoding_jax, name)(
+            model,
+            PROMPT,
+            *key,
+            beam_size=1,
+            max_new_tokens=8,
+            stop=stop,
+            length_penalty=penalty,
+            early_stopping=early_stopping,
+            **settings,
+        )
+        assert same_bits(output.tokens, greedy.tokens)
+        assert same_bits(output.length, greedy.length)
+        assert same_bits(output.finished, greedy.finished)
+        np.testing.assert_allclose(output.log_prob, greedy.log_prob, rtol=2e-6)
+
+
+SEARCHES = {
+    "beam_search": {"beam_size": 4, "length_penalty": 0.7},
+    "beam_sample": {"beam_size": 4, "length_penalty": 0.7},
+    "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.8},
+    "stochastic_beam_search": {"beam_size": 4},
+}
+every = pytest.mark.parametrize("name", sorted(SEARCHES))
+WIDER = TableLM.random(jax.random.key(4), 5, zeros=0.2)
+
+
+def run(name, *, model=WIDER, prompt=PROMPT, key=KEY, **settings):
+    args = (key,) if name in ("beam_sample", "stochastic_beam_search") else ()
+    settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name] | settings
+    return getattr(decoding_jax, name)(model, prompt, *args, **settings)
+
+
+@every
+def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
+    tree, gathered = run(name), run(name, model=WIDER.lockstep())
+    for part in ("tokens", "length", "finished"):
+        assert same_bits(getattr(tree, part), getattr(gathered, part))
+    np.testing.assert_allclose(tree.log_prob, gathered.log_prob, rtol=2e-6)
+    np.testing.assert_allclose(tree.score, gathered.score, rtol=2e-5, atol=2e-6)
+
+
+@every
+def test_stream_ends_with_what_run_gives(name):
+    settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name]
+    parts = list(loop.stream(strategies.STEPS[name], WIDER, PROMPT, KEY, chunk=2, **settings))
+    assert same_bits(parts[-1], run(name))
+
+
+@every
+def test_changing_numbers_does_not_retrace(name):
+    function = getattr(decoding_jax, name)
+    run(name)
+    before = function.cache_size()
+    changed = {k: v * 0.5 for k, v in SEARCHES[name].items() if isinstance(v, float)}
+    run(name, stop=Stop(eos_ids=(3,)), **changed)
+    assert function.cache_size() == before
+
+
+@every
+def test_all_banned_an_empty_row_and_a_dead_end(name):
+    """Row 0 may say nothing, row 1 must say nothing, row 2 has a dead end after every token."""
+
+    stop = Stop(eos_ids=(0,), max_new_tokens=(5, 0, 5))
+    output = run(name, stop=stop, transform=Dead())
+    assert not np.isnan(output.log_prob).any()
+    assert not np.isnan(output.score).any()
+    assert not output.finished[:2].any()
+    assert output.length[:2].tolist() == [[0] * 4] * 2
+    exists = output.log_prob > -np.inf
+    want = [1, 1]  # the empty sequence, once; groups of a diverse search have one each
+    if name == "diverse_beam_search":
+        want = [2, 2]
+    assert exists.sum(-1)[:2].tolist() == want
+    assert (output.log_prob[:2][exists[:2]] == 0).all()
+    assert (output.length[2] <= 1).all()
+    assert output.finished[2].tolist() == [
+        bool(e) and t[0] == 0 for e, t in zip(exists[2], output.tokens[2].tolist(), strict=True)
+    ]
+
+
+class Dead:
+    """Bans everything in row 0, and after the first token in row 2."""
+
+    def __call__(self, logits, prefix):
+        row = jnp.arange(logits.shape[0])[:, None, None]
+        dead = (row == 0) | ((row == 2) & (prefix.length > 0))
+        return jnp.where(dead[..., None], -jnp.inf, logits)
+
+
+@every
+def test_a_width_above_the_number_of_sequences(name):
+    output = run(name, max_new_tokens=1, beam_size=16, **_groups(name, 1))
+    exists = np.asarray(output.log_prob) > -np.inf
+    for row in range(3):
+        count = exists[row].sum()
+        assert 1 <= count <= 5
+        assert exists[row, :count].all()
+        first = output.tokens[row, :count, 0].tolist()
+        assert len(set(first)) == count
+        assert not output.length[row, count:].any()
+
+
+def _groups(name, groups):
+    return {"num_groups": groups} if name == "diverse_beam_search" else {}
+
+
+@every
+def test_a_prompt_that_fills_the_context(name):
+    model = TableLM.random(jax.random.key(4), 5, max_positions=5)
+    output = run(name, model=model, max_new_tokens=3)
+    assert np.isfinite(output.score).all()
+    with pytest.raises(ValueError, match=r"^max_new_tokens: got 4 after a prompt of 3; takes at"):
+        run(name, model=model, max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("beam_search", {"beam_size": 0}, "beam_size: got 0; takes 1 or more"),
+        ("beam_search", {"num_return": 5}, "num_return: got 5; takes 1 to beam_size, which is 4"),
+        ("beam_search", {"early_stopping": "no"}, "early_stopping: got 'no'; takes True, False"),
+        ("beam_search", {"length_penalty": "long"}, "length_penalty: got 'long'; takes a number"),
+        ("diverse_beam_search", {"num_groups": 3}, "num_groups: got 3; takes a divisor of beam_s"),
+        ("stochastic_beam_search", {"key": jnp.uint32([0, 1])}, r"key: got uint32\[2\]; takes a t"),
+    ],
+)
+def test_bad_settings_are_refused(name, settings, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        run(name, **settings)
+
+
+def test_a_model_that_can_neither_branch_nor_gather_is_refused():
+    class Bare:
+        tree, ragged, max_positions = False, False, None
+
+    with pytest.raises(ValueError, match=r"^model: got Bare with tree=False and no select"):
+        strategies.beam_search(Bare(), PROMPT, beam_size=2, max_new_tokens=3)
+
+
+def test_diverse_groups_without_a_penalty_are_beam_searches_of_their_width():
+    output = run("diverse_beam_search", diversity_penalty=0.0)
+    beam = run("beam_search", beam_size=2, length_penalty=0.0)
+    for n in range(4):  # two groups, each hypothesis twice, ranked together
+        assert same_bits(output.tokens[:, n], beam.tokens[:, n // 2])
+        assert same_bits(output.score[:, n], beam.score[:, n // 2])
+    one = run("diverse_beam_search", num_groups=1, diversity_penalty=5.0)
+    assert same_bits(one[:5], run("beam_search", length_penalty=0.0)[:5])
+
+
+def test_a_penalty_that_forbids_makes_groups_differ_at_every_step():
+    model = TableLM.random(jax.random.key(5), 5)
+    settings = {"num_groups": 4, "diversity_penalty": 100.0, "stop": Stop()}
+    output = run("diverse_beam_search", model=model, **settings)
+    for row in output.tokens.tolist():
+        for position in zip(*row, strict=True):
+            assert len(set(position)) == 4
+
+
+def test_the_loop_gives_no_operation_a_whole_cache_as_its_result():
+    """Keys and values lie in the loop's carry; all that is done to them is done in place."""
+    model = decoding_jax.load("translation-en-fr")[0]
+    bound = model.bind(jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]))
+    # Odd sizes that nothing else has: 3 x 43 slots of 4 heads of 64.
+    lowered = decoding_jax.beam_search.lower(
+        bound, bound.start_prompt(), beam_size=3, max_new_tokens=44
+    )
+    program = lowered.compile().as_text()
+    name = re.search(r"while\(.*body=(%?[\w.-]+)", program)[1].lstrip("%")
+    lines = program.splitlines()
+    first = next(i for i, line in enumerate(lines) if re.match(rf"%?{re.escape(name)} ", line))
+    body = lines[first : next(i for i in range(first, len(lines)) if lines[i].startswith("}"))]
+    whole = [line for line in body if re.search(r"= f32\[2,(1,)?4,129,64\]", line)]
+    assert sum("scatter" in line or "update" in line for line in whole) >= 8
+    allowed = r"(get-tuple-element|bitcast|scatter|dynamic-update-slice|fusion)\("
+    strays = [line for line in whole if not re.search(allowed, line)]
+    fused = [line for line in whole if "fusion(" in line and "scatter" not in line]
+    assert not strays
+    assert not [line for line in fused if "update" not in line]
