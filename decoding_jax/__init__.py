@@ -21,17 +21,20 @@ from decoding_jax.compiled import (
     arithmetic_sample,
     beam_sample,
     beam_search,
+    constrained_beam_search,
     diverse_beam_search,
     greedy,
     sample,
     stochastic_beam_search,
 )
+from decoding_jax.loop.constraints import Constraints
 from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Constraints",
     "DecodeOutput",
     "GNMTPenalty",
     "LanguageModel",
@@ -45,6 +48,7 @@ __all__ = [
     "beam_sample",
     "beam_search",
     "codes",
+    "constrained_beam_search",
     "diverse_beam_search",
     "estimators",
     "generate",

@@ -15,6 +15,7 @@ sample = jit(strategies.sample, ("num_samples", "max_new_tokens"))
 arithmetic_sample = jit(strategies.arithmetic_sample, ("num_samples", "points", "max_new_tokens"))
 beam_search = jit(strategies.beam_search, _BEAMS)
 beam_sample = jit(strategies.beam_sample, _BEAMS)
+constrained_beam_search = jit(strategies.constrained_beam_search, _BEAMS)
 diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
 stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
 
@@ -22,6 +23,7 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "arithmetic_sample": arithmetic_sample,
     "beam_sample": beam_sample,
     "beam_search": beam_search,
+    "constrained_beam_search": constrained_beam_search,
     "diverse_beam_search": diverse_beam_search,
     "greedy": greedy,
     "sample": sample,

@@ -19,6 +19,11 @@ Choose = Callable[[Any, Array, int, Array], tuple[Array, Array]]
 that rank first in front. A score of -inf is no candidate."""
 
 
+def best(rule: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+    """The candidates of a plain beam search: the best, lower indices first among equals."""
+    return top_k(totals, count)
+
+
 class Running(NamedTuple):
     """Hypotheses that go on, all of one length.
 
@@ -81,8 +86,29 @@ class Rules(NamedTuple):
     stop: Stop
     penalty: LengthPenalty
     early_stopping: EarlyStopping
-    choose: Choose
+    choose: Choose = best
     finish_from: int | None = None
+
+
+class Candidates(NamedTuple):
+    """Continuations of a beam's hypotheses by a token, those that rank first in front.
+
+    Attributes:
+      hypotheses: tokens, log-probabilities and scores, ``[B, n, ...]``.
+      parent: int32 ``[B, n]``, the hypothesis that each continues.
+      token: int32 ``[B, n]``.
+      ended: bool ``[B, n]``, by a stop condition.
+      leaves: bool ``[B, n]``, ended or at its limit.
+      goes_on: bool ``[B, n]``, not ended: at the limit too, where the row closes. One that neither
+        leaves nor goes on is none.
+    """
+
+    hypotheses: Running
+    parent: Array
+    token: Array
+    ended: Array
+    leaves: Array
+    goes_on: Array
 
 
 def open_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Stop) -> Beam:
@@ -113,60 +139,80 @@ def compete(
     Returns:
       The beam, its last tokens ``[B, K]``, and the hypothesis ``[B, K]`` that each continues.
     """
-    running, pool, is_open = beam
-    batch, width, limit_of_buffer = running.tokens.shape
-    vocab = allowed.shape[-1]
-    limit = stopping.limits(rules.stop, batch, limit_of_buffer)
+    width, vocab = allowed.shape[1:]
+    totals = beam.running.score[..., None] + allowed
+    flat = totals.reshape(-1, width * vocab)
+    score, index = rules.choose(rule, flat, candidate_count(rules.stop, width, vocab), step)
+    candidates = candidates_of(rules.stop, beam, score, index, log_probs, step)
+    first = width if rules.finish_from is None else rules.finish_from
+    stuck = stuck_of(rules, beam, totals, step)
+    pool = best_of(beam.pool, stuck, leaving(rules, candidates, first, step))
+    _, at = top_k(jnp.where(candidates.goes_on, score, -jnp.inf), width)
+    return go_on(rules, beam.open, candidates, at, pool, step)
 
-    # Enough that K go on even if every way to end is among them.
-    ends = jnp.shape(rules.stop.eos_ids)[-1] + jnp.shape(rules.stop.sequences)[-2:][0]
-    count = min(max(2, 1 + ends) * width, width * vocab)
-    totals = running.score[..., None] + allowed
-    score, index = rules.choose(rule, totals.reshape(batch, width * vocab), count, step)
+
+def candidate_count(stop: Stop, width: int, vocab_size: int) -> int:
+    """Enough candidates that K go on even if every way to end is among them."""
+    ends = jnp.shape(stop.eos_ids)[-1] + jnp.shape(stop.sequences)[-2:][0]
+    return min(max(2, 1 + ends) * width, width * vocab_size)
+
+
+def candidates_of(
+    stop: Stop, beam: Beam, score: Array, index: Array, log_probs: Array, step: Array
+) -> Candidates:
+    """What ``index [B, n]``, into ``[K * V]``, and the candidates' scores stand for."""
+    running, _, is_open = beam
+    batch, _, limit_of_buffer = running.tokens.shape
+    vocab = log_probs.shape[-1]
     parent, token = index // vocab, index % vocab
     exists = (score > -jnp.inf) & is_open[:, None]
-    log_prob = _take(running.log_prob, parent) + _take(
-        log_probs.reshape(batch, width * vocab), index
-    )
+    log_prob = _take(running.log_prob, parent) + _take(log_probs.reshape(batch, -1), index)
     tokens = jnp.take_along_axis(running.tokens, parent[..., None], axis=1)
     here = jnp.arange(limit_of_buffer)[None, None] == step
     tokens = jnp.where(here, token[..., None], tokens)
-
     length = jnp.broadcast_to(step + 1, parent.shape)
-    enough = length >= stopping.minimum(rules.stop)[:, None]
-    ended = stopping.is_end_token(rules.stop, token)
-    ended |= enough & stopping.ends_with_sequence(rules.stop, tokens, length)
-    goes_on = exists & ~ended  # at the limit too, where the row closes
+    ended = stopping.ends(stop, token, tokens, length)
+    limit = stopping.limits(stop, batch, limit_of_buffer)
     at_limit = (step + 1 >= limit)[:, None]
-
-    # A hypothesis without an allowed continuation ends where it is, as one at its limit does.
-    stuck = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
-    so_far = jnp.broadcast_to(step, stuck.shape)
-    first = width if rules.finish_from is None else rules.finish_from
-    divided = score[:, :first] / rules.penalty(length[:, :first])
-    leaves = (exists & (ended | at_limit))[:, :first]
-    pool = best_of(
-        pool,
-        Pool(
-            running.tokens,
-            so_far,
-            running.log_prob,
-            jnp.where(stuck, running.score / rules.penalty(jnp.maximum(so_far, 1)), -jnp.inf),
-            jnp.zeros_like(stuck),
-        ),
-        Pool(
-            tokens[:, :first],
-            length[:, :first],
-            log_prob[:, :first],
-            jnp.where(leaves, divided, -jnp.inf),
-            ended[:, :first],
-        ),
+    return Candidates(
+        Running(tokens, log_prob, score),
+        parent,
+        token,
+        ended,
+        leaves=exists & (ended | at_limit),
+        goes_on=exists & ~ended,
     )
 
-    kept, at = top_k(jnp.where(goes_on, score, -jnp.inf), width)
+
+def stuck_of(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
+    """Hypotheses without an allowed continuation end where they are, as at their limit."""
+    running, _, is_open = beam
+    stuck = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
+    length = jnp.broadcast_to(step, stuck.shape)
+    divided = running.score / rules.penalty(jnp.maximum(length, 1))
+    score = jnp.where(stuck, divided, -jnp.inf)
+    return Pool(running.tokens, length, running.log_prob, score, jnp.zeros_like(stuck))
+
+
+def leaving(rules: Rules, candidates: Candidates, first: int, step: Array) -> Pool:
+    """Those of the first candidates that end, by a stop condition or at their limit."""
+    tokens, log_prob, score = (part[:, :first] for part in candidates.hypotheses)
+    length = jnp.broadcast_to(step + 1, score.shape)
+    divided = jnp.where(candidates.leaves[:, :first], score / rules.penalty(length), -jnp.inf)
+    return Pool(tokens, length, log_prob, divided, candidates.ended[:, :first])
+
+
+def go_on(
+    rules: Rules, is_open: Array, candidates: Candidates, at: Array, pool: Pool, step: Array
+) -> tuple[Beam, Array, Array]:
+    """The beam of the candidates ``at [B, K]``; see ``compete`` for what it returns."""
+    tokens, log_prob, score = candidates.hypotheses
+    limit = stopping.limits(rules.stop, tokens.shape[0], tokens.shape[-1])
+    kept = jnp.where(_take(candidates.goes_on, at), _take(score, at), -jnp.inf)
     going = Running(jnp.take_along_axis(tokens, at[..., None], axis=1), _take(log_prob, at), kept)
-    is_open &= ~at_limit[:, 0] & _may_improve(rules, going, pool, step + 1, limit)
-    return Beam(going, pool, is_open), _take(token, at), _take(parent, at)
+    is_open = is_open & (step + 1 < limit)
+    is_open &= _may_improve(rules, going, pool, step + 1, limit)
+    return Beam(going, pool, is_open), _take(candidates.token, at), _take(candidates.parent, at)
 
 
 def best_of(*pools: Pool) -> Pool:
@@ -200,9 +246,14 @@ def _may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit:
 
 def ranked(rules: Rules, beam: Beam, step: Array) -> Pool:
     """The pool, and what is still running in an open row, best first."""
-    running, pool, is_open = beam
+    return best_of(beam.pool, still_running(rules, beam, step))
+
+
+def still_running(rules: Rules, beam: Beam, step: Array) -> Pool:
+    """What is still running in an open row."""
+    running, _, is_open = beam
     length = jnp.broadcast_to(step, running.score.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
     score = jnp.where(is_open[:, None], divided, -jnp.inf)
-    unfinished = jnp.zeros_like(pool.finished)
-    return best_of(pool, Pool(running.tokens, length, running.log_prob, score, unfinished))
+    unfinished = jnp.zeros(score.shape, bool)
+    return Pool(running.tokens, length, running.log_prob, score, unfinished)

@@ -62,3 +62,16 @@ def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
     wanted = sequences[:, None]
     same = ((tail == wanted) | (wanted < 0)).all(-1) & (wanted >= 0).any(-1)
     return same.any(-1)
+
+
+def ends(stop: Stop, token: Array, tokens: Array, length: Array) -> Array:
+    """bool ``[B, W]``: whether a stop condition ends these texts now.
+
+    Args:
+      stop: the conditions.
+      token: int32 ``[B, W]``, the last of each text.
+      tokens: int32 ``[B, W, L]``, the texts.
+      length: int32 ``[B, W]``.
+    """
+    enough = length >= minimum(stop)[:, None]
+    return is_end_token(stop, token) | (enough & ends_with_sequence(stop, tokens, length))

@@ -13,6 +13,8 @@ from decoding_jax.strategies.beam_sample import beam_sample
 from decoding_jax.strategies.beam_sample import steps as beam_sample_steps
 from decoding_jax.strategies.beam_search import beam_search
 from decoding_jax.strategies.beam_search import steps as beam_search_steps
+from decoding_jax.strategies.constrained_beam_search import constrained_beam_search
+from decoding_jax.strategies.constrained_beam_search import steps as constrained_beam_search_steps
 from decoding_jax.strategies.diverse_beam_search import diverse_beam_search
 from decoding_jax.strategies.diverse_beam_search import steps as diverse_beam_search_steps
 from decoding_jax.strategies.greedy import greedy
@@ -26,6 +28,7 @@ STEPS: dict[str, Callable[..., Steps]] = {
     "arithmetic_sample": arithmetic_steps,
     "beam_sample": beam_sample_steps,
     "beam_search": beam_search_steps,
+    "constrained_beam_search": constrained_beam_search_steps,
     "diverse_beam_search": diverse_beam_search_steps,
     "greedy": greedy_steps,
     "sample": sampling_steps,
@@ -37,6 +40,7 @@ __all__ = [
     "arithmetic_sample",
     "beam_sample",
     "beam_search",
+    "constrained_beam_search",
     "diverse_beam_search",
     "greedy",
     "sample",
