@@ -15,8 +15,10 @@ The lower-case names are what one writes, the classes what one gets::
 from decoding_jax.transforms.bans import BannedSequences, NoRepeatNgram
 from decoding_jax.transforms.bias import AllowedTokens, LogitBias
 from decoding_jax.transforms.composition import Chain, chain
+from decoding_jax.transforms.languages import Automaton, Trie
 from decoding_jax.transforms.lengths import ForcedFirstToken, ForcedLastToken, MinLength
 from decoding_jax.transforms.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from decoding_jax.transforms.prefixes import PrefixAllowedTokens
 from decoding_jax.transforms.scaling import Temperature
 from decoding_jax.transforms.smallest_sets import TopK, TopP, Typical
 from decoding_jax.transforms.thresholds import Epsilon, Eta, MinP
@@ -32,6 +34,7 @@ logit_bias = LogitBias
 min_length = MinLength
 min_p = MinP
 no_repeat_ngram = NoRepeatNgram
+prefix_allowed_tokens = PrefixAllowedTokens
 presence_penalty = PresencePenalty
 repetition_penalty = RepetitionPenalty
 temperature = Temperature
@@ -41,6 +44,7 @@ typical = Typical
 
 __all__ = [
     "AllowedTokens",
+    "Automaton",
     "BannedSequences",
     "Chain",
     "Epsilon",
@@ -52,11 +56,13 @@ __all__ = [
     "MinLength",
     "MinP",
     "NoRepeatNgram",
+    "PrefixAllowedTokens",
     "PresencePenalty",
     "RepetitionPenalty",
     "Temperature",
     "TopK",
     "TopP",
+    "Trie",
     "Typical",
     "allowed_tokens",
     "banned_sequences",
@@ -70,6 +76,7 @@ __all__ = [
     "min_length",
     "min_p",
     "no_repeat_ngram",
+    "prefix_allowed_tokens",
     "presence_penalty",
     "repetition_penalty",
     "temperature",

@@ -1,5 +1,7 @@
 """Constrained beam search against a plain version of it, and against enumeration."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,15 +22,16 @@ PROMPT = Prompt(
 ROWS = 4
 
 
-def run(constraints, *, model=MODEL, beam_size=3, max_new_tokens=LENGTH, **settings):
-    return decoding_jax.constrained_beam_search(
-        model,
-        PROMPT,
-        constraints=constraints,
-        beam_size=beam_size,
-        max_new_tokens=max_new_tokens,
+def run(constraints, *, model=MODEL, **settings):
+    """Settings are always given, so that calls share a compilation."""
+    settings = {
+        "beam_size": 3,
+        "max_new_tokens": LENGTH,
+        "length_penalty": 0.0,
+        "early_stopping": False,
         **settings,
-    )
+    }
+    return decoding_jax.constrained_beam_search(model, PROMPT, constraints=constraints, **settings)
 
 
 def texts(output, row):
@@ -48,6 +51,16 @@ def check(output, want, row):
     assert [text[2:] for text in got] == [(text.finished, text.met) for text in want]
 
 
+def padded(phrases, alternatives):
+    """Two phrases of six tokens and two sets of three of four, whatever is asked for."""
+    constraints = Constraints(phrases, alternatives)
+    p, a = np.full((2, 6), -1, np.int32), np.full((2, 3, 4), -1, np.int32)
+    for one, wide in ((constraints.phrases, p), (constraints.alternatives, a)):
+        if one.size:
+            wide[tuple(slice(n) for n in one.shape[:-1])][..., -one.shape[-1] :] = one
+    return Constraints(p, a)
+
+
 SEARCHED = {
     "one phrase": (((1, 2),), ()),
     "a repeated token": (((3, 3, 1),), ()),
@@ -64,7 +77,7 @@ SEARCHED = {
     "the end token in the middle": (((0, 2),), ()),
     "the stop sequence": (((2, 3), (1,)), ()),
 }
-STOP = Stop(eos_ids=(0,), sequences=((2, 3),), min_new_tokens=2)
+STOP = Stop(eos_ids=(0,), sequences=((2, 3),), min_new_tokens=2, max_new_tokens=(LENGTH,) * ROWS)
 
 
 @pytest.mark.parametrize("name", SEARCHED)
@@ -90,20 +103,10 @@ def test_equals_the_plain_version(name):
                 assert met or not finished
 
 
-def padded(phrases, alternatives):
-    """Two phrases of six tokens and two sets of three of four, whatever is asked for."""
-    constraints = Constraints(phrases, alternatives)
-    p, a = np.full((2, 6), -1, np.int32), np.full((2, 3, 4), -1, np.int32)
-    for one, wide in ((constraints.phrases, p), (constraints.alternatives, a)):
-        if one.size:
-            wide[tuple(slice(n) for n in one.shape[:-1])][..., -one.shape[-1] :] = one
-    return Constraints(p, a)
-
-
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
 def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
-    phrases, stop = ((2,),), Stop(eos_ids=(0, 4))
-    output = run(Constraints(phrases), stop=stop, early_stopping=early_stopping, length_penalty=0.5)
+    phrases, stop = ((2,),), dataclasses.replace(STOP, min_new_tokens=np.int32(0))
+    output = run(padded(phrases, ()), stop=stop, early_stopping=early_stopping, length_penalty=0.5)
     for row in range(ROWS):
         want = search(
             MODEL,
@@ -118,16 +121,15 @@ def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
         check(output, want, row)
 
 
-@pytest.mark.parametrize("tree", [True, False])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_saturating_width_is_exhaustive_search(penalty, tree):
+def test_a_saturating_width_is_exhaustive_search(penalty):
     """81 hypotheses hold every text of four tokens out of three: all are returned, in order."""
     model = TableLM.random(jax.random.key(5), 3)
     prompt = Prompt(jnp.array([[1, 2], [2, 0]], jnp.int32), jnp.array([2, 1]))
     stop = Stop(eos_ids=(0,))
     phrases, alternatives = ((1, 2),), (((1, 1), (2, 0)),)
     output = decoding_jax.constrained_beam_search(
-        model if tree else model.lockstep(),
+        model,
         prompt,
         constraints=Constraints(phrases, alternatives),
         beam_size=81,
@@ -153,14 +155,10 @@ def test_a_saturating_width_is_exhaustive_search(penalty, tree):
         assert 0 < sum(text[3] for text in got) < len(got)
 
 
-NOTHING = [Constraints(), padded((), ()), Constraints(np.full((ROWS, 2, 1), -1, np.int32))]
-
-
-@pytest.mark.parametrize("number", range(len(NOTHING)))
-@pytest.mark.parametrize("early_stopping", [True, False])
-def test_without_a_constraint_it_is_beam_search_to_the_bit(number, early_stopping):
-    settings = {"early_stopping": early_stopping, "length_penalty": 0.7, "stop": STOP}
-    got = run(NOTHING[number], **settings)
+@pytest.mark.parametrize("nothing", [Constraints(), padded((), ())])
+def test_without_a_constraint_it_is_beam_search_to_the_bit(nothing):
+    settings = {"early_stopping": True, "length_penalty": 0.7, "stop": STOP}
+    got = run(nothing, **settings)
     want = decoding_jax.beam_search(MODEL, PROMPT, beam_size=3, max_new_tokens=LENGTH, **settings)
     assert got.info.met.all()
     assert got.info.model_calls == want.info.model_calls
@@ -168,32 +166,33 @@ def test_without_a_constraint_it_is_beam_search_to_the_bit(number, early_stoppin
 
 
 def test_a_row_has_constraints_of_its_own():
-    phrases = np.array([[[1, 2], [-1, -1]], [[-1, 3], [-1, 4]], [[-1] * 2] * 2, [[2, 2], [2, 0]]])
-    sets = np.full((ROWS, 1, 2, 3), -1)
-    sets[1, 0, 0], sets[3, 0] = [1, 1, 1], [[-1, 4, 1], [-1, -1, 3]]
-    together = run(Constraints(phrases, sets), stop=STOP)
-    for row in range(ROWS):
-        alone = run(Constraints(phrases[row], sets[row]), stop=STOP)
-        mine = lambda output: jax.tree.map(lambda x: x[row : row + 1], output)  # noqa: B023, E731
-        assert same_bits(mine(together._replace(info=None)), mine(alone._replace(info=None)))
+    """Each row gives what it gives where all rows have its constraints."""
+    own = [
+        padded(*SEARCHED[name])
+        for name in ("both", "overlapping", "one phrase", "a repeated token")
+    ]
+    together = run(jax.tree.map(lambda *rows: np.stack(rows), *own), stop=STOP)
+    for row, constraints in enumerate(own):
+        alone = run(constraints, stop=STOP)
+        mine = lambda output: jax.tree.map(lambda x: x[row], output._replace(info=None))  # noqa: B023, E731
+        assert same_bits(mine(together), mine(alone))
         assert same_bits(together.info.met[row], alone.info.met[row])
 
 
 def test_a_model_without_trees_gives_the_same():
-    constraints = Constraints(((3, 3, 1), (1, 2)))
+    constraints = padded(((3, 3, 1), (1, 2)), ())
     tree, lanes = (run(constraints, model=m, stop=STOP) for m in (MODEL, MODEL.lockstep()))
     assert same_bits(tree, lanes)
     assert tree.info.met.any()
 
 
-def test_a_banned_token_makes_a_phrase_impossible():
-    """What is left is the best of the rest, not finished; constraints of other rows hold."""
-    phrases = np.array([[[1, 2]], [[1, 3]], [[1, 2]], [[2, 4]]])
-    banned = transforms.logit_bias({2: np.array([-np.inf, -np.inf, 0.0, 0.0])})
-    output = run(Constraints(phrases), transform=banned, stop=STOP)
-    np.testing.assert_array_equal(output.info.met.any(-1), [False, True, True, True])
-    assert not output.finished[0].any()
-    assert (output.length[0] == LENGTH).all()
+def test_what_a_transform_bans_may_make_a_phrase_impossible():
+    """What is left is returned, not finished; other rows are none the worse."""
+    mask = np.ones((ROWS, VOCAB), bool)
+    mask[0, 2] = mask[1, :] = mask[2, 1:] = False
+    output = run(
+        padded(((1, 2),), ()), stop=STOP, transform=transforms.allowed_tokens(jnp.asarray(mask))
+    )
     want = search(
         MODEL,
         PROMPT.tokens[0].tolist(),
@@ -204,50 +203,40 @@ def test_a_banned_token_makes_a_phrase_impossible():
         banned=(2,),
     )
     check(output, want, 0)
-
-
-def test_where_all_is_banned_nothing_is_met():
-    nothing = transforms.allowed_tokens(jnp.zeros(VOCAB, bool))
-    output = run(Constraints(((1, 2),)), transform=nothing)
-    assert (output.length == 0).all()
-    assert not output.info.met.any()
-    np.testing.assert_array_equal(output.score > -np.inf, [[True, False, False]] * ROWS)
-    only_the_end = transforms.allowed_tokens([0])
-    output = run(Constraints(((1,),)), transform=only_the_end, stop=Stop(eos_ids=(0,)))
-    assert (output.length == 0).all()
-    assert not output.finished.any()
+    assert not any(text.met for text in want)
+    for row in (1, 2):  # nothing is allowed, or the end token alone, which is too early
+        assert texts(output, row) == [((), 0.0, False, False)]
+        assert (output.length[row] == 0).all()
+    free = run(padded(((1, 2),), ()), stop=STOP)
+    assert texts(output, 3) == texts(free, 3)
+    assert free.info.met[3].any()
 
 
 def test_a_row_of_limit_zero_meets_nothing_and_does_no_harm():
-    constraints = Constraints(((1, 2),))
-    some = run(constraints, stop=Stop(eos_ids=(0,), max_new_tokens=(0, 5, 5, 5)))
-    full = run(constraints, stop=Stop(eos_ids=(0,), max_new_tokens=(5, 5, 5, 5)))
+    constraints, stop = (
+        padded(((1, 2),), ()),
+        dataclasses.replace(STOP, max_new_tokens=(0, 5, 5, 5)),
+    )
+    some, full = run(constraints, stop=stop), run(constraints, stop=STOP)
     assert (some.length[0] == 0).all()
     assert not some.info.met[0].any()
     assert same_bits(some.tokens[1:], full.tokens[1:])
 
 
 def test_stream_ends_with_what_run_gives():
-    settings = {"constraints": Constraints(((3, 3, 1),)), "beam_size": 3, "stop": STOP}
-    *early, last = loop.stream(
-        strategies.STEPS["constrained_beam_search"],
-        MODEL,
-        PROMPT,
-        max_new_tokens=LENGTH,
-        **settings,
-    )
-    assert same_bits(
-        last, decoding_jax.constrained_beam_search(MODEL, PROMPT, max_new_tokens=LENGTH, **settings)
-    )
+    settings = {"beam_size": 3, "stop": STOP, "constraints": padded(((3, 3, 1),), ())}
+    build = strategies.STEPS["constrained_beam_search"]
+    *early, last = loop.stream(build, MODEL, PROMPT, max_new_tokens=LENGTH, **settings)
+    assert same_bits(last, run(**settings))
     assert len(early) == LENGTH - 1
     assert not any(np.isnan(output.score).any() for output in early)
     assert not early[0].info.met.any()
 
 
 def test_other_phrases_of_the_same_shape_do_not_retrace():
-    run(Constraints(((1, 2), (3,))))
+    run(padded(((1, 2), (3,)), ()), stop=STOP)
     before = decoding_jax.constrained_beam_search.cache_size()
-    run(Constraints(((4,), (2, 2))))
+    run(padded(((4,),), (((2, 2),),)), stop=STOP, length_penalty=0.3)
     assert decoding_jax.constrained_beam_search.cache_size() == before
 
 

@@ -1,0 +1,193 @@
+"""Sets of token sequences as arrays on the device: a trie of given ones, a finite automaton.
+
+A state is an int32; ``advance`` and ``allowed`` are what ``prefix_allowed_tokens`` needs of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from decoding_jax.transforms import history, settings
+
+Array = jax.Array
+
+
+@settings.pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trie:
+    """Token sequences, prefix by prefix; made by ``from_sequences``.
+
+    The root is state 0 and a node's children follow one another, in order of token: edge e, sorted
+    by node and token, leads to node e + 1. The state past all nodes is the dead one.
+
+    Attributes:
+      first_edge: int32 ``[nodes + 2]``, each node's first edge, the dead state's and the end.
+      token: int32 ``[edges]``.
+      depth: int32, of the longest sequence.
+      most_children: of a node. Static.
+
+    Example:
+      >>> trie = Trie.from_sequences([(5, 6, 1), (5, 1), (7, 1)])
+      >>> trie.state((5,)), trie.token.tolist()
+      (1, [5, 7, 1, 6, 1, 1])
+    """
+
+    first_edge: Any
+    token: Any
+    depth: Any
+    most_children: int = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def from_sequences(
+        cls, sequences: Sequence[Sequence[int]], eos_ids: int | Sequence[int] = ()
+    ) -> Trie:
+        """Makes a trie on the host, in order of the number of tokens times its logarithm.
+
+        Args:
+          sequences: non-empty sequences of token ids, in any order; some may be equal, or begin
+            with others.
+          eos_ids: end tokens, each of which may follow every whole sequence. By default the
+            sequences have theirs at their ends, and nothing may follow.
+
+        Raises:
+          ValueError: for no sequence, an empty one or a negative id.
+        """
+        ends = (eos_ids,) if isinstance(eos_ids, (int, np.integer)) else tuple(eos_ids)
+        table = _table(sequences, ends)
+        table = table[np.lexsort(table.T[::-1])]
+        changed = np.ones(table.shape, bool)
+        changed[1:] = np.logical_or.accumulate(table[1:] != table[:-1], axis=1)
+        # A new edge wherever a prefix is the first of its kind; by level, then in order.
+        new = changed & (table >= 0)
+        number = np.cumsum(new.T.ravel()).reshape(new.T.shape).T  # of the node the edge leads to
+        parent = np.concatenate([np.zeros((len(table), 1), int), number[:, :-1]], axis=1)
+        edges = int(new.sum())
+        children = np.bincount(parent[new], minlength=edges + 2)
+        first_edge = np.concatenate([[0], np.cumsum(children)[: edges + 2]])
+        return cls(
+            first_edge=first_edge[: edges + 3].astype(np.int32),
+            token=table.T[new.T].astype(np.int32),
+            depth=np.int32(table.shape[1]),
+            most_children=int(children.max()),
+        )
+
+    def state(self, tokens: Sequence[int]) -> int:
+        """The state after these tokens, on the host, such as a row's ``start``.
+
+        Raises:
+          ValueError: if no sequence begins so.
+        """
+        first_edge, token = np.asarray(self.first_edge), np.asarray(self.token)
+        state = 0
+        for wanted in tokens:
+            low, high = first_edge[state : state + 2]
+            at = low + int(np.searchsorted(token[low:high], wanted))
+            if at == high or token[at] != wanted:
+                raise ValueError(f"tokens: got {tuple(tokens)}; no sequence begins so")
+            state = at + 1
+        return int(state)
+
+    def advance(self, state: Array, token: Array) -> Array:
+        """The state after one more token, int32 in the shape of both: a binary search."""
+        edges = self.token.shape[0]
+        low, high = jnp.asarray(self.first_edge)[state], jnp.asarray(self.first_edge)[state + 1]
+        tokens = jnp.asarray(self.token)
+
+        def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = (low + high) // 2
+            less = tokens[jnp.clip(middle, 0, edges - 1)] < token
+            open_ = low < high
+            return jnp.where(open_ & less, middle + 1, low), jnp.where(open_ & ~less, middle, high)
+
+        at, _ = lax.fori_loop(0, self.most_children.bit_length(), halve, (low, high))
+        found = (at < high) & (tokens[jnp.clip(at, 0, edges - 1)] == token)
+        return jnp.where(found, at + 1, edges + 1)
+
+    def allowed(self, state: Array, vocab_size: int) -> Array:
+        """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
+        first_edge, tokens = jnp.asarray(self.first_edge), jnp.asarray(self.token)
+        edge = first_edge[state][..., None] + history.positions(self.most_children, state.ndim + 1)
+        real = edge < first_edge[state + 1][..., None]
+        children = tokens[jnp.clip(edge, 0, tokens.shape[0] - 1)]
+        return history.scatter_counts(children, real, vocab_size) > 0
+
+
+@settings.pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class Automaton:
+    """A finite automaton over the vocabulary, every transition written out.
+
+    Attributes:
+      transitions: int32 ``[N, V]``, the state after each state and token, -1 for a token that may
+        not come. Plain lists too.
+
+    Raises:
+      ValueError: for plain numbers that are no states, or another number of axes.
+
+    Example:
+      >>> even_ones = Automaton([[0, 1, -1], [1, 0, -1]])
+      >>> even_ones.advance(jnp.array([0, 1, 1]), jnp.array([1, 1, 2]))
+      Array([ 1,  0, -1], dtype=int32)
+    """
+
+    transitions: Any
+
+    def __post_init__(self) -> None:
+        table = self.transitions
+        if not isinstance(table, (tuple, list, np.ndarray)):
+            return
+        array = np.asarray(table)
+        good = array.ndim == 2 and array.size and array.dtype.kind == "i"
+        if not good or array.min() < -1 or array.max() >= len(array):
+            raise ValueError(
+                f"automaton: got transitions of {array.dtype}{list(array.shape)}; takes a table "
+                "[states, V] of states, -1 for none"
+            )
+        object.__setattr__(self, "transitions", array.astype(np.int32))
+
+    @property
+    def depth(self) -> int:
+        """As of a ``Trie``: there is no longest sequence."""
+        return np.iinfo(np.int32).max
+
+    def advance(self, state: Array, token: Array) -> Array:
+        """The state after one more token, int32 in the shape of both; -1 is dead."""
+        table = jnp.asarray(self.transitions)
+        real = (state >= 0) & (token >= 0) & (token < table.shape[1])
+        at = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
+        return jnp.where(real, table[at], -1)
+
+    def allowed(self, state: Array, vocab_size: int) -> Array:
+        """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
+        table = jnp.asarray(self.transitions)
+        settings.check_vocab(self, "transitions", table, vocab_size)
+        return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
+
+
+def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndarray:
+    """Sequences, each followed by each of the end tokens, as rows padded with -1 on the right."""
+    length = np.array([len(s) for s in sequences], np.int64)
+    if not len(length) or not length.all():
+        raise ValueError(
+            f"sequences: got {'an empty one' if len(length) else 'none'}; takes non-empty "
+            "sequences of token ids of 0 and above"
+        )
+    flat = np.fromiter((t for s in sequences for t in s), np.int64, int(length.sum()))
+    least = min(flat.min(), *ends) if ends else flat.min()
+    if least < 0:
+        raise ValueError(f"sequences: got id {least}; takes token ids of 0 and above")
+    table = np.full((len(length), length.max() + bool(ends)), -1, np.int64)
+    table[np.arange(table.shape[1])[None] < length[:, None]] = flat
+    if ends:
+        table = np.concatenate([table] * len(ends))
+        at = np.tile(length, len(ends))
+        table[np.arange(len(table)), at] = np.repeat(ends, len(length))
+    return table

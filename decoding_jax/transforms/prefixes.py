@@ -1,0 +1,75 @@
+"""What the new tokens so far allow next: any strategy kept to a trie or a finite automaton."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from decoding_jax.base import Prefix
+from decoding_jax.ops.logits import clean
+from decoding_jax.transforms import settings
+
+Array = jax.Array
+
+
+@settings.pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrefixAllowedTokens:
+    """Bans every token with which the new text would not begin a sequence of a language.
+
+    ``l_i = -inf`` unless some sequence begins with ``x_1 .. x_t i``; the prompt is no part of x.
+    De Cao, Izacard, Riedel & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904,
+    with their trie on the device. The text is walked anew for every token, so a step costs the
+    sequences' depth times a few gathers.
+
+    A sequence ends with its end token, as the tokenizer gives it: after that nothing is allowed,
+    and nothing needs to be. Where sequences lack one, a strategy ends its text at their end without
+    having it ``finished``; ``Trie.from_sequences(..., eos_ids=1)`` gives them theirs.
+
+    Attributes:
+      language: a ``Trie``, an ``Automaton``, or an object with their ``depth``, ``advance`` and
+        ``allowed``.
+      start: the state before the first token, an int or int32 ``[B]``: a row of its own language is
+        one in a branch of its own.
+
+    Raises:
+      ValueError: for a negative plain ``start``.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> from decoding_jax.base import Prefix
+      >>> trie = transforms.Trie.from_sequences([(2, 0, 1), (2, 3, 1), (3, 1)])
+      >>> tokens = jnp.array([[[[2]]]])
+      >>> prefix = Prefix(jnp.array([[2]]), jnp.array([1]), tokens, jnp.array([[[1]]]))
+      >>> transforms.prefix_allowed_tokens(trie)(jnp.zeros((1, 1, 1, 4)), prefix)
+      Array([[[[  0., -inf, -inf,   0.]]]], dtype=float32)
+    """
+
+    language: Any
+    start: Any = 0
+
+    def __post_init__(self) -> None:
+        settings.check(self, "start", "states of 0 and above", lambda x: x >= 0, np.int32)
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = clean(logits)
+        start = settings.per_row(self, "start", prefix.length, jnp.int32)
+        state = jnp.broadcast_to(start, prefix.length.shape)
+        size = prefix.tokens.shape[-1]
+
+        def walk(i: Array, state: Array) -> Array:
+            token = lax.dynamic_index_in_dim(prefix.tokens, i, axis=3, keepdims=False)
+            return jnp.where(i < prefix.length, self.language.advance(state, token), state)
+
+        if size:
+            # At its depth no sequence goes on, and nor does anything longer.
+            longest = jnp.minimum(prefix.length.max(initial=0), size)
+            most = jnp.minimum(longest, jnp.asarray(self.language.depth))
+            state = lax.fori_loop(0, most, walk, state)
+        allowed = self.language.allowed(state, logits.shape[-1])
+        return jnp.where(allowed, logits, -jnp.inf)

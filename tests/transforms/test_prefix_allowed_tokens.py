@@ -1,0 +1,250 @@
+"""Languages on the device: against sets of tuples, and under every kind of strategy."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transforms_reference as reference
+from transforms_reference import make_logits, make_prefix
+
+import decoding_jax
+from decoding_jax import Prefix, Prompt, Stop, transforms
+from decoding_jax.testing import TableLM, chi_square, log_probs
+from decoding_jax.transforms import Automaton, Trie, prefix_allowed_tokens
+
+SEQUENCES = [(0,), (0, 1), (0, 1, 2), (1, 0, 0, 1), (1, 0, 2), (2,) * 7, (0, 1), (1, 9), (0, 0, 1)]
+
+
+@jax.jit
+def run(transform, logits, prefix):
+    return transform(logits, prefix)
+
+
+def next_tokens(sequences, text):
+    n = len(text)
+    return {s[n] for s in sequences if len(s) > n and s[:n] == tuple(text)}
+
+
+def expected(logits, prefix, sequences):
+    out = np.full(logits.shape, -np.inf, np.float32)
+    for b, w, t in np.ndindex(logits.shape[:3]):
+        text = reference.text_of(prefix, b, w, t, False)
+        ids = [i for i in next_tokens(sequences, text) if i < logits.shape[-1]]
+        out[b, w, t, ids] = logits[b, w, t, ids]
+    return np.where(np.isnan(out), -np.inf, out)
+
+
+def dense(trie, vocab_size):
+    """The same language with its transitions written out."""
+    table = np.full((len(trie.first_edge) - 1, vocab_size), -1)
+    for node in range(len(table)):
+        for edge in range(*trie.first_edge[node : node + 2]):
+            table[node, trie.token[edge]] = edge + 1
+    return Automaton(table)
+
+
+@pytest.mark.parametrize("eos_ids", [(), 3, (3, 0)])
+@pytest.mark.parametrize("kind", ["trie", "automaton"])
+def test_allows_what_some_sequence_goes_on_with(kind, eos_ids):
+    """On 20 sets of paths over two tokens, which go along sequences often."""
+    trie = Trie.from_sequences(SEQUENCES, eos_ids)
+    language = trie if kind == "trie" else dense(trie, reference.V)
+    ends = (eos_ids,) if isinstance(eos_ids, int) else eos_ids
+    whole = [(*s, e) for s in SEQUENCES for e in ends] or SEQUENCES
+    some = 0
+    for seed in range(20):
+        prefix = make_prefix(seed, alphabet=2)
+        logits = make_logits("nan" if seed % 2 else "masked", seed)
+        got = run(prefix_allowed_tokens(language), jnp.asarray(logits), prefix)
+        np.testing.assert_array_equal(got, expected(logits, prefix, whole))
+        some += (np.asarray(got)[np.asarray(prefix.length) > 1] > -np.inf).sum()
+    assert some > 10
+
+
+def test_the_longest_path_and_what_lies_beyond():
+    """Paths along the longest sequence, one that leaves it, and texts longer than it."""
+    paths = jnp.array([[[[2] * 9] * 3], [[[2, 2, 0] + [2] * 6] * 3]])
+    length = jnp.array([[[6, 7, 9]], [[2, 3, 8]]])
+    prefix = Prefix(jnp.zeros((2, 1), int), jnp.ones(2, int), paths, length)
+    logits = np.zeros((2, 1, 3, 10), np.float32)
+    trie = Trie.from_sequences(SEQUENCES)
+    for language in (trie, dense(trie, 10)):
+        got = run(prefix_allowed_tokens(language), jnp.asarray(logits), prefix)
+        np.testing.assert_array_equal(got, expected(logits, prefix, SEQUENCES))
+        assert (got[0, 0, 0] == 0).sum() == 1
+        assert (got[0, 0, 1:] == -np.inf).all()
+        assert (got[1, 0, 1:] == -np.inf).all()
+
+
+def test_a_start_for_every_row():
+    """Rows with a language of their own: branches of one trie."""
+    rows = [SEQUENCES, [(0, 2), (1, 1)], [(2,)]]
+    trie = Trie.from_sequences([(7 + b, *s) for b, mine in enumerate(rows) for s in mine])
+    start = np.array([trie.state((7 + b,)) for b in range(3)])
+    prefix, logits = make_prefix(3, alphabet=3), make_logits()
+    for language in (trie, dense(trie, reference.V)):
+        got = run(prefix_allowed_tokens(language, start), jnp.asarray(logits), prefix)
+        for b, mine in enumerate(rows):
+            np.testing.assert_array_equal(got[b], expected(logits, prefix, mine)[b])
+
+
+def test_thousands_of_sequences_over_a_large_vocabulary():
+    """16 paths along sequences, at every length, of 5,000 over 32,000 tokens."""
+    rng = np.random.default_rng(0)
+    stems = [tuple(rng.integers(2, 32000, 3).tolist()) for _ in range(400)]
+    sequences = [
+        (*stems[rng.integers(400)][: rng.integers(0, 4)], *rng.integers(2, 32000, 2).tolist(), 1)
+        for _ in range(5000)
+    ]
+    trie = prefix_allowed_tokens(Trie.from_sequences(sequences))
+    tokens, length = np.zeros((2, 8, 1, 8), np.int32), np.zeros((2, 8, 1), np.int32)
+    for b, w in np.ndindex(2, 8):
+        mine = sequences[rng.integers(5000)]
+        tokens[b, w, 0, : len(mine)] = mine
+        length[b, w] = (b * 8 + w) % (len(mine) + 1)
+    prefix = Prefix(jnp.zeros((2, 1), int), jnp.ones(2, int), jnp.array(tokens), jnp.array(length))
+    got = np.asarray(run(trie, jnp.zeros((2, 8, 1, 32000)), prefix)) == 0
+    for b, w in np.ndindex(2, 8):
+        want = next_tokens(sequences, tokens[b, w, 0, : length[b, w, 0]].tolist())
+        assert set(np.flatnonzero(got[b, w, 0]).tolist()) == want
+
+
+def test_a_prefix_with_no_room_and_tokens_outside_the_vocabulary():
+    prefix = make_prefix()
+    prefix = prefix._replace(tokens=prefix.tokens[..., :0], length=jnp.zeros_like(prefix.length))
+    got = run(
+        prefix_allowed_tokens(Trie.from_sequences([(4, 1), (99,)])),
+        jnp.asarray(make_logits()),
+        prefix,
+    )
+    assert np.flatnonzero(np.asarray(got > -np.inf).any((0, 1, 2))).tolist() == [4]
+
+
+# Strategies: 9 names over five tokens, 0 the end, on ragged prompts.
+NAMES = [(1, 0), (1, 1, 0), (1, 1, 2, 0), (2, 3, 4, 0), (2, 3, 0), (4, 4, 4, 0), (4, 0), (3, 0)]
+MODEL = TableLM.random(jax.random.key(4), 5)
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]], jnp.int32), jnp.array([3, 1]))
+ALONG = {
+    "max_new_tokens": 6,
+    "transform": prefix_allowed_tokens(Trie.from_sequences(NAMES)),
+    "stop": Stop(eos_ids=(0,)),
+}
+
+
+def law_of(row):
+    """Each name's log-probability under the model, and under the model restricted to names."""
+    start = PROMPT.tokens[row, : PROMPT.length[row]].tolist()
+    plain, kept = np.zeros(len(NAMES)), np.zeros(len(NAMES))
+    for k, name in enumerate(NAMES):
+        for n, token in enumerate(name):
+            law = log_probs(MODEL, [*start, *name[:n]])
+            plain[k] += law[token]
+            kept[k] += law[token] - np.logaddexp.reduce(law[sorted(next_tokens(NAMES, name[:n]))])
+    return plain, kept
+
+
+def names_of(output, row):
+    """Which name each sequence of a row is; an error if it is none."""
+    assert output.finished[row].all()
+    rows = zip(output.tokens[row].tolist(), output.length[row].tolist(), strict=True)
+    return np.array([NAMES.index(tuple(tokens[:length])) for tokens, length in rows])
+
+
+def test_greedy_takes_the_likeliest_child():
+    output = decoding_jax.greedy(MODEL, PROMPT, **ALONG)
+    for row in range(2):
+        start, text = PROMPT.tokens[row, : PROMPT.length[row]].tolist(), ()
+        while children := next_tokens(NAMES, text):
+            law = log_probs(MODEL, [*start, *text])
+            text = (*text, max(children, key=lambda i: law[i]))
+        assert NAMES[names_of(output, row)[0]] == text
+
+
+def test_samples_follow_the_restricted_law():
+    """8 lanes by 256 rows of each prompt: 2,048 draws; chi-square at a level of 1e-3 for both."""
+    prompt = Prompt(jnp.tile(PROMPT.tokens, (256, 1)), jnp.tile(PROMPT.length, 256))
+    output = decoding_jax.sample(MODEL, prompt, jax.random.key(2), num_samples=8, **ALONG)
+    for row in range(2):
+        drawn = np.concatenate([names_of(output, b) for b in range(row, 512, 2)])
+        counts = np.bincount(drawn, minlength=len(NAMES))
+        _, kept = law_of(row)
+        assert np.exp(kept).sum() == pytest.approx(1)
+        assert chi_square(counts, np.exp(kept)).p_value > 1e-3 / 2
+
+
+def test_arithmetic_samples_are_spread_over_the_names():
+    output = decoding_jax.arithmetic_sample(
+        MODEL, PROMPT, jax.random.key(3), num_samples=64, **ALONG
+    )
+    for row in range(2):
+        counts = np.bincount(names_of(output, row), minlength=len(NAMES))
+        assert (np.abs(counts - 64 * np.exp(law_of(row)[1])) < 1 + 1e-3).all()
+
+
+def test_a_wide_beam_ranks_all_names():
+    """And has no more than there are."""
+    output = decoding_jax.beam_search(MODEL, PROMPT, beam_size=10, **ALONG)
+    for row in range(2):
+        plain, _ = law_of(row)
+        first = jax.tree.map(lambda x: x[:, :8], output._replace(info=None))
+        assert names_of(first, row).tolist() == np.argsort(-plain).tolist()
+        np.testing.assert_allclose(output.score[row, :8], np.sort(plain)[::-1], rtol=1e-5)
+        assert (output.score[row, 8:] == -np.inf).all()
+
+
+def test_where_sequences_lack_an_end_nothing_follows():
+    bare = prefix_allowed_tokens(Trie.from_sequences([(1, 2), (3,)]))
+    output = decoding_jax.greedy(MODEL, PROMPT, **{**ALONG, "transform": bare})
+    assert not output.finished.any()
+    for [tokens], [length] in zip(output.tokens.tolist(), output.length.tolist(), strict=True):
+        assert tuple(tokens[:length]) in {(1, 2), (3,)}
+
+
+def test_another_start_or_other_tokens_do_not_retrace():
+    traces = []
+
+    @jax.jit
+    def trace(transform):
+        traces.append(1)
+        return jax.tree.leaves(transform)
+
+    trace(transforms.chain(prefix_allowed_tokens(Trie.from_sequences([(1, 2), (3, 4)]), 0)))
+    trace(transforms.chain(prefix_allowed_tokens(Trie.from_sequences([(5, 7), (9, 4)]), 2)))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Trie.from_sequences([]), "sequences: got none; takes"),
+        (lambda: Trie.from_sequences([(1,), ()]), "sequences: got an empty one; takes"),
+        (lambda: Trie.from_sequences([(1, -1)]), "sequences: got id -1; takes"),
+        (lambda: Trie.from_sequences([(1,)], -1), "sequences: got id -1; takes"),
+        (lambda: Trie.from_sequences([(1, 2)]).state((1, 3)), "tokens: got (1, 3); no sequence"),
+        (lambda: Automaton([[0, 2]]), "automaton: got transitions of int64[1, 2]; takes"),
+        (lambda: Automaton([0, 1]), "automaton: got transitions of int64[2]; takes"),
+        (lambda: Automaton([[0.5]]), "automaton: got transitions of float64[1, 1]; takes"),
+        (
+            lambda: prefix_allowed_tokens(Automaton([[0, 0]]), start=-1),
+            "prefix_allowed_tokens: got start=-1; takes states of 0 and above",
+        ),
+        (
+            lambda: run(prefix_allowed_tokens(Automaton([[0]])), make_logits(), make_prefix()),
+            "automaton: got transitions over 1 tokens; takes one for each of the vocabulary's 11",
+        ),
+        (
+            lambda: run(
+                prefix_allowed_tokens(Trie.from_sequences([(1,)]), [0, 0]),
+                make_logits(),
+                make_prefix(),
+            ),
+            "prefix_allowed_tokens: got start of shape (2,); takes a scalar or [B] = [3]",
+        ),
+    ],
+)
+def test_bad_arguments_get_one_line(make, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        make()
+    assert "\n" not in str(caught.value)
