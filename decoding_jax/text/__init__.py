@@ -9,6 +9,7 @@ from decoding_jax.text.batch import (
 )
 from decoding_jax.text.generate import generate, stream
 from decoding_jax.text.loading import embedded, load
+from decoding_jax.text.phrases import constraints
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     HuggingFaceTokenizer,
@@ -26,6 +27,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "completions",
+    "constraints",
     "context_of",
     "default_stop",
     "embedded",

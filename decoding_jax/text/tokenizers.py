@@ -35,6 +35,10 @@ class Tokenizer(Protocol):
         """Token ids with the special tokens that the model expects of an input."""
         ...
 
+    def pieces(self, text: str) -> list[int]:
+        """Token ids without special tokens; only ``constraints`` asks for them."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens left out."""
         ...
@@ -66,7 +70,10 @@ class SentencePieceTokenizer:
         self.eos_ids = tuple(eos_ids)
 
     def encode(self, text: str) -> list[int]:
-        return self._prefix + self._pieces.encode(text) + self._suffix
+        return self._prefix + self.pieces(text) + self._suffix
+
+    def pieces(self, text: str) -> list[int]:
+        return self._pieces.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         size = self._pieces.vocab_size()
@@ -83,6 +90,9 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text).ids
+
+    def pieces(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -101,7 +111,10 @@ class ByteTokenizer:
     eos_ids: tuple[int, ...] = (1,)
 
     def encode(self, text: str) -> list[int]:
-        return [b + 3 for b in text.encode("utf-8")] + [1]
+        return [*self.pieces(text), 1]
+
+    def pieces(self, text: str) -> list[int]:
+        return [b + 3 for b in text.encode("utf-8")]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
