@@ -166,8 +166,8 @@ def candidates_of(
     vocab = log_probs.shape[-1]
     parent, token = index // vocab, index % vocab
     exists = (score > -jnp.inf) & is_open[:, None]
-    log_prob = _take(running.log_prob, parent) + _take(log_probs.reshape(batch, -1), index)
-    tokens = jnp.take_along_axis(running.tokens, parent[..., None], axis=1)
+    log_prob = take(running.log_prob, parent) + take(log_probs.reshape(batch, -1), index)
+    tokens = take(running.tokens, parent)
     here = jnp.arange(limit_of_buffer)[None, None] == step
     tokens = jnp.where(here, token[..., None], tokens)
     length = jnp.broadcast_to(step + 1, parent.shape)
@@ -208,11 +208,11 @@ def go_on(
     """The beam of the candidates ``at [B, K]``; see ``compete`` for what it returns."""
     tokens, log_prob, score = candidates.hypotheses
     limit = stopping.limits(rules.stop, tokens.shape[0], tokens.shape[-1])
-    kept = jnp.where(_take(candidates.goes_on, at), _take(score, at), -jnp.inf)
-    going = Running(jnp.take_along_axis(tokens, at[..., None], axis=1), _take(log_prob, at), kept)
+    kept = jnp.where(take(candidates.goes_on, at), take(score, at), -jnp.inf)
+    going = Running(take(tokens, at), take(log_prob, at), kept)
     is_open = is_open & (step + 1 < limit)
     is_open &= _may_improve(rules, going, pool, step + 1, limit)
-    return Beam(going, pool, is_open), _take(candidates.token, at), _take(candidates.parent, at)
+    return Beam(going, pool, is_open), take(candidates.token, at), take(candidates.parent, at)
 
 
 def best_of(*pools: Pool) -> Pool:
@@ -220,15 +220,17 @@ def best_of(*pools: Pool) -> Pool:
     joined = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
     score, at = top_k(joined.score, pools[0].score.shape[1])
     return Pool(
-        jnp.take_along_axis(joined.tokens, at[..., None], axis=1),
-        _take(joined.length, at),
-        _take(joined.log_prob, at),
+        take(joined.tokens, at),
+        take(joined.length, at),
+        take(joined.log_prob, at),
         score,
-        _take(joined.finished, at),
+        take(joined.finished, at),
     )
 
 
-def _take(values: Array, index: Array) -> Array:
+def take(values: Array, index: Array) -> Array:
+    """``values [B, n, ...]`` at ``index [B, m]`` of each row."""
+    index = index.reshape(*index.shape, *(1,) * (values.ndim - 2))
     return jnp.take_along_axis(values, index, axis=1)
 
 

@@ -11,7 +11,7 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, 
 from decoding_jax.loop import Steps, hypotheses, run, stopping
 from decoding_jax.loop.beams import Search, beam_steps, check_beams
 from decoding_jax.loop.constraints import Constraints, after, begin
-from decoding_jax.loop.hypotheses import Beam, EarlyStopping, Pool, Rules
+from decoding_jax.loop.hypotheses import Beam, EarlyStopping, Pool, Rules, take
 from decoding_jax.loop.length_penalty import LengthPenalty, as_rule
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
@@ -75,8 +75,7 @@ def steps(
         count = hypotheses.candidate_count(stop, width, vocab)
 
         def grown(parent: Array, token: Array) -> tuple[Array, Array]:
-            taken = jnp.take_along_axis(matched, parent[..., None, None], axis=1)
-            taken = after(table, taken, token)
+            taken = after(table, take(matched, parent), token)
             return taken, constraints.lacking(table, taken)
 
         allowed = _ban_ends(stop, allowed, beam.running.tokens, grown, step)
@@ -84,7 +83,7 @@ def steps(
         index = _candidates(totals, constraints.wanted(table, matched), count)
         matched_after, lacking = grown(index // vocab, index % vocab)
         score, order = _in_turn(totals, index, lacking, count)
-        lacking, index = _take(lacking, order), _take(index, order)
+        lacking, index = take(lacking, order), take(index, order)
         candidates = hypotheses.candidates_of(stop, beam, score, index, log_probs, step)
 
         met = constraints.lacking(table, matched) == 0
@@ -95,7 +94,7 @@ def steps(
         rest = hypotheses.best_of(rest, stuck[1], leaving[1])
         at = _first(candidates.goes_on, width)
         beam, token, parent = hypotheses.go_on(rules, beam.open, candidates, at, pool, step)
-        return Banks(beam, rest, _take(matched_after, _take(order, at))), token, parent
+        return Banks(beam, rest, take(matched_after, take(order, at))), token, parent
 
     def with_running(banks: Banks, step: Array) -> tuple[Pool, Pool]:
         """The sequences that meet the constraints, and the others, best first."""
@@ -108,7 +107,7 @@ def steps(
         pair = zip(*with_running(banks, step), strict=True)
         both = Pool(*(jnp.concatenate(parts, axis=1) for parts in pair))
         at = _first(both.score > -jnp.inf, beam_size)
-        return Pool(*(_take(part, at) for part in both))
+        return Pool(*(take(part, at) for part in both))
 
     made = beam_steps(
         Search(
@@ -177,7 +176,7 @@ def _in_turn(totals: Array, index: Array, lacking: Array, count: int) -> tuple[A
     rounds = better.sum(-1)
     turn = rounds * (lacking.max(-1, keepdims=True) + 1) + lacking
     _, order = top_k(jnp.where(score > -jnp.inf, -turn.astype(jnp.float32), -jnp.inf), count)
-    return _take(score, order), order
+    return take(score, order), order
 
 
 def _ban_ends(
@@ -208,7 +207,7 @@ def _ban_ends(
     parent = jnp.broadcast_to(jnp.repeat(jnp.arange(width), count)[None], (batch, width * count))
     token = jnp.tile(ways, (1, width))
     here = jnp.arange(tokens.shape[-1])[None, None] == step
-    texts = jnp.where(here, token[..., None], _take(tokens, parent))
+    texts = jnp.where(here, token[..., None], take(tokens, parent))
     length = jnp.broadcast_to(step + 1, token.shape)
     banned = stopping.ends(stop, token, texts, length) & (grown(parent, token)[1] > 0)
     token = jnp.where(banned, token, -1).reshape(batch, width, count)
@@ -226,12 +225,6 @@ def _first(chosen: Array, count: int) -> Array:
     """int32 ``[B, count]``: where the first True of ``[B, n]`` are, and then anything."""
     place = jnp.arange(chosen.shape[1], dtype=jnp.float32)[None]
     return top_k(jnp.where(chosen, -place, -jnp.inf), count)[1]
-
-
-def _take(values: Array, index: Array) -> Array:
-    """``values [B, n, ...]`` at ``index [B, m]`` of each row."""
-    index = index.reshape(*index.shape, *(1,) * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=1)
 
 
 def constrained_beam_search(

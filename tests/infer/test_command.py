@@ -1,5 +1,6 @@
 """The command: gin files by name, faults in one line, SIGKILL."""
 
+import itertools
 import json
 import os
 import shutil
@@ -64,6 +65,15 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     said = capsys.readouterr().err
     assert "compilation 1: 4 inputs of up to 16 tokens\n" in said
     assert "inputs: 4, faulty: 2 (empty: 1, too long: 1), batches: 1, compilations: 1" in said
+
+
+def test_phrases_are_set_on_the_command_line(command):
+    files = [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]
+    given = ["--gin.PHRASES=((5, 9),)", "--gin.infer.run.with_tokens=True"]
+    assert command(*given, files=files, BEAM_SIZE=3) == 0
+    outputs = [output["tokens"] for r in records() for output in r["outputs"]]
+    assert len(outputs) == 2
+    assert all((5, 9) in itertools.pairwise(tokens) for tokens in outputs)
 
 
 def test_transforms_are_set_on_the_command_line(command):

@@ -1,0 +1,50 @@
+"""Constraints from strings."""
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import text
+from decoding_jax.models import T5, T5Config
+
+
+def test_phrases_have_no_special_tokens():
+    _, tokenizer = decoding_jax.load("translation-en-fr")
+    made = text.constraints(tokenizer, ["la station"], [["métro", "autobus"]])
+    assert tokenizer.decode(made.phrases[0]) == "la station"
+    assert [tokenizer.decode([i for i in s if i >= 0]) for s in made.alternatives[0]] == [
+        "métro",
+        "autobus",
+    ]
+    assert not np.isin(made.phrases, tokenizer.eos_ids).any()
+
+
+def test_a_completion_contains_its_phrases():
+    model = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
+    tokenizer = text.ByteTokenizer()
+    [[best, *_]] = decoding_jax.generate(
+        model,
+        tokenizer,
+        ["hello"],
+        strategy="constrained_beam_search",
+        constraints=text.constraints(tokenizer, ["hi"], [["yes", "no"]]),
+        beam_size=4,
+        max_new_tokens=6,
+    )
+    assert "hi" in best.text
+    assert "yes" in best.text or "no" in best.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("hi",), "phrases: got 'hi'; takes a list of strings"),
+        (((), ["hi"]), "alternatives: got 'hi'; takes a list of strings"),
+        ((["hi", ""],), "phrases: got ''; takes texts with a token"),
+        (((), [[]]), "alternatives: got an empty set"),
+    ],
+)
+def test_bad_phrases_get_one_line(given, words):
+    with pytest.raises(ValueError, match=words):
+        text.constraints(text.ByteTokenizer(), *given)
