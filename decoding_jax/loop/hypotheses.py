@@ -234,6 +234,12 @@ def take(values: Array, index: Array) -> Array:
     return jnp.take_along_axis(values, index, axis=1)
 
 
+def first_of(chosen: Array, count: int) -> Array:
+    """int32 ``[B, count]``: where the first True of ``[B, n]`` are, and then anything."""
+    place = jnp.arange(chosen.shape[1], dtype=jnp.float32)[None]
+    return top_k(jnp.where(chosen, -place, -jnp.inf), count)[1]
+
+
 def _may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: Array) -> Array:
     """bool ``[B]``: whether a running hypothesis may still enter the pool."""
     best = running.score.max(-1)

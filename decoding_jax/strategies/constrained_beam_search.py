@@ -11,7 +11,7 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, 
 from decoding_jax.loop import Steps, hypotheses, run, stopping
 from decoding_jax.loop.beams import Search, beam_steps, check_beams
 from decoding_jax.loop.constraints import Constraints, after, begin
-from decoding_jax.loop.hypotheses import Beam, EarlyStopping, Pool, Rules, take
+from decoding_jax.loop.hypotheses import Beam, EarlyStopping, Pool, Rules, first_of, take
 from decoding_jax.loop.length_penalty import LengthPenalty, as_rule
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
@@ -92,7 +92,7 @@ def steps(
         leaving = _apart(ending, lacking[:, :width] == 0)
         pool = hypotheses.best_of(beam.pool, stuck[0], leaving[0])
         rest = hypotheses.best_of(rest, stuck[1], leaving[1])
-        at = _first(candidates.goes_on, width)
+        at = first_of(candidates.goes_on, width)
         beam, token, parent = hypotheses.go_on(rules, beam.open, candidates, at, pool, step)
         return Banks(beam, rest, take(matched_after, take(order, at))), token, parent
 
@@ -106,7 +106,7 @@ def steps(
     def result(banks: Banks, step: Array) -> Pool:
         pair = zip(*with_running(banks, step), strict=True)
         both = Pool(*(jnp.concatenate(parts, axis=1) for parts in pair))
-        at = _first(both.score > -jnp.inf, beam_size)
+        at = first_of(both.score > -jnp.inf, beam_size)
         return Pool(*(take(part, at) for part in both))
 
     made = beam_steps(
@@ -221,12 +221,6 @@ def _apart(pool: Pool, met: Array) -> tuple[Pool, Pool]:
     return ready, pool._replace(score=jnp.where(met, -jnp.inf, pool.score))
 
 
-def _first(chosen: Array, count: int) -> Array:
-    """int32 ``[B, count]``: where the first True of ``[B, n]`` are, and then anything."""
-    place = jnp.arange(chosen.shape[1], dtype=jnp.float32)[None]
-    return top_k(jnp.where(chosen, -place, -jnp.inf), count)[1]
-
-
 def constrained_beam_search(
     model: LanguageModel,
     prompt: Prompt,
@@ -260,8 +254,8 @@ def constrained_beam_search(
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
       constraints: the phrases, and the sets of alternatives of which one must appear.
-      beam_size: K, hypotheses a row. Each constraint still to be met wants a few: with as many
-        banks as tokens in all phrases, a K below that leaves the emptier banks without a place.
+      beam_size: K, hypotheses a row. There is a bank for each token of the phrases and one more;
+        where K is less than that, the emptier ones get no place.
       num_return: N, at most K; K where None.
       max_new_tokens: L, the most new tokens.
       length_penalty: as for ``beam_search``.
