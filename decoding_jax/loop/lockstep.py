@@ -122,9 +122,7 @@ def grow(
         here = (jnp.arange(max_new_tokens)[None, None] == at.length[..., None]) & alive[..., None]
         tokens = jnp.where(here, token[..., None], at.tokens)
         length = at.length + alive
-        enough = length >= stopping.minimum(stop)[:, None]
-        ended = stopping.is_end_token(stop, token)
-        ended |= enough & stopping.ends_with_sequence(stop, tokens, length)
+        ended = stopping.ends(stop, token, tokens, length)
         finished = at.finished | (alive & ended)
         limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)
         new = Lanes(

@@ -109,9 +109,7 @@ def steps(
         tokens = jnp.take_along_axis(beam.tokens, parent[..., None], axis=1)
         tokens = jnp.where(here, token[..., None], tokens)
         length = jnp.broadcast_to(step + 1, parent.shape)
-        enough = length >= stopping.minimum(stop)[:, None]
-        ended = stopping.is_end_token(stop, token)
-        ended |= enough & stopping.ends_with_sequence(stop, tokens, length)
+        ended = stopping.ends(stop, token, tokens, length)
         limit = stopping.limits(stop, batch, max_new_tokens)
         children = Drawn(
             tokens=tokens,
