@@ -42,6 +42,7 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
     *rows, size = values.shape
     if not 1 <= k <= size:
         raise ValueError(f"k: got {k}; takes 1 to {size}, the numbers there are")
+    values = jnp.where(values == 0, 0.0, values)  # -0.0, which XLA puts below 0.0
     flat = values.reshape(-1, size)
     best, index = _two_levels(flat, k) if size > 2 * k * BLOCK else _rows_top_k(k)(flat)
     return best.reshape(*rows, k), index.reshape(*rows, k)
