@@ -21,6 +21,8 @@ from decoding_jax.compiled import (
     arithmetic_sample,
     beam_sample,
     beam_search,
+    best_first_search,
+    best_k_search,
     constrained_beam_search,
     diverse_beam_search,
     greedy,
@@ -29,15 +31,18 @@ from decoding_jax.compiled import (
 )
 from decoding_jax.loop.constraints import Constraints
 from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
+from decoding_jax.loop.priority import Decay, MeanLogProb
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Constraints",
+    "Decay",
     "DecodeOutput",
     "GNMTPenalty",
     "LanguageModel",
+    "MeanLogProb",
     "ModelOutput",
     "PowerPenalty",
     "Prefix",
@@ -47,6 +52,8 @@ __all__ = [
     "arithmetic_sample",
     "beam_sample",
     "beam_search",
+    "best_first_search",
+    "best_k_search",
     "codes",
     "constrained_beam_search",
     "diverse_beam_search",

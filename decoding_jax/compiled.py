@@ -19,10 +19,23 @@ constrained_beam_search = jit(strategies.constrained_beam_search, _BEAMS)
 diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
 stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
 
+_SEARCH = (
+    "budget",
+    "num_return",
+    "max_new_tokens",
+    "branching",
+    "frontier_size",
+    "fallback",
+)
+best_first_search = jit(strategies.best_first_search, _SEARCH)
+best_k_search = jit(strategies.best_k_search, ("k", *_SEARCH))
+
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "arithmetic_sample": arithmetic_sample,
     "beam_sample": beam_sample,
     "beam_search": beam_search,
+    "best_first_search": best_first_search,
+    "best_k_search": best_k_search,
     "constrained_beam_search": constrained_beam_search,
     "diverse_beam_search": diverse_beam_search,
     "greedy": greedy,

@@ -106,11 +106,11 @@ def best_first(
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
-        for name, able in (("ragged", model.ragged), ("tree", model.tree)):
-            if not able:
-                raise ValueError(
-                    f"model: got one with {name}=False; takes one with ragged rows and trees"
-                )
+        if not (model.ragged and model.tree):
+            raise ValueError(
+                f"model: got ragged={model.ragged} and tree={model.tree}; a best-first search "
+                "takes one with both: its rows stand at different slots, each in a token tree"
+            )
         output, cache = model.prefill(*prompt, lanes=1, slots=slots)
         none = jnp.zeros(batch, jnp.int32)
         state = State(

@@ -13,6 +13,8 @@ from decoding_jax.strategies.beam_sample import beam_sample
 from decoding_jax.strategies.beam_sample import steps as beam_sample_steps
 from decoding_jax.strategies.beam_search import beam_search
 from decoding_jax.strategies.beam_search import steps as beam_search_steps
+from decoding_jax.strategies.best_k import best_first_search, best_first_steps, best_k_search
+from decoding_jax.strategies.best_k import steps as best_k_steps
 from decoding_jax.strategies.constrained_beam_search import constrained_beam_search
 from decoding_jax.strategies.constrained_beam_search import steps as constrained_beam_search_steps
 from decoding_jax.strategies.diverse_beam_search import diverse_beam_search
@@ -28,6 +30,8 @@ STEPS: dict[str, Callable[..., Steps]] = {
     "arithmetic_sample": arithmetic_steps,
     "beam_sample": beam_sample_steps,
     "beam_search": beam_search_steps,
+    "best_first_search": best_first_steps,
+    "best_k_search": best_k_steps,
     "constrained_beam_search": constrained_beam_search_steps,
     "diverse_beam_search": diverse_beam_search_steps,
     "greedy": greedy_steps,
@@ -40,6 +44,8 @@ __all__ = [
     "arithmetic_sample",
     "beam_sample",
     "beam_search",
+    "best_first_search",
+    "best_k_search",
     "constrained_beam_search",
     "diverse_beam_search",
     "greedy",

@@ -58,6 +58,11 @@ def steps(
     )
 
 
+def best_first_steps(*, num_return: int = 1, **settings: Any) -> Steps:
+    """The steps of ``best_first_search``, for ``loop.run`` and ``loop.stream``."""
+    return steps(k=1, num_return=num_return, **settings)
+
+
 def best_k_search(
     model: LanguageModel,
     prompt: Prompt,
@@ -146,7 +151,13 @@ def best_k_search(
 
 
 def best_first_search(
-    model: LanguageModel, prompt: Prompt, *, budget: int, max_new_tokens: int, **options: Any
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    budget: int,
+    num_return: int = 1,
+    max_new_tokens: int,
+    **settings: Any,
 ) -> DecodeOutput:
     """Expands the best hypothesis of a frontier, one at a time, until the budget is spent.
 
@@ -157,11 +168,12 @@ def best_first_search(
       model: the language model, with ragged rows and trees.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
       budget: C, the most hypotheses that a row expands.
+      num_return: N.
       max_new_tokens: L, the most new tokens.
-      **options: as for ``best_k_search``.
+      **settings: as for ``best_k_search``.
 
     Returns:
-      As ``best_k_search``, with N = 1 by default.
+      As ``best_k_search``.
 
     Raises:
       ValueError: as ``best_k_search``.
@@ -174,5 +186,7 @@ def best_first_search(
       >>> best_first_search(model, prompt, budget=30, max_new_tokens=4, gamma=0).tokens.shape
       (1, 1, 4)
     """
-    made = steps(k=1, budget=budget, max_new_tokens=max_new_tokens, **options)
+    made = best_first_steps(
+        budget=budget, num_return=num_return, max_new_tokens=max_new_tokens, **settings
+    )
     return run(made, model, prompt)

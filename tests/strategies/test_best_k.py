@@ -1,5 +1,8 @@
 """Best-first and best-k search: against enumeration, and against a heap in plain Python."""
 
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +10,20 @@ import pytest
 from best_k_reference import Table, search
 from jax import lax
 
-from decoding_jax import Prompt, Stop, transforms
+import decoding_jax
+from decoding_jax import Prompt, Stop, loop, strategies, transforms
 from decoding_jax.loop.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.ops.jit import jit
 from decoding_jax.strategies import best_k
-from decoding_jax.testing import TableLM
-from decoding_jax.testing.problems import DeadEnds
+from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing.enumeration import enumerate_law, log_probs, top_sequences
+from decoding_jax.testing.laws import outcome_index
+from decoding_jax.testing.problems import MODELS, PROMPTS, DeadEnds, Problem, prompt_of
 
 V, L = 4, 4
 PROMPT = Prompt(jnp.array([[1, 3, 2], [0, 2, 1], [3, 1, 3], [2, 0, 0]]), jnp.array([3, 1, 2, 3]))
 ROWS = len(PROMPT.length)
-NOBODY = np.full(ROWS, 9, np.int32)
+MODEL = TableLM.random(jax.random.key(0), V)
 SCORES = {"log_prob": LogProb, "mean": MeanLogProb, "last": LastLogProb}
 
 
@@ -81,6 +87,7 @@ def compare(output, row, want):
         assert output.finished[row, n] == (node.kind == "finished")
     assert (output.length[row, len(nodes) :] == 0).all()
     assert (output.log_prob[row, len(nodes) :] == -np.inf).all()
+    assert len({node.path for node in nodes}) == len(nodes)
     info = output.info
     assert info.completed[row] == want.completed
     assert info.pruned[row] == want.pruned
@@ -92,7 +99,6 @@ def compare(output, row, want):
     ("plan", "score"),
     [
         ("best-first", "log_prob"),
-        ("best-first", "mean"),
         ("fallback", "log_prob"),
         ("pruned", "last"),
         ("pruned", "mean"),
@@ -102,7 +108,7 @@ def compare(output, row, want):
 def test_the_search_is_that_of_a_python_heap(plan, score):
     fallback = plan == "fallback"
     sizes = {**PLANS[plan], "fallback": fallback, "max_new_tokens": L}
-    fell = 0
+    fell, programs = 0, SEARCHED.cache_size()
     for i, model in enumerate(tables(18)):
         rng = np.random.default_rng(i)
         alpha = np.float32(rng.choice([0.0, 0.5, 1.0, 1.5]))
@@ -139,5 +145,142 @@ def test_the_search_is_that_of_a_python_heap(plan, score):
             )
             assert expanded(tree, row) == want.expanded[1:], f"table {i}, row {row}"
             compare(output, row, want)
+            assert len(want.expanded) <= sizes["budget"] or want.greedy
             fell += want.greedy
-    assert fell > 5 or not fallback
+        assert output.info.expanded.max() <= sizes["budget"]
+        assert output.info.model_calls <= sizes["budget"] or fallback
+    assert SEARCHED.cache_size() == programs + 1
+    assert fell > 3 or not fallback
+
+
+PROBLEMS = {
+    1: Problem("smooth", "none", "none"),
+    3: Problem("zeros", "history", "sequences"),
+    5: Problem("ties", "constraints", "end tokens"),
+}
+
+
+@pytest.mark.parametrize("k", PROBLEMS)
+def test_an_unlimited_budget_gives_every_sequence_once_and_in_order(k):
+    problem, rows, count = PROBLEMS[k], np.arange(PROMPTS), 300
+    output = decoding_jax.best_k_search(
+        MODELS()[problem.model],
+        prompt_of(rows),
+        k=k,
+        budget=100,
+        num_return=count,
+        branching=V,
+        gamma=0.0,
+        frontier_size=300,
+        **problem.settings(rows),
+    )
+    for row, law in enumerate(problem.laws()):
+        size = len(law.length)
+        assert output.info.completed[row] == size < count
+        assert output.info.pruned[row] == 0
+        found = outcome_index(law, np.asarray(output.tokens[row, :size]), output.length[row, :size])
+        assert sorted(found.tolist()) == list(range(size))
+        np.testing.assert_allclose(output.log_prob[row, :size], law.log_prob[found], atol=1e-5)
+        assert (np.diff(output.log_prob[row, :size]) <= 0).all()
+        assert (output.finished[row, :size] == law.finished[found]).all()
+        assert (output.length[row, size:] == 0).all()
+        assert (output.log_prob[row, size:] == -np.inf).all()
+
+
+def test_best_first_search_gives_the_likeliest_sequence_first():
+    for model in tables(6):
+        output = decoding_jax.best_first_search(
+            model, PROMPT, budget=100, branching=V, gamma=0.0, max_new_tokens=L, stop=Stop(0)
+        )
+        for row in range(ROWS):
+            law = enumerate_law(model, PROMPT, row, max_new_tokens=L, stop=Stop(0))
+            best = top_sequences(law, 1)
+            assert output.info.completed[row] >= 1
+            assert output.info.expanded[row] < 100
+            assert output.log_prob[row, 0] == pytest.approx(best.log_prob[0], abs=1e-5)
+            (index,) = outcome_index(law, output.tokens[row], output.length[row])
+            assert law.log_prob[index] == pytest.approx(best.log_prob[0], abs=1e-5)
+
+
+SEARCH = {"k": 2, "budget": 10, "num_return": 3, "branching": V, "max_new_tokens": L}
+
+
+def test_a_row_alone_is_the_row_in_its_batch():
+    stop, decay = Stop(eos_ids=(0,)), Decay(0.1)
+    whole = decoding_jax.best_k_search(MODEL, PROMPT, decay=decay, stop=stop, **SEARCH)
+    for row in (1, 3):
+        prompt = Prompt(PROMPT.tokens[row : row + 1], PROMPT.length[row : row + 1])
+        alone = decoding_jax.best_k_search(MODEL, prompt, decay=decay, stop=stop, **SEARCH)
+        for got, want in zip(alone[:5], whole[:5], strict=True):
+            assert same_bits(got[0], want[row])
+        for name in ("expanded", "completed", "pruned", "slots_used"):
+            assert getattr(alone.info, name)[0] == getattr(whole.info, name)[row]
+
+
+def test_stream_ends_with_what_run_gives():
+    stop = Stop(eos_ids=(0,))
+    whole = decoding_jax.best_k_search(MODEL, PROMPT, stop=stop, decay=0.0, **SEARCH)
+    build = strategies.STEPS["best_k_search"]
+    parts = list(loop.stream(build, MODEL, PROMPT, stop=stop, decay=jnp.float32(0), **SEARCH))
+    assert len(parts) == whole.info.model_calls
+    assert same_bits(parts[-1], whole)
+    assert all((a.info.completed <= b.info.completed).all() for a, b in itertools.pairwise(parts))
+
+
+def test_pruning_changes_nothing_while_the_frontier_holds_the_budget():
+    model = TableLM.random(jax.random.key(3), V, sharpness=0.3)
+    sizes = {**SEARCH, "gamma": 0.0, "budget": 20, "num_return": 8}
+    small, large = (
+        decoding_jax.best_k_search(model, PROMPT, frontier_size=size, **sizes) for size in (20, 500)
+    )
+    assert (small.info.pruned > 0).any()
+    assert not large.info.pruned.any()
+    assert same_bits(small._replace(info=None), large._replace(info=None))
+
+
+def test_what_did_not_finish_is_reported_with_its_probability():
+    output = decoding_jax.best_k_search(MODEL, PROMPT, stop=Stop(0, min_new_tokens=4), **SEARCH)
+    assert not output.finished.any()
+    for row in range(ROWS):
+        path = np.asarray(PROMPT.tokens[row, : PROMPT.length[row]]).tolist()
+        for n in range(3):
+            tokens = np.asarray(output.tokens[row, n, : output.length[row, n]]).tolist()
+            each = [log_probs(MODEL, path + tokens[:i])[t] for i, t in enumerate(tokens)]
+            assert output.log_prob[row, n] == pytest.approx(sum(each), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"k": 0}, "k: got 0"),
+        ({"budget": 0}, "budget: got 0"),
+        ({"num_return": 0}, "num_return: got 0"),
+        ({"branching": 0}, "branching: got 0"),
+        ({"frontier_size": 0}, "frontier_size: got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
+        ({"score": "sum"}, "score: got 'sum'; takes one of log_prob, mean, last"),
+        ({"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)}, "prompt: got tokens"),
+        ({"model": MODEL.lockstep()}, "model: got ragged=False and tree=False"),
+        ({"model": dataclasses.replace(MODEL, tree=False)}, "ragged=True and tree=False"),
+        ({"model": dataclasses.replace(MODEL, max_positions=5)}, "takes at most 3"),
+    ],
+)
+def test_bad_arguments_get_one_line(change, words):
+    settings = {"model": MODEL, "prompt": PROMPT, **SEARCH, **change}
+    with pytest.raises(ValueError, match=words) as caught:
+        decoding_jax.best_k_search(settings.pop("model"), settings.pop("prompt"), **settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MeanLogProb(-1.0), "mean_log_prob: got alpha=-1.0"),
+        (lambda: Decay(-0.1), "decay: got kappa=-0.1"),
+        (lambda: Decay(0.1, 0.0), "decay: got beta=0.0"),
+        (lambda: best_k.steps(**SEARCH, gamma=1.5), "gamma: got 1.5"),
+    ],
+)
+def test_bad_settings_get_one_line(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
