@@ -6,6 +6,7 @@ from decoding_jax.text.batch import (
     context_of,
     default_stop,
     encode_batch,
+    unique,
 )
 from decoding_jax.text.generate import generate, stream
 from decoding_jax.text.loading import embedded, load
@@ -36,4 +37,5 @@ __all__ = [
     "load",
     "load_tokenizer",
     "stream",
+    "unique",
 ]

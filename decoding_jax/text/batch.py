@@ -106,6 +106,22 @@ def completions(
     return rows
 
 
+def unique(row: Sequence[Completion]) -> list[Completion]:
+    """The completions of one text that read differently: of equal ones, the first.
+
+    Different tokens may spell one text, so a search for many texts counts them after decoding.
+
+    Example:
+      >>> same = Completion("hi", [4, 5], -2.0, -2.0, True)
+      >>> [c.tokens for c in unique([same, same._replace(tokens=[9])])]
+      [[4, 5]]
+    """
+    found: dict[str, Completion] = {}
+    for completion in row:
+        found.setdefault(completion.text, completion)
+    return list(found.values())
+
+
 def continuation(tokenizer: Tokenizer, context: list[int], new: list[int]) -> str:
     """The text that ``new`` adds to ``context``."""
     if not context:

@@ -17,6 +17,25 @@ def test_exp_of_values_that_do_not_count_is_zero() -> None:
     assert exact.exp(jnp.array([0.0, -87.5, -1e30, -jnp.inf, jnp.nan])).tolist() == [1, 0, 0, 0, 0]
 
 
+def test_log_is_within_3e_7_of_the_logarithm() -> None:
+    x = np.concatenate([np.linspace(1, 4, 200_000), np.geomspace(1, 3e38, 300_000)])
+    x = x.astype(np.float32)
+    want = np.log(x.astype(np.float64))
+    got = np.asarray(jax.jit(exact.log)(x), np.float64)
+    assert got[0] == want[0] == 0
+    np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-12)
+    np.testing.assert_array_equal(got, exact.log(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.7])
+def test_power_is_as_near_as_its_logarithm_and_never_falls(exponent) -> None:
+    base = np.arange(1, 5000)
+    got = np.asarray(exact.power(jnp.asarray(base), exponent), np.float64)
+    error = np.abs(got / base**exponent - 1)
+    assert (error <= (0 if exponent in (0, 1) else 3e-7 * (1 + np.log(got)))).all()
+    assert (np.diff(got) >= 0).all()
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 250, 1733])
 def test_sum_last_is_the_sum_to_a_few_units_in_the_last_place(size) -> None:
     x = np.random.default_rng(size).exponential(size=(3, size)).astype(np.float32)
