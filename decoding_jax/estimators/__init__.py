@@ -1,5 +1,5 @@
-"""What is estimated from a ``DecodeOutput``: expectations over sequences."""
+"""What is estimated from several sequences: expectations, diversity, quality."""
 
-from decoding_jax.estimators import without_replacement
+from decoding_jax.estimators import diversity, quality, without_replacement
 
-__all__ = ["without_replacement"]
+__all__ = ["diversity", "quality", "without_replacement"]

@@ -1,0 +1,97 @@
+"""How near texts come to references: BLEU and ROUGE, each text by itself and the best of a set.
+
+BLEU is sacrebleu's and ROUGE is rouge-score's; both come with ``pip install
+'decoding_jax[experiments]'`` and are imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Metric = Callable[[str, Sequence[str]], float]
+"""``(text, references) -> score``, higher is better."""
+
+
+def bleu(text: str, references: Sequence[str]) -> float:
+    """Sentence-BLEU with sacrebleu's defaults (13a tokens, exponential smoothing): 0 to 100.
+
+    Args:
+      text: what was generated.
+      references: one or more.
+
+    Raises:
+      ValueError: without a reference.
+      ImportError: without sacrebleu.
+    """
+    _check(references)
+    import sacrebleu
+
+    return float(sacrebleu.sentence_bleu(text, list(references)).score)
+
+
+def rouge(text: str, references: Sequence[str], kind: str = "rougeL") -> float:
+    """The F-measure of ROUGE, of the reference that suits best: 0 to 100.
+
+    Args:
+      text: what was generated.
+      references: one or more.
+      kind: ``rouge1``, ``rouge2``, ..., ``rougeL``. No stemming; words are letters and digits.
+
+    Raises:
+      ValueError: without a reference.
+      ImportError: without rouge-score.
+    """
+    _check(references)
+    return 100 * float(_scorer(kind).score_multi(list(references), text)[kind].fmeasure)
+
+
+def oracle(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
+    """The score of the best of several texts: what a perfect choice among them would reach.
+
+    Args:
+      metric: such as ``bleu``.
+      texts: one or more.
+      references: one or more.
+
+    Raises:
+      ValueError: without a text.
+
+    Example:
+      >>> exact = lambda text, references: float(text in references)
+      >>> oracle(exact, ["a", "b"], ["b"]), mean(exact, ["a", "b"], ["b"])
+      (1.0, 0.5)
+    """
+    return max(_scores(metric, texts, references))
+
+
+def mean(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
+    """The mean score of several texts, with arguments and errors as ``oracle``."""
+    scores = _scores(metric, texts, references)
+    return sum(scores) / len(scores)
+
+
+def _scores(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> list[float]:
+    if not texts:
+        raise ValueError("texts: got none; takes one or more")
+    return [metric(text, references) for text in texts]
+
+
+def _check(references: Sequence[str]) -> None:
+    if isinstance(references, str) or not references:
+        raise ValueError(f"references: got {references!r}; takes a list of one string or more")
+
+
+class _Words:
+    """Words of any language: rouge-score's own would split at every accent."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return "".join(c if c.isalnum() else " " for c in text.lower()).split()
+
+
+@functools.cache
+def _scorer(kind: str) -> Any:
+    from rouge_score import rouge_scorer
+
+    return rouge_scorer.RougeScorer([kind], tokenizer=_Words())

@@ -1,0 +1,44 @@
+"""Diversity and quality of texts, against figures worked out by hand."""
+
+import pytest
+
+from decoding_jax.estimators import diversity, quality
+
+
+def test_distinct_n_counts_different_ngrams_over_all():
+    texts = ["Le chat dort", "le chat mange", "oui"]
+    assert diversity.distinct_n(texts, 1) == 5 / 7
+    assert diversity.distinct_n(texts, 2) == 3 / 4
+    assert diversity.distinct_n(texts, 3) == 1
+    assert diversity.distinct_n(texts, 4) == 0
+    assert diversity.distinct_n(["a b"] * 4, 1) == 2 / 8
+    assert diversity.num_unique(["a", "b", "a"]) == 2
+    with pytest.raises(ValueError, match="n: got 0; takes 1 or more"):
+        diversity.distinct_n(texts, 0)
+
+
+def test_rouge_takes_the_best_reference_and_keeps_accents():
+    pytest.importorskip("rouge_score")
+    # Longest common subsequence 2 of 3 words and 4: precision 2/3, recall 1/2.
+    assert quality.rouge("un chat noir", ["un petit chat gris"]) == pytest.approx(100 * 4 / 7)
+    assert quality.rouge("un chat noir", ["rien", "Un chat noir !"]) == pytest.approx(100)
+    assert quality.rouge("été", ["ete"], "rouge1") == 0
+
+
+def test_bleu_and_the_oracle():
+    pytest.importorskip("sacrebleu")
+    references = ["où est la gare ?", "où se trouve la gare ?"]
+    texts = ["où est la gare ?", "la maison bleue est grande"]
+    assert quality.bleu(texts[0], references) == pytest.approx(100)
+    assert quality.bleu(texts[1], references) < 20
+    assert quality.oracle(quality.bleu, texts, references) == pytest.approx(100)
+    assert quality.mean(quality.bleu, texts, references) < 60
+
+
+@pytest.mark.parametrize("references", [[], "a string"])
+def test_bad_references_get_one_line(references):
+    for metric in (quality.bleu, quality.rouge):
+        with pytest.raises(ValueError, match="references: got"):
+            metric("text", references)
+    with pytest.raises(ValueError, match="texts: got none"):
+        quality.oracle(quality.bleu, [], ["a"])
