@@ -56,6 +56,7 @@ class Expansion:
         """
         raw, allowed = self._allowed(logits, prompt, fed, path)
         is_open = (fed.kind == OPEN)[..., None]
+        allowed = jnp.where(allowed == 0, 0.0, allowed)  # a top-k puts -0.0 below 0.0
         value, token = top_k(allowed, min(self.branching, allowed.shape[-1]))
         peak = jnp.where(value[..., :1] == -jnp.inf, 0.0, value[..., :1])
         total = exact.sum_last(exact.exp(allowed - peak))[..., None]

@@ -99,6 +99,7 @@ def best(values: Array, mask: Array, count: int) -> Array:
       >>> best(values, jnp.array([[True, True, True, False]]), 3)
       Array([[2, 0, 1]], dtype=int32)
     """
+    values = jnp.where(values == 0, 0.0, values)  # a top-k puts -0.0 below 0.0
     return top_k(jnp.where(mask, jnp.maximum(values, _LOWEST), -jnp.inf), count)[1]
 
 

@@ -1,0 +1,105 @@
+"""Best-k search beside a beam search of the same budget: k = b hypotheses a call, C = b T in all.
+
+Both decode the same random inputs with the same weights, no end token stopping them, in one
+process, interleaved; the figures are medians, and medians of the ratios of neighbouring runs. The
+slots of the cache that best-k search wrote are set beside those that it held.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib
+import numpy as np
+from tqdm import tqdm
+
+import decoding_jax
+from decoding_jax.text import encode_batch
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+MODEL = "translation-en-fr"
+SOURCE_TOKENS = 16
+POINTS = [(batch, width, length) for length in (32, 128) for width in (4, 8) for batch in (1, 8)]
+KAPPAS = (0.0, 0.2)
+
+
+def searches(ids: np.ndarray, width: int, new_tokens: int) -> dict[str, Callable[[], Any]]:
+    """The beam search, and best-k search without and with decay."""
+    model, _ = decoding_jax.load(MODEL)
+    bound, prompt = encode_batch(model, ids.tolist(), ids.shape[1])
+
+    def beam() -> Any:
+        output = decoding_jax.beam_search(bound, prompt, beam_size=width, max_new_tokens=new_tokens)
+        return jax.block_until_ready(output)
+
+    def best_k(kappa: float) -> Any:
+        output = decoding_jax.best_k_search(
+            bound,
+            prompt,
+            k=width,
+            budget=width * new_tokens,
+            max_new_tokens=new_tokens,
+            decay=kappa,
+        )
+        return jax.block_until_ready(output)
+
+    found = {f"best-k {kappa}": lambda kappa=kappa: best_k(kappa) for kappa in KAPPAS}
+    return {"beam": beam, **found}
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Time of best-k search over that of the beam search."""
+    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    at = np.arange(len(rows))
+    for i, kappa in enumerate(KAPPAS):
+        heights = [r[f"best-k {kappa} over beam"] for r in rows]
+        axes.bar(at + 0.4 * i - 0.2, heights, 0.38, label=f"decay {kappa}")
+    axes.axhline(1.0, color="black", lw=0.8)
+    axes.set_xticks(at, [f"B {r['batch']}\nb {r['width']}\nT {r['new_tokens']}" for r in rows])
+    axes.set_ylabel("time over beam search's")
+    axes.legend(frameon=False, ncols=2)
+    figure.savefig(path, dpi=150)
+
+
+def measure(out: Path, repeats: int = 5, points: list[tuple[int, int, int]] | None = None) -> None:
+    """Times all points, prints a table, and writes ``best_k.json`` and ``.png``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    rows = []
+    for batch, width, new_tokens in tqdm(POINTS if points is None else points):
+        ids = rng.integers(3, 8000, (batch, SOURCE_TOKENS)).astype(np.int32)
+        runs = searches(ids, width, new_tokens)
+        seconds = interleaved(runs, repeats)
+        info = runs[f"best-k {KAPPAS[0]}"]().info
+        row: dict[str, Any] = {"batch": batch, "width": width, "new_tokens": new_tokens}
+        row |= {name: statistics.median(values) for name, values in seconds.items()}
+        for kappa in KAPPAS:
+            name = f"best-k {kappa}"
+            row[f"{name} over beam"] = median_ratio(seconds, name, "beam")
+        row |= {
+            "model_calls": int(info.model_calls),
+            "slots_used": float(np.mean(info.slots_used)),
+            "slots_held": int(info.slots_held),
+        }
+        rows.append(row)
+    print("batch  b    T       beam   " + "   ".join(f"best-k {k} (times)" for k in KAPPAS), end="")
+    print("   calls   slots used/held")
+    for r in rows:
+        print(
+            f"{r['batch']:5d} {r['width']:2d} {r['new_tokens']:4d} {r['beam'] * 1e3:7.1f} ms",
+            end="",
+        )
+        for kappa in KAPPAS:
+            name = f"best-k {kappa}"
+            print(f"   {r[name] * 1e3:7.1f} ms ({r[f'{name} over beam']:.2f})", end="")
+        print(f"   {r['model_calls']:5d}   {r['slots_used']:6.1f}/{r['slots_held']}")
+    (out / "best_k.json").write_text(json.dumps(rows, indent=2) + "\n")
+    plot(rows, out / "best_k.png")
