@@ -2,7 +2,8 @@
 
     python experiments/benchmarks/run.py --out runs/benchmarks
 
-The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; and, where
+The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
+beside a beam search of the same budget; and, where
 ``transformers`` is installed, whole decodes of the embedded model beside it on the same weights.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from experiments.benchmarks import sampling_step, whole_decode
+from experiments.benchmarks import best_k, sampling_step, whole_decode
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for JSON and plots")
     args = parser.parse_args()
     sampling_step.measure(args.out)
+    best_k.measure(args.out)
     if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
         whole_decode.measure(args.out)
     else:

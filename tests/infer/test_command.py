@@ -326,3 +326,11 @@ def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
         text=True,
     )
     assert answer.stdout.count(str(shipped)) == len(SHIPPED) + 1
+
+
+def test_a_search_by_the_name_of_its_file(command):
+    files = ["runs/infer.gin", "models/directory.gin", "strategies/best_k_search.gin"]
+    assert command(files=files, BUDGET=8, NUM_RETURN=2, K=3) == 0
+    outputs = [r["outputs"] for r in records()]
+    assert [len(o) for o in outputs] == [2, 2, 0, 0]
+    assert all(o[0]["score"] >= o[1]["score"] for o in outputs[:2])
