@@ -130,7 +130,7 @@ def measured(
     for row, sentence in zip(rows, sentences, strict=True):
         ended = [c for c in row if c.finished]
         texts = [c.text for c in ended or row]
-        figure = {"S": len(ended), "unique": len(unique(ended))}
+        figure: dict[str, float] = {"S": len(ended), "unique": len(unique(ended))}
         figure |= {f"distinct-{n}": diversity.distinct_n(texts, n) for n in (1, 2, 3)}
         for name, metric in (("BLEU", quality.bleu), ("ROUGE-L", quality.rouge)):
             scores = [metric(text, sentence.references) for text in texts]

@@ -12,7 +12,7 @@ from decoding_jax.loop import stopping
 from decoding_jax.loop.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
 from decoding_jax.loop.priority import Score
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, log_normaliser
+from decoding_jax.ops.logits import clean, normaliser
 from decoding_jax.ops.top_k import top_k
 
 
@@ -55,18 +55,18 @@ class Expansion:
           likeliest; and bool ``[B, n]``, after which open nodes nothing at all is allowed.
         """
         raw, allowed = self._allowed(logits, prompt, fed, path)
+        raw_peak, raw_total = normaliser(raw)
         is_open = (fed.kind == OPEN)[..., None]
-        allowed = jnp.where(allowed == 0, 0.0, allowed)  # a top-k puts -0.0 below 0.0
-        value, token = top_k(allowed, min(self.branching, allowed.shape[-1]))
-        peak = jnp.where(value[..., :1] == -jnp.inf, 0.0, value[..., :1])
-        total = exact.sum_last(exact.exp(allowed - peak))[..., None]
+        unsigned = jnp.where(allowed == 0, 0.0, allowed)  # a top-k puts -0.0 below 0.0
+        value, token = top_k(unsigned, min(self.branching, allowed.shape[-1]))
+        peak, total = self._of_allowed(raw_peak, raw_total, allowed, fed)
         likeliest = jnp.broadcast_to(jnp.arange(value.shape[-1]) == 0, value.shape)
         enough = exact.exp(value - peak) >= jnp.reshape(self.gamma, (-1, 1, 1)) * total
         kept = is_open & (value > -jnp.inf) & (enough | likeliest)
         token, kept, likeliest = lax.sort((token, kept, likeliest), num_keys=1)
 
-        peak, log_total = log_normaliser(raw)
-        last = (jnp.take_along_axis(raw, token, axis=-1) - peak) - log_total
+        last = jnp.take_along_axis(raw, token, axis=-1) - raw_peak
+        last = last - exact.log(jnp.maximum(raw_total, 1.0))
         log_prob = fed.log_prob[..., None] + last
         length = jnp.broadcast_to(fed.length[..., None] + 1, token.shape)
         children = Nodes(
@@ -93,6 +93,16 @@ class Expansion:
             prefix = Prefix(*prompt, path[:, None], length)
             allowed = clean(self.transform(allowed, prefix))
         return logits[:, 0], allowed[:, 0]
+
+    def _of_allowed(
+        self, peak: Array, total: Array, allowed: Array, fed: Nodes
+    ) -> tuple[Array, Array]:
+        """The normaliser of what is allowed, given the model's own, which it may be."""
+        if self.transform is not None:
+            return normaliser(allowed)
+        early = (fed.length < stopping.minimum(self.stop)[:, None]).any()
+        same = lambda allowed: (peak, total)  # noqa: E731
+        return lax.cond(early, normaliser, same, allowed)
 
     def _kind(self, token: Array, length: Array, path: Array) -> Array:
         """OPEN, CUT or FINISHED, of children ``[B, n, b]`` of ``path [B, n, L]``."""

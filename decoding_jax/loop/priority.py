@@ -121,8 +121,8 @@ class Decay:
       ValueError: for plain numbers out of range.
 
     Example:
-      >>> Decay(0.5).table(5).tolist()
-      [0.0, 0.5, 0.7071068286895752, 0.866025447845459, 1.0]
+      >>> Decay(0.5, beta=1.0).table(5)
+      Array([0. , 0.5, 1. , 1.5, 2. ], dtype=float32)
     """
 
     kappa: Any = 0.0

@@ -35,26 +35,25 @@ def log_prob_of(logits: Array, token: Array) -> Array:
     return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - total)
 
 
-def log_normaliser(logits: Array) -> tuple[Array, Array]:
+def normaliser(logits: Array) -> tuple[Array, Array]:
     """The softmax's denominator, the same to the bit in every program (see ``ops.exact``).
 
-    ``(logits - peak) - log_total`` is the log-softmax, never above 0.
+    ``(logits - peak) - log(total)`` is the log-softmax, never above 0.
 
     Args:
       logits: float32 ``[..., V]``, no NaN and no +inf.
 
     Returns:
-      peak float32 ``[..., 1]``, the largest logit, or 0 where all are -inf; and log_total
-      ``[..., 1]``, the logarithm of the sum of ``exp(logits - peak)``, or 0 there.
+      peak float32 ``[..., 1]``, the largest logit, or 0 where all are -inf; and total
+      ``[..., 1]``, the sum of ``exp(logits - peak)``: at least 1, or 0 where all are -inf.
 
     Example:
-      >>> log_normaliser(jnp.array([3.0, 3.0, -jnp.inf]))[1].round(4)
-      Array([0.6931], dtype=float32)
+      >>> normaliser(jnp.array([3.0, 3.0, -jnp.inf]))
+      (Array([3.], dtype=float32), Array([2.], dtype=float32))
     """
     peak = logits.max(-1, keepdims=True)
     peak = jnp.where(peak == -jnp.inf, 0.0, peak)
-    total = exact.sum_last(exact.exp(logits - peak))[..., None]
-    return peak, exact.log(jnp.maximum(total, 1.0))
+    return peak, exact.sum_last(exact.exp(logits - peak))[..., None]
 
 
 def lowest_argmax(logits: Array) -> Array:

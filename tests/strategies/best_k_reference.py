@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import log_normaliser
+from decoding_jax.ops.logits import normaliser
 from decoding_jax.testing.enumeration import CHECKSUMS, row_stop
 
 
@@ -16,7 +16,8 @@ class Table:
     """The log-probabilities of a TableLM, and what may follow, to the library's own bits."""
 
     def __init__(self, model, temperature=1.0):
-        peak, total = log_normaliser(model.table)
+        peak, total = normaliser(model.table)
+        total = exact.log(jnp.maximum(total, 1.0))
         self.raw, self.log_prob = np.asarray(model.table), np.asarray((model.table - peak) - total)
         self.scaled = self.raw / np.float32(temperature)
         self.size = model.vocab_size
