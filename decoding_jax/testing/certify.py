@@ -10,9 +10,10 @@ not matter. In every case:
 
 - each output is possible, zero after its end, ``finished`` if and only if a stop condition ended
   it, and has the model's log-probability;
-- a search gives the greedy path; a sampler's lanes, each over 2,048 rows of independent keys a
-  prompt, follow the exact law (chi-square), rows are independent, and so are lanes where they are
-  meant to be; a lattice's prefixes occur floor or ceil of N p times;
+- a search gives the greedy path, best-first search the likeliest sequence; a sampler's lanes, each
+  over 2,048 rows of independent keys a prompt, follow the exact law (chi-square), rows are
+  independent, and so are lanes where they are meant to be; a lattice's prefixes occur floor or ceil
+  of N p times;
 - rows in another order, under the same keys, give the same rows to the bit;
 - a second call of the same shapes does not trace again.
 
@@ -109,7 +110,9 @@ def _check(strategy: Strategy, problem: Problem, run: str, seed: int) -> list[fl
     checks.check_form(output, size, lanes, problem.max_new_tokens)
     index = checks.check_outcomes(output, laws)
     p_values: list[float] = []
-    if not strategy.sampler:
+    if strategy.likeliest:
+        checks.check_likeliest(index, laws)
+    elif not strategy.sampler:
         checks.check_exact(index, laws, problem.greedy_paths())
     else:
         p_values += checks.law_p_values(index, laws)
@@ -199,8 +202,13 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         "model": list(MODEL_NAMES),
         "run": list(RUNS),
     }
-    samplers = {strategy.name for strategy in strategies if strategy.sampler}
-    sensible = lambda case: case["strategy"] in samplers or case["run"] != "one key"  # noqa: E731
+    by_name = {strategy.name: strategy for strategy in strategies}
+
+    def sensible(case: Case) -> bool:
+        strategy = by_name[case["strategy"]]
+        keyed = strategy.sampler or case["run"] != "one key"
+        return keyed and (strategy.lockstep or case["model"] != "lockstep")
+
     return (all_cases if full else pairwise_cases)(factors, sensible)
 
 

@@ -164,6 +164,26 @@ def check_exact(index: np.ndarray, laws: Sequence[Law], paths: Sequence[Law]) ->
             raise AssertionError(f"tokens: got {got}, want {want} for prompt {r}")
 
 
+def check_likeliest(index: np.ndarray, laws: Sequence[Law], tolerance: float = 1e-5) -> None:
+    """Every row gave a sequence than which none that is possible is likelier under the model.
+
+    Args:
+      index: from ``check_outcomes`` with ``laws``.
+      laws: as there.
+      tolerance: of the difference between two log-probabilities that count as equal.
+    """
+    for r, law in enumerate(laws):
+        best = int(np.argmax(np.where(law.prob > 0, law.log_prob, -np.inf)))
+        got = law.log_prob[index[r :: len(laws)]]
+        wrong = got < law.log_prob[best] - tolerance
+        if wrong.any():
+            text = law.tokens[best, : law.length[best]].tolist()
+            raise AssertionError(
+                f"tokens: got a log-probability of {got[wrong][0]:.5f}, and {text} has "
+                f"{law.log_prob[best]:.5f} for prompt {r}"
+            )
+
+
 def check_same(got: DecodeOutput, want: DecodeOutput, what: str, rounding: float = 0.0) -> None:
     """Two outputs have the same tokens, lengths and ends, to the bit, and log-probabilities.
 

@@ -5,7 +5,8 @@ off that signature:
 
 - a *sampler*, ``f(model, prompt, key, *, num_samples, max_new_tokens, transform, stop)``, is
   held to the exact law, lane by lane. ``key`` is a typed key, or one typed key for each row;
-- a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, is held to the greedy path.
+- a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, is held to the greedy path;
+  the library's own best-first search, to the likeliest sequence of all.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Strategy:
       independent: whether the lanes of a row are independent draws.
       spread: how far the number of samples with a given prefix may be from N p (see
         ``checks.check_prefix_counts``), or None where it varies.
+      likeliest: whether a search finds the likeliest sequence rather than the greedy path.
+      lockstep: whether it decodes from a model with neither ragged rows nor trees.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Strategy:
     sampler: bool
     independent: bool = False
     spread: float | None = None
+    likeliest: bool = False
+    lockstep: bool = True
 
     def __call__(
         self,
@@ -70,6 +75,9 @@ def known() -> dict[str, Strategy]:
         independent = points == "iid"
         strategy = _public(name, "arithmetic_sample", independent=independent, points=points)
         found.append(dataclasses.replace(strategy, spread=spreads.get(points)))
+    # Room for every node and every child: no outcome of the certificate's problems is out of reach.
+    search = _public("best_first_search", "best_first_search", sampler=False, budget=100, gamma=0.0)
+    found.append(dataclasses.replace(search, likeliest=True, lockstep=False))
     return {strategy.name: strategy for strategy in found}
 
 

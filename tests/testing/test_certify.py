@@ -1,5 +1,7 @@
 """The certificate holds what is right and finds what is wrong."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -62,6 +64,8 @@ def test_a_wrong_law_is_found(mistake):
 def test_mistakes_of_a_search_are_found():
     result = certify_case(tiny_strategies.tiny_search("biased"), Problem(), "as is")
     assert "want" in result.failure
+    worse = dataclasses.replace(tiny_strategies.tiny_search(), likeliest=True)
+    assert "got a log-probability" in certify_case(worse, Problem(), "as is").failure
     assert check_refusal(tiny_strategies.tiny_search("never refuses")) is not None
 
 
@@ -133,15 +137,19 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
 def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(certify.find([]))
     cases = certify.cases_of(strategies)
-    assert len(cases) <= 40
-    for name, levels in {"transform": 4, "stop": 4, "model": 4}.items():
-        assert len({(case["strategy"], case[name]) for case in cases}) == levels * len(strategies)
+    assert len(cases) <= 48
+    count = len(strategies)
+    for name, pairs in {"transform": 4 * count, "stop": 4 * count, "model": 4 * count - 1}.items():
+        # Best-first search takes no model in lockstep.
+        assert len({(case["strategy"], case[name]) for case in cases}) == pairs
     runs = {(case["strategy"], case["run"]) for case in cases}
-    assert len(runs) == 5 * len(strategies) - 1  # greedy takes no key
-    assert len(certify.cases_of(strategies, full=True)) == 64 * (5 * len(strategies) - 1)
+    assert len(runs) == 5 * count - 2  # greedy decoding and best-first search take no key
+    assert len(certify.cases_of(strategies, full=True)) == 64 * (5 * count - 2) - 16 * 4
 
 
-@pytest.mark.parametrize("name", ["greedy", "sample", "arithmetic_sample/lattice"])
+@pytest.mark.parametrize(
+    "name", ["best_first_search", "greedy", "sample", "arithmetic_sample/lattice"]
+)
 def test_the_library_holds(name):
     """One case of each on eight devices; 48 tests share a level of 1e-3."""
     (strategy,) = certify.find([name])
