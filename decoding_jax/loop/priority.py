@@ -71,7 +71,10 @@ class MeanLogProb:
         return self.final(log_prob, length)
 
     def final(self, log_prob: Array, length: Array) -> Array:
-        return log_prob / exact.power(jnp.maximum(length, 1), self.alpha)
+        length = jnp.maximum(length, 1)
+        mean = log_prob / length.astype(jnp.float32)  # to the last bit, as users will compute it
+        adjusted = -jnp.abs(log_prob * exact.inverse_power(length, self.alpha))
+        return jnp.where(self.alpha == 1.0, mean, adjusted)
 
 
 @settings.pytree
@@ -135,7 +138,8 @@ class Decay:
     def table(self, size: int) -> Array:
         """float32 ``[size]``: the cost at ages from 0."""
         age = jnp.arange(size)
-        cost = self.kappa * exact.power(jnp.maximum(age, 1), jnp.asarray(self.beta, jnp.float32))
+        beta = jnp.asarray(self.beta, jnp.float32)
+        cost = self.kappa / exact.inverse_power(jnp.maximum(age, 1), beta)
         return jnp.where(age == 0, 0.0, cost)
 
 

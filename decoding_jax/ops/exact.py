@@ -88,21 +88,19 @@ def log(x: Array) -> Array:
     return power * _HIGH + (jnp.abs(power * _LOW) + jnp.abs(s * value))
 
 
-def power(base: Array, exponent: Array | float) -> Array:
-    """``base ** exponent``, exact where the exponent is 0 or 1.
-
-    Elsewhere to ``3e-7 (1 + log(result))`` of its value.
+def inverse_power(base: Array, exponent: Array | float) -> Array:
+    """``base ** -exponent``, to ``3e-7 (1 - log(result))`` of its value, and never 0.
 
     Args:
       base: int32 of any shape, at least 1.
       exponent: float32, broadcastable to it, at least 0.
 
     Example:
-      >>> [f"{y:.4f}" for y in power(jnp.array([1, 4, 9]), 0.5)]
-      ['1.0000', '2.0000', '3.0000']
+      >>> [f"{y:.4f}" for y in inverse_power(jnp.array([1, 4, 16]), 0.5)]
+      ['1.0000', '0.5000', '0.2500']
     """
-    base = base.astype(jnp.float32)
-    return jnp.where(exponent == 1.0, base, 1.0 / exp(-jnp.abs(exponent * log(base))))
+    least = jnp.finfo(jnp.float32).tiny
+    return jnp.maximum(exp(-jnp.abs(exponent * log(base.astype(jnp.float32)))), least)
 
 
 def sum_last(x: Array) -> Array:

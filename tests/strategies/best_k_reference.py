@@ -58,8 +58,8 @@ class Node:
 
 @functools.cache
 def powers(alpha):
-    """What a log-probability is divided by, at lengths from 0."""
-    return np.asarray(exact.power(jnp.maximum(jnp.arange(100), 1), jnp.float32(alpha)))
+    """What a log-probability is multiplied by, at lengths from 0."""
+    return np.asarray(exact.inverse_power(jnp.maximum(jnp.arange(100), 1), jnp.float32(alpha)))
 
 
 @dataclasses.dataclass
@@ -84,7 +84,9 @@ class Search:
     def final(self, log_prob, length):
         if self.score != "mean":
             return log_prob
-        return log_prob / powers(float(self.alpha))[length]
+        if self.alpha == 1:
+            return log_prob / np.float32(max(length, 1))
+        return log_prob * powers(float(self.alpha))[length]
 
     def worth(self, node):
         return self.final(node.log_prob, len(node.path))
