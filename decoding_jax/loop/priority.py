@@ -124,8 +124,8 @@ class Decay:
       ValueError: for plain numbers out of range.
 
     Example:
-      >>> Decay(0.5, beta=1.0).table(5)
-      Array([0. , 0.5, 1. , 1.5, 2. ], dtype=float32)
+      >>> [f"{cost:.3f}" for cost in Decay(0.5).table(5)]
+      ['0.000', '0.500', '0.707', '0.866', '1.000']
     """
 
     kappa: Any = 0.0

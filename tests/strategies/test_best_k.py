@@ -99,8 +99,7 @@ def compare(output, row, want):
     ("plan", "score"),
     [
         ("best-first", "log_prob"),
-        ("fallback", "log_prob"),
-        ("pruned", "last"),
+        ("fallback", "last"),
         ("pruned", "mean"),
         ("wide", "log_prob"),
     ],
@@ -109,7 +108,7 @@ def test_the_search_is_that_of_a_python_heap(plan, score):
     fallback = plan == "fallback"
     sizes = {**PLANS[plan], "fallback": fallback, "max_new_tokens": L}
     fell, programs = 0, SEARCHED.cache_size()
-    for i, model in enumerate(tables(18)):
+    for i, model in enumerate(tables(12)):
         rng = np.random.default_rng(i)
         alpha = np.float32(rng.choice([0.0, 0.5, 1.0, 1.5]))
         kappa = np.float32(rng.choice([0.0, 0.01, 0.05, 0.1, 0.2, 1.0]))
@@ -150,7 +149,7 @@ def test_the_search_is_that_of_a_python_heap(plan, score):
         assert output.info.expanded.max() <= sizes["budget"]
         assert output.info.model_calls <= sizes["budget"] or fallback
     assert SEARCHED.cache_size() == programs + 1
-    assert fell > 3 or not fallback
+    assert fell > 1 or not fallback
 
 
 PROBLEMS = {
