@@ -1,0 +1,47 @@
+"""Speculative decoding: drafters propose tokens, verifiers keep as many as the law allows."""
+
+from decoding_jax.strategies.speculative.draft_length import (
+    DraftLength,
+    Fixed,
+    Heuristic,
+    Measured,
+)
+from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
+from decoding_jax.strategies.speculative.driver import steps
+from decoding_jax.strategies.speculative.info import Info
+from decoding_jax.strategies.speculative.sample import speculative_sample
+from decoding_jax.strategies.speculative.theory import emitted_tokens, speed_up
+from decoding_jax.strategies.speculative.verifiers import (
+    VERIFIERS,
+    Block,
+    Code,
+    CodedToken,
+    Greedy,
+    Gumbel,
+    Token,
+    Verifier,
+)
+
+__all__ = [
+    "VERIFIERS",
+    "Block",
+    "Code",
+    "CodedToken",
+    "DraftLength",
+    "Drafter",
+    "Fixed",
+    "Greedy",
+    "Guesser",
+    "Gumbel",
+    "Heuristic",
+    "Info",
+    "Measured",
+    "ModelDrafter",
+    "Path",
+    "Token",
+    "Verifier",
+    "emitted_tokens",
+    "speculative_sample",
+    "speed_up",
+    "steps",
+]

@@ -1,0 +1,63 @@
+"""A language model that drafts for another."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Array, LanguageModel, Prompt
+from decoding_jax.loop import check_lengths
+from decoding_jax.strategies.speculative.drafters.base import Path
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ModelDrafter:
+    """Drafts with a language model, whose cache is rewound together with the target's.
+
+    The first call of a block feeds the last two tokens of the text: where the block before was
+    accepted whole, its last token is not in the cache yet. So K drafted tokens take K calls.
+
+    Attributes:
+      model: of the target's vocabulary, ``ragged``; an encoder-decoder bound to the same rows.
+    """
+
+    model: LanguageModel
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
+        """See ``Drafter.init``.
+
+        Raises:
+          ValueError: for a model that is not ragged, or cannot hold so long a text.
+        """
+        if not self.model.ragged:
+            raise ValueError(
+                "drafter: got a model whose rows advance in step (ragged=False); "
+                "takes one with ragged=True"
+            )
+        try:
+            check_lengths(self.model, prompt.tokens.shape[1], max_new_tokens)
+        except ValueError as error:
+            raise ValueError(f"drafter: {error}") from None
+        slots = max(max_new_tokens - 1, 1)
+        return self.model.prefill(*prompt, lanes=lanes, slots=slots)[1]
+
+    def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
+        """See ``Drafter.begin``."""
+        start = path.length - 2
+        index = jnp.clip(start[..., None] + jnp.arange(2)[None, None], 0)
+        last = jnp.take_along_axis(path.tokens, index, axis=-1)
+        output, cache = self.model.extend(state, last, start)
+        return output.logits[:, :, 1], cache
+
+    def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
+        """See ``Drafter.next``."""
+        output, cache = self.model.extend(state, token[..., None], slot)
+        return output.logits[:, :, 0], cache

@@ -1,0 +1,111 @@
+"""Tokens appended to lanes of different lengths, several at once, up to where a sequence ends."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
+from decoding_jax.loop import Lanes, stopping
+from decoding_jax.ops.logits import clean, log_prob_of
+from decoding_jax.strategies.speculative.laws import settle
+
+
+def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
+    """Lanes without tokens; those of rows whose limit (int32 ``[B]``) is 0 are done."""
+    shape = (limit.shape[0], lanes)
+    return Lanes(
+        tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
+        length=jnp.zeros(shape, jnp.int32),
+        log_prob=jnp.zeros(shape, jnp.float32),
+        finished=jnp.zeros(shape, bool),
+        done=jnp.broadcast_to(limit[:, None] < 1, shape),
+    )
+
+
+def put(tokens: Array, new: Array, start: Array) -> Array:
+    """``tokens [B, W, L]`` with ``new [B, W, T]`` from ``start [B, W]`` on; beyond L is dropped."""
+    place = jnp.arange(tokens.shape[-1])[None, None] - start[..., None]
+    inside = (place >= 0) & (place < new.shape[-1])
+    taken = jnp.take_along_axis(new, jnp.clip(place, 0, new.shape[-1] - 1), axis=-1)
+    return jnp.where(inside, taken, tokens)
+
+
+def allow(
+    logits: Array,
+    prompt: Prompt,
+    tokens: Array,
+    length: Array,
+    transform: Transform | None,
+    stop: Stop,
+) -> tuple[Array, Array]:
+    """What may follow each path, target and draft alike.
+
+    Args:
+      logits: a model's, ``[B, W, T, V]``.
+      prompt: of the rows.
+      tokens: int32 ``[B, W, L]`` or ``[B, W, T, L]``, the paths, drafted tokens included.
+      length: int32 ``[B, W, T]``, new tokens on each.
+      transform: applied after end tokens are banned.
+      stop: says where they are.
+
+    Returns:
+      Transformed logits, settled (see ``laws.settle``), and where nothing is allowed: ``[B, W, T]``.
+    """
+    logits = stopping.ban_end_tokens(stop, clean(logits), length)
+    if transform is not None:
+        paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
+        paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
+        logits = clean(transform(logits, Prefix(*prompt, paths, length)))
+    return settle(logits)
+
+
+def append(
+    lanes: Lanes,
+    new: Array,
+    count: Array,
+    dead: Array,
+    logits: Array,
+    stop: Stop,
+    limit: Array,
+) -> tuple[Lanes, Array]:
+    """Appends up to ``count`` tokens to every lane that is not done, and ends what ends.
+
+    Args:
+      lanes: what stands.
+      new: int32 ``[B, W, T]``.
+      count: int32 ``[B, W]``, how many of them are meant.
+      dead: bool ``[B, W, T]``: where nothing was allowed; the sequence ends before it.
+      logits: the target's before any transform, ``[B, W, T, V]``.
+      stop: when a sequence ends.
+      limit: int32 ``[B]``, the most new tokens of a row.
+
+    Returns:
+      The lanes, and how many tokens each took: int32 ``[B, W]``.
+    """
+    place = jnp.arange(new.shape[-1])[None, None]
+    after = lanes.length[..., None] + place + 1
+    written = put(lanes.tokens, new, lanes.length)
+    flat = stopping.is_end_token(stop, new.reshape(new.shape[0], -1))
+    ends = jax.vmap(
+        lambda n: stopping.ends_with_sequence(stop, written, n), in_axes=-1, out_axes=-1
+    )(after)
+    ended = flat.reshape(new.shape) | (ends & (after >= stopping.minimum(stop)[:, None, None]))
+    possible = (place < count[..., None]) & ~dead & (after <= limit[:, None, None])
+    possible &= ~lanes.done[..., None]
+    # Exclusive: the token that ends a sequence is still its own.
+    open_before = jnp.cumsum(ended, axis=-1) - ended == 0
+    taken = jnp.cumprod((possible & open_before).astype(jnp.int32), axis=-1)
+    took = taken.sum(-1)
+    length = lanes.length + took
+    finished = lanes.finished | ((taken > 0) & ended).any(-1)
+    stuck = (dead & (place == took[..., None]) & (place < count[..., None])).any(-1)
+    real = jnp.arange(written.shape[-1])[None, None] < length[..., None]
+    gained = jnp.where(taken > 0, log_prob_of(clean(logits), new), 0.0).sum(-1)
+    return Lanes(
+        tokens=jnp.where(real, written, 0),
+        length=length,
+        log_prob=lanes.log_prob + gained,
+        finished=finished,
+        done=lanes.done | finished | stuck | (length >= limit[:, None]),
+    ), took

@@ -1,0 +1,128 @@
+"""Probabilities that target and draft are compared by: one float32 law, the same in every program.
+
+Equal logits give equal probabilities to the bit, whatever the shapes around them (``ops.exact``),
+so a draft that is its target is never rejected, and what is left of ``p - q`` is exactly nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax import codes
+from decoding_jax.base import Array
+from decoding_jax.ops import exact
+
+
+class Softmax(NamedTuple):
+    """A law over the vocabulary, not yet divided out.
+
+    Attributes:
+      logits: float32 ``[..., V]``, at least one of them above -inf.
+      peak: float32 ``[..., 1]``, the largest.
+      total: float32 ``[..., 1]``, the sum of ``exp(logits - peak)``.
+    """
+
+    logits: Array
+    peak: Array
+    total: Array
+
+    def prob(self) -> Array:
+        """float32 ``[..., V]``."""
+        return exact.exp(self.logits - self.peak) / self.total
+
+    def of(self, token: Array) -> Array:
+        """The probability of ``token [...]``: float32 ``[...]``."""
+        chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
+        return (exact.exp(chosen - self.peak) / self.total)[..., 0]
+
+
+def softmax(logits: Array) -> Softmax:
+    """The law of ``logits [..., V]``.
+
+    Example:
+      >>> softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item()
+      0.75
+    """
+    peak = logits.max(-1, keepdims=True)
+    # Cut before the exponential: cut after it, all of it would be written and read back.
+    parts = exact.chunks(logits, -jnp.inf)
+    sums = exact.add_all([exact.exp(part - peak) for part in parts])
+    return Softmax(logits, peak, exact.sum_last(sums)[..., None])
+
+
+def at(values: Array, index: Array) -> Array:
+    """Of ``values [B, W, T, ...]`` those at ``index [B, W]``, clipped to T: ``[B, W, ...]``."""
+    index = jnp.clip(index, 0, values.shape[2] - 1)
+    index = index.reshape(index.shape + (1,) * (values.ndim - 2))
+    return jnp.take_along_axis(values, index, axis=2)[:, :, 0]
+
+
+def settle(logits: Array) -> tuple[Array, Array]:
+    """Gives all the mass to token 0 wherever every token is banned, and says where: ``[...]``.
+
+    A path that cannot go on goes on with token 0, under target and draft alike, so that every
+    position has a law; the sequence is cut before that token.
+
+    Example:
+      >>> settle(jnp.array([-jnp.inf, -jnp.inf]))[0].tolist()
+      [0.0, -inf]
+    """
+    dead = logits.max(-1) == -jnp.inf
+    first = jnp.arange(logits.shape[-1]) == 0
+    first = first.reshape((1,) * dead.ndim + first.shape)
+    return jnp.where(dead[..., None] & first, 0.0, logits), dead
+
+
+def one_hot(token: Array, size: int) -> Array:
+    """float32 ``[..., V]``: the point mass at ``token [...]``; nothing for -1."""
+    place = jnp.arange(size).reshape((1,) * token.ndim + (size,))
+    return (place == token[..., None]).astype(jnp.float32)
+
+
+def residual(target: Array, draft: Array) -> Array:
+    """What the draft leaves of the target, ``max(target - draft, 0)``; the target if nothing.
+
+    Args:
+      target: float32 ``[..., V]``, a law or a fraction of one.
+      draft: float32 ``[..., V]``.
+
+    Returns:
+      Weights float32 ``[..., V]``, not normalised.
+    """
+    left = jnp.maximum(target - draft, 0.0)
+    return jnp.where(left.max(-1, keepdims=True) > 0, left, target)
+
+
+def log_weights(weights: Array) -> Array:
+    """Weights ``[..., V]``, not all 0, as logits whose largest is 0: the heaviest lose nothing."""
+    return jnp.log(weights / weights.max(-1, keepdims=True))
+
+
+def draw_weighted(weights: Array, bits: Array) -> Array:
+    """One token of ``weights [..., V]`` for each 64 random bits ``[..., 2]``: int32 ``[...]``.
+
+    Example:
+      >>> draw_weighted(jnp.array([0.0, 0.2, 0.0]), jnp.uint32([7, 7])).item()
+      1
+    """
+    return codes.draw(log_weights(weights), bits)
+
+
+def uniform(bits: Array) -> Array:
+    """float32 in [0, 1), never 1, of 64 random bits ``[..., 2]``: ``[...]``."""
+    return (bits[..., 0] >> 8).astype(jnp.float32) * 2.0**-24
+
+
+__all__ = [
+    "Softmax",
+    "at",
+    "draw_weighted",
+    "log_weights",
+    "one_hot",
+    "residual",
+    "settle",
+    "softmax",
+    "uniform",
+]

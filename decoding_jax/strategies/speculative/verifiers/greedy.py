@@ -1,0 +1,45 @@
+"""Greedy verification: a drafted token stands if it is the target's most probable one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from decoding_jax.base import Array
+from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.strategies.speculative.block import Block, Verdict, leading
+
+
+def match(block: Block, own: Array) -> Array:
+    """How many drafted tokens are the ones that the target chooses itself: int32 ``[B, W]``.
+
+    Args:
+      block: K drafted tokens a lane.
+      own: int32 ``[B, W, K + 1]``, what the target chooses after each of them.
+    """
+    return leading(block.proposed & (block.tokens == own[:, :, :-1]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """Gives what ``greedy`` gives, whatever the draft. It needs no key."""
+
+    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+        """See ``Verifier.init``."""
+        return (), ()
+
+    def draw(
+        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+    ) -> tuple[Array, Any]:
+        """See ``Verifier.draw``."""
+        return lowest_argmax(logits), memory
+
+    def verify(
+        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+    ) -> Verdict:
+        """See ``Verifier.verify``."""
+        own = lowest_argmax(logits)
+        return Verdict(own, match(block, own), memory)
