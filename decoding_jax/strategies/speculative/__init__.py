@@ -6,7 +6,15 @@ from decoding_jax.strategies.speculative.draft_length import (
     Heuristic,
     Measured,
 )
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
+from decoding_jax.strategies.speculative.drafters import (
+    Bigram,
+    Drafter,
+    Guesser,
+    ModelDrafter,
+    NextToken,
+    Path,
+    PromptLookup,
+)
 from decoding_jax.strategies.speculative.driver import steps
 from decoding_jax.strategies.speculative.info import Info
 from decoding_jax.strategies.speculative.sample import speculative_sample
@@ -24,6 +32,7 @@ from decoding_jax.strategies.speculative.verifiers import (
 
 __all__ = [
     "VERIFIERS",
+    "Bigram",
     "Block",
     "Code",
     "CodedToken",
@@ -37,7 +46,9 @@ __all__ = [
     "Info",
     "Measured",
     "ModelDrafter",
+    "NextToken",
     "Path",
+    "PromptLookup",
     "Token",
     "Verifier",
     "emitted_tokens",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decoding_jax.base import LanguageModel
 from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, Path
+from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
+from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
 
 
 def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
@@ -22,4 +24,13 @@ def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
     )
 
 
-__all__ = ["Drafter", "Guesser", "ModelDrafter", "Path", "as_drafter"]
+__all__ = [
+    "Bigram",
+    "Drafter",
+    "Guesser",
+    "ModelDrafter",
+    "NextToken",
+    "Path",
+    "PromptLookup",
+    "as_drafter",
+]

@@ -1,0 +1,98 @@
+"""Bigram tables: the next token from the last one alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.base import Array, Prompt
+from decoding_jax.strategies.speculative.drafters.base import Path
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Bigram:
+    """Draws each token from a law given the last: for small vocabularies.
+
+    Attributes:
+      logits: float32 ``[V, V]``, of the next token given the last.
+    """
+
+    logits: Any
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[-1]
+
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
+        """See ``Drafter.init``."""
+        return ()
+
+    def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
+        """See ``Drafter.begin``."""
+        return self.next(state, last_token(path), path.length)
+
+    def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
+        """See ``Drafter.next``."""
+        return jnp.asarray(self.logits).at[token].get(mode="clip"), state
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NextToken:
+    """Guesses one token given the last, and so on from it: a bigram table of V integers.
+
+    Attributes:
+      table: int32 ``[V]``: the token to guess after each, or -1 for none.
+
+    Example:
+      >>> NextToken.from_texts([[5, 6, 5, 6, 5, 7]], vocab_size=8).table.tolist()
+      [-1, -1, -1, -1, -1, 6, 5, -1]
+    """
+
+    table: Any
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[Sequence[int]], vocab_size: int) -> NextToken:
+        """The token that most often follows each one, the lowest id of equally frequent ones.
+
+        Args:
+          texts: token ids.
+          vocab_size: V.
+        """
+        table = np.full(vocab_size, -1, np.int32)
+        pairs = [np.stack([np.asarray(t)[:-1], np.asarray(t)[1:]], 1) for t in texts if len(t) > 1]
+        if pairs:
+            distinct, counts = np.unique(np.concatenate(pairs), axis=0, return_counts=True)
+            # The most frequent come last and overwrite the others; the lowest id after the highest.
+            order = np.lexsort((-distinct[:, 1], counts))
+            table[distinct[order, 0]] = distinct[order, 1]
+        return cls(table)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.table.shape[-1]
+
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
+        """See ``Guesser.init``."""
+        return ()
+
+    def guess(self, state: Any, path: Path, count: int) -> Array:
+        """See ``Guesser.guess``."""
+        token, guesses = last_token(path), []
+        table = jnp.asarray(self.table, jnp.int32)
+        for _ in range(count):
+            token = jnp.where(token < 0, -1, table.at[token].get(mode="clip"))
+            guesses.append(token)
+        return jnp.stack(guesses, axis=-1)
+
+
+def last_token(path: Path) -> Array:
+    """int32 ``[B, W]``."""
+    index = jnp.maximum(path.length - 1, 0)[..., None]
+    return jnp.take_along_axis(path.tokens, index, axis=-1)[..., 0]
