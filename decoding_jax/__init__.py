@@ -27,6 +27,7 @@ from decoding_jax.compiled import (
     diverse_beam_search,
     greedy,
     sample,
+    speculative_sample,
     stochastic_beam_search,
 )
 from decoding_jax.loop.constraints import Constraints
@@ -62,6 +63,7 @@ __all__ = [
     "greedy",
     "load",
     "sample",
+    "speculative_sample",
     "stochastic_beam_search",
     "strategies",
     "stream",

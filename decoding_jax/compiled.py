@@ -18,6 +18,9 @@ beam_sample = jit(strategies.beam_sample, _BEAMS)
 constrained_beam_search = jit(strategies.constrained_beam_search, _BEAMS)
 diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
 stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
+speculative_sample = jit(
+    strategies.speculative_sample, ("num_samples", "num_draft_tokens", "max_new_tokens")
+)
 
 _SEARCH = (
     "budget",
@@ -40,5 +43,6 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "diverse_beam_search": diverse_beam_search,
     "greedy": greedy,
     "sample": sample,
+    "speculative_sample": speculative_sample,
     "stochastic_beam_search": stochastic_beam_search,
 }

@@ -23,6 +23,8 @@ from decoding_jax.strategies.greedy import greedy
 from decoding_jax.strategies.greedy import steps as greedy_steps
 from decoding_jax.strategies.sampling import sample
 from decoding_jax.strategies.sampling import steps as sampling_steps
+from decoding_jax.strategies.speculative import speculative_sample
+from decoding_jax.strategies.speculative import steps as speculative_steps
 from decoding_jax.strategies.stochastic_beam_search import steps as stochastic_beam_search_steps
 from decoding_jax.strategies.stochastic_beam_search import stochastic_beam_search
 
@@ -36,6 +38,7 @@ STEPS: dict[str, Callable[..., Steps]] = {
     "diverse_beam_search": diverse_beam_search_steps,
     "greedy": greedy_steps,
     "sample": sampling_steps,
+    "speculative_sample": speculative_steps,
     "stochastic_beam_search": stochastic_beam_search_steps,
 }
 
@@ -50,5 +53,6 @@ __all__ = [
     "diverse_beam_search",
     "greedy",
     "sample",
+    "speculative_sample",
     "stochastic_beam_search",
 ]

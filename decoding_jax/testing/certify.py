@@ -46,6 +46,7 @@ from tqdm import tqdm
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.testing import checks, problems
+from decoding_jax.testing.drafts import DRAFTS
 from decoding_jax.testing.pairwise import Case, all_cases, pairwise_cases
 from decoding_jax.testing.problems import (
     LENGTHS,
@@ -67,6 +68,7 @@ REPEATS = 2048
 FEW = 2 * PROMPTS
 TRACES = Counter()
 """One for all cases: a counter of its own would make each of them compile."""
+NO_DRAFT = "-"
 RUNS = ("as is", "alone", "eager", "sharded", "one key")
 
 
@@ -201,13 +203,15 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         "stop": list(STOPS),
         "model": list(MODEL_NAMES),
         "run": list(RUNS),
+        "draft": [NO_DRAFT, *DRAFTS],
     }
     by_name = {strategy.name: strategy for strategy in strategies}
 
     def sensible(case: Case) -> bool:
         strategy = by_name[case["strategy"]]
         keyed = strategy.sampler or case["run"] != "one key"
-        return keyed and (strategy.lockstep or case["model"] != "lockstep")
+        drafted = (case["draft"] != NO_DRAFT) == (strategy.draft is not None)
+        return keyed and drafted and (strategy.lockstep or case["model"] != "lockstep")
 
     return (all_cases if full else pairwise_cases)(factors, sensible)
 
@@ -237,7 +241,8 @@ def certify(strategies: Sequence[Strategy], *, full: bool = False, bar: bool = T
     for case in tqdm(cases, unit="case", disable=not bar):
         problem = Problem(case["model"], case["transform"], case["stop"])
         seed = zlib.crc32(repr(case).encode())
-        result = certify_case(by_name[case["strategy"]], problem, case["run"], seed)
+        strategy = by_name[case["strategy"]].with_draft(case["draft"])
+        result = certify_case(strategy, problem, case["run"], seed)
         failure, least = result.failure, min(result.p_values, default=1.0)
         smallest = min(smallest, least)
         if failure is None and least < LEVEL / tests:

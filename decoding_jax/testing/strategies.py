@@ -21,6 +21,8 @@ from typing import Any
 import decoding_jax
 from decoding_jax.base import DecodeOutput, Prompt
 from decoding_jax.ops.jit import jit
+from decoding_jax.strategies.speculative import VERIFIERS
+from decoding_jax.testing.drafts import DRAFTS, Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Strategy:
       plain: the same, not jitted.
       sampler: whether it takes a key and draws samples.
       independent: whether the lanes of a row are independent draws.
+      draft: what is drafted for it, or None where nothing is.
       spread: how far the number of samples with a given prefix may be from N p (see
         ``checks.check_prefix_counts``), or None where it varies.
       likeliest: whether a search finds the likeliest sequence rather than the greedy path.
@@ -47,6 +50,11 @@ class Strategy:
     spread: float | None = None
     likeliest: bool = False
     lockstep: bool = True
+    draft: Draft | None = None
+
+    def with_draft(self, name: str) -> Strategy:
+        """With the draft of that name, for a strategy that takes one."""
+        return dataclasses.replace(self, draft=DRAFTS[name]) if self.draft else self
 
     def __call__(
         self,
@@ -60,6 +68,9 @@ class Strategy:
     ) -> DecodeOutput:
         """Calls the strategy; a search takes neither keys nor a number of samples."""
         function = self.plain if eager else self.function
+        if self.draft is not None:
+            settings = {**settings, "num_draft_tokens": self.draft.num_draft_tokens}
+            function = functools.partial(_drafted, function, self.draft.make(model))
         if self.sampler:
             return function(model, prompt, keys, num_samples=num_samples, **settings)
         return function(model, prompt, **settings)
@@ -78,7 +89,31 @@ def known() -> dict[str, Strategy]:
     # Room for every node and every child: no outcome of the certificate's problems is out of reach.
     search = _public("best_first_search", "best_first_search", sampler=False, budget=100, gamma=0.0)
     found.append(dataclasses.replace(search, likeliest=True, lockstep=False))
+    for verifier in VERIFIERS:
+        found.append(_speculative(verifier))
     return {strategy.name: strategy for strategy in found}
+
+
+def _speculative(verifier: str) -> Strategy:
+    """Speculative decoding with one of the verifiers, and a draft yet to be chosen."""
+    strategy = _public(
+        f"speculative_sample/{verifier}",
+        "speculative_sample",
+        sampler=verifier != "greedy",
+        independent=verifier not in ("greedy", "code", "coded_token"),
+        verifier=verifier,
+    )
+    spread = 1.0 if verifier == "code" else None
+    draft = next(iter(DRAFTS.values()))
+    return dataclasses.replace(strategy, spread=spread, draft=draft, lockstep=False)
+
+
+def _drafted(
+    function: Callable[..., DecodeOutput], drafter: Any, model: Any, prompt: Prompt, *args: Any,
+    **settings: Any,
+) -> DecodeOutput:
+    """A speculative strategy as one without a draft; a greedy one has no key to pass."""
+    return function(model, drafter, prompt, *(args or (None,)), **settings)
 
 
 def _public(

@@ -81,6 +81,11 @@ def one_hot(token: Array, size: int) -> Array:
     return (place == token[..., None]).astype(jnp.float32)
 
 
+def excess(target: Array, draft: Array) -> Array:
+    """``max(target - draft, 0)``, each operation rounded once (see ``ops.exact``)."""
+    return jnp.maximum(jnp.abs(target) - draft, 0.0)
+
+
 def residual(target: Array, draft: Array) -> Array:
     """What the draft leaves of the target, ``max(target - draft, 0)``; the target if nothing.
 
@@ -91,7 +96,7 @@ def residual(target: Array, draft: Array) -> Array:
     Returns:
       Weights float32 ``[..., V]``, not normalised.
     """
-    left = jnp.maximum(target - draft, 0.0)
+    left = excess(target, draft)
     return jnp.where(left.max(-1, keepdims=True) > 0, left, target)
 
 
@@ -119,6 +124,7 @@ __all__ = [
     "Softmax",
     "at",
     "draw_weighted",
+    "excess",
     "log_weights",
     "one_hot",
     "residual",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax import codes
 from decoding_jax.base import Array
-from decoding_jax.ops import random
+from decoding_jax.ops import exact, random
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block as Drafted
 from decoding_jax.strategies.speculative.block import Verdict, with_own
@@ -81,4 +81,4 @@ def left_over(block: Drafted, logits: Array, joint: Array) -> Array:
     if block.logits is None:
         return scale * (1 - after.of(block.tokens[..., 1:]))
     q = laws.softmax(block.logits[:, :, 1:]).prob()
-    return jnp.maximum(scale[..., None] * after.prob() - q, 0.0).sum(-1)
+    return exact.sum_last(laws.excess(scale[..., None] * after.prob(), q))
