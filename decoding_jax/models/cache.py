@@ -98,10 +98,20 @@ def _scatter_heads(slots: Array, block: Array, start: Array) -> Array:
 
 def _scatter(slots: Array, block: Array, start: Array) -> Array:
     """``write`` from a slot of its own for each index of the first axes, those of ``start``."""
-    size, width = slots.shape[-2], block.shape[-2]
+    if start.size * block.shape[-2] == 1:
+        # A scatter of one update becomes, on the CPU, the update of a slice that `write` avoids:
+        # the one update is written twice.
+        block = jnp.concatenate([block, block], axis=-2)
+        return _scatter_to(slots, block, start, jnp.zeros(2, jnp.int32))
+    return _scatter_to(slots, block, start, jnp.arange(block.shape[-2]))
+
+
+def _scatter_to(slots: Array, block: Array, start: Array, offset: Array) -> Array:
+    """``block`` written to ``start + offset``, of ``offset [T]``."""
+    size = slots.shape[-2]
 
     def one(part: Array, new: Array, at: Array) -> Array:
-        index = at + jnp.arange(width)
+        index = at + offset
         # A negative index would wrap to the end; S is outside, and dropped.
         index = jnp.where(index < 0, size, index)
         return part.at[..., index, :].set(new, mode="drop")
