@@ -51,13 +51,10 @@ class Block:
         """See ``Verifier.verify``."""
         count = block.tokens.shape[-1]
         joint = joint_ratio(block, logits)
-        left = jnp.pad(left_over(block, logits, joint), ((0, 0), (0, 0), (0, 1)))
-        # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
-        chance = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
+        chance = long_enough(block, logits, joint)
+        stands = block.proposed & (chances(seed, clock, count) < chance)
         place = jnp.arange(1, count + 1)[None, None]
-        chance = jnp.where(place == block.count[..., None], joint, chance)
-        long_enough = block.proposed & (chances(seed, clock, count) < chance)
-        accepted = jnp.where(long_enough, place, 0).max(-1)
+        accepted = jnp.where(stands, place, 0).max(-1)
         scale = jnp.where(accepted > 0, laws.at(joint, accepted - 1), 1.0)
         own = draw_own(seed, block, logits, accepted, clock, scale)
         return Verdict(with_own(block, accepted, own), accepted, memory)
@@ -72,6 +69,15 @@ def joint_ratio(block: Drafted, logits: Array) -> Array:
     for i in range(1, count):
         joint.append(jnp.minimum(joint[-1] * ratio[..., i], 1.0))
     return jnp.stack(joint, axis=-1)
+
+
+def long_enough(block: Drafted, logits: Array, joint: Array) -> Array:
+    """The chance that the first 1 .. K tokens are long enough: float32 ``[B, W, K]``."""
+    left = jnp.pad(left_over(block, logits, joint), ((0, 0), (0, 0), (0, 1)))
+    # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
+    part = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
+    place = jnp.arange(1, joint.shape[-1] + 1)[None, None]
+    return jnp.where(place == block.count[..., None], joint, part)
 
 
 def left_over(block: Drafted, logits: Array, joint: Array) -> Array:

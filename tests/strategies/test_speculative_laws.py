@@ -1,0 +1,232 @@
+"""Speculative decoding gives the target's law: summed up where it can be, else by chi-square.
+
+The statistical cases are the certificate's, with 512 rows a prompt: at most 48 tests of a case share
+a level of 1e-3. A case has several drafters at once, another for every other prompt.
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import codes
+from decoding_jax.ops.logits import log_prob_of
+from decoding_jax.strategies.speculative import (
+    VERIFIERS,
+    Heuristic,
+    Measured,
+    ModelDrafter,
+    laws,
+)
+from decoding_jax.strategies.speculative.block import Block
+from decoding_jax.strategies.speculative.verifiers import token
+from decoding_jax.strategies.speculative.verifiers.block import joint_ratio, left_over, long_enough
+from decoding_jax.testing import certify
+from decoding_jax.testing.drafts import DRAFTS, Draft
+from decoding_jax.testing.problems import VOCAB, Problem
+from decoding_jax.testing.strategies import find
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(certify, "REPEATS", 512)
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """Several drafters that give laws; which one a row has depends on its prompt."""
+
+    parts: Any
+
+    vocab_size = VOCAB
+
+    def init(self, prompt, *, lanes, max_new_tokens):
+        which = (prompt.tokens[:, 0] + 2 * prompt.length) % len(self.parts)
+        made = [p.init(prompt, lanes=lanes, max_new_tokens=max_new_tokens) for p in self.parts]
+        return which, made
+
+    def _choose(self, which, answers):
+        logits = jnp.stack([logits for logits, _ in answers], axis=1)
+        chosen = jnp.take_along_axis(logits, which[:, None, None, None], axis=1)[:, 0]
+        return chosen, (which, [state for _, state in answers])
+
+    def begin(self, state, path):
+        pairs = zip(self.parts, state[1], strict=True)
+        return self._choose(state[0], [p.begin(s, path) for p, s in pairs])
+
+    def next(self, state, token, slot):
+        pairs = zip(self.parts, state[1], strict=True)
+        return self._choose(state[0], [p.next(s, token, slot) for p, s in pairs])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MixedGuesses:
+    """Several guessers, one a row."""
+
+    parts: Any
+
+    def init(self, prompt, *, lanes, max_new_tokens):
+        return (prompt.tokens[:, 0] + 2 * prompt.length) % len(self.parts)
+
+    def guess(self, state, path, count):
+        guesses = jnp.stack([p.guess((), path, count) for p in self.parts], axis=1)
+        return jnp.take_along_axis(guesses, state[:, None, None, None], axis=1)[:, 0]
+
+
+def drafts_laws(num_draft_tokens):
+    names = ("itself, 4", "another, 3", "with zeros, 2", "bigram, up to 6")
+    as_drafter = lambda made: made if hasattr(made, "begin") else ModelDrafter(made)  # noqa: E731
+    return Draft(
+        lambda model: Mixed([as_drafter(DRAFTS[name].make(model)) for name in names]),
+        num_draft_tokens,
+    )
+
+
+def drafts_guesses(num_draft_tokens):
+    names = ("next token, 1", "prompt lookup, 7")
+    make = lambda model: MixedGuesses([DRAFTS[name].make(model) for name in names])  # noqa: E731
+    return Draft(make, num_draft_tokens)
+
+
+CASES = [
+    ("token", drafts_laws(2), Problem("zeros", "history", "end tokens"), "as is"),
+    ("block", drafts_laws(3), Problem("smooth", "truncation", "sequences"), "as is"),
+    ("gumbel", drafts_laws(1), Problem("smooth", "constraints", "sequences"), "as is"),
+    ("code", drafts_laws(Heuristic(most=4, first=2)), Problem("ties", "none", "end tokens"), "as is"),
+    ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "sharded"),
+    ("greedy", drafts_laws(Measured(most=5)), Problem("zeros", "none", "end tokens"), "alone"),
+    ("token", drafts_guesses(8), Problem("ties", "none", "sequences"), "one key"),
+    ("block", drafts_guesses(3), Problem("zeros", "none", "end tokens"), "one key"),
+    ("coded_token", drafts_guesses(2), Problem("smooth", "none", "none"), "as is"),
+]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "draft", "problem", "run"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)]
+)
+def test_the_law_is_the_targets(verifier, draft, problem, run):
+    (strategy,) = find([f"speculative_sample/{verifier}"])
+    strategy = dataclasses.replace(strategy, draft=draft)
+    result = certify.certify_case(strategy, problem, run)
+    assert result.failure is None
+    assert min(result.p_values, default=1.0) > 1e-3 / 48
+
+
+def integers(weights):
+    """The law that a draw by ``weights [..., V]`` follows, float64."""
+    law = codes.integer_law(laws.log_weights(jnp.asarray(weights)))
+    inside = np.asarray(law.token_mass, np.float64) / 2**31
+    mass = np.asarray(law.block_mass, np.float64)[..., None] / 2**31 * inside
+    return mass.reshape(*mass.shape[:-2], -1)[..., : np.shape(weights)[-1]]
+
+
+def random_laws(key, shape, zeros):
+    """Float32 logits of laws of any sharpness, with zeros."""
+    keys = jax.random.split(key, 4)
+    logits = jnp.exp(jax.random.normal(keys[0], (*shape[:-1], 1))) * jax.random.normal(keys[1], shape)
+    banned = jax.random.bernoulli(keys[2], zeros, shape)
+    spare = jax.random.randint(keys[3], shape[:-1], 0, shape[-1])
+    return jnp.where(banned & (laws.one_hot(spare, shape[-1]) == 0), -jnp.inf, logits)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.5])
+@pytest.mark.parametrize("size", [3, 1009])
+def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
+    """Summed over every draft: to 1e-6 in each token, and sum(min(p, q)) are accepted."""
+    keys = jax.random.split(jax.random.key(size), 2)
+    target = laws.softmax(random_laws(keys[0], (40, size), zeros))
+    draft = laws.softmax(random_laws(keys[1], (40, size), zeros))
+    p, q = np.asarray(target.prob(), np.float64), np.asarray(draft.prob(), np.float64)
+    # A draft stands where u q < p, for u one of 2**24 numbers.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stands = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
+    drawn = integers(q.astype(np.float32))
+    accepted = (drawn * stands).sum(-1)
+    left = integers(laws.residual(target.prob(), draft.prob()))
+    law = drawn * stands + (1 - accepted)[:, None] * left
+    np.testing.assert_allclose(law, p, atol=1e-6)
+    np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
+
+
+def test_equal_laws_leave_nothing_and_are_never_rejected():
+    logits = random_laws(jax.random.key(0), (50, 1009), 0.3)
+    one, other = laws.softmax(logits), jax.jit(laws.softmax)(logits[:, None])
+    assert (one.prob() == other.prob()[:, 0]).all()
+    assert (laws.excess(one.prob(), one.prob()) == 0).all()
+    assert (laws.residual(one.prob(), one.prob()) == one.prob()).all()
+    assert (laws.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
+
+
+def block_of_two(p, q, drafts):
+    """All drafts of two tokens as rows of one block: laws given the path so far."""
+    first, second = drafts[:, 0], drafts[:, 1]
+    logits = lambda x: jnp.log(jnp.stack([x[0][first * 0], x[1][first]], 1))[:, None]  # noqa: E731
+    after = jnp.log(p[2][first, second])[:, None, None]
+    target = jnp.concatenate([logits(p), after], axis=2)
+    rows = len(drafts)
+    block = Block(drafts[:, None], jnp.full((rows, 1), 2), logits(q), ())
+    return block, target
+
+
+def laws_of_paths(key, size):
+    """Laws of a first token, of a second given it, and of a third given both."""
+    made = [jax.nn.softmax(random_laws(k, (*[size] * i, size), 0.2)) for i, k in enumerate(key)]
+    return [made[0][None], made[1], made[2]]
+
+
+def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_law():
+    """Summed over all drafts of two tokens of three, and all that may follow: to 1e-6."""
+    keys = jax.random.split(jax.random.key(3), 6)
+    p, q = laws_of_paths(keys[:3], 3), laws_of_paths(keys[3:], 3)
+    drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
+    block, target = block_of_two(p, q, drafts)
+    joint = joint_ratio(block, target)
+    chance = np.asarray(long_enough(block, target, joint), np.float64)[:, 0]
+    scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
+    p, q = ([np.asarray(x, np.float64) for x in law] for law in (p, q))
+    got = np.zeros((3, 3, 3))
+    for (a, b), one, ratio in zip(np.asarray(drafts), chance, scale, strict=True):
+        drafted = q[0][0, a] * q[1][a, b]
+        whole, part = one[1], (1 - one[1]) * one[0]
+        got[a, b] += drafted * whole * p[2][a, b]
+        for count, weight in ((1, part), (0, 1 - whole - part)):
+            left = np.maximum(ratio[count] * p[count][a * count] - q[count][a * count], 0)
+            if weight > 1e-9:
+                left = left / left.sum()
+                if count == 1:
+                    got[a] += drafted * weight * left[:, None] * p[2][a]
+                else:
+                    got += drafted * weight * left[:, None, None] * p[1][:, :, None] * p[2]
+    want = p[0][0][:, None, None] * p[1][:, :, None] * p[2]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_block_verification_accepts_eleven_ninths_where_token_verification_accepts_ten():
+    """Sun et al. 2024, section 2: K = 2, target (1/3, 2/3), draft (2/3, 1/3), whatever the path."""
+    p, q = jnp.array([1 / 3, 2 / 3]), jnp.array([2 / 3, 1 / 3])
+    drafts = jnp.array(list(itertools.product(range(2), repeat=2)))
+    spread = lambda x: [x[None], jnp.tile(x, (2, 1)), jnp.tile(x, (2, 2, 1))]  # noqa: E731
+    block, target = block_of_two(spread(p), spread(q), drafts)
+    drafted = q[drafts].prod(-1)
+    one, two = long_enough(block, target, joint_ratio(block, target))[:, 0].T
+    np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
+    one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
+    np.testing.assert_allclose((drafted * (one + one * two)).sum(), 10 / 9, rtol=1e-6)
+    # The same by the verifiers themselves, on 2**12 lanes each of all four drafts.
+    lanes = 2**12
+    tall = jax.tree.map(lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)), (block, target))
+    for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
+        judge = VERIFIERS[name]
+        seed, memory = judge.init(jax.random.key(5), 4, lanes)
+        verdict = judge.verify(seed, memory, *tall, jnp.zeros((4, lanes), jnp.int32), jnp.int32(1))
+        got = (drafted * verdict.accepted.mean(-1)).sum()
+        assert abs(got - mean) < 5 * 1 / np.sqrt(4 * lanes)  # five standard errors
