@@ -19,7 +19,8 @@ constrained_beam_search = jit(strategies.constrained_beam_search, _BEAMS)
 diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
 stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
 speculative_sample = jit(
-    strategies.speculative_sample, ("num_samples", "num_draft_tokens", "max_new_tokens")
+    strategies.speculative_sample,
+    ("num_samples", "num_draft_tokens", "num_drafts", "max_new_tokens"),
 )
 
 _SEARCH = (

@@ -69,6 +69,7 @@ FEW = 2 * PROMPTS
 TRACES = Counter()
 """One for all cases: a counter of its own would make each of them compile."""
 NO_DRAFT = "-"
+TREES = {name for name, draft in DRAFTS.items() if draft.num_drafts > 1}
 RUNS = ("as is", "alone", "eager", "sharded", "one key")
 
 
@@ -211,6 +212,8 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         strategy = by_name[case["strategy"]]
         keyed = strategy.sampler or case["run"] != "one key"
         drafted = (case["draft"] != NO_DRAFT) == (strategy.draft is not None)
+        if case["draft"] in TREES and not case["strategy"].endswith("/token"):
+            return False
         return keyed and drafted and (strategy.lockstep or case["model"] != "lockstep")
 
     return (all_cases if full else pairwise_cases)(factors, sensible)

@@ -26,10 +26,12 @@ class Draft(NamedTuple):
     Attributes:
       make: from the target to the drafter.
       num_draft_tokens: as for ``speculative_sample``.
+      num_drafts: as there; more than one only goes with the token verifier.
     """
 
     make: Callable[[Any], Any]
     num_draft_tokens: Any
+    num_drafts: int = 1
 
 
 @functools.cache
@@ -43,6 +45,7 @@ DRAFTS: dict[str, Draft] = {
     "another, 3": Draft(lambda model: _table(0.0), 3),
     "with zeros, 2": Draft(lambda model: _table(0.4), 2),
     "another, up to 8": Draft(lambda model: _table(0.0), Heuristic(most=8, first=3)),
+    "another, 3 of 2": Draft(lambda model: _table(0.0), 2, num_drafts=3),
     "bigram, up to 6": Draft(lambda model: Bigram(_table(0.0).table[0, 0]), Measured(most=6)),
     "next token, 1": Draft(lambda model: NextToken(np.array([2, 3, -1, 1], np.int32)), 1),
     "prompt lookup, 7": Draft(lambda model: PromptLookup(size=2), 7),

@@ -69,7 +69,8 @@ class Strategy:
         """Calls the strategy; a search takes neither keys nor a number of samples."""
         function = self.plain if eager else self.function
         if self.draft is not None:
-            settings = {**settings, "num_draft_tokens": self.draft.num_draft_tokens}
+            _, size, count = self.draft
+            settings = {**settings, "num_draft_tokens": size, "num_drafts": count}
             function = functools.partial(_drafted, function, self.draft.make(model))
         if self.sampler:
             return function(model, prompt, keys, num_samples=num_samples, **settings)
@@ -109,7 +110,11 @@ def _speculative(verifier: str) -> Strategy:
 
 
 def _drafted(
-    function: Callable[..., DecodeOutput], drafter: Any, model: Any, prompt: Prompt, *args: Any,
+    function: Callable[..., DecodeOutput],
+    drafter: Any,
+    model: Any,
+    prompt: Prompt,
+    *args: Any,
     **settings: Any,
 ) -> DecodeOutput:
     """A speculative strategy as one without a draft; a greedy one has no key to pass."""

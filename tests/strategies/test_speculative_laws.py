@@ -1,7 +1,7 @@
 """Speculative decoding gives the target's law: summed up where it can be, else by chi-square.
 
-The statistical cases are the certificate's, with 512 rows a prompt: at most 48 tests of a case share
-a level of 1e-3. A case has several drafters at once, another for every other prompt.
+The statistical cases are the certificate's, with 512 rows a prompt: at most 48 tests of a case
+share a level of 1e-3. A case has several drafters at once, another for every other prompt.
 """
 
 import dataclasses
@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import codes
-from decoding_jax.ops.logits import log_prob_of
+from decoding_jax import codes, transforms
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
     Heuristic,
@@ -23,16 +22,27 @@ from decoding_jax.strategies.speculative import (
     laws,
 )
 from decoding_jax.strategies.speculative.block import Block
-from decoding_jax.strategies.speculative.verifiers import token
-from decoding_jax.strategies.speculative.verifiers.block import joint_ratio, left_over, long_enough
-from decoding_jax.testing import certify
+from decoding_jax.strategies.speculative.verifiers.block import joint_ratio, long_enough
+from decoding_jax.testing import certify, problems
 from decoding_jax.testing.drafts import DRAFTS, Draft
 from decoding_jax.testing.problems import VOCAB, Problem
 from decoding_jax.testing.strategies import find
 
 
+def few(rows):
+    """Truncation that compiles quickly; the certificate has all of it."""
+    low, high = (
+        np.float32([0.5, 0.0, 1.0, 2.0, 0.7, 1.0, 1.5, 1.0]),
+        np.float32([0.8] * 4 + [1] * 4),
+    )
+    return transforms.chain(
+        transforms.temperature(low[rows]), transforms.top_p(high[rows]), transforms.min_p(0.1)
+    )
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
+    monkeypatch.setitem(problems.TRANSFORMS, "few", few)
     monkeypatch.setattr(certify, "REPEATS", 512)
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -99,12 +109,18 @@ def drafts_guesses(num_draft_tokens):
 
 CASES = [
     ("token", drafts_laws(2), Problem("zeros", "history", "end tokens"), "as is"),
-    ("block", drafts_laws(3), Problem("smooth", "truncation", "sequences"), "as is"),
+    ("block", drafts_laws(3), Problem("smooth", "few", "sequences"), "as is"),
     ("gumbel", drafts_laws(1), Problem("smooth", "constraints", "sequences"), "as is"),
-    ("code", drafts_laws(Heuristic(most=4, first=2)), Problem("ties", "none", "end tokens"), "as is"),
+    (
+        "code",
+        drafts_laws(Heuristic(most=4, first=2)),
+        Problem("ties", "none", "end tokens"),
+        "as is",
+    ),
     ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "sharded"),
     ("greedy", drafts_laws(Measured(most=5)), Problem("zeros", "none", "end tokens"), "alone"),
     ("token", drafts_guesses(8), Problem("ties", "none", "sequences"), "one key"),
+    ("token", DRAFTS["another, 3 of 2"], Problem("zeros", "history", "sequences"), "as is"),
     ("block", drafts_guesses(3), Problem("zeros", "none", "end tokens"), "one key"),
     ("coded_token", drafts_guesses(2), Problem("smooth", "none", "none"), "as is"),
 ]
@@ -132,7 +148,9 @@ def integers(weights):
 def random_laws(key, shape, zeros):
     """Float32 logits of laws of any sharpness, with zeros."""
     keys = jax.random.split(key, 4)
-    logits = jnp.exp(jax.random.normal(keys[0], (*shape[:-1], 1))) * jax.random.normal(keys[1], shape)
+    logits = jnp.exp(jax.random.normal(keys[0], (*shape[:-1], 1))) * jax.random.normal(
+        keys[1], shape
+    )
     banned = jax.random.bernoulli(keys[2], zeros, shape)
     spare = jax.random.randint(keys[3], shape[:-1], 0, shape[-1])
     return jnp.where(banned & (laws.one_hot(spare, shape[-1]) == 0), -jnp.inf, logits)

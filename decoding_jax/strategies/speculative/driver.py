@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, Steps, check_lengths, stopping
-from decoding_jax.strategies.speculative import emission
-from decoding_jax.strategies.speculative.block import Block
+from decoding_jax.strategies.speculative import chain, emission, tree
+from decoding_jax.strategies.speculative.chain import Situation
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path, as_drafter
+from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
 from decoding_jax.strategies.speculative.verifiers import Verifier, named
 
@@ -40,6 +38,7 @@ def steps(
     drafter: LanguageModel | Drafter | Guesser,
     num_samples: int = 1,
     num_draft_tokens: int | DraftLength,
+    num_drafts: int = 1,
     verifier: str | Verifier = "token",
     max_new_tokens: int,
     transform: Transform | None = None,
@@ -49,8 +48,9 @@ def steps(
     drafts, judge, sizes = as_drafter(drafter), named(verifier), as_draft_length(num_draft_tokens)
     stop = Stop() if stop is None else stop
     most = sizes.most
-    if num_samples < 1:
-        raise ValueError(f"num_samples: got {num_samples}; takes 1 or more")
+    for name, value in (("num_samples", num_samples), ("num_drafts", num_drafts)):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}; takes 1 or more")
 
     def allow(logits: Array, prompt: Prompt, tokens: Array, length: Array) -> tuple[Array, Array]:
         return emission.allow(logits, prompt, tokens, length, transform, stop)
@@ -62,20 +62,27 @@ def steps(
         batch, size = prompt.tokens.shape
         check_models(model, drafts)
         check_lengths(model, size, max_new_tokens)
+        spare = num_drafts * most if num_drafts > 1 else 0
+        if spare:
+            tree.check(model, drafts, judge)
         seed, memory = judge.init(key, batch, num_samples)
-        output, cache = model.prefill(*prompt, lanes=num_samples, slots=max(max_new_tokens - 1, 1))
+        slots = max(max_new_tokens - 1, 1) + spare
+        output, cache = model.prefill(*prompt, lanes=num_samples, slots=slots)
         lanes = emission.empty_lanes(limits(prompt), num_samples, max_new_tokens)
         shape = (batch, num_samples)
         raw = jnp.broadcast_to(output.logits, (*shape, *output.logits.shape[2:]))
         allowed, dead = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
         first, memory = judge.draw(seed, memory, allowed[:, :, 0], lanes.length, jnp.int32(0))
         one = jnp.ones(shape, jnp.int32)
-        lanes, _ = emission.append(
-            lanes, first[..., None], one, dead, raw, stop, limits(prompt)
-        )
+        lanes, _ = emission.append(lanes, first[..., None], one, dead, raw, stop, limits(prompt))
         return State(
             cache=cache,
-            drafter=drafts.init(prompt, lanes=num_samples, max_new_tokens=max_new_tokens),
+            drafter=drafts.init(
+                prompt,
+                lanes=num_samples,
+                max_new_tokens=max_new_tokens,
+                **({"spare": spare} if spare else {}),
+            ),
             lanes=lanes,
             seed=seed,
             memory=memory,
@@ -83,88 +90,38 @@ def steps(
             info=no_info(*shape),
         )
 
-    def propose(prompt: Prompt, state: State, count: Array, clock: Array) -> tuple[Block, Any, Any]:
-        """Drafts a block; returns it, the drafter's state, and how often the drafter was called."""
-        path = Path(prompt, state.lanes.tokens, state.lanes.length)
-        if isinstance(drafts, Guesser):
-            tokens = drafts.guess(state.drafter, path, most)
-            real = jnp.cumprod((tokens >= 0).astype(jnp.int32), axis=-1).sum(-1)
-            block = Block(jnp.maximum(tokens, 0), jnp.minimum(count, real), None, ())
-            return block, state.drafter, jnp.int32(1)
-
-        def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:
-            at = path.length + i
-            law, _ = allow(logits[:, :, None], prompt, written, at[..., None])
-            token, memory = judge.draw(state.seed, memory, law[:, :, 0], at, clock + i)
-            return token, law, memory
-
-        def record(i: Any, block: Block, token: Array, law: Array, memory: Any) -> Block:
-            put = lax.dynamic_update_index_in_dim
-            return block._replace(
-                tokens=put(block.tokens, token, i, 2),
-                logits=put(block.logits, law, i, 2),
-                trail=jax.tree.map(lambda all, one: put(all, one, i, 0), block.trail, memory),
-            )
-
-        def more(i: Any, carry: Any) -> Any:
-            block, drafter, memory, written = carry
-            token = lax.dynamic_index_in_dim(block.tokens, i - 1, 2, keepdims=False)
-            at = path.length + i - 1
-            written = emission.put(written, token[..., None], at)
-            logits, drafter = drafts.next(drafter, token, at)
-            token, law, memory = draw(i, logits, written, memory)
-            return record(i, block, token, law, memory), drafter, memory, written
-
-        logits, drafter = drafts.begin(state.drafter, path)
-        token, law, memory = draw(0, logits, path.tokens, state.memory)
-        block = Block(
-            tokens=jnp.zeros((*token.shape, most), jnp.int32),
-            count=count,
-            logits=jnp.zeros((*token.shape, most, law.shape[-1]), jnp.float32),
-            trail=jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), memory),
-        )
-        carry = record(0, block, token, law, memory), drafter, memory, path.tokens
-        calls = jnp.maximum(count.max(), 1)
-        block, drafter, _, _ = lax.fori_loop(1, calls, more, carry)
-        return block, drafter, calls
-
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
         at, limit = state.lanes, limits(prompt)
         # No draft for the last token that there is room for; none where nothing is to be done.
         room = jnp.where(at.done, 0, limit[:, None] - at.length - 1)
-        count = jnp.minimum(sizes.count(state.draft_length), room)
-        clock = 1 + state.info.target_calls * (most + 1)
-        block, drafter, calls = propose(prompt, state, count, clock)
-
-        last = jnp.take_along_axis(at.tokens, jnp.maximum(at.length - 1, 0)[..., None], axis=-1)
-        fed = jnp.concatenate([last, block.tokens], axis=-1)
-        output, cache = model.extend(state.cache, fed, at.length - 1)
-        written = emission.put(at.tokens, block.tokens, at.length)
-        length = at.length[..., None] + jnp.arange(most + 1)[None, None]
-        allowed, dead = allow(output.logits, prompt, written, length)
-        tokens, accepted, memory = judge.verify(
-            state.seed, state.memory, block, allowed, at.length, clock
+        now = Situation(
+            cache=state.cache,
+            drafter=state.drafter,
+            lanes=at,
+            seed=state.seed,
+            memory=state.memory,
+            prompt=prompt,
+            count=jnp.minimum(sizes.count(state.draft_length), room),
+            clock=1 + state.info.target_calls * (most * num_drafts + 1),
+            allow=lambda logits, paths, length: allow(logits, prompt, paths, length),
         )
-        lanes, took = emission.append(at, tokens, accepted + 1, dead, output.logits, stop, limit)
-        info = count_block(
-            state.info,
-            draft_calls=calls,
-            live=~at.done,
-            proposed=block.count,
-            accepted=accepted,
-            took=took,
+        if num_drafts == 1:
+            came = chain.advance(model, drafts, judge, now, most)
+        else:
+            came = tree.advance(model, drafts, now, most, num_drafts)
+        lanes, took = emission.append(
+            at, came.tokens, came.accepted + 1, came.dead, came.logits, stop, limit
         )
-        sized = sizes.update(state.draft_length, block.count, accepted)
-        return State(cache, drafter, lanes, state.seed, memory, sized, info)
+        info = count_block(state.info, live=~at.done, came=came, took=took)
+        sized = sizes.update(state.draft_length, came.count, came.accepted)
+        return State(came.cache, came.drafter, lanes, state.seed, came.memory, sized, info)
 
     def done(state: State) -> Array:
         return state.lanes.done.all()
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         at = state.lanes
-        return DecodeOutput(
-            at.tokens, at.length, at.log_prob, at.log_prob, at.finished, state.info
-        )
+        return DecodeOutput(at.tokens, at.length, at.log_prob, at.log_prob, at.finished, state.info)
 
     return Steps(init, step, done, finalize)
 

@@ -50,7 +50,8 @@ def allow(
       stop: says where they are.
 
     Returns:
-      Transformed logits, settled (see ``laws.settle``), and where nothing is allowed: ``[B, W, T]``.
+      Transformed logits, settled (see ``laws.settle``), and bool ``[B, W, T]``: where nothing is
+      allowed.
     """
     logits = stopping.ban_end_tokens(stop, clean(logits), length)
     if transform is not None:

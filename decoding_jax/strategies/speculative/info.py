@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.strategies.speculative.chain import Outcome
 
 
 class Info(NamedTuple):
@@ -53,26 +54,22 @@ def no_info(batch_size: int, lanes: int) -> Info:
     return Info(zero, zero, zeros, zeros, zeros, zeros, zeros)
 
 
-def count_block(
-    info: Info, *, draft_calls: Array, live: Array, proposed: Array, accepted: Array, took: Array
-) -> Info:
+def count_block(info: Info, *, live: Array, came: Outcome, took: Array) -> Info:
     """The counts after one iteration.
 
     Args:
       info: before it.
-      draft_calls: int32.
       live: bool ``[B, W]``, not done before.
-      proposed: int32 ``[B, W]``.
-      accepted: int32 ``[B, W]``, by the verifier.
-      took: int32 ``[B, W]``, how many tokens the lane took of these and the verifier's own.
+      came: what came of the block.
+      took: int32 ``[B, W]``, how many of its tokens the lane took.
     """
-    judged = live & (accepted < proposed) & (took > accepted)
+    judged = live & (came.accepted < came.count) & (took > came.accepted)
     return Info(
         target_calls=info.target_calls + 1,
-        draft_calls=info.draft_calls + draft_calls,
+        draft_calls=info.draft_calls + came.draft_calls,
         blocks=info.blocks + live,
-        proposed=info.proposed + jnp.where(live, proposed, 0),
-        accepted=info.accepted + jnp.where(live, jnp.minimum(accepted, took), 0),
+        proposed=info.proposed + jnp.where(live, came.proposed, 0),
+        accepted=info.accepted + jnp.where(live, jnp.minimum(came.accepted, took), 0),
         rejected=info.rejected + judged,
         emitted=info.emitted + took,
     )

@@ -20,6 +20,7 @@ def speculative_sample(
     *,
     num_samples: int = 1,
     num_draft_tokens: int | DraftLength,
+    num_drafts: int = 1,
     verifier: str | Verifier = "token",
     max_new_tokens: int,
     transform: Transform | None = None,
@@ -42,6 +43,9 @@ def speculative_sample(
       num_samples: N.
       num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
         lane and block.
+      num_drafts: how many drafts of K tokens, drawn independently, the target judges in one call
+        as a tree. More than one takes the token verifier and a language model as the drafter, and
+        models with ``tree`` and ``keep``.
       verifier: by name or as an object. ``token`` and ``block`` accept drafts at random, ``block``
         more of them. ``greedy`` gives what ``greedy`` gives. ``gumbel`` gives samples that do not
         depend on the drafter. ``code`` gives what ``arithmetic_sample`` gives for the same key.
@@ -73,6 +77,7 @@ def speculative_sample(
         drafter=drafter,
         num_samples=num_samples,
         num_draft_tokens=num_draft_tokens,
+        num_drafts=num_drafts,
         verifier=verifier,
         max_new_tokens=max_new_tokens,
         transform=transform,

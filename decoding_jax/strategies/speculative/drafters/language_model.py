@@ -31,8 +31,8 @@ class ModelDrafter:
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
-    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
-        """See ``Drafter.init``.
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int, spare: int = 0) -> Any:
+        """See ``Drafter.init``. ``spare`` slots are for the nodes of a tree.
 
         Raises:
           ValueError: for a model that is not ragged, or cannot hold so long a text.
@@ -46,7 +46,7 @@ class ModelDrafter:
             check_lengths(self.model, prompt.tokens.shape[1], max_new_tokens)
         except ValueError as error:
             raise ValueError(f"drafter: {error}") from None
-        slots = max(max_new_tokens - 1, 1)
+        slots = max(max_new_tokens - 1, 1) + spare
         return self.model.prefill(*prompt, lanes=lanes, slots=slots)[1]
 
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:

@@ -50,7 +50,8 @@ def gumbel_noise(keys: Array, position: Array, size: int) -> Array:
     """Standard Gumbel noise for every lane, position and token.
 
     It is minus the log of an exponential variable. The largest of V of them decides, which is the
-    least exponential; made of a uniform near 0, that one keeps 24 bits where it is as small as 1 / V.
+    least exponential; made of a uniform near 0, that one keeps its bits where it is as small as
+    1 / V.
 
     Args:
       keys: typed keys ``[B, W]``.

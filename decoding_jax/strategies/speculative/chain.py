@@ -1,0 +1,156 @@
+"""One block of one draft a lane: K tokens drafted, judged by one call of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from decoding_jax.base import Array, Cache, LanguageModel, Prompt
+from decoding_jax.loop import Lanes
+from decoding_jax.strategies.speculative import emission
+from decoding_jax.strategies.speculative.block import Block
+from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
+from decoding_jax.strategies.speculative.verifiers import Verifier
+
+Allow = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""``(logits [B, W, T, V], paths, length [B, W, T])`` to what is allowed: see ``emission.allow``."""
+
+
+class Situation(NamedTuple):
+    """What a block starts from.
+
+    Attributes:
+      cache: the target's.
+      drafter: the drafter's state.
+      lanes: what stands.
+      seed: the verifier's.
+      memory: the verifier's.
+      prompt: of the rows.
+      count: int32 ``[B, W]``, how many tokens to draft, at most K.
+      clock: int32; it and the next numbers, as many as tokens are fed, are the block's own.
+      allow: what may follow a path.
+    """
+
+    cache: Cache
+    drafter: Any
+    lanes: Lanes
+    seed: Any
+    memory: Any
+    prompt: Prompt
+    count: Array
+    clock: Array
+    allow: Allow
+
+
+class Outcome(NamedTuple):
+    """What a block comes to.
+
+    Attributes:
+      cache: the target's.
+      drafter: the drafter's state.
+      memory: the verifier's.
+      tokens: int32 ``[B, W, K + 1]``.
+      accepted: int32 ``[B, W]``; the token after these is the verifier's own.
+      count: int32 ``[B, W]``, how many could have been accepted.
+      proposed: int32 ``[B, W]``, how many tokens were drafted.
+      logits: the target's on the path, before any transform, ``[B, W, K + 1, V]``.
+      dead: bool ``[B, W, K + 1]``, where nothing was allowed.
+      draft_calls: int32.
+    """
+
+    cache: Cache
+    drafter: Any
+    memory: Any
+    tokens: Array
+    accepted: Array
+    count: Array
+    proposed: Array
+    logits: Array
+    dead: Array
+    draft_calls: Array
+
+
+def last_tokens(lanes: Lanes) -> Array:
+    """The last token of every lane, int32 ``[B, W, 1]``."""
+    last = jnp.maximum(lanes.length - 1, 0)[..., None]
+    return jnp.take_along_axis(lanes.tokens, last, axis=-1)
+
+
+def advance(
+    model: LanguageModel, drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int
+) -> Outcome:
+    """Drafts up to ``most`` tokens a lane, feeds them to the target, and judges them."""
+    at = now.lanes
+    block, state, calls = propose(drafter, judge, now, most)
+    fed = jnp.concatenate([last_tokens(at), block.tokens], axis=-1)
+    output, cache = model.extend(now.cache, fed, at.length - 1)
+    written = emission.put(at.tokens, block.tokens, at.length)
+    length = at.length[..., None] + jnp.arange(most + 1)[None, None]
+    allowed, dead = now.allow(output.logits, written, length)
+    tokens, accepted, memory = judge.verify(
+        now.seed, now.memory, block, allowed, at.length, now.clock
+    )
+    return Outcome(
+        cache=cache,
+        drafter=state,
+        memory=memory,
+        tokens=tokens,
+        accepted=accepted,
+        count=block.count,
+        proposed=block.count,
+        logits=output.logits,
+        dead=dead,
+        draft_calls=calls,
+    )
+
+
+def propose(
+    drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int
+) -> tuple[Block, Any, Array]:
+    """Drafts a block; returns it, the drafter's state, and how often the drafter was called."""
+    path = Path(now.prompt, now.lanes.tokens, now.lanes.length)
+    if isinstance(drafter, Guesser):
+        tokens = drafter.guess(now.drafter, path, most)
+        real = jnp.cumprod((tokens >= 0).astype(jnp.int32), axis=-1).sum(-1)
+        block = Block(jnp.maximum(tokens, 0), jnp.minimum(now.count, real), None, ())
+        return block, now.drafter, jnp.int32(1)
+
+    def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:
+        at = path.length + i
+        law, _ = now.allow(logits[:, :, None], written, at[..., None])
+        token, memory = judge.draw(now.seed, memory, law[:, :, 0], at, now.clock + i)
+        return token, law, memory
+
+    def record(i: Any, block: Block, token: Array, law: Array, memory: Any) -> Block:
+        put = lax.dynamic_update_index_in_dim
+        return block._replace(
+            tokens=put(block.tokens, token, i, 2),
+            logits=put(block.logits, law, i, 2),
+            trail=jax.tree.map(lambda all, one: put(all, one, i, 0), block.trail, memory),
+        )
+
+    def more(i: Any, carry: Any) -> Any:
+        block, state, memory, written = carry
+        token = lax.dynamic_index_in_dim(block.tokens, i - 1, 2, keepdims=False)
+        at = path.length + i - 1
+        written = emission.put(written, token[..., None], at)
+        logits, state = drafter.next(state, token, at)
+        token, law, memory = draw(i, logits, written, memory)
+        return record(i, block, token, law, memory), state, memory, written
+
+    logits, state = drafter.begin(now.drafter, path)
+    token, law, memory = draw(0, logits, path.tokens, now.memory)
+    block = Block(
+        tokens=jnp.zeros((*token.shape, most), jnp.int32),
+        count=now.count,
+        logits=jnp.zeros((*token.shape, most, law.shape[-1]), jnp.float32),
+        trail=jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), memory),
+    )
+    carry = record(0, block, token, law, memory), state, memory, path.tokens
+    calls = jnp.maximum(now.count.max(), 1)
+    block, state, _, _ = lax.fori_loop(1, calls, more, carry)
+    return block, state, calls

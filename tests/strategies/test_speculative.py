@@ -1,0 +1,289 @@
+"""What speculative decoding gives, how many calls it takes, and what it refuses."""
+
+import dataclasses
+import itertools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, loop, strategies, transforms
+from decoding_jax.models import GPT2, GPT2Config
+from decoding_jax.strategies.speculative import (
+    VERIFIERS,
+    Bigram,
+    Heuristic,
+    Measured,
+    NextToken,
+    Path,
+    PromptLookup,
+    emitted_tokens,
+    speed_up,
+)
+from decoding_jax.testing import TableLM, same_bits
+
+KEY = jax.random.key(1)
+MODEL = TableLM.random(jax.random.key(0), 5)
+DRAFT = TableLM.random(jax.random.key(2), 5)
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
+LENGTH = 9
+STOP = Stop(eos_ids=(0,), min_new_tokens=(5, 0), max_new_tokens=(9, 7))
+
+
+def run(verifier="token", *, model=MODEL, drafter=DRAFT, prompt=PROMPT, key=KEY, **settings):
+    settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, **settings}
+    return decoding_jax.speculative_sample(
+        model, drafter, prompt, key, verifier=verifier, **settings
+    )
+
+
+def same_text(got, want):
+    for field in ("tokens", "length", "finished"):
+        np.testing.assert_array_equal(getattr(got, field), getattr(want, field))
+    np.testing.assert_allclose(got.log_prob, want.log_prob, rtol=2e-6)
+
+
+DRAFTERS = {
+    "itself": MODEL,
+    "another": DRAFT,
+    "bigram": Bigram(DRAFT.table[0, 0]),
+    "next token": NextToken(np.array([1, -1, 4, 2, 3], np.int32)),
+    "prompt lookup": PromptLookup(
+        source=Prompt(jnp.array([[4, 3, 2], [1, 0, 2]]), jnp.array([2, 3]))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
+    """Greedy gives what ``greedy`` gives, code what ``arithmetic_sample`` gives, to the bit."""
+    drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
+    greedy = decoding_jax.greedy(MODEL, PROMPT, **settings)
+    got = run("greedy", drafter=drafter, key=None, num_samples=1, stop=STOP)
+    same_text(got, greedy)
+    assert got.info.target_calls <= greedy.info.model_calls - 1
+    spread = decoding_jax.arithmetic_sample(MODEL, PROMPT, KEY, num_samples=4, **settings)
+    same_text(run("code", drafter=drafter, stop=STOP), spread)
+    other = run("gumbel", drafter=DRAFTERS["bigram"], num_draft_tokens=1, stop=STOP)
+    same_text(run("gumbel", drafter=drafter, stop=STOP), other)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
+    """A hole in the draft's cache keeps every law and lowers acceptance: only this shows it."""
+    if size in (2, 8) and verifier not in ("token", "greedy"):
+        pytest.skip("the cache is the driver's, not the verifier's")
+    got = run(verifier, drafter=MODEL, num_draft_tokens=size)
+    assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
+    assert got.info.acceptance_rate == 1
+    assert (got.info.rejected == 0).all()
+    assert (got.info.emitted == LENGTH - 1).all()
+
+
+def test_counts_add_up():
+    got = run(stop=STOP)
+    info = got.info
+    assert (info.emitted == got.length - 1).all()
+    assert (info.accepted + info.rejected <= info.emitted).all()
+    assert (info.accepted <= info.proposed).all()
+    assert (info.blocks <= info.target_calls).all()
+    assert info.target_calls == info.blocks.max()
+    assert info.draft_calls <= 3 * info.target_calls
+    assert info.tokens_per_call == info.emitted.sum() / info.blocks.sum()
+    assert info.tokens_per_iteration == info.emitted.sum() / (8 * info.target_calls)
+
+
+def test_a_row_is_what_it_is_alone():
+    keys = jax.random.split(jax.random.key(7), 2)
+    batch = run("block", key=keys, stop=Stop(eos_ids=(0,)))
+    alone = run(
+        "block",
+        key=keys[1:],
+        prompt=Prompt(PROMPT.tokens[1:, :1], PROMPT.length[1:]),
+        stop=Stop(eos_ids=(0,)),
+    )
+    for field in ("tokens", "length", "finished"):
+        assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
+    assert (batch.info.blocks[1] == alone.info.blocks[0]).all()
+
+
+def test_stream_grows_into_what_run_gives():
+    settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, "stop": STOP}
+    parts = list(
+        loop.stream(
+            strategies.STEPS["speculative_sample"], MODEL, PROMPT, KEY, drafter=DRAFT, **settings
+        )
+    )
+    assert same_bits(parts[-1], run(stop=STOP))
+    for early, late in itertools.pairwise(parts):
+        real = np.arange(LENGTH) < np.asarray(early.length)[..., None]
+        assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
+
+
+def test_settings_that_are_leaves_do_not_retrace():
+    function = decoding_jax.speculative_sample
+    run(transform=transforms.temperature(0.5), stop=Stop(eos_ids=(1,)))
+    before = function.cache_size()
+    run(transform=transforms.temperature(0.9), stop=Stop(eos_ids=(2,)), drafter=MODEL)
+    assert function.cache_size() == before
+
+
+def test_what_the_target_bans_is_never_accepted():
+    """A drafter that proposes one token for ever, which is banned."""
+    banned = transforms.logit_bias({3: -np.inf})
+    stubborn = NextToken(np.full(5, 3, np.int32))
+    for verifier in ("token", "block", "coded_token"):
+        got = run(verifier, drafter=stubborn, transform=banned)
+        assert (got.info.accepted == 0).all()
+        assert (got.info.proposed > 0).all()
+        assert not (np.asarray(got.tokens) == 3).any()
+
+
+def test_no_token_allowed_and_no_token_asked_for():
+    nothing = run(transform=lambda logits, prefix: jnp.full_like(logits, -jnp.inf))
+    assert (nothing.length == 0).all()
+    assert not nothing.finished.any()
+    assert nothing.info.target_calls == 0
+    part = run(stop=Stop(max_new_tokens=(0, 9)))
+    assert (part.length == np.array([[0] * 4, [9] * 4])).all()
+    assert same_bits(part.tokens[1], run().tokens[1])
+
+
+def test_a_context_that_is_full_takes_one_more_token():
+    small = dataclasses.replace(MODEL, max_positions=4)
+    full = run("greedy", model=small, drafter=small, max_new_tokens=2, num_samples=1)
+    same_text(full, decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2))
+    for which in ({"model": small}, {"drafter": small}):
+        with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
+            run(max_new_tokens=3, **which)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_draft_tokens": 0}, "num_draft_tokens: got 0; takes 1 or more"),
+        ({"num_samples": 0}, "num_samples: got 0; takes 1 or more"),
+        ({"verifier": "hope"}, "verifier: got 'hope'; takes block, code,"),
+        (
+            {"drafter": TableLM.random(KEY, 6)},
+            "drafter: got a vocabulary of 6; takes the model's, 5",
+        ),
+        ({"drafter": MODEL.lockstep()}, "drafter: got a model whose rows advance in step"),
+        ({"drafter": 3}, "drafter: got a int; takes a language model or a drafter"),
+        ({"model": MODEL.lockstep()}, "model: got one whose rows advance in step"),
+        ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
+        (
+            {"drafter": PromptLookup(source=Prompt(PROMPT.tokens[:1], PROMPT.length[:1]))},
+            "source: got 1 rows; takes the prompt's 2",
+        ),
+        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
+    ],
+)
+def test_bad_arguments_get_one_line(change, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        run(**change)
+    assert "\n" not in str(caught.value)
+
+
+def test_prompt_lookup_takes_the_longest_and_then_the_latest():
+    def guess(lookup, tokens, new, count=4):
+        prompt = Prompt(jnp.array([[*tokens, 9, 9]]), jnp.array([len(tokens)]))
+        path = Path(prompt, jnp.array([[[*new, 8, 8]]]), jnp.array([[len(new)]]))
+        return lookup.guess((), path, count)[0, 0].tolist()
+
+    lookup = PromptLookup(size=3)
+    assert guess(lookup, [1, 2, 3, 7, 2, 3, 6, 3, 5, 1, 2], [3]) == [7, 2, 3, 6]
+    assert guess(lookup, [1, 2, 3, 7, 4, 2, 3, 6, 3, 5, 2], [3], 2) == [6, 3]
+    assert guess(lookup, [5, 5], [5]) == [5, 5, 5, 5]
+    assert guess(lookup, [1, 2], [1, 2]) == [1, 2, 1, 2]
+    assert guess(lookup, [1, 2], [3]) == [-1] * 4
+    # What lies beyond the ends of prompt and text matches nothing.
+    assert guess(lookup, [1], [9]) == [-1] * 4
+    source = Prompt(jnp.array([[6, 1, 2, 4, 7]]), jnp.array([4]))
+    with_source = PromptLookup(size=2, source=source)
+    assert guess(with_source, [2, 5, 1], [2]) == [4, -1, -1, -1]
+    assert guess(with_source, [1, 2, 5, 1], [2]) == [5, 1, 2, 5]
+    assert guess(with_source, [7], [5]) == [-1] * 4
+
+
+def test_how_many_tokens_to_draft():
+    heuristic = Heuristic(most=8, first=5)
+    state = heuristic.init(1, 3)
+    state = heuristic.update(state, state, jnp.array([[5, 4, 0]]))
+    assert heuristic.count(state).tolist() == [[7, 4, 4]]
+    state = heuristic.update(jnp.array([[7, 1, 8]]), jnp.array([[7, 1, 8]]), jnp.array([[7, 0, 7]]))
+    assert heuristic.count(state).tolist() == [[8, 1, 7]]
+    measured = Measured(most=8, cost_ratio=0.1, guess=0.5)
+    state = measured.init(1, 2)
+    for _ in range(200):
+        count = measured.count(state)
+        state = measured.update(state, count, jnp.array([[1, 0]]) * count)
+    gain = lambda a, k: (1 - a ** (k + 1)) / (1 - a) / (k * 0.1 + 1)  # noqa: E731
+    assert measured.count(measured.init(1, 1)) == max(range(1, 9), key=lambda k: gain(0.5, k))
+    assert measured.count(state).tolist() == [[8, 1]]
+    got = run(num_draft_tokens=Heuristic(most=6, first=2), drafter=MODEL)
+    assert got.info.target_calls == 2  # 1 + (2 + 1) + (4 + 1) tokens
+
+
+def test_theory_is_the_papers():
+    """Leviathan et al. 2022, equation 1 and theorem 3.8."""
+    for a, k, c in itertools.product((0.0, 0.3, 0.9), (1, 4), (0.0, 0.2)):
+        tokens = sum(a**i for i in range(k + 1))
+        np.testing.assert_allclose(emitted_tokens(a, k), tokens, rtol=1e-5)
+        gain = (1 - a ** (k + 1)) / ((1 - a) * (k * c + 1))
+        np.testing.assert_allclose(speed_up(emitted_tokens(a, k), k, c), gain, rtol=1e-5)
+    assert emitted_tokens(1.0, 4) == 5
+
+
+def test_a_constant_acceptance_rate_gives_the_closed_form():
+    """Two laws whatever the path, 2**12 lanes of 33 tokens: five standard errors."""
+    logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
+    flat = lambda x: dataclasses.replace(  # noqa: E731
+        TableLM.random(KEY, 3), table=jnp.broadcast_to(x, (11, 4, 3, 3))
+    )
+    target, draft = flat(logits), flat(logits[::-1])
+    prompt, settings = Prompt(jnp.array([[1]]), jnp.array([1])), {"max_new_tokens": 33}
+    got = run(model=target, drafter=draft, prompt=prompt, num_samples=2**12, **settings)
+    info = got.info
+    judged = int((info.accepted + info.rejected).sum())
+    assert abs(float(info.acceptance_rate) - 0.7) < 5 * np.sqrt(0.21 / judged)
+    # Blocks that the length cut short are few; those before them have the closed form.
+    assert abs(float(info.tokens_per_call) - float(emitted_tokens(0.7, 3))) < 0.06
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_loop_copies_no_cache(batch):
+    """In the compiled loops, target's and draft's caches are updated where they lie."""
+    config = GPT2Config(
+        vocab_size=11, emb_dim=8, num_heads=2, mlp_dim=8, num_layers=1, max_positions=2048
+    )
+    small = dataclasses.replace(config, emb_dim=4)
+    target = GPT2.init(config, jax.random.key(0))
+    draft = GPT2.init(small, jax.random.key(1))
+    prompt = Prompt(jnp.ones((batch, 3), jnp.int32), jnp.full(batch, 3))
+    program = (
+        decoding_jax.speculative_sample.lower(
+            target, draft, prompt, KEY, num_draft_tokens=3, max_new_tokens=1010
+        )
+        .compile()
+        .as_text()
+    )
+    whole = re.compile(rf"= f32\[{batch},1,2,1009,[24]\]\S* ([\w-]+)\(")
+    bodies = set(re.findall(r"while\(.*body=%?([\w.-]+)", program))
+    found = {}
+    for text in program.split("\n\n"):
+        name = text.split(" ", 1)[0].lstrip("%")
+        if name in bodies:
+            for line in text.splitlines():
+                if match := whole.search(line):
+                    found.setdefault(name, []).append(match[1])
+    assert len(found) == 2  # the loop, and the draft's loop in it
+    for operations in found.values():
+        assert set(operations) <= {"get-tuple-element", "fusion", "while", "scatter"}
+        # Each of the two, keys and values, is made once by every call of a model.
+        assert operations.count("fusion") + operations.count("scatter") <= 4
