@@ -12,6 +12,7 @@ from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
 from decoding_jax.models.attention import Biases, Past, prompt_past, slot_pasts, view_of
 from decoding_jax.models.cache import Cache, KeyValue
+from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import Output, last_real, vocabulary_logits
 
 
@@ -107,6 +108,23 @@ class DecoderModel:
     @property
     def max_positions(self) -> int:
         return self.config.max_positions
+
+    def early_exit(self, num_layers: int) -> Self:
+        """The language model of the first layers, under the same final norm and projection.
+
+        It shares this one's weights, and drafts for it in speculative decoding. How often its
+        drafts stand depends on whether training prepared the layers for it (Elhoushi et al. 2024,
+        "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+
+        Args:
+          num_layers: from 1 to the network's.
+
+        Raises:
+          ValueError: for another number.
+        """
+        params = first_layers(self.params, num_layers, self.config.num_layers)
+        config = dataclasses.replace(self.config, num_layers=num_layers)
+        return dataclasses.replace(self, params=params, config=config)
 
     def _apply(self, method: Any, *args: Any) -> Any:
         return self.network(self.config).apply({"params": self.params}, *args, method=method)

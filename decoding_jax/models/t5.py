@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
+from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
 from decoding_jax.models.t5_network import T5Config, T5Network
 
@@ -33,6 +34,24 @@ class T5:
         """A network with random parameters (float32)."""
         one = jnp.ones((1, 1), jnp.int32)
         return cls(T5Network(config).init(key, one, one[0], one, one[0])["params"], config)
+
+    def early_exit(self, num_layers: int) -> T5:
+        """The network with the first layers of its decoder, under the same final norm and projection.
+
+        It shares this one's weights, and drafts for it in speculative decoding. How often its
+        drafts stand depends on whether training prepared the layers for it (Elhoushi et al. 2024,
+        "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+
+        Args:
+          num_layers: from 1 to the network's.
+
+        Raises:
+          ValueError: for another number.
+        """
+        config = self.config
+        decoder = first_layers(self.params["decoder"], num_layers, config.num_decoder_layers)
+        config = dataclasses.replace(config, num_decoder_layers=num_layers)
+        return T5({**self.params, "decoder": decoder}, config)
 
     def bind(self, tokens: Array, length: Array) -> BoundT5:
         """The language model of decoder texts given these inputs.
@@ -72,6 +91,11 @@ class BoundT5:
     @property
     def vocab_size(self) -> int:
         return self.config.vocab_size
+
+    def early_exit(self, num_layers: int) -> BoundT5:
+        """As ``T5.early_exit``, bound to the same inputs."""
+        short = T5(self.params, self.config).early_exit(num_layers)
+        return short.bind(self.source, self.source_length)
 
     def start_prompt(self, batch_size: int | None = None) -> Prompt:
         """The decoder's first prompt, ``start_id`` alone, for every row."""

@@ -216,3 +216,25 @@ def test_other_configs_refuse() -> None:
     _, cache = prefill(model, np.array([[7]] * 3), np.array([1] * 3))
     with pytest.raises(ValueError, match=r"^visible: got 7 slots; takes at most the cache's 6"):
         model.extend(cache, jnp.ones((3, 2, 1), jnp.int32), 0, jnp.ones((3, 2, 1, 7), bool))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
+    """Layers that add nothing make no difference; the first ones alone are another network."""
+    one = network(name)
+    layers = "num_decoder_layers" if name == "t5" else "num_layers"
+    config = type(one.config)(**{**one.config.__dict__, layers: 2})
+    decoder = one.params["decoder"] if name == "t5" else one.params
+    silent = jax.tree.map(jnp.zeros_like, decoder["layers_0"])
+    two = {**decoder, "layers_1": silent}
+    deep = type(one)({**one.params, "decoder": two} if name == "t5" else two, config)
+    tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
+    want, _ = prefill(bound(deep), tokens, length)
+    got, cache = prefill(bound(deep.early_exit(1)), tokens, length)
+    np.testing.assert_array_equal(got.logits, want.logits)
+    assert len(cache.slots) == 1
+    again, _ = prefill(bound(deep).early_exit(1), tokens, length)
+    np.testing.assert_array_equal(again.logits, got.logits)
+    for number in (0, 3):
+        with pytest.raises(ValueError, match=f"num_layers: got {number}; takes 1 to the network's 2"):
+            deep.early_exit(number)
