@@ -14,7 +14,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.ops.jit import jit
-from decoding_jax.text import Completion, Tokenizer, completions, context_of, encode_batch
+from decoding_jax.text import (
+    Completion,
+    Tokenizer,
+    bind_drafter,
+    check_drafter,
+    completions,
+    context_of,
+    encode_batch,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -32,6 +40,7 @@ class Decoder:
       stop: when a text ends.
       seed: of the job.
       batch_size: rows of a batch; rounded up to a multiple of the devices.
+      drafter: for a strategy that takes one, as for ``generate``.
       devices: the local devices by default.
 
     Attributes:
@@ -48,25 +57,29 @@ class Decoder:
         stop: Stop,
         seed: int,
         batch_size: int,
+        drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
     ):
         devices = jax.local_devices() if devices is None else devices
         self.batch_size = -(-batch_size // len(devices)) * len(devices)
         self.batches = 0
         self._widths: set[int] = set()
+        drafter = check_drafter(strategy, drafter)
         self._rows: NamedSharding | None = None
         if len(devices) > 1:
             mesh = Mesh(np.array(devices), ("rows",))
             self._rows = NamedSharding(mesh, PartitionSpec("rows"))
-            model = _put(model, NamedSharding(mesh, PartitionSpec()))
+            model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
         self._model = model
+        self._drafter = drafter
         self._tokenizer = tokenizer
         draws = "key" in inspect.signature(strategy).parameters
 
-        def decode(bound: LanguageModel, prompt: Prompt, index: Array) -> DecodeOutput:
+        def decode(bound: LanguageModel, prompt: Prompt, index: Array, drafts: Any) -> DecodeOutput:
             fold = jax.vmap(jax.random.fold_in, (None, 0))
             key = (fold(jax.random.key(seed), index),) if draws else ()
-            return strategy(bound, prompt, *key, stop=stop)._replace(info=None)
+            models = (bound,) if drafts is None else (bound, drafts)
+            return strategy(*models, prompt, *key, stop=stop)._replace(info=None)
 
         self._traced = decode
         self._decode = jit(decode, ())
@@ -107,16 +120,18 @@ class Decoder:
 
     def _batch(
         self, ids: Sequence[list[int]], index: Sequence[int], width: int
-    ) -> tuple[LanguageModel, Prompt, Array]:
+    ) -> tuple[LanguageModel, Prompt, Array, Any]:
         # Spare rows are copies of the first: they take no more steps than it does.
         spare = self.batch_size - len(ids)
         rows = np.asarray([*index, *[index[0]] * spare], np.uint32)
-        bound, prompt = encode_batch(self._model, [*ids, *[ids[0]] * spare], width)
+        filled = [*ids, *[ids[0]] * spare]
+        bound, prompt = encode_batch(self._model, filled, width)
+        drafts = bind_drafter(self._drafter, self._model, filled, width)
         if self._rows is None:
-            return bound, prompt, jnp.asarray(rows)
+            return bound, prompt, jnp.asarray(rows), drafts
         # Whatever the binding added to the model's own leaves belongs to the batch's rows.
-        own = {id(leaf) for leaf in jax.tree.leaves(self._model)}
-        return _put((bound, prompt, rows), self._rows, own)
+        own = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter))}
+        return _put((bound, prompt, rows, drafts), self._rows, own)
 
 
 def _put(tree: Any, sharding: NamedSharding, leave: set[int] | frozenset[int] = frozenset()) -> Any:

@@ -57,6 +57,7 @@ def run(
     stop: Stop | None = None,
     with_tokens: bool = False,
     name: str = "decodes",
+    drafter: Any = None,
 ) -> Summary:
     """Decodes every input of a source, and writes or reports one record for each.
 
@@ -84,6 +85,8 @@ def run(
         names none.
       with_tokens: whether records hold token ids.
       name: of the shards.
+      drafter: for a strategy that takes one, such as ``decoding_jax.speculative_sample``: a model,
+        a model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
 
     Returns:
       A ``Summary``.
@@ -112,7 +115,9 @@ def run(
         raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
     stop = _with_end_tokens(stop, tokenizer)
     widths = bucketing.widths(max_input_length, buckets)
-    decoder = Decoder(net, tokenizer, strategy, stop=stop, seed=seed, batch_size=batch_size)
+    decoder = Decoder(
+        net, tokenizer, strategy, stop=stop, seed=seed, batch_size=batch_size, drafter=drafter
+    )
     decoder.check(widths[-1])
     total, digest = manifest.count_and_digest(source)
     if total == 0:
@@ -134,6 +139,9 @@ def run(
             "with_tokens": with_tokens,
             "name": name,
         }
+        if drafter is not None:
+            drafts = drafter[0] if isinstance(drafter, tuple) else drafter
+            settings["drafter"] = manifest.model_digest(drafts)
         manifest.claim(directory, settings)
     worker = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
     count = -(-total // shard_size)

@@ -8,6 +8,7 @@ from decoding_jax.text.batch import (
     encode_batch,
     unique,
 )
+from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate, stream
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
@@ -27,6 +28,8 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "TokenizerError",
+    "bind_drafter",
+    "check_drafter",
     "completions",
     "constraints",
     "context_of",

@@ -20,6 +20,7 @@ from decoding_jax.text.batch import (
     default_stop,
     encode_batch,
 )
+from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.loading import Model
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -33,6 +34,7 @@ def generate(
     *,
     strategy: str | Strategy = "greedy",
     key: Array | None = None,
+    drafter: Any = None,
     batch_size: int = 16,
     max_new_tokens: int = 64,
     stop: Stop | None = None,
@@ -48,6 +50,8 @@ def generate(
         one.
       key: a typed key, for strategies that draw. Each text has a key of its own, folded with its
         index, so neither the batch size nor the texts beside it change what it gives.
+      drafter: for a strategy that takes one: a model of the same tokenizer, from ``load``, or a
+        drafter such as ``PromptLookup``. It is bound to the texts as the model is.
       batch_size: texts decoded together.
       max_new_tokens: the most new tokens of a text.
       stop: when a text ends; by default at the tokenizer's end tokens.
@@ -69,6 +73,7 @@ def generate(
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
     run = _strategy(strategy, compiled.STRATEGIES)
+    drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
     # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
@@ -80,9 +85,11 @@ def generate(
         members = order[first : first + batch_size]
         # A last, smaller batch is filled up with copies: one shape, one compilation.
         rows = (members + members[:1] * batch_size)[: min(batch_size, len(order))]
-        bound, prompt = _bind(model, [ids[i] for i in rows], max_new_tokens)
-        args = () if keys is None else (keys[jnp.asarray(rows)],)
-        output = run(bound, prompt, *args, max_new_tokens=max_new_tokens, stop=stop, **settings)
+        bound, prompt, width = _bind(model, [ids[i] for i in rows], max_new_tokens)
+        args = (prompt,) if keys is None else (prompt, keys[jnp.asarray(rows)])
+        if drafter is not None:
+            args = (bind_drafter(drafter, model, [ids[i] for i in rows], width), *args)
+        output = run(bound, *args, max_new_tokens=max_new_tokens, stop=stop, **settings)
         context = context_of(model, [ids[i] for i in members])
         texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
         for i, row in zip(members, texts_out, strict=True):
@@ -97,6 +104,7 @@ def stream(
     *,
     strategy: str | Callable[..., loop.Steps] = "greedy",
     key: Array | None = None,
+    drafter: Any = None,
     chunk: int = 1,
     max_new_tokens: int = 64,
     stop: Stop | None = None,
@@ -109,8 +117,8 @@ def stream(
     decodes prefixes to prefixes.
 
     Args:
-      model, tokenizer, texts, key, max_new_tokens, stop, **settings: as for ``generate``; the
-        texts are decoded as one batch.
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, **settings: as for
+        ``generate``; the texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that makes ``loop.Steps``.
       chunk: tokens between two items.
 
@@ -125,7 +133,10 @@ def stream(
     draws = key is not None if callable(strategy) else _draws(compiled.STRATEGIES[strategy])
     keys = _keys(draws, key, len(texts))
     ids = _encode(tokenizer, texts)
-    bound, prompt = _bind(model, ids, max_new_tokens)
+    bound, prompt, width = _bind(model, ids, max_new_tokens)
+    drafter = check_drafter(build, drafter)
+    if drafter is not None:
+        settings["drafter"] = bind_drafter(drafter, model, ids, width)
     stop = default_stop(tokenizer) if stop is None else stop
     context = context_of(model, ids)
     for output in loop.stream(
@@ -172,11 +183,11 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
-def _bind(model: Any, ids: list[list[int]], max_new_tokens: int) -> tuple[LanguageModel, Any]:
+def _bind(model: Any, ids: list[list[int]], max_new_tokens: int) -> tuple[LanguageModel, Any, int]:
     """Pads to a multiple of 16, so that few shapes are compiled, or to all there is room for."""
     longest = max(len(row) for row in ids)
     width = -(-longest // 16) * 16
     most = getattr(model, "max_positions", None)
     if most is not None:
         width = max(longest, min(width, most - max_new_tokens + 1))
-    return encode_batch(model, ids, width)
+    return *encode_batch(model, ids, width), width

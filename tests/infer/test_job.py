@@ -71,7 +71,7 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     for count in (1, 8):
         decoder = Decoder(model, tokenizer, greedy, **given, devices=jax.devices()[:count])
         assert decoder.batch_size == {1: 3, 8: 8}[count]
-        bound, prompt, index = decoder._batch(ids, [0, 1, 2], 16)
+        bound, prompt, index, _ = decoder._batch(ids, [0, 1, 2], 16)
         rows = [bound.source, bound.source_length, *prompt, index]
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)

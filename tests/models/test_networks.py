@@ -236,5 +236,7 @@ def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
     again, _ = prefill(bound(deep).early_exit(1), tokens, length)
     np.testing.assert_array_equal(again.logits, got.logits)
     for number in (0, 3):
-        with pytest.raises(ValueError, match=f"num_layers: got {number}; takes 1 to the network's 2"):
+        with pytest.raises(
+            ValueError, match=f"num_layers: got {number}; takes 1 to the network's 2"
+        ):
             deep.early_exit(number)
