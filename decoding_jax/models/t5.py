@@ -36,7 +36,7 @@ class T5:
         return cls(T5Network(config).init(key, one, one[0], one, one[0])["params"], config)
 
     def early_exit(self, num_layers: int) -> T5:
-        """The network with the first layers of its decoder, under the same final norm and projection.
+        """The network with its decoder's first layers, under the same final norm and projection.
 
         It shares this one's weights, and drafts for it in speculative decoding. How often its
         drafts stand depends on whether training prepared the layers for it (Elhoushi et al. 2024,

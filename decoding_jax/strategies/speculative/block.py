@@ -14,14 +14,14 @@ class Block(NamedTuple):
 
     Attributes:
       tokens: int32 ``[B, W, K]``.
-      count: int32 ``[B, W]``, from 0 to K: how many were proposed. The rest means nothing.
+      drafted: int32 ``[B, W]``, from 0 to K: how many were proposed. The rest means nothing.
       logits: float32 ``[B, W, K, V]``, the transformed law that each token was drawn from, or None
         where each was certain.
       trail: the verifier's memory after each draw, its leaves ``[K, ...]``.
     """
 
     tokens: Array
-    count: Array
+    drafted: Array
     logits: Array | None
     trail: Any
 
@@ -29,7 +29,7 @@ class Block(NamedTuple):
     def proposed(self) -> Array:
         """bool ``[B, W, K]``."""
         place = jnp.arange(self.tokens.shape[-1])[None, None]
-        return place < self.count[..., None]
+        return place < self.drafted[..., None]
 
 
 class Verdict(NamedTuple):

@@ -30,7 +30,7 @@ class Situation(NamedTuple):
       seed: the verifier's.
       memory: the verifier's.
       prompt: of the rows.
-      count: int32 ``[B, W]``, how many tokens to draft, at most K.
+      wanted: int32 ``[B, W]``, how many tokens to draft, at most K.
       clock: int32; it and the next numbers, as many as tokens are fed, are the block's own.
       allow: what may follow a path.
     """
@@ -41,7 +41,7 @@ class Situation(NamedTuple):
     seed: Any
     memory: Any
     prompt: Prompt
-    count: Array
+    wanted: Array
     clock: Array
     allow: Allow
 
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
       memory: the verifier's.
       tokens: int32 ``[B, W, K + 1]``.
       accepted: int32 ``[B, W]``; the token after these is the verifier's own.
-      count: int32 ``[B, W]``, how many could have been accepted.
+      judged: int32 ``[B, W]``, how many could have been accepted.
       proposed: int32 ``[B, W]``, how many tokens were drafted.
       logits: the target's on the path, before any transform, ``[B, W, K + 1, V]``.
       dead: bool ``[B, W, K + 1]``, where nothing was allowed.
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
     memory: Any
     tokens: Array
     accepted: Array
-    count: Array
+    judged: Array
     proposed: Array
     logits: Array
     dead: Array
@@ -100,8 +100,8 @@ def advance(
         memory=memory,
         tokens=tokens,
         accepted=accepted,
-        count=block.count,
-        proposed=block.count,
+        judged=block.drafted,
+        proposed=block.drafted,
         logits=output.logits,
         dead=dead,
         draft_calls=calls,
@@ -116,7 +116,7 @@ def propose(
     if isinstance(drafter, Guesser):
         tokens = drafter.guess(now.drafter, path, most)
         real = jnp.cumprod((tokens >= 0).astype(jnp.int32), axis=-1).sum(-1)
-        block = Block(jnp.maximum(tokens, 0), jnp.minimum(now.count, real), None, ())
+        block = Block(jnp.maximum(tokens, 0), jnp.minimum(now.wanted, real), None, ())
         return block, now.drafter, jnp.int32(1)
 
     def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:
@@ -146,11 +146,11 @@ def propose(
     token, law, memory = draw(0, logits, path.tokens, now.memory)
     block = Block(
         tokens=jnp.zeros((*token.shape, most), jnp.int32),
-        count=now.count,
+        drafted=now.wanted,
         logits=jnp.zeros((*token.shape, most, law.shape[-1]), jnp.float32),
         trail=jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), memory),
     )
     carry = record(0, block, token, law, memory), state, memory, path.tokens
-    calls = jnp.maximum(now.count.max(), 1)
+    calls = jnp.maximum(now.wanted.max(), 1)
     block, state, _, _ = lax.fori_loop(1, calls, more, carry)
     return block, state, calls

@@ -101,7 +101,7 @@ def steps(
             seed=state.seed,
             memory=state.memory,
             prompt=prompt,
-            count=jnp.minimum(sizes.count(state.draft_length), room),
+            wanted=jnp.minimum(sizes.count(state.draft_length), room),
             clock=1 + state.info.target_calls * (most * num_drafts + 1),
             allow=lambda logits, paths, length: allow(logits, prompt, paths, length),
         )
@@ -113,7 +113,7 @@ def steps(
             at, came.tokens, came.accepted + 1, came.dead, came.logits, stop, limit
         )
         info = count_block(state.info, live=~at.done, came=came, took=took)
-        sized = sizes.update(state.draft_length, came.count, came.accepted)
+        sized = sizes.update(state.draft_length, came.judged, came.accepted)
         return State(came.cache, came.drafter, lanes, state.seed, came.memory, sized, info)
 
     def done(state: State) -> Array:

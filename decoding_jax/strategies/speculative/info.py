@@ -63,7 +63,7 @@ def count_block(info: Info, *, live: Array, came: Outcome, took: Array) -> Info:
       came: what came of the block.
       took: int32 ``[B, W]``, how many of its tokens the lane took.
     """
-    judged = live & (came.accepted < came.count) & (took > came.accepted)
+    judged = live & (came.accepted < came.judged) & (took > came.accepted)
     return Info(
         target_calls=info.target_calls + 1,
         draft_calls=info.draft_calls + came.draft_calls,

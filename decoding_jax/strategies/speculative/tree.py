@@ -74,9 +74,7 @@ class Verdict(NamedTuple):
     nodes: Array
 
 
-def advance(
-    model: Any, drafter: ModelDrafter, now: Situation, most: int, num_drafts: int
-) -> Outcome:
+def advance(model: Any, drafter: Any, now: Situation, most: int, num_drafts: int) -> Outcome:
     """Drafts ``num_drafts`` times ``most`` tokens a lane, feeds them as a tree, and judges them."""
     at, size = now.lanes, most * num_drafts
     root = at.length - 1
@@ -97,12 +95,12 @@ def advance(
     source = root[..., None] + verdict.nodes[..., 1:]
     return Outcome(
         cache=model.keep(target, source, at.length),
-        drafter=drafter.model.keep(cache, source, at.length),  # type: ignore[attr-defined]
+        drafter=drafter.model.keep(cache, source, at.length),
         memory=now.memory,
         tokens=verdict.tokens,
         accepted=verdict.accepted,
-        count=now.count,
-        proposed=now.count * num_drafts,
+        judged=now.wanted,
+        proposed=now.wanted * num_drafts,
         logits=jnp.take_along_axis(output.logits, verdict.nodes[..., None], axis=2),
         dead=jnp.take_along_axis(dead, verdict.nodes, axis=2),
         draft_calls=calls,
@@ -133,9 +131,7 @@ def ancestors(root: Array, level: Array, draft: Array, num_drafts: int, slot: Ar
     return (node < 0) | ((node // num_drafts < level) & (node % num_drafts == draft))
 
 
-def propose(
-    drafter: ModelDrafter, now: Situation, most: int, num_drafts: int
-) -> tuple[Drafts, Any, Array]:
+def propose(drafter: Any, now: Situation, most: int, num_drafts: int) -> tuple[Drafts, Any, Array]:
     """C independent drafts of every lane, the drafter's cache, and how often it was called."""
     at = now.lanes
     branch = jnp.arange(num_drafts)
@@ -169,7 +165,7 @@ def propose(
         jnp.zeros((*shape[:2], most, *logits.shape[2:]), jnp.float32),
     )
     carry = record(0, drafts, *draw(0, logits, paths)), cache, paths
-    calls = jnp.maximum(now.count.max(), 1)
+    calls = jnp.maximum(now.wanted.max(), 1)
     drafts, cache, _ = lax.fori_loop(1, calls, more, carry)
     return drafts, cache, calls
 
@@ -193,7 +189,7 @@ def verify(now: Situation, drafts: Drafts, allowed: Array) -> Verdict:
 
     def step(i: Any, carry: Any) -> Any:
         verdict, agree, left = carry
-        alive = (verdict.accepted == i) & (i < now.count)
+        alive = (verdict.accepted == i) & (i < now.wanted)
         tokens = lax.dynamic_index_in_dim(drafts.tokens, i, 2, keepdims=False)
         logits = lax.dynamic_index_in_dim(drafts.logits, i, 2, keepdims=False)
         node = lax.dynamic_index_in_dim(verdict.nodes, i, 2, keepdims=False)
@@ -221,14 +217,14 @@ def verify(now: Situation, drafts: Drafts, allowed: Array) -> Verdict:
         agree = agree & (tokens == token_chosen[..., None])
         return verdict, agree, jnp.where((alive & ~stands)[..., None], p, left)
 
-    shape = now.count.shape
+    shape = now.wanted.shape
     path = jnp.broadcast_to(jnp.arange(most + 1)[None, None], (*shape, most + 1))
-    nothing = Verdict(jnp.zeros_like(path), jnp.zeros_like(now.count), path)
+    nothing = Verdict(jnp.zeros_like(path), jnp.zeros_like(now.wanted), path)
     carry = nothing, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(allowed[:, :, 0])
-    verdict, _, left = lax.fori_loop(0, now.count.max(), step, carry)
+    verdict, _, left = lax.fori_loop(0, now.wanted.max(), step, carry)
     last = take(verdict.nodes, verdict.accepted)
     p = laws.softmax(laws.at(allowed, last)).prob()
-    left = jnp.where((verdict.accepted < now.count)[..., None], left, p)
+    left = jnp.where((verdict.accepted < now.wanted)[..., None], left, p)
     own = laws.draw_weighted(left, random.bits_at(now.seed[2], now.clock))
     tokens = jnp.where(path == verdict.accepted[..., None], own[..., None], verdict.tokens)
     return verdict._replace(tokens=tokens)

@@ -77,7 +77,7 @@ def long_enough(block: Drafted, logits: Array, joint: Array) -> Array:
     # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
     part = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
     place = jnp.arange(1, joint.shape[-1] + 1)[None, None]
-    return jnp.where(place == block.count[..., None], joint, part)
+    return jnp.where(place == block.drafted[..., None], joint, part)
 
 
 def left_over(block: Drafted, logits: Array, joint: Array) -> Array:

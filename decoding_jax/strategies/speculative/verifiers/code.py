@@ -40,7 +40,7 @@ class Code:
         self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        token, code = codes.choose(codes.Code(*memory, seed), logits, position)
+        token, code = codes.choose(codes.Code(memory[0], memory[1], seed), logits, position)
         return token, (code.offset, code.last)
 
     def verify(

@@ -42,7 +42,7 @@ class CodedToken:
         self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        chosen, code = codes.choose(codes.Code(*memory, seed[0]), logits, position)
+        chosen, code = codes.choose(codes.Code(memory[0], memory[1], seed[0]), logits, position)
         return chosen, (code.offset, code.last)
 
     def verify(
@@ -50,7 +50,7 @@ class CodedToken:
     ) -> Verdict:
         """See ``Verifier.verify``."""
         accepted = token.judge(seed, block, logits, clock)
-        rejected = accepted < block.count
+        rejected = accepted < block.drafted
         if block.logits is not None:
             memory = at_last_draw(memory, block, accepted)
         # A rejected token has used its code up: what stands in its place has bits of its own.
@@ -63,7 +63,7 @@ class CodedToken:
 
 def at_last_draw(memory: Any, block: Block, accepted: Array) -> Any:
     """The memory as of the last draw that was looked at: of the rejected token, or of the last."""
-    index = jnp.minimum(accepted, block.count - 1)
+    index = jnp.minimum(accepted, block.drafted - 1)
 
     def choose(before: Array, trail: Array) -> Array:
         after = laws.at(jnp.moveaxis(trail, 0, 2), index)

@@ -100,5 +100,5 @@ def draw_own(
     else:
         q = laws.softmax(laws.at(block.logits, accepted)).prob()
     left = laws.residual(p if scale is None else scale[..., None] * p, q)
-    rejected = (accepted < block.count)[..., None]
+    rejected = (accepted < block.drafted)[..., None]
     return laws.draw_weighted(jnp.where(rejected, left, p), random.bits_at(seed[2], clock))
