@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, loop, strategies, transforms
+from decoding_jax import Prompt, Stop, loop, strategies
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
@@ -31,11 +31,26 @@ MODEL = TableLM.random(jax.random.key(0), 5)
 DRAFT = TableLM.random(jax.random.key(2), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
 LENGTH = 9
-STOP = Stop(eos_ids=(0,), min_new_tokens=(5, 0), max_new_tokens=(9, 7))
+
+
+def stop_at(eos_id, least=(0, 0), most=(9, 9)):
+    """All stop conditions have one structure, so that they share a program; -1 ends nothing."""
+    return Stop(np.full((2, 1), eos_id), (), np.array(least), np.array(most))
+
+
+STOP = stop_at(0, (5, 0), (9, 7))
+
+
+@pytest.fixture(autouse=True)
+def quick_compiles(request):
+    jax.config.update("jax_disable_most_optimizations", "copies" not in request.node.name)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def run(verifier="token", *, model=MODEL, drafter=DRAFT, prompt=PROMPT, key=KEY, **settings):
-    settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, **settings}
+    settings = {"num_draft_tokens": 3, "max_new_tokens": LENGTH, **settings}
+    settings = {"num_samples": 4, "stop": stop_at(-1), **settings}
     return decoding_jax.speculative_sample(
         model, drafter, prompt, key, verifier=verifier, **settings
     )
@@ -66,18 +81,18 @@ def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
     got = run("greedy", drafter=drafter, key=None, num_samples=1, stop=STOP)
     same_text(got, greedy)
     assert got.info.target_calls <= greedy.info.model_calls - 1
+    if name not in ("itself", "prompt lookup"):
+        return  # how laws and guesses reach a verifier, these two show
     spread = decoding_jax.arithmetic_sample(MODEL, PROMPT, KEY, num_samples=4, **settings)
     same_text(run("code", drafter=drafter, stop=STOP), spread)
-    other = run("gumbel", drafter=DRAFTERS["bigram"], num_draft_tokens=1, stop=STOP)
-    same_text(run("gumbel", drafter=drafter, stop=STOP), other)
+    same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize(
+    ("verifier", "size"), [*((name, 3) for name in VERIFIERS), ("token", 1), ("greedy", 8)]
+)
 def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     """A hole in the draft's cache keeps every law and lowers acceptance: only this shows it."""
-    if size in (2, 8) and verifier not in ("token", "greedy"):
-        pytest.skip("the cache is the driver's, not the verifier's")
     got = run(verifier, drafter=MODEL, num_draft_tokens=size)
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
@@ -100,12 +115,12 @@ def test_counts_add_up():
 
 def test_a_row_is_what_it_is_alone():
     keys = jax.random.split(jax.random.key(7), 2)
-    batch = run("block", key=keys, stop=Stop(eos_ids=(0,)))
+    batch = run("block", key=keys, stop=stop_at(0))
     alone = run(
         "block",
         key=keys[1:],
         prompt=Prompt(PROMPT.tokens[1:, :1], PROMPT.length[1:]),
-        stop=Stop(eos_ids=(0,)),
+        stop=Stop(np.zeros((1, 1)), (), np.zeros(1), np.full(1, 9)),
     )
     for field in ("tokens", "length", "finished"):
         assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
@@ -127,18 +142,17 @@ def test_stream_grows_into_what_run_gives():
 
 def test_settings_that_are_leaves_do_not_retrace():
     function = decoding_jax.speculative_sample
-    run(transform=transforms.temperature(0.5), stop=Stop(eos_ids=(1,)))
+    run(stop=stop_at(1))
     before = function.cache_size()
-    run(transform=transforms.temperature(0.9), stop=Stop(eos_ids=(2,)), drafter=MODEL)
+    run(stop=stop_at(2), drafter=MODEL)
     assert function.cache_size() == before
 
 
 def test_what_the_target_bans_is_never_accepted():
-    """A drafter that proposes one token for ever, which is banned."""
-    banned = transforms.logit_bias({3: -np.inf})
+    """A drafter that proposes one token for ever, which is an end token before its time."""
     stubborn = NextToken(np.full(5, 3, np.int32))
-    for verifier in ("token", "block", "coded_token"):
-        got = run(verifier, drafter=stubborn, transform=banned)
+    for verifier in ("token", "block"):
+        got = run(verifier, drafter=stubborn, stop=stop_at(3, (9, 9)))
         assert (got.info.accepted == 0).all()
         assert (got.info.proposed > 0).all()
         assert not (np.asarray(got.tokens) == 3).any()
@@ -149,7 +163,7 @@ def test_no_token_allowed_and_no_token_asked_for():
     assert (nothing.length == 0).all()
     assert not nothing.finished.any()
     assert nothing.info.target_calls == 0
-    part = run(stop=Stop(max_new_tokens=(0, 9)))
+    part = run(stop=stop_at(-1, (0, 0), (0, 9)))
     assert (part.length == np.array([[0] * 4, [9] * 4])).all()
     assert same_bits(part.tokens[1], run().tokens[1])
 
@@ -174,7 +188,10 @@ def test_a_context_that_is_full_takes_one_more_token():
             "drafter: got a vocabulary of 6; takes the model's, 5",
         ),
         ({"drafter": MODEL.lockstep()}, "drafter: got a model whose rows advance in step"),
-        ({"drafter": 3}, "drafter: got a int; takes a language model or a drafter"),
+        ({"drafter": PROMPT}, "drafter: got a Prompt; takes a language model or a drafter"),
+        ({"num_drafts": 2, "verifier": "block"}, "verifier: got block for several drafts"),
+        ({"num_drafts": 2, "drafter": PromptLookup()}, "drafter: got a PromptLookup for several"),
+        ({"num_drafts": 0}, "num_drafts: got 0; takes 1 or more"),
         ({"model": MODEL.lockstep()}, "model: got one whose rows advance in step"),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
         (
@@ -241,24 +258,44 @@ def test_theory_is_the_papers():
 
 
 def test_a_constant_acceptance_rate_gives_the_closed_form():
-    """Two laws whatever the path, 2**12 lanes of 33 tokens: five standard errors."""
+    """Two laws whatever the path, one block of 2**14 lanes: five standard errors."""
     logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
     flat = lambda x: dataclasses.replace(  # noqa: E731
         TableLM.random(KEY, 3), table=jnp.broadcast_to(x, (11, 4, 3, 3))
     )
     target, draft = flat(logits), flat(logits[::-1])
-    prompt, settings = Prompt(jnp.array([[1]]), jnp.array([1])), {"max_new_tokens": 33}
-    got = run(model=target, drafter=draft, prompt=prompt, num_samples=2**12, **settings)
-    info = got.info
+    prompt = Prompt(jnp.array([[1]]), jnp.array([1]))
+    parts = loop.stream(
+        strategies.STEPS["speculative_sample"],
+        target,
+        prompt,
+        KEY,
+        drafter=draft,
+        num_samples=2**14,
+        num_draft_tokens=3,
+        max_new_tokens=5,
+    )
+    _, after_one_block = next(parts), next(parts)
+    info = after_one_block.info
     judged = int((info.accepted + info.rejected).sum())
     assert abs(float(info.acceptance_rate) - 0.7) < 5 * np.sqrt(0.21 / judged)
-    # Blocks that the length cut short are few; those before them have the closed form.
-    assert abs(float(info.tokens_per_call) - float(emitted_tokens(0.7, 3))) < 0.06
+    assert abs(float(info.tokens_per_call) - float(emitted_tokens(0.7, 3))) < 5 * 1.2 / 2**7
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_the_loop_copies_no_cache(batch):
-    """In the compiled loops, target's and draft's caches are updated where they lie."""
+def test_a_tree_of_drafts_beats_one_draft():
+    """The law is shown elsewhere; here, that more drafts are accepted, and none is needed."""
+    settings = {"num_samples": 64, "num_draft_tokens": 3}
+    one, three = run(**settings), run(num_drafts=3, **settings)
+    assert three.info.acceptance_rate > one.info.acceptance_rate + 0.05
+    assert run(num_drafts=3, drafter=MODEL, **settings).info.target_calls == 2
+
+
+def test_the_loop_copies_no_cache():
+    """In the compiled loops, target's and draft's caches are updated where they lie.
+
+    One row of one lane, which XLA's CPU compiler treats worst.
+    """
+    batch = 1
     config = GPT2Config(
         vocab_size=11, emb_dim=8, num_heads=2, mlp_dim=8, num_layers=1, max_positions=2048
     )

@@ -30,19 +30,21 @@ from decoding_jax.testing.strategies import find
 
 
 def few(rows):
-    """Truncation that compiles quickly; the certificate has all of it."""
-    low, high = (
-        np.float32([0.5, 0.0, 1.0, 2.0, 0.7, 1.0, 1.5, 1.0]),
-        np.float32([0.8] * 4 + [1] * 4),
-    )
-    return transforms.chain(
-        transforms.temperature(low[rows]), transforms.top_p(high[rows]), transforms.min_p(0.1)
-    )
+    """Truncations that compile quickly; the certificate has all of them."""
+    low, share = np.float32([0.5, 0.0, 1.0, 2.0, 0.7, 1.0, 1.5, 1.0]), np.float32([0.1, 0.3] * 4)
+    return transforms.chain(transforms.temperature(low[rows]), transforms.min_p(share[rows]))
+
+
+def smallest_sets(rows):
+    """Truncations that search, for drafts that need no transform of their own."""
+    high, count = np.float32([0.6, 0.9, 1, 1] * 2), np.int32([4, 4, 2, 3] * 2)
+    return transforms.chain(transforms.top_k(count[rows]), transforms.top_p(high[rows]))
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setitem(problems.TRANSFORMS, "few", few)
+    monkeypatch.setitem(problems.TRANSFORMS, "smallest sets", smallest_sets)
     monkeypatch.setattr(certify, "REPEATS", 512)
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -117,11 +119,11 @@ CASES = [
         Problem("ties", "none", "end tokens"),
         "as is",
     ),
-    ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "sharded"),
-    ("greedy", drafts_laws(Measured(most=5)), Problem("zeros", "none", "end tokens"), "alone"),
+    ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "as is"),
+    ("greedy", drafts_laws(Measured(most=5)), Problem("zeros", "none", "one token"), "as is"),
     ("token", drafts_guesses(8), Problem("ties", "none", "sequences"), "one key"),
     ("token", DRAFTS["another, 3 of 2"], Problem("zeros", "history", "sequences"), "as is"),
-    ("block", drafts_guesses(3), Problem("zeros", "none", "end tokens"), "one key"),
+    ("block", drafts_guesses(3), Problem("zeros", "smallest sets", "end tokens"), "as is"),
     ("coded_token", drafts_guesses(2), Problem("smooth", "none", "none"), "as is"),
 ]
 
