@@ -1,0 +1,240 @@
+"""Speculative decoding of the embedded pair: K from 1 to 8, beside plain decoding and theory.
+
+The target translates held-out sentences by sampling, with its draft and without; rows go on to the
+same number of tokens, so that a batch loses nothing to rows that are done. Theory is R / (K c + v):
+R tokens a row and iteration and the acceptance rate as they were; c the time of a token of plain
+decoding by the draft over one by the target; v the time of K + 1 tokens in one call of the target
+over that of one. All in one process, interleaved; medians, and medians of the ratios of
+neighbouring runs.
+
+    python -m experiments.benchmarks.speculative --out runs/benchmarks
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+from tqdm import tqdm
+
+import decoding_jax
+from decoding_jax.strategies.speculative import speed_up
+from decoding_jax.text import embedded, encode_batch
+from experiments import held_out
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
+BATCHES = (1, 4, 16)
+SIZES = range(1, 9)
+WIDTH = 16
+
+
+def inputs(batch: int) -> list[list[int]]:
+    """Held-out sentences of about the same length."""
+    _, tokenizer = decoding_jax.load(TARGET)
+    ids = (tokenizer.encode(s.english) for s in held_out.read())
+    return [x for x in ids if 10 <= len(x) <= WIDTH][:batch]
+
+
+def call(model: Any, cache: Any, batch: int, tokens: int, new_tokens: int) -> Callable[[], object]:
+    """As many calls as a text has tokens, of ``tokens`` tokens each, without choosing any."""
+
+    @jax.jit
+    def run(model: Any, cache: Any) -> Any:
+        def step(i: Any, carry: Any) -> Any:
+            cache, fed = carry
+            output, cache = model.extend(cache, fed, jnp.full((batch, 1), i, jnp.int32))
+            return cache, jnp.where(output.logits.max(-1) > 1e9, 1, fed)
+
+        fed = jnp.ones((batch, 1, tokens), jnp.int32)
+        return jax.lax.fori_loop(0, new_tokens, step, (cache, fed))[1]
+
+    return lambda: jax.block_until_ready(run(model, cache))
+
+
+def measure_batch(batch: int, new_tokens: int, repeats: int) -> list[dict]:
+    """One row of the table for each K."""
+    ids = inputs(batch)
+    target, prompt = encode_batch(decoding_jax.load(TARGET)[0], ids, WIDTH)
+    draft, _ = encode_batch(decoding_jax.load(DRAFT)[0], ids, WIDTH)
+    key, infos = jax.random.key(0), {}
+
+    def plain(model: Any) -> Callable[[], object]:
+        return lambda: jax.block_until_ready(
+            decoding_jax.sample(model, prompt, key, max_new_tokens=new_tokens)
+        )
+
+    def speculative(size: int) -> Callable[[], object]:
+        def run() -> None:
+            output = decoding_jax.speculative_sample(
+                target, draft, prompt, key, num_draft_tokens=size, max_new_tokens=new_tokens
+            )
+            infos[size] = jax.block_until_ready(output).info
+
+        return run
+
+    _, cache = jax.jit(lambda m: m.prefill(*prompt, lanes=1, slots=new_tokens + 8))(target)
+    runs: dict[str, Callable[[], object]] = {"target": plain(target), "draft": plain(draft)}
+    runs["1 token"] = call(target, cache, batch, 1, new_tokens)
+    for size in SIZES:
+        runs[f"{size + 1} tokens"] = call(target, cache, batch, size + 1, new_tokens)
+        runs[f"K = {size}"] = speculative(size)
+    seconds = interleaved(runs, repeats)
+
+    rows = []
+    for size in SIZES:
+        info, name = infos[size], f"K = {size}"
+        c = median_ratio(seconds, "draft", "target")
+        v = median_ratio(seconds, f"{size + 1} tokens", "1 token")
+        iterations = int(info.target_calls)
+        theory = float(speed_up(info.tokens_per_iteration, size, c, v))
+        measured = median_ratio(seconds, "target", name)
+        rows.append(
+            {
+                "batch": batch,
+                "K": size,
+                "new_tokens": new_tokens,
+                "plain_ms": 1e3 * statistics.median(seconds["target"]),
+                "ms": 1e3 * statistics.median(seconds[name]),
+                "deviation_ms": 1e3 * float(np.std(seconds[name])),
+                "loop_ms": 1e3 * statistics.median(seconds[name]) / iterations,
+                "accepted": float(info.acceptance_rate),
+                "accepted_over_K": float(info.accepted.sum() / info.proposed.sum()),
+                "R": float(info.tokens_per_iteration),
+                "c": c,
+                "v": v,
+                "speed_up": measured,
+                "theory": theory,
+                "measured/theory": measured / theory,
+            }
+        )
+    return rows
+
+
+def assisted(new_tokens: int, repeats: int, size: int = 4) -> dict | None:
+    """Greedy, batch 1, beside assisted generation by ``transformers`` on the same weights."""
+    if not (importlib.util.find_spec("transformers") and importlib.util.find_spec("torch")):
+        return None
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    ids = np.asarray(inputs(1), np.int32)
+    load = T5ForConditionalGeneration.from_pretrained
+    theirs, helper = (load(embedded()[n], dtype=torch.float32).eval() for n in (TARGET, DRAFT))
+    config = helper.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = size, "constant"
+    config.assistant_confidence_threshold = 0.0
+    calls = 0
+
+    def count(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    theirs.decoder.register_forward_hook(count)
+    tokens = torch.from_numpy(ids.astype(np.int64))
+    length = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+
+    def run_theirs() -> None:
+        nonlocal calls
+        calls = 0
+        with torch.inference_mode():
+            theirs.generate(tokens, assistant_model=helper, do_sample=False, **length)
+
+    target, prompt = encode_batch(decoding_jax.load(TARGET)[0], ids.tolist(), ids.shape[1])
+    draft, _ = encode_batch(decoding_jax.load(DRAFT)[0], ids.tolist(), ids.shape[1])
+    stop = decoding_jax.Stop(eos_ids=(1,), min_new_tokens=new_tokens)
+    ours: list[int] = []
+
+    def run_ours() -> None:
+        output = decoding_jax.speculative_sample(
+            target,
+            draft,
+            prompt,
+            None,
+            verifier="greedy",
+            num_draft_tokens=size,
+            max_new_tokens=new_tokens,
+            stop=stop,
+        )
+        ours[:] = [int(jax.block_until_ready(output).info.target_calls) + 1]
+
+    seconds = interleaved({"decoding_jax": run_ours, "transformers": run_theirs}, repeats)
+    return {
+        "K": size,
+        "new_tokens": new_tokens,
+        "ms": {name: 1e3 * statistics.median(x) for name, x in seconds.items()},
+        "target_calls": {"decoding_jax": ours[0], "transformers": calls},
+        "speed_up": median_ratio(seconds, "transformers", "decoding_jax"),
+    }
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    for batch in sorted({r["batch"] for r in rows}):
+        mine = [r for r in rows if r["batch"] == batch]
+        sizes = [r["K"] for r in mine]
+        over = [r["plain_ms"] for r in mine]
+        axes[0].errorbar(
+            sizes,
+            [r["ms"] / p for r, p in zip(mine, over, strict=True)],
+            [r["deviation_ms"] / p for r, p in zip(mine, over, strict=True)],
+            marker="o",
+            markersize=3,
+            capsize=2,
+            label=f"batch {batch}",
+        )
+        axes[1].plot(sizes, [r["accepted_over_K"] for r in mine], "o-", markersize=3)
+        axes[2].plot(sizes, [r["loop_ms"] / mine[0]["loop_ms"] for r in mine], "o-", markersize=3)
+    axes[0].axhline(1, color="0.6", linewidth=0.8, linestyle="--")
+    for axis, label in zip(
+        axes, ("time / plain decoding", "accepted / K", "time of an iteration / K = 1"), strict=True
+    ):
+        axis.set_xlabel("K")
+        axis.set_ylabel(label)
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def measure(out: Path, repeats: int = 15, new_tokens: int = 33) -> None:
+    """Times all sizes, prints a table, and writes ``speculative.json`` and ``.png``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [r for batch in tqdm(BATCHES) for r in measure_batch(batch, new_tokens, repeats)]
+    print("batch  K   plain ms        ms   accepted     R     c     v   speed-up  theory   ratio")
+    for r in rows:
+        print(
+            f"{r['batch']:5d}  {r['K']}  {r['plain_ms']:9.1f} {r['ms']:9.1f}   {r['accepted']:8.2f}"
+            f"  {r['R']:4.2f}  {r['c']:4.2f}  {r['v']:4.2f}   {r['speed_up']:8.2f}"
+            f"  {r['theory']:6.2f}  {r['measured/theory']:6.2f}"
+        )
+    beside = assisted(new_tokens, repeats)
+    if beside is not None:
+        print(f"greedy, batch 1, K = {beside['K']}, beside transformers: {json.dumps(beside)}")
+    table = {"sweep": rows, "assisted": beside}
+    (out / "speculative.json").write_text(json.dumps(table, indent=2) + "\n")
+    plot(rows, out / "speculative.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the JSON and the plot")
+    parser.add_argument("--repeats", type=int, default=15, help="runs of each contestant")
+    args = parser.parse_args()
+    measure(args.out, args.repeats)
+
+
+if __name__ == "__main__":
+    main()
