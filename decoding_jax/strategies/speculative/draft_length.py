@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.strategies.speculative.theory import emitted_tokens
+from decoding_jax.transforms.settings import pytree
 
 
 def _static(**options: Any) -> Any:
@@ -40,7 +40,7 @@ class DraftLength(Protocol):
         ...
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Fixed:
     """Always K.
@@ -67,7 +67,7 @@ class Fixed:
         return state
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Heuristic:
     """Two more after a block that was accepted whole, else one less: transformers' rule.
@@ -97,7 +97,7 @@ class Heuristic:
         return jnp.clip(longer, 1, self.most)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """The K with the most tokens for the time, at the acceptance rate measured so far.

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array, Prompt
 from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Bigram:
     """Draws each token from a law given the last: for small vocabularies.
@@ -42,7 +42,7 @@ class Bigram:
         return jnp.asarray(self.logits).at[token].get(mode="clip"), state
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class NextToken:
     """Guesses one token given the last, and so on from it: a bigram table of V integers.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.loop import check_lengths
 from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class ModelDrafter:
     """Drafts with a language model, whose cache is rewound together with the target's.

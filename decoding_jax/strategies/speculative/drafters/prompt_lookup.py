@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Prompt
 from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class PromptLookup:
     """Copies from the row's own text: no model, no law, point masses.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax import codes
@@ -20,9 +19,10 @@ from decoding_jax.strategies.speculative.verifiers.token import (
     draw_own,
     streams,
 )
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Block:
     """Accepts as long a part of the block as its joint law allows; the target's law exactly.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -14,9 +13,10 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.verifiers.greedy import match
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Code:
     """Gives the sequences of ``arithmetic_sample`` with the same key and points.

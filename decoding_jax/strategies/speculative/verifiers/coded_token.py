@@ -14,9 +14,10 @@ from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, with_own
 from decoding_jax.strategies.speculative.verifiers import token
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class CodedToken:
     """Token verification whose drafts, over a row's samples, are spread as evenly as a lattice.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
-
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading
+from decoding_jax.transforms.settings import pytree
 
 
 def match(block: Block, own: Array) -> Array:
@@ -22,7 +21,7 @@ def match(block: Block, own: Array) -> Array:
     return leading(block.proposed & (block.tokens == own[:, :, :-1]))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Greedy:
     """Gives what ``greedy`` gives, whatever the draft. It needs no key."""

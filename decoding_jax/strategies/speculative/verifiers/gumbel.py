@@ -13,9 +13,10 @@ from decoding_jax.ops import random
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.verifiers.greedy import match
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Gumbel:
     """Samples that depend on the key and the target alone: no draft changes a token of them.

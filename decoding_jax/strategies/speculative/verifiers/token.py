@@ -13,9 +13,10 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading, with_own
+from decoding_jax.transforms.settings import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Token:
     """Accepts drafted tokens one by one: the target's law exactly, whatever the draft.
