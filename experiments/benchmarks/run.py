@@ -3,8 +3,9 @@
     python experiments/benchmarks/run.py --out runs/benchmarks
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
-beside a beam search of the same budget; and, where
-``transformers`` is installed, whole decodes of the embedded model beside it on the same weights.
+beside a beam search of the same budget; speculative decoding beside plain decoding and theory; and,
+where ``transformers`` is installed, whole decodes of the embedded model beside it on the same
+weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from experiments.benchmarks import best_k, sampling_step, whole_decode
+from experiments.benchmarks import best_k, sampling_step, speculative, whole_decode
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     sampling_step.measure(args.out)
     best_k.measure(args.out)
+    speculative.measure(args.out)
     if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
         whole_decode.measure(args.out)
     else:

@@ -76,6 +76,28 @@ def test_phrases_are_set_on_the_command_line(command):
     assert all((5, 9) in itertools.pairwise(tokens) for tokens in outputs)
 
 
+def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
+    """A model that drafts for itself; the job belongs to its drafter as it does to its model."""
+    files = ["runs/infer.gin", "models/directory.gin", "strategies/speculative_sample.gin"]
+    settings = {"files": files, "VERIFIER": "greedy", "DRAFT_DIR": str(byte_t5)}
+    assert command(**settings) == 0
+    drafted = [[o["text"] for o in r["outputs"]] for r in records()]
+    assert "drafter" in json.loads(Path("out/job.json").read_text())
+    assert command(OUTPUT_DIR="plain") == 0
+    plain = Path("plain/decodes-00000-of-00001.jsonl").read_text().splitlines()
+    assert [[o["text"] for o in json.loads(line)["outputs"]] for line in plain] == drafted
+    lookup = "--gin.infer.run.drafter=@speculative.PromptLookup()"
+    Path("own.gin").write_text(
+        "from __gin__ import dynamic_registration\n"
+        "from decoding_jax.strategies import speculative\n"
+        'include "strategies/speculative_sample.gin"\n'
+    )
+    files[2] = "own.gin"
+    assert command(lookup, OUTPUT_DIR="lookup", **settings) == 0
+    copied = Path("lookup/decodes-00000-of-00001.jsonl").read_text().splitlines()
+    assert [[o["text"] for o in json.loads(line)["outputs"]] for line in copied] == drafted
+
+
 def test_transforms_are_set_on_the_command_line(command):
     """Of the one most probable token there is one sample."""
     chain = "--gin.transforms.Chain.transforms=[@transforms.temperature(), @transforms.top_k()]"

@@ -6,6 +6,7 @@ import pytest
 import decoding_jax
 from decoding_jax import Stop
 from decoding_jax.models import T5, Llama, LlamaConfig, T5Config
+from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import ByteTokenizer, embedded
 from decoding_jax.text.batch import completions, continuation
 
@@ -138,3 +139,20 @@ def test_the_embedded_models_translate(name):
     ]
     assert np.isfinite([row[0].log_prob for row in rows]).all()
     assert name in embedded()
+
+
+def test_drafters_are_bound_to_the_texts():
+    """A T5 and a prompt lookup, bound row by row; greedily, nothing changes but the calls."""
+    settings = {"strategy": "speculative_sample", "verifier": "greedy", "num_draft_tokens": 2}
+    settings |= {"key": jax.random.key(0), **SETTINGS}
+    want = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **SETTINGS)
+    for drafter in ((T5_MODEL, TOKENIZER), PromptLookup()):
+        got = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, drafter=drafter, **settings)
+        assert [row[0].tokens for row in got] == [row[0].tokens for row in want]
+    del settings["batch_size"]
+    *_, last = decoding_jax.stream(T5_MODEL, TOKENIZER, TEXTS, drafter=T5_MODEL, **settings)
+    assert [row[0].tokens for row in last] == [row[0].tokens for row in want]
+    with pytest.raises(ValueError, match="drafter: got None; this strategy takes a model"):
+        decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **settings)
+    with pytest.raises(ValueError, match="drafter: got a T5; this strategy takes none"):
+        decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, drafter=T5_MODEL)

@@ -37,7 +37,7 @@ def speed_up(emitted: Any, num_draft_tokens: Any, cost_ratio: Any, block_cost: A
       block_cost: v, the time of a call of the target with K + 1 tokens over that with one.
 
     Example:
-      >>> speed_up(emitted_tokens(0.8, 4), 4, 0.05).round(3).item()
+      >>> round(speed_up(emitted_tokens(0.8, 4), 4, 0.05).item(), 3)
       2.801
     """
     size = jnp.asarray(num_draft_tokens, jnp.float32)
