@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--num_samples", type=int, default=16)
+    parser.add_argument("--verifiers", nargs="+", default=list(VERIFIERS), choices=VERIFIERS)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def main() -> None:
 
     rows = []
     means = {}
-    for verifier in VERIFIERS:
+    for verifier in dict.fromkeys(("token", *args.verifiers)):
         # Seeds of their own: the figures are compared as independent ones.
         seed = args.seed + 1 + VERIFIERS.index(verifier)
         means[verifier], rate = bleu_means(sentences, verifier, args.num_samples, args.runs, seed)
