@@ -123,6 +123,7 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
         "stop": "one token",
         "model": "smooth",
         "run": "as is",
+        "draft": "-",
     }
     monkeypatch.setattr(certify, "cases_of", lambda strategies, full: [case])
     assert certify.certify([good], bar=False) == 0
@@ -136,15 +137,24 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
 
 def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(certify.find([]))
+    drafted = [s for s in strategies if s.draft is not None]
+    plain, drafts = len(strategies) - len(drafted), len(certify.DRAFTS) - len(certify.TREES)
     cases = certify.cases_of(strategies)
-    assert len(cases) <= 48
-    count = len(strategies)
-    for name, pairs in {"transform": 4 * count, "stop": 4 * count, "model": 4 * count - 1}.items():
-        # Best-first search takes no model in lockstep.
+    assert len(cases) <= 96
+    count = 4 * len(strategies)
+    # Neither best-first search nor speculation takes a model in lock step.
+    lockstep = 1 + len(drafted)
+    for name, pairs in {"transform": count, "stop": count, "model": count - lockstep}.items():
         assert len({(case["strategy"], case[name]) for case in cases}) == pairs
     runs = {(case["strategy"], case["run"]) for case in cases}
-    assert len(runs) == 5 * count - 2  # greedy decoding and best-first search take no key
-    assert len(certify.cases_of(strategies, full=True)) == 64 * (5 * count - 2) - 16 * 4
+    # Greedy decoding, by speculation too, and best-first search take no key.
+    assert len(runs) == 5 * len(strategies) - 3
+    # Several drafts go with the token verifier alone.
+    pairs = {(case["strategy"], case["draft"]) for case in cases}
+    assert len(pairs) == plain + drafts * len(drafted) + len(certify.TREES)
+    speculative = drafts * (5 * len(drafted) - 1) + 5 * len(certify.TREES)
+    everything = certify.cases_of(strategies, full=True)
+    assert len(everything) == 64 * (5 * plain - 2) - 16 * 4 + 48 * speculative
 
 
 @pytest.mark.parametrize(
