@@ -214,7 +214,8 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         drafted = (case["draft"] != NO_DRAFT) == (strategy.draft is not None)
         if case["draft"] in TREES and not case["strategy"].endswith("/token"):
             return False
-        return keyed and drafted and (strategy.lockstep or case["model"] != "lockstep")
+        given = strategy.logits or case["transform"] != "history"
+        return keyed and drafted and given and (strategy.lockstep or case["model"] != "lockstep")
 
     return (all_cases if full else pairwise_cases)(factors, sensible)
 

@@ -40,6 +40,8 @@ class Strategy:
         ``checks.check_prefix_counts``), or None where it varies.
       likeliest: whether a search finds the likeliest sequence rather than the greedy path.
       lockstep: whether it decodes from a model with neither ragged rows nor trees.
+      logits: whether its transforms are given logits. Beam searches give log-probabilities, and a
+        penalty that depends on signs tells them apart.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Strategy:
     spread: float | None = None
     likeliest: bool = False
     lockstep: bool = True
+    logits: bool = True
     draft: Draft | None = None
 
     def with_draft(self, name: str) -> Strategy:
@@ -87,6 +90,8 @@ def known() -> dict[str, Strategy]:
         independent = points == "iid"
         strategy = _public(name, "arithmetic_sample", independent=independent, points=points)
         found.append(dataclasses.replace(strategy, spread=spreads.get(points)))
+    one = _public("beam_search", "beam_search", sampler=False, beam_size=1)
+    found.append(dataclasses.replace(one, logits=False))
     # Room for every node and every child: no outcome of the certificate's problems is out of reach.
     search = _public("best_first_search", "best_first_search", sampler=False, budget=100, gamma=0.0)
     found.append(dataclasses.replace(search, likeliest=True, lockstep=False))
