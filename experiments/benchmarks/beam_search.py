@@ -8,6 +8,7 @@ neighbouring runs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import statistics
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
+from decoding_jax import Stop
 from decoding_jax.text import embedded, encode_batch
 from experiments.benchmarks.timing import interleaved, median_ratio
 
@@ -48,21 +50,31 @@ class WithoutTrees:
         return self.model.select(cache, lanes)
 
 
-def ours(ids: np.ndarray, width: int, new_tokens: int, *, tree: bool) -> Callable[[], object]:
+Run = Callable[[int], object]
+"""Decodes that many tokens, at most those it was made for."""
+
+
+def ours(ids: np.ndarray, width: int, new_tokens: int, *, tree: bool) -> Run:
     model, _ = decoding_jax.load(MODEL)
     bound, prompt = encode_batch(model, ids.tolist(), ids.shape[1])
     bound = bound if tree else WithoutTrees(bound)
 
-    def run() -> None:
+    def run(count: int) -> None:
+        # The limit of a row is a number, not a shape: a short run warms up the same program.
         output = decoding_jax.beam_search(
-            bound, prompt, beam_size=width, num_return=1, max_new_tokens=new_tokens
+            bound,
+            prompt,
+            beam_size=width,
+            num_return=1,
+            max_new_tokens=new_tokens,
+            stop=Stop(max_new_tokens=count),
         )
         jax.block_until_ready(output)
 
     return run
 
 
-def theirs(ids: np.ndarray, width: int, new_tokens: int) -> Callable[[], object]:
+def theirs(ids: np.ndarray, width: int) -> Run:
     """The same search by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
     from transformers import T5ForConditionalGeneration
@@ -71,12 +83,12 @@ def theirs(ids: np.ndarray, width: int, new_tokens: int) -> Callable[[], object]
     model.eval()
     inputs = torch.from_numpy(ids.astype(np.int64))
     mask = torch.ones_like(inputs)
-    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "num_beams": width}
-    settings |= {"do_sample": False, "length_penalty": 0.0, "eos_token_id": None}
+    settings: dict[str, Any] = {"num_beams": width, "do_sample": False, "use_cache": True}
+    settings |= {"length_penalty": 0.0, "eos_token_id": None}
 
-    def run() -> None:
+    def run(count: int) -> None:
         with torch.inference_mode():
-            model.generate(inputs, attention_mask=mask, **settings)
+            model.generate(inputs, attention_mask=mask, max_new_tokens=count, **settings)
 
     return run
 
@@ -95,27 +107,32 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def measure(
-    out: Path,
-    repeats: int = 3,
-    points: list[tuple[int, int, int]] | None = None,
-) -> None:
-    """Times all points, prints a table, and writes ``beam_search.json`` and ``.png``."""
+def measure(out: Path, repeats: int = 3, points: list[tuple[int, int, int]] | None = None) -> None:
+    """Times all points, prints a table, and writes ``beam_search.json`` and ``.png``.
+
+    Args:
+      out: folder.
+      repeats: of every run at 128 tokens; fewer, one at least, where texts are longer.
+      points: batch, width and length of each; all by default.
+    """
     out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     if points is None:
         points = [(b, k, n) for n in LENGTHS for k in WIDTHS for b in BATCHES]
     rows = []
     print("batch  width  length   transformers        select          tree   over tree")
-    for batch, width, new_tokens in tqdm(points):
+    for batch, width, new_tokens in tqdm(points, "beam search"):
         ids = rng.integers(3, 8000, (batch, SOURCE_TOKENS)).astype(np.int32)
+        runs = {
+            "tree": ours(ids, width, new_tokens, tree=True),
+            "select": ours(ids, width, new_tokens, tree=False),
+            "transformers": theirs(ids, width),
+        }
+        times = max(repeats * 128 // max(new_tokens, 128), 1)
         seconds = interleaved(
-            {
-                "tree": ours(ids, width, new_tokens, tree=True),
-                "select": ours(ids, width, new_tokens, tree=False),
-                "transformers": theirs(ids, width, new_tokens),
-            },
-            repeats,
+            {name: functools.partial(run, new_tokens) for name, run in runs.items()},
+            times,
+            {name: functools.partial(run, 4) for name, run in runs.items()},
         )
         row: dict[str, Any] = {"batch": batch, "width": width, "new_tokens": new_tokens}
         row |= {name: statistics.median(values) for name, values in seconds.items()}
@@ -128,5 +145,5 @@ def measure(
             + "   ".join(f"{ms:8.2f} ms" for ms in step.values())
             + f"   {row['transformers/tree']:.2f} {row['select/tree']:.2f}"
         )
-    (out / "beam_search.json").write_text(json.dumps(rows, indent=2) + "\n")
-    plot(rows, out / "beam_search.png")
+        (out / "beam_search.json").write_text(json.dumps(rows, indent=2) + "\n")
+        plot(rows, out / "beam_search.png")

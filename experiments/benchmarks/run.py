@@ -1,11 +1,12 @@
 """Times decoding, side by side with what else there is; prints ratios, writes JSON and plots.
 
     python experiments/benchmarks/run.py --out runs/benchmarks
+    python experiments/benchmarks/run.py --out runs/benchmarks --only beam_search
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; speculative decoding beside plain decoding and theory; and,
-where ``transformers`` is installed, whole decodes of the embedded model beside it on the same
-weights.
+where ``transformers`` is installed, whole decodes and beam searches of the embedded model beside it
+on the same weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from experiments.benchmarks import best_k, sampling_step, speculative, whole_decode
+from experiments.benchmarks import beam_search, best_k, sampling_step, speculative, whole_decode
+
+BENCHMARKS = {
+    "sampling_step": sampling_step.measure,
+    "whole_decode": whole_decode.measure,
+    "beam_search": beam_search.measure,
+    "best_k": best_k.measure,
+    "speculative": speculative.measure,
+}
+BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}
 
 
 def main() -> None:
@@ -25,14 +35,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for JSON and plots")
+    parser.add_argument(
+        "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="some of them"
+    )
     args = parser.parse_args()
-    sampling_step.measure(args.out)
-    best_k.measure(args.out)
-    speculative.measure(args.out)
-    if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
-        whole_decode.measure(args.out)
-    else:
-        print("whole decodes: left out, transformers and torch are not installed")
+    installed = all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
+    for name in args.only:
+        if name in BESIDE_TRANSFORMERS and not installed:
+            print(f"{name}: left out, transformers and torch are not installed")
+        else:
+            BENCHMARKS[name](args.out)
 
 
 if __name__ == "__main__":

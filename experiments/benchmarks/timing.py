@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable
 
 
-def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def interleaved(
+    runs: dict[str, Callable[[], object]],
+    repeats: int,
+    warm_up: dict[str, Callable[[], object]] | None = None,
+) -> dict[str, list[float]]:
     """Seconds of every run, taken in turns after one warm-up each.
 
     Args:
       runs: functions that return once their work is done.
       repeats: how often each is run.
+      warm_up: what compiles and loads all that the runs need, where they take long themselves.
     """
-    for run in runs.values():
+    for run in (warm_up or runs).values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
