@@ -17,6 +17,7 @@ LAYERS = [
     "compiled",
     "models",
     "text",
+    "t5x",
     "infer",
     "testing",
 ]

@@ -4,27 +4,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fake_network import FakeNetwork
 from flax.core import freeze
 
 from decoding_jax.base import LanguageModel, SupportsSelect
 from decoding_jax.t5x import T5XAdapter
 from decoding_jax.testing.conformance import chain, tree
 from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend
-from fake_network import FakeNetwork
 
 EOS = jnp.array([1])
 INPUTS = np.zeros((3, 12), np.int32)
 INPUTS[0, 1:4], INPUTS[2, 1] = (5, 3, 2), 4
 INDEX = np.array([3, 0, 1], np.int32)
 
-ONE_POSITION = [
-    chain.check_blocks,
-    chain.check_rewind,
-    chain.check_rows_alone,
-    chain.check_junk,
-    tree.check_select,
-]
-RAGGED = [*ONE_POSITION, chain.check_ragged, chain.check_out_of_range]
+CHECKS = {
+    # Layers scanned, prompts in the cache: what is checked there.
+    (False, False): [chain.check_blocks, chain.check_rewind, tree.check_select],
+    (True, False): [chain.check_rewind, tree.check_select],
+    (False, True): [chain.check_ragged, tree.check_select],
+    (True, True): [
+        chain.check_blocks,
+        chain.check_rewind,
+        chain.check_rows_alone,
+        chain.check_junk,
+        tree.check_select,
+        chain.check_ragged,
+        chain.check_out_of_range,
+    ],
+}
 
 
 def adapter(network, prefilled, rows=slice(None)):
@@ -51,15 +58,14 @@ def trial_of(network, prefilled):
     return Trial(model, prompt, tokens, reference, 1e-5, alone)
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-@pytest.mark.parametrize("prefilled", [False, True])
+@pytest.mark.parametrize(("scanned", "prefilled"), CHECKS)
 def test_conformance(scanned, prefilled):
     trial = trial_of(FakeNetwork(scanned=scanned), prefilled)
     assert isinstance(trial.model, LanguageModel)
     assert isinstance(trial.model, SupportsSelect)
     assert (trial.model.ragged, trial.model.tree) == (prefilled, False)
     assert trial.model.vocab_size == 7
-    for check in RAGGED if prefilled else ONE_POSITION:
+    for check in CHECKS[scanned, prefilled]:
         check(trial)
 
 
@@ -70,9 +76,9 @@ def test_what_it_cannot_do_is_said_in_one_line():
         model.prefill(*prompt, lanes=3, slots=4)
     _, cache = model.prefill(*prompt, lanes=LANES, slots=4)
     block = jnp.zeros((3, LANES, 1), jnp.int32)
-    with pytest.raises(ValueError, match="start: got .* NativeEncoderDecoderModel"):
+    with pytest.raises(ValueError, match=r"start: got .* NativeEncoderDecoderModel"):
         model.extend(cache, block, jnp.zeros((3, LANES), jnp.int32))
-    with pytest.raises(ValueError, match="visible: got .* NativeEncoderDecoderModel"):
+    with pytest.raises(ValueError, match=r"visible: got .* NativeEncoderDecoderModel"):
         model.extend(cache, block, 0, jnp.zeros((3, LANES, 1, 4), bool))
 
 

@@ -1,0 +1,251 @@
+"""T5X's contract, kept on a network that has it: prompts, ends, order, scores, laws."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_network import FakeNetwork
+from scipy.special import log_softmax
+
+from decoding_jax import testing, transforms
+from decoding_jax.t5x import decode_fns
+
+EOS = 1
+LENGTH = 8
+PROMPTS = np.zeros((3, LENGTH), np.int32)
+PROMPTS[0, 1:4], PROMPTS[2, 1] = (5, 1, 3), 4
+FORMS = [(False, False), (True, False), (False, True), (True, True)]
+
+
+def arguments(scanned=False, prefilled=False, sharpness=1.5):
+    """What T5X would call a decode function with."""
+    network = FakeNetwork(length=LENGTH, scanned=scanned, sharpness=sharpness)
+    index = (PROMPTS != 0).sum(1)
+    return {
+        "inputs": jnp.asarray(PROMPTS),
+        "cache": network.prefilled(PROMPTS, index) if prefilled else network.empty(len(PROMPTS)),
+        "initial_index": jnp.asarray(index) if prefilled else None,
+        "tokens_to_logits": network,
+        "cache_offset": network.offset,
+        "eos_id": EOS,
+    }
+
+
+def run(fn, given, **settings):
+    static = {k: given[k] for k in ("tokens_to_logits", "cache_offset", "eos_id")}
+    arrays = {k: v for k, v in given.items() if k not in static}
+    fn = functools.partial(fn, **static, **settings)
+    decodes, scores = jax.jit(lambda arrays: fn(**arrays))(arrays)
+    assert decodes.dtype == jnp.int32
+    assert scores.dtype == jnp.float32
+    return np.asarray(decodes), np.asarray(scores)
+
+
+def texts(decodes, row):
+    """Each new text of a row: up to its end token, or the length."""
+    prompt = int((PROMPTS[row] != 0).sum())
+    for decode in decodes[row]:
+        assert decode[:prompt].tolist() == PROMPTS[row, 1 : prompt + 1].tolist()
+        new = decode[prompt:].tolist()
+        size = new.index(EOS) + 1 if EOS in new else len(new)
+        assert not any(new[size:])
+        yield new[:size]
+
+
+def log_probs(network, row, text, temperature=1.0):
+    """The log-probability of each token of a text after a row's prompt."""
+    prompt = PROMPTS[row, : int((PROMPTS[row] != 0).sum()) + 1]
+    logits = network.path_logits(np.concatenate([prompt, np.array(text[:-1], int)]))
+    laws = log_softmax(logits[len(prompt) - 1 :] / temperature, axis=-1)
+    return laws[np.arange(len(text)), text]
+
+
+def greedy_text(network, row):
+    text = []
+    while EOS not in text and len(text) + (PROMPTS[row] != 0).sum() < LENGTH:
+        prompt = PROMPTS[row, : int((PROMPTS[row] != 0).sum()) + 1]
+        path = np.concatenate([prompt, np.array(text, int)])
+        text.append(int(network.path_logits(path)[-1].argmax()))
+    return text
+
+
+@pytest.mark.parametrize(("scanned", "prefilled"), FORMS)
+def test_greedy_texts_scores_and_order(scanned, prefilled):
+    given = arguments(scanned, prefilled)
+    network = given["tokens_to_logits"]
+    decodes, scores = run(decode_fns.temperature_sample, given, rescale_log_probs=False)
+    for row in range(3):
+        (text,) = texts(decodes, row)
+        assert text == greedy_text(network, row)
+        np.testing.assert_allclose(scores[row, 0], log_probs(network, row, text).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [decode_fns.temperature_sample, decode_fns.arithmetic_sample])
+def test_samples_come_in_rising_order_of_their_own_scores(fn):
+    given = arguments(prefilled=fn is decode_fns.arithmetic_sample)
+    for temperature, rescaled in ((0.7, True), (0.7, False)):
+        decodes, scores = run(
+            fn, given, num_decodes=4, temperature=temperature, topk=0, rescale_log_probs=rescaled
+        )
+        assert (np.diff(scores) >= 0).all()
+        heat = temperature if rescaled else 1.0
+        for row, lane in np.ndindex(3, 4):
+            text = list(texts(decodes, row))[lane]
+            want = log_probs(given["tokens_to_logits"], row, text, heat).sum()
+            np.testing.assert_allclose(scores[row, lane], want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_law_of_samples_at_a_temperature_per_row():
+    """Chi-square of the first two tokens of 3 rows of 4,000 samples, at level 1e-4 in all."""
+    given = arguments(scanned=True)
+    heat = jnp.array([0.6, 1.0, 2.0])
+    decodes, _ = run(
+        decode_fns.temperature_sample,
+        given | {"temperature": heat},
+        num_decodes=4000,
+        topk=0,
+        topp=0.95,
+        max_decode_steps=2,
+        decode_rng=jax.random.PRNGKey(7),
+    )
+    for row in range(3):
+        counts, law = {}, {}
+        for first, second in itertools.product(range(7), repeat=2):
+            text = [first] if first == EOS else [first, second]
+            law[tuple(text)] = nucleus(given["tokens_to_logits"], row, text, float(heat[row]))
+        for text in texts(decodes, row):
+            counts[tuple(text[:2])] = counts.get(tuple(text[:2]), 0) + 1
+        observed = np.array([counts.pop(text, 0) for text in law])
+        assert not counts
+        assert testing.chi_square(observed, np.array(list(law.values()))).p_value > 1e-4 / 3
+
+
+def nucleus(network, row, text, temperature):
+    """The probability of a text, each token from the nucleus of 0.95."""
+    prompt = PROMPTS[row, : int((PROMPTS[row] != 0).sum()) + 1]
+    prob = 1.0
+    for i, token in enumerate(text):
+        logits = network.path_logits(np.concatenate([prompt, np.array(text[:i], int)]))[-1]
+        p = np.exp(log_softmax(logits.astype(np.float64) / temperature))
+        order = np.argsort(-p)
+        kept = order[: int(np.searchsorted(np.cumsum(p[order]), 0.95)) + 1]
+        prob *= p[token] / p[kept].sum() if token in kept else 0.0
+    return prob
+
+
+def test_codes_are_untouched_by_a_forced_prompt():
+    """Of 8 samples, each first token comes the floor or the ceiling of 8 p times."""
+    given = arguments()
+    decodes, _ = run(decode_fns.arithmetic_sample, given, num_decodes=8)
+    for row in range(3):
+        first = [text[0] for text in texts(decodes, row)]
+        for token in range(7):
+            due = 8 * np.exp(log_probs(given["tokens_to_logits"], row, [token])[0])
+            assert abs(first.count(token) - due) < 1 + 1e-3
+
+
+def test_limits_count_from_the_prompt():
+    given = arguments()
+    settings = {"topk": 0, "max_decode_steps": 100, "max_decode_steps_hard_limit": 2}
+    decodes, _ = run(decode_fns.temperature_sample, given, num_decodes=2, **settings)
+    for decode, prompt in zip(decodes, (PROMPTS != 0).sum(1), strict=True):
+        assert not decode[:, prompt + 2 :].any()
+    with pytest.raises(ValueError, match="max_decode_steps: got 9; takes at most 8"):
+        run(decode_fns.temperature_sample, given, max_decode_steps=9)
+
+
+def test_settings_may_be_traced():
+    given = arguments()
+    plain = run(decode_fns.temperature_sample, given, temperature=0.8, topk=3, topp=0.9)
+    traced = {"temperature": 0.8, "topk": 3, "topp": 0.9, "max_decode_steps": 8}
+    traced = {name: jnp.asarray(value) for name, value in traced.items()}
+    for got, want in zip(run(decode_fns.temperature_sample, given | traced), plain, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_transform_bans_what_it_says_but_never_the_prompt():
+    given = arguments()
+    allowed = transforms.allowed_tokens(jnp.array([False, True, True, False, False, False, True]))
+    decodes, _ = run(decode_fns.temperature_sample, given, num_decodes=4, topk=0, transform=allowed)
+    for row in range(3):
+        assert {token for text in texts(decodes, row) for token in text} <= {1, 2, 6}
+
+
+def beam_score(network, row, text, alpha):
+    length = len(text) + (PROMPTS[row] != 0).sum()
+    return log_probs(network, row, text).sum() / ((5 + length) / 6) ** alpha
+
+
+@pytest.mark.parametrize(("scanned", "prefilled"), [(False, False), (True, True)])
+def test_beams_wide_enough_find_the_best_of_all_texts(scanned, prefilled):
+    """With 3 tokens to come there are 43 texts that end, and 252 candidates at most."""
+    given = arguments(scanned, prefilled, sharpness=0.5)
+    decodes, scores = run(
+        decode_fns.beam_search, given, num_decodes=126, alpha=0.6, max_decode_len=6
+    )
+    others = [0, 2, 3, 4, 5, 6]
+    ended = [[*rest, EOS] for size in range(3) for rest in itertools.product(others, repeat=size)]
+    score = {tuple(t): beam_score(given["tokens_to_logits"], 0, t, 0.6) for t in ended}
+    want = sorted(score, key=score.__getitem__)
+    assert [tuple(text) for text in texts(decodes, 0)][-43:] == want
+    np.testing.assert_allclose(scores[0, -43:], [score[text] for text in want], rtol=1e-4)
+
+
+def test_what_did_not_end_comes_before_all_that_did():
+    given = arguments()
+    decodes, scores = run(decode_fns.beam_search, given, num_decodes=4)
+    for row in range(3):
+        ends = [text[-1] == EOS for text in texts(decodes, row)]
+        assert ends == sorted(ends)
+        for same in (True, False):
+            part = scores[row][np.array(ends) == same]
+            assert (np.diff(part) >= 0).all()
+
+
+def test_a_row_of_nan_reaches_no_other():
+    given = arguments()
+    network = given["tokens_to_logits"]
+
+    def poisoned(state):
+        logits, cache = network(state)
+        return logits.at[:4].set(jnp.nan), cache
+
+    want = run(decode_fns.beam_search, given, num_decodes=4)
+    got = run(decode_fns.beam_search, given | {"tokens_to_logits": poisoned}, num_decodes=4)
+    np.testing.assert_array_equal(got[0][1:], want[0][1:])
+    np.testing.assert_array_equal(got[1][1:], want[1][1:])
+
+
+def test_callbacks_see_and_change_what_t5x_lets_them():
+    """The state callback ends every text with its third new token; the other bans token 2."""
+    given = arguments()
+
+    def end_third(state):
+        places = jnp.arange(state.sequences.shape[1])[None]
+        prompt = jnp.asarray((PROMPTS != 0).sum(1))[:, None]
+        here = (places == prompt + 3) & (state.cur_index[:, None] == prompt + 2)
+        return state.replace(sequences=jnp.where(here, EOS, state.sequences))
+
+    def ban(logits, state):
+        assert state.sequences.shape == (3, LENGTH + 2)
+        assert state.log_prob.shape == (3,)
+        return logits.at[:, 2].set(-1e9).at[:, EOS].set(-1e9)
+
+    for rescaled in (True, False):
+        decodes, scores = run(
+            decode_fns.temperature_sample,
+            given,
+            topk=0,
+            rescale_log_probs=rescaled,
+            state_callback_fn=end_third,
+            logit_callback_fn=ban,
+        )
+        assert (scores < 0).all()
+        for row in range(3):
+            (text,) = texts(decodes, row)
+            assert len(text) == 3
+            assert text[-1] == EOS
+            assert 2 not in text
