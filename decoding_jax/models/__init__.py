@@ -4,6 +4,7 @@ from decoding_jax.models.checkpoint import CheckpointError, load_model, save_mod
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
 from decoding_jax.models.t5 import T5, BoundT5
+from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_network import T5Config
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "LlamaConfig",
     "RopeScaling",
     "T5Config",
+    "T5Decoder",
+    "T5DecoderConfig",
     "load_model",
     "save_model",
 ]

@@ -247,11 +247,14 @@ Past = Callable[[KeyValue], tuple[list[Part], KeyValue]]
 (itself included), and what the cache is to hold of the layer from now on."""
 
 
-def prompt_past(length: Array, size: int, bias: Array | None = None) -> Past:
-    """Every layer of a prefill of ``size`` tokens: each sees the real ones up to itself."""
+def prompt_past(
+    length: Array, size: int, bias: Array | None = None, *, causal: bool = True
+) -> Past:
+    """Every layer of a prefill of ``size`` tokens: each sees real ones, up to itself if causal."""
     index = jnp.arange(size)
     real = index[None] < length[:, None]
-    mask = (index[None, :] <= index[:, None])[None, None] & real[:, None, None]
+    earlier = (index[None, :] <= index[:, None]) | (not causal)
+    mask = earlier[None, None] & real[:, None, None]
 
     def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
         row = prompt_part(block)
@@ -260,10 +263,12 @@ def prompt_past(length: Array, size: int, bias: Array | None = None) -> Past:
     return past
 
 
-def slot_pasts(cache: Cache, view: View, start: Array | int, bias: Biases) -> list[Past]:
+def slot_pasts(
+    cache: Cache, view: View, start: Array | int, biases: Sequence[Biases] | None = None
+) -> list[Past]:
     """The layers of an ``extend``: each writes the block to its slots, then sees the view."""
 
-    def past_of(prompt: KeyValue, slots: KeyValue) -> Past:
+    def past_of(prompt: KeyValue, slots: KeyValue, bias: Biases) -> Past:
         def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
             stored = KeyValue(
                 write(slots.key, block.key, start), write(slots.value, block.value, start)
@@ -285,4 +290,6 @@ def slot_pasts(cache: Cache, view: View, start: Array | int, bias: Biases) -> li
 
         return past
 
-    return [past_of(p, s) for p, s in zip(cache.prompt, cache.slots, strict=True)]
+    if biases is None:
+        biases = [Biases()] * len(cache.slots)
+    return [past_of(*layer) for layer in zip(cache.prompt, cache.slots, biases, strict=True)]

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
-from decoding_jax.models.attention import Biases, Past, prompt_past, slot_pasts, view_of
+from decoding_jax.models.attention import Past, prompt_past, slot_pasts, view_of
 from decoding_jax.models.cache import Cache, KeyValue
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import Output, last_real, vocabulary_logits
@@ -62,7 +62,7 @@ class DecoderNetwork(nn.Module):
     ) -> tuple[Array, Cache]:
         """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        pasts = slot_pasts(cache, view, start, Biases())
+        pasts = slot_pasts(cache, view, start)
         hidden, slots = self._run(tokens, view.position, pasts)
         return hidden, cache._replace(slots=slots)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -48,6 +50,8 @@ class T5Config:
       logits_via_embedding: whether the output is tied to the embedding (T5 1.0).
       dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
       start_id: the token a decoder starts from.
+      biases_per_layer: whether every layer has relative position biases of its own (umT5, and
+        T5X's ``scalable_t5``) or all of a stack share those of the stack.
       num_buckets: of the relative positions.
       max_distance: from which all relative positions share a bucket.
     """
@@ -67,6 +71,7 @@ class T5Config:
     layer_norm_epsilon: float = 1e-6
     start_id: int = 0
     dtype: str = "float32"
+    biases_per_layer: bool = False
 
 
 class Attention(nn.Module):
@@ -90,7 +95,9 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    config: T5Config
+    """The feed-forward part, of any config that has it in the words of ``T5Config``."""
+
+    config: Any
     training: bool
 
     @nn.compact
@@ -118,9 +125,17 @@ class Block(nn.Module):
         rate = self.config.dropout_rate
         return nn.Dropout(rate, broadcast_dims=(-2,), deterministic=not self.training)
 
+    def biases(self, *, bidirectional: bool) -> RelativePositionBiases:
+        cfg = self.config
+        return RelativePositionBiases(
+            cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=bidirectional
+        )
+
 
 class EncoderLayer(Block):
     def setup(self) -> None:
+        if self.config.biases_per_layer:
+            self.relpos_bias = self.biases(bidirectional=True)
         self.pre_attention_layer_norm = self.norm()
         self.attention = Attention(self.config)
         self.pre_mlp_layer_norm = self.norm()
@@ -136,6 +151,8 @@ class EncoderLayer(Block):
 
 class DecoderLayer(Block):
     def setup(self) -> None:
+        if self.config.biases_per_layer:
+            self.relpos_bias = self.biases(bidirectional=False)
         self.pre_self_attention_layer_norm = self.norm()
         self.self_attention = Attention(self.config)
         self.pre_cross_attention_layer_norm = self.norm()
@@ -154,32 +171,40 @@ class DecoderLayer(Block):
         return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x))), stored
 
 
-class Encoder(Block):
+class Stack(Block):
+    """Layers and their biases, which the stack or each layer owns."""
+
+    def each_layers(self, bias: Callable[[RelativePositionBiases], Any]) -> list[Any]:
+        """What ``bias`` makes of each layer's table; once where all share one."""
+        if self.config.biases_per_layer:
+            return [bias(layer.relpos_bias) for layer in self.layers]
+        return [bias(self.relpos_bias)] * len(self.layers)
+
+
+class Encoder(Stack):
     def setup(self) -> None:
         cfg = self.config
-        self.relpos_bias = RelativePositionBiases(
-            cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=True
-        )
+        if not cfg.biases_per_layer:
+            self.relpos_bias = self.biases(bidirectional=True)
         self.layers = [EncoderLayer(cfg, self.training) for _ in range(cfg.num_encoder_layers)]
         self.encoder_norm = self.norm()
         self.drop = self.dropout()
 
     def __call__(self, x: Array, length: Array) -> Array:
         index = jnp.arange(x.shape[2])
-        bias = self.relpos_bias((index[:, None] - index[None, :])[None, None])
+        distance = (index[:, None] - index[None, :])[None, None]
         mask = (index[None] < length[:, None])[:, None, None]
         x = self.drop(x)
-        for layer in self.layers:
+        for layer, bias in zip(self.layers, self.each_layers(lambda b: b(distance)), strict=True):
             x = layer(x, mask, bias)
         return self.drop(self.encoder_norm(x))
 
 
-class Decoder(Block):
+class Decoder(Stack):
     def setup(self) -> None:
         cfg = self.config
-        self.relpos_bias = RelativePositionBiases(
-            cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=False
-        )
+        if not cfg.biases_per_layer:
+            self.relpos_bias = self.biases(bidirectional=False)
         self.layers = [DecoderLayer(cfg, self.training) for _ in range(cfg.num_decoder_layers)]
         self.decoder_norm = self.norm()
         self.drop = self.dropout()
@@ -232,10 +257,10 @@ class T5Network(nn.Module):
     ) -> tuple[Array, tuple[KeyValue, ...]]:
         """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
         index = jnp.arange(tokens.shape[1])
-        bias = self.decoder.relpos_bias((index[:, None] - index[None, :])[None, None])
-        past = prompt_past(length, tokens.shape[1], bias)
+        distance = (index[:, None] - index[None, :])[None, None]
+        pasts = self.decoder.each_layers(lambda b: prompt_past(length, len(index), b(distance)))
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
-        return self.decoder(x, [past] * self.config.num_decoder_layers, source, source_length)
+        return self.decoder(x, pasts, source, source_length)
 
     def extend(
         self,
@@ -247,13 +272,11 @@ class T5Network(nn.Module):
     ) -> tuple[Array, Cache]:
         """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        relpos = self.decoder.relpos_bias
-        bias = Biases(
-            relpos(view.prompt_distance),
-            relpos(view.slot_distance),
-            relpos(jnp.zeros((1, 1, 1, 1), jnp.int32)),
+        here = jnp.zeros((1, 1, 1, 1), jnp.int32)
+        biases = self.decoder.each_layers(
+            lambda b: Biases(b(view.prompt_distance), b(view.slot_distance), b(here))
         )
-        pasts = slot_pasts(cache, view, start, bias)
+        pasts = slot_pasts(cache, view, start, biases)
         source, source_length = cache.source
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
         hidden, slots = self.decoder(x, pasts, source, source_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,7 +120,8 @@ def _candidates(num_decodes: int) -> Choose:
     return choose
 
 
-class _FromStart(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _FromStart:
     """A length penalty by T5X's count: from the start token, prompt included."""
 
     penalty: LengthPenalty
@@ -143,7 +145,8 @@ class CutState(NamedTuple):
     length: Array
 
 
-class Cut(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Cut:
     """A beam search that is cut row by row, and what it returns then.
 
     Attributes:

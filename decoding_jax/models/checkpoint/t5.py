@@ -113,8 +113,10 @@ def settings_of(config: T5Config) -> dict[str, Any]:
     """What ``config.json`` says of a network.
 
     Raises:
-      ValueError: for a gate that this layout does not have.
+      ValueError: for a gate, or for biases, that this layout does not have.
     """
+    if config.biases_per_layer:
+        raise ValueError("biases_per_layer: got True; this layout takes False only")
     first, *rest = config.mlp_activations
     name = ACTIVATIONS_BACK[first]
     if rest not in ([], ["linear"]):
