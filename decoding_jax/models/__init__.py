@@ -1,6 +1,14 @@
-"""Networks in Flax, and checkpoints in the Hugging Face layout."""
+"""Networks in Flax, and checkpoints in the layouts of Hugging Face and T5X."""
 
-from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+from decoding_jax.models.checkpoint import (
+    CheckpointError,
+    from_t5x,
+    load_model,
+    load_t5x,
+    save_model,
+    save_t5x,
+    to_t5x,
+)
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
 from decoding_jax.models.t5 import T5, BoundT5
@@ -19,6 +27,10 @@ __all__ = [
     "T5Config",
     "T5Decoder",
     "T5DecoderConfig",
+    "from_t5x",
     "load_model",
+    "load_t5x",
     "save_model",
+    "save_t5x",
+    "to_t5x",
 ]

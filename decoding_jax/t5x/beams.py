@@ -10,10 +10,12 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Transform
 from decoding_jax.loop import Steps, run
-from decoding_jax.loop.beams import Choose, Pool, Rules, Running, State, beam_steps
+from decoding_jax.loop.beams import State, beam_steps, one_beam
+from decoding_jax.loop.hypotheses import Choose, Pool, Rules, Running
 from decoding_jax.loop.length_penalty import GNMTPenalty, LengthPenalty
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.t5x import request as requests
+from decoding_jax.t5x.rules import KeepForced
 
 # T5X's minus infinity: networks and callbacks ban tokens by logits of this size.
 _BANNED = -1e7
@@ -85,19 +87,19 @@ def beam_search(
     limits = request.limits(most=most)
     steps_allowed = jnp.asarray(max_decode_step, jnp.int32)
     last = jnp.where(steps_allowed > 0, jnp.minimum(limits, steps_allowed), limits)
-    penalty = _FromStart(GNMTPenalty(alpha), request.base)
+    penalty = FromStart(GNMTPenalty(alpha), request.base)
 
     # One more than a row may have, so that it is `Cut`, not the search, that ends it: what ran
     # out of length is not to push what ended out of the pool.
-    rules = Rules(
-        request.stop(limits + 1), penalty, "never", _candidates(num_decodes), 2 * num_decodes
-    )
+    stop = request.stop(limits + 1)
+    rules = Rules(stop, penalty, "never", _candidates(num_decodes), 2 * num_decodes)
     steps = beam_steps(
-        rules,
+        one_beam(rules, num_decodes, most + 1),
         beam_size=num_decodes,
-        num_return=None,
+        num_return=num_decodes,
         max_new_tokens=most + 1,
-        transform=None if transform is None else requests.KeepForced(transform),
+        transform=None if transform is None else KeepForced(transform),
+        stop=stop,
     )
     cut = Cut(steps, last, jnp.asarray(min_log_prob, jnp.float32), penalty)
     output = run(cut.steps(), request.model, request.prompt)
@@ -121,7 +123,7 @@ def _candidates(num_decodes: int) -> Choose:
 
 
 @dataclasses.dataclass(frozen=True)
-class _FromStart:
+class FromStart:
     """A length penalty by T5X's count: from the start token, prompt included."""
 
     penalty: LengthPenalty

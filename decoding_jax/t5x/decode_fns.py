@@ -11,7 +11,19 @@ return ``(decodes int32 [B, num_decodes, L], scores float32 [B, num_decodes])``,
 ``decodes`` are prompt and text, with zeros behind them.
 """
 
+from decoding_jax.t5x.beam_family import (
+    beam_sample,
+    diverse_beam_search,
+    stochastic_beam_search,
+)
 from decoding_jax.t5x.beams import beam_search
 from decoding_jax.t5x.sampling import arithmetic_sample, temperature_sample
 
-__all__ = ["arithmetic_sample", "beam_search", "temperature_sample"]
+__all__ = [
+    "arithmetic_sample",
+    "beam_sample",
+    "beam_search",
+    "diverse_beam_search",
+    "stochastic_beam_search",
+    "temperature_sample",
+]

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from decoding_jax.base import Array, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.base import Array, LanguageModel, Prompt, Stop
 from decoding_jax.t5x.adapter import T5XAdapter
 
 
@@ -151,23 +150,3 @@ def typed_key(rng: Any) -> Array:
     if jnp.issubdtype(jnp.asarray(rng).dtype, jax.dtypes.prng_key):
         return rng
     return jax.random.wrap_key_data(jnp.asarray(rng))
-
-
-def static_number(value: Any) -> float | None:
-    """A plain number, or None for what is traced or an array."""
-    if isinstance(value, (int, float, np.number)) or (
-        isinstance(value, np.ndarray) and value.ndim == 0
-    ):
-        return float(value)
-    return None
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepForced:
-    """A transform that leaves alone what has no alternative: a forced token is no choice."""
-
-    transform: Transform
-
-    def __call__(self, logits: Array, prefix: Any) -> Array:
-        settled = (logits > -jnp.inf).sum(-1, keepdims=True) == 1
-        return jnp.where(settled, logits, self.transform(logits, prefix))

@@ -10,13 +10,11 @@ import jax.numpy as jnp
 from decoding_jax import codes, transforms
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import Steps, run
-from decoding_jax.strategies import arithmetic, sampling
+from decoding_jax.strategies import STEPS
 from decoding_jax.t5x import request as requests
 from decoding_jax.t5x.callbacks import Callbacks
 from decoding_jax.t5x.rescaled import Rescaled
-
-# T5X takes temperatures up to this one for 0.
-_GREEDY_UP_TO = 1e-4
+from decoding_jax.t5x.rules import sampling_rule, static_number
 
 
 def temperature_sample(
@@ -81,7 +79,7 @@ def temperature_sample(
       Array([[[2, 3, 4, 0]]], dtype=int32)
     """
     return _sample(
-        sampling.steps,
+        STEPS["sample"],
         inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
         cache_offset, initial_index, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, state_callback_fn, logit_callback_fn, transform,
@@ -136,7 +134,7 @@ def arithmetic_sample(
     """
 
     def steps(*, num_samples: int, **settings: Any) -> Steps:
-        return arithmetic.steps(num_samples=num_samples, points=points, **settings)
+        return STEPS["arithmetic_sample"](num_samples=num_samples, points=points, **settings)
 
     return _sample(
         steps,
@@ -175,7 +173,7 @@ def _sample(
         initial_index, callbacks,
     )  # fmt: skip
     stop = request.stop(request.limits(_decode_steps(max_decode_steps, hard_limit, request.length)))
-    rule, model = _rule(transform, temperature, topk, topp), request.model
+    rule, model = sampling_rule(transform, temperature, topk, topp), request.model
     if rescale_log_probs and rule.transforms:
         model, rule = Rescaled(model, rule), transforms.chain()
     steps = build(
@@ -197,30 +195,9 @@ def _decode_steps(steps: Any, hard_limit: int | None, length: int) -> Any:
         return None
     if hard_limit is not None and hard_limit > 0:
         steps = min(steps, hard_limit) if isinstance(steps, int) else jnp.minimum(steps, hard_limit)
-    number = requests.static_number(steps)
+    number = static_number(steps)
     if number is not None and number > length:
         raise ValueError(
             f"max_decode_steps: got {steps}; takes at most {length}, the length of inputs"
         )
     return steps
-
-
-def _rule(transform: Transform | None, temperature: Any, topk: Any, topp: Any) -> transforms.Chain:
-    """T5X's three settings as transforms, behind one of the user's own."""
-    chosen: list[Any] = [] if transform is None else [requests.KeepForced(transform)]
-    heat, best, mass = (requests.static_number(x) for x in (temperature, topk, topp))
-    if (heat is not None and heat <= _GREEDY_UP_TO) or best == 1:
-        return transforms.chain(*chosen, transforms.temperature(0.0))
-    if heat != 1:
-        heat_of = jnp.asarray(temperature, jnp.float32)
-        heat_of = jnp.where(heat_of > _GREEDY_UP_TO, heat_of, 0.0)
-        chosen.append(transforms.temperature(heat_of))
-    if best is None:
-        chosen.append(transforms.top_k(jnp.where(topk > 0, topk, jnp.iinfo(jnp.int32).max)))
-    elif best > 0:
-        chosen.append(transforms.top_k(int(best)))
-    if mass is None:
-        chosen.append(transforms.top_p(jnp.where(topp > 0, topp, 1.0)))
-    elif mass > 0:
-        chosen.append(transforms.top_p(mass))
-    return transforms.chain(*chosen)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from decoding_jax.models import GPT2, T5, Llama, load_model
+from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
-Model = T5 | GPT2 | Llama
+Model = T5 | T5Decoder | GPT2 | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 
@@ -17,14 +17,18 @@ def embedded() -> dict[str, Path]:
     return {p.name: p for p in sorted(_EMBEDDED.glob("*")) if (p / "config.json").exists()}
 
 
-def load(directory: str | Path, *, dtype: str = "float32") -> tuple[Model, Tokenizer]:
+def load(
+    directory: str | Path, *, dtype: str = "float32", tokenizer: str | Path | None = None
+) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
     Args:
       directory: in the Hugging Face layout (``config.json``, ``*.safetensors``, tokenizer files),
         or the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``).
-        A directory of that name goes first.
+        A directory of that name goes first. Or a T5X checkpoint, or a directory of several.
       dtype: of weights, activations and cache: ``"float32"`` or ``"bfloat16"``.
+      tokenizer: another directory with tokenizer files, or a SentencePiece model; T5X keeps none
+        beside a checkpoint.
 
     Returns:
       The model, and its tokenizer. A T5 is to be bound to its inputs before it decodes, which
@@ -41,4 +45,8 @@ def load(directory: str | Path, *, dtype: str = "float32") -> tuple[Model, Token
     path = Path(directory)
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
-    return load_model(path, dtype=dtype), load_tokenizer(path)
+    model = load_model(path, dtype=dtype)
+    family = None
+    if isinstance(model, T5):
+        family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
+    return model, load_tokenizer(path if tokenizer is None else tokenizer, family=family)

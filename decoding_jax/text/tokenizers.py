@@ -14,7 +14,12 @@ from typing import Any, Protocol
 import sentencepiece
 import tokenizers
 
-SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+SENTENCEPIECE_FILES = (
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+)
 BYTE_FAMILY_VOCAB = 384
 
 
@@ -120,18 +125,24 @@ class ByteTokenizer:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
 
 
-def load_tokenizer(directory: str | Path) -> Tokenizer:
+def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = None) -> Tokenizer:
     """The tokenizer of a model directory.
 
     Looks for ``tokenizer.json``, a SentencePiece model, ``vocab.json`` with ``merges.txt``, and
     last for a ByT5 configuration. End tokens come from ``generation_config.json`` or
     ``config.json``.
 
+    Args:
+      directory: with these files; or a SentencePiece model itself.
+      family: ``model_type`` and ``vocab_size`` where there is no ``config.json``.
+
     Raises:
       TokenizerError: in one line, if there is none or it cannot be read.
     """
     directory = Path(directory)
-    config = _json(directory / "config.json")
+    if directory.is_file():
+        return _sentencepiece(directory, family or {}, ())
+    config = _json(directory / "config.json") or family or {}
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():
         return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)

@@ -249,3 +249,27 @@ def test_callbacks_see_and_change_what_t5x_lets_them():
             assert len(text) == 3
             assert text[-1] == EOS
             assert 2 not in text
+
+
+@pytest.mark.parametrize(
+    ("fn", "settings"),
+    [
+        (decode_fns.diverse_beam_search, {"num_groups": 2, "alpha": 0.0}),
+        (decode_fns.beam_sample, {"alpha": 0.0, "topk": 5}),
+        (decode_fns.stochastic_beam_search, {}),
+    ],
+)
+def test_the_other_searches(fn, settings):
+    given = arguments(scanned=True)
+    decodes, scores = run(fn, given, num_decodes=4, **settings)
+    assert (np.diff(scores) >= 0).all()
+    for row in range(3):
+        found = list(texts(decodes, row))
+        for text, score in zip(found, scores[row], strict=True):
+            want = log_probs(given["tokens_to_logits"], row, text).sum()
+            if fn is decode_fns.stochastic_beam_search:
+                np.testing.assert_allclose(score, want, rtol=1e-4, atol=1e-4)
+            else:  # a diversity penalty only lowers it
+                assert score <= want + 1e-4
+        if fn is decode_fns.stochastic_beam_search:
+            assert len({tuple(text) for text in found}) == 4

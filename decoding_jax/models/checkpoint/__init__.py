@@ -1,4 +1,4 @@
-"""Models in and out of directories in the Hugging Face layout; safetensors only, never pickle."""
+"""Models in and out of directories: Hugging Face's layout (safetensors, never pickle), T5X's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,22 @@ from decoding_jax.models.checkpoint.files import (
     Tensors,
     write_params,
 )
+from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
+from decoding_jax.models.checkpoint.t5x_tree import from_t5x, to_t5x
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_decoder import T5Decoder
 
-__all__ = ["CheckpointError", "load_model", "save_model"]
+__all__ = [
+    "CheckpointError",
+    "from_t5x",
+    "load_model",
+    "load_t5x",
+    "save_model",
+    "save_t5x",
+    "to_t5x",
+]
 
 _FAMILIES: dict[str, ModuleType] = {
     "gpt2": gpt2,
@@ -37,11 +48,12 @@ _FAMILIES: dict[str, ModuleType] = {
 _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
-def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | GPT2 | Llama:
-    """Reads a model from a directory with ``config.json`` and ``*.safetensors``.
+def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decoder | GPT2 | Llama:
+    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or T5X's.
 
     Args:
-      directory: with one ``model.safetensors``, or shards and ``model.safetensors.index.json``.
+      directory: with one ``model.safetensors``, or shards and ``model.safetensors.index.json``;
+        or a T5X checkpoint, or one that holds several (see ``load_t5x``).
       dtype: of weights, activations and cache, ``"float32"`` or ``"bfloat16"``, whatever the
         files hold.
 
@@ -64,6 +76,8 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | GPT2 | 
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
+    if not (directory / CONFIG).exists() and find_t5x(directory):
+        return load_t5x(directory, dtype=dtype)
     settings = Settings(directory / CONFIG)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:

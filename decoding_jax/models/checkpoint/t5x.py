@@ -1,0 +1,213 @@
+"""T5X checkpoints, read and written without T5X.
+
+A checkpoint is a directory ``checkpoint_<step>``. T5X's own checkpointer puts a msgpack file
+``checkpoint`` into it, whose leaves are arrays or say which zarr array beside it holds them; Orbax
+puts a database ``state`` into it. Arrays are read with ``tensorstore``, the extra ``t5x``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization, traverse_util
+
+from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError
+from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, to_t5x
+from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_decoder import T5Decoder
+
+STATE = "checkpoint"
+ORBAX = "state"
+PLACEHOLDER = "PLACEHOLDER://"
+VERSION = 3
+
+
+def find_t5x(directory: str | Path) -> Path | None:
+    """The T5X checkpoint at a directory, or the latest in it; None where there is none."""
+    directory = Path(directory)
+    if (directory / STATE).is_file() or (directory / ORBAX / "_METADATA").is_file():
+        return directory
+    steps = {}
+    for path in directory.glob("checkpoint_*"):
+        number = path.name.removeprefix("checkpoint_")
+        if number.isdigit() and find_t5x(path):
+            steps[int(number)] = path
+    return steps[max(steps)] if steps else None
+
+
+def load_t5x(
+    directory: str | Path,
+    *,
+    dtype: str = "float32",
+    mlp_activations: tuple[str, ...] | None = None,
+    bidirectional_prompt: bool = False,
+    scan_axis: int = SCAN_AXIS,
+) -> T5 | T5Decoder:
+    """Reads a T5X checkpoint.
+
+    Args:
+      directory: a checkpoint, or one that holds several, of which the latest is read.
+      dtype: of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
+      mlp_activations: this and the next two as in ``from_t5x``: a checkpoint does not say them.
+      bidirectional_prompt: see there.
+      scan_axis: see there.
+
+    Returns:
+      A T5, to be bound to inputs before it decodes, or a T5Decoder.
+
+    Raises:
+      CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or
+        holds another network.
+    """
+    path = find_t5x(directory)
+    if path is None:
+        raise CheckpointError(f"{directory}: has neither {STATE}, {ORBAX} nor checkpoint_<step>")
+    flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
+    arrays = {name: jnp.asarray(value, dtype) for name, value in flat.items()}
+    try:
+        return from_t5x(
+            traverse_util.unflatten_dict(arrays, sep="/"),
+            mlp_activations=mlp_activations,
+            bidirectional_prompt=bidirectional_prompt,
+            dtype=dtype,
+            scan_axis=scan_axis,
+        )
+    except ValueError as e:
+        raise CheckpointError(f"{path}: {e}") from e
+
+
+def save_t5x(
+    model: T5 | T5Decoder,
+    directory: str | Path,
+    *,
+    step: int = 0,
+    scan_layers: bool = False,
+    scan_axis: int = SCAN_AXIS,
+) -> Path:
+    """Writes ``checkpoint_<step>`` as T5X's own checkpointer does, without optimizer state.
+
+    Args:
+      model: a T5 or a T5Decoder.
+      directory: made if it does not exist.
+      step: the training step.
+      scan_layers: as in ``to_t5x``.
+      scan_axis: as in ``to_t5x``.
+
+    Returns:
+      The directory of the checkpoint.
+
+    Raises:
+      ValueError: for a model that T5X's layout does not take.
+      CheckpointError: if it is there already.
+    """
+    import tensorstore
+
+    tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
+    path = Path(directory) / f"checkpoint_{step}"
+    if path.exists():
+        raise CheckpointError(f"{path}: is there already")
+    path.mkdir(parents=True)
+    target = {}
+    for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
+        place = f"target.{name.replace('/', '.')}/"
+        metadata = {
+            "shape": list(leaf.shape),
+            "chunks": [max(n, 1) for n in leaf.shape],
+            "compressor": {"id": "gzip", "level": 1},
+        }
+        spec = {"driver": "zarr", "dtype": jnp.dtype(leaf.dtype).name, "metadata": metadata}
+        here = {"driver": "file", "path": str((path / place).absolute())}
+        store = tensorstore.open({**spec, "kvstore": here}, create=True).result()
+        store.write(np.asarray(leaf)).result()
+        target[name] = {**spec, "kvstore": {"driver": "file", "path": place}}
+    state = {"step": np.int32(step), "param_states": {}}
+    contents = {"state": state, "target": traverse_util.unflatten_dict(target, sep="/")}
+    packed = serialization.msgpack_serialize({"version": VERSION, "optimizer": contents})
+    (path / STATE).write_bytes(packed)
+    return path
+
+
+def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
+    """One zarr array.
+
+    Raises:
+      CheckpointError: if it cannot be read or does not hold floats, or without ``tensorstore``.
+    """
+    try:
+        import tensorstore
+    except ImportError as e:
+        raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
+    try:
+        array = tensorstore.open({"driver": "zarr", "kvstore": kvstore}).result().read().result()
+    except ValueError as e:
+        raise CheckpointError(f"{where}: {name}: cannot be read ({e})".split("\n")[0]) from e
+    return _floats(name, where, np.asarray(array))
+
+
+def _floats(name: str, where: Path, array: np.ndarray) -> np.ndarray:
+    if array.dtype.name not in FLOATS:
+        raise CheckpointError(f"{where}: {name}: got {array.dtype}; takes {', '.join(FLOATS)}")
+    return array
+
+
+def _msgpack(path: Path) -> dict[str, np.ndarray]:
+    """The parameters that the file ``checkpoint`` holds or names."""
+    try:
+        contents = serialization.msgpack_restore((path / STATE).read_bytes())
+        optimizer = contents.get("optimizer") or contents.get("_optimizer") or contents
+        target = optimizer.get("target") or optimizer["params"]
+    except Exception as e:  # msgpack's own exceptions have no common base
+        raise CheckpointError(f"{path / STATE}: is no checkpoint of T5X ({e})") from e
+
+    def is_leaf(_: Any, value: Any) -> bool:
+        return "kvstore" in value
+
+    flat = traverse_util.flatten_dict(target, is_leaf=is_leaf, sep="/")
+    out = {}
+    for name, leaf in flat.items():
+        if isinstance(leaf, dict):
+            place = leaf["kvstore"].get("path") or leaf["path"]  # on Google Cloud beside it
+        elif isinstance(leaf, str) and leaf.startswith(PLACEHOLDER):
+            place = leaf.removeprefix(PLACEHOLDER)
+        else:
+            out[name] = _floats(name, path, np.asarray(leaf))
+            continue
+        folder = path / place
+        if folder.resolve().parent != path.resolve():
+            raise CheckpointError(f"{path}: {name}: got {place!r}; takes a folder beside {STATE}")
+        out[name] = _read(name, folder, {"driver": "file", "path": f"{folder.absolute()}/"})
+    return out
+
+
+def _orbax(path: Path) -> dict[str, np.ndarray]:
+    """The parameters of an Orbax checkpoint."""
+    try:
+        metadata = json.loads((path / "_METADATA").read_text())
+        keys = [
+            [str(part["key"]) for part in entry["key_metadata"]]
+            for entry in metadata["tree_metadata"].values()
+        ]
+    except (ValueError, KeyError) as e:
+        raise CheckpointError(f"{path / '_METADATA'}: is not Orbax's ({e})") from e
+    if metadata.get("use_zarr3"):
+        raise CheckpointError(f"{path}: got use_zarr3; takes Orbax's zarr of version 2 only")
+    out = {}
+    for key in keys:
+        if "target" not in key[:2] and key[0] != "params":
+            continue
+        name = "/".join(key[key.index("target") + 1 if "target" in key else 1 :])
+        place = ".".join(key) + "/"
+        if metadata.get("use_ocdbt"):
+            base = f"file://{path.absolute()}/"
+            kvstore: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": place}
+        else:
+            kvstore = {"driver": "file", "path": str((path / place).absolute()) + "/"}
+        out[name] = _read(name, path, kvstore)
+    return out
+
+
+__all__ = ["find_t5x", "load_t5x", "save_t5x"]

@@ -1,0 +1,189 @@
+"""T5X's parameter trees and those of the networks here: the same, but for layers that are scanned.
+
+``examples/t5`` is as it is here. ``examples/scalable_t5`` stacks the layers of an encoder or a
+decoder along one axis of every leaf, and gives each layer biases of its own.
+``examples/decoder_only`` puts its tree under ``decoder`` and keeps heads as an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+from decoding_jax.base import Array
+from decoding_jax.models.t5 import T5
+from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
+from decoding_jax.models.t5_network import T5Config
+
+SCAN_AXIS = 1
+
+
+def from_t5x(
+    params: Mapping[str, Any],
+    *,
+    mlp_activations: tuple[str, ...] | None = None,
+    bidirectional_prompt: bool = False,
+    dtype: str = "float32",
+    scan_axis: int = SCAN_AXIS,
+) -> T5 | T5Decoder:
+    """A model of the parameters of a T5X network.
+
+    The shape of the network is that of the parameters, traced ones too.
+
+    Args:
+      params: what T5X calls ``params`` or ``target``.
+      mlp_activations: of the feed-forward part; by default ``("relu",)`` where it has no gate and
+        ``("gelu", "linear")`` where it has one, as in T5 1.0 and in T5 1.1, mT5 and ByT5.
+      bidirectional_prompt: of a decoder without an encoder; see ``T5DecoderConfig``.
+      dtype: of activations and of the cache; the parameters stay as they are.
+      scan_axis: T5X's ``param_scan_axis``.
+
+    Raises:
+      ValueError: for a tree of another network.
+    """
+    tree = _plain(params)
+    for stack in ("encoder", "decoder"):
+        inner = tree.get(stack, {})
+        if stack in inner:
+            rest = {k: v for k, v in inner.items() if k != stack}
+            tree = {**tree, stack: {**rest, **_layers_of(inner[stack], scan_axis)}}
+    try:
+        if "encoder" in tree:
+            return T5(tree, _t5_config(tree, mlp_activations, dtype))
+        decoder = _flat_heads(tree["decoder"])
+        config = _decoder_config(tree["decoder"], mlp_activations, bidirectional_prompt, dtype)
+        return T5Decoder(decoder, config)
+    except KeyError as e:
+        raise ValueError(f"params: got {sorted(tree)} without {e}; takes those of a T5") from e
+
+
+def to_t5x(
+    model: T5 | T5Decoder, *, scan_layers: bool = False, scan_axis: int = SCAN_AXIS
+) -> dict[str, Any]:
+    """The way back: the parameters as T5X has them.
+
+    Args:
+      model: what to convert.
+      scan_layers: whether T5X's network scans its layers, as ``scalable_t5`` does by default.
+      scan_axis: its ``param_scan_axis``.
+
+    Raises:
+      ValueError: for scanned layers that share their biases, or another model.
+    """
+    if isinstance(model, T5Decoder) and not scan_layers:
+        return {"decoder": _with_heads(_plain(model.params), model.config.num_heads)}
+    if not isinstance(model, T5):
+        raise ValueError(f"model: got {type(model).__name__}; takes a T5, or a T5Decoder unscanned")
+    tree = _plain(model.params)
+    if not scan_layers:
+        return tree
+    if not model.config.biases_per_layer:
+        raise ValueError("scan_layers: got True; takes a model with biases_per_layer")
+    for stack in ("encoder", "decoder"):
+        layers = [tree[stack][f"layers_{i}"] for i in range(_num_layers(tree[stack]))]
+        rest = {k: v for k, v in tree[stack].items() if not k.startswith("layers_")}
+        stacked = jax.tree.map(lambda *x: jnp.stack(x, scan_axis), *layers)
+        tree = {**tree, stack: {**rest, stack: stacked}}
+    return tree
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _plain(value) for name, value in tree.items()}
+    return tree
+
+
+def _layers_of(stacked: dict[str, Any], axis: int) -> dict[str, Any]:
+    count = jax.tree.leaves(stacked)[0].shape[axis]
+
+    def layer(i: int) -> Any:
+        return jax.tree.map(lambda x: jnp.take(x, i, axis=axis), stacked)
+
+    return {f"layers_{i}": layer(i) for i in range(count)}
+
+
+def _num_layers(stack: Mapping[str, Any]) -> int:
+    return sum(name.startswith("layers_") for name in stack)
+
+
+def _map_attention(tree: dict[str, Any], query: Any, out: Any) -> dict[str, Any]:
+    flat = traverse_util.flatten_dict(tree, sep="/")
+
+    def change(path: str, leaf: Array) -> Array:
+        if "self_attention/" not in path:
+            return leaf
+        return out(leaf) if path.endswith("out/kernel") else query(leaf)
+
+    return traverse_util.unflatten_dict({k: change(k, v) for k, v in flat.items()}, sep="/")
+
+
+def _flat_heads(decoder: dict[str, Any]) -> dict[str, Any]:
+    return _map_attention(
+        decoder,
+        lambda x: x.reshape(x.shape[0], -1),
+        lambda x: x.reshape(-1, x.shape[-1]),
+    )
+
+
+def _with_heads(decoder: dict[str, Any], heads: int) -> dict[str, Any]:
+    return _map_attention(
+        decoder,
+        lambda x: x.reshape(x.shape[0], heads, -1),
+        lambda x: x.reshape(heads, -1, x.shape[-1]),
+    )
+
+
+def _activations(mlp: Mapping[str, Any], given: tuple[str, ...] | None) -> tuple[str, ...]:
+    gates = sum(name.startswith("wi") for name in mlp)
+    names = given or (("relu",), ("gelu", "linear"))[gates - 1]
+    if len(names) != gates:
+        raise ValueError(f"mlp_activations: got {names}; takes {gates}, one for each gate")
+    return tuple(names)
+
+
+def _t5_config(tree: dict[str, Any], activations: Any, dtype: str) -> T5Config:
+    decoder, encoder = tree["decoder"], tree["encoder"]
+    layer = decoder["layers_0"]
+    own = "relpos_bias" in layer
+    biases = (layer if own else decoder)["relpos_bias"]["rel_embedding"]
+    width = layer["self_attention"]["query"]["kernel"].shape[1]
+    return T5Config(
+        vocab_size=tree["token_embedder"]["embedding"].shape[0],
+        emb_dim=tree["token_embedder"]["embedding"].shape[1],
+        num_heads=biases.shape[0],
+        head_dim=width // biases.shape[0],
+        mlp_dim=layer["mlp"]["wo"]["kernel"].shape[0],
+        num_encoder_layers=_num_layers(encoder),
+        num_decoder_layers=_num_layers(decoder),
+        mlp_activations=_activations(layer["mlp"], activations),
+        logits_via_embedding="logits_dense" not in decoder,
+        num_buckets=biases.shape[1],
+        biases_per_layer=own,
+        dtype=dtype,
+    )
+
+
+def _decoder_config(
+    decoder: dict[str, Any], activations: Any, bidirectional: bool, dtype: str
+) -> T5DecoderConfig:
+    layer = decoder["layers_0"]
+    vocab_size, emb_dim = decoder["token_embedder"]["embedding"].shape
+    biases = decoder["relpos_bias"]["rel_embedding"]
+    query = layer["self_attention"]["query"]["kernel"]
+    return T5DecoderConfig(
+        vocab_size=vocab_size,
+        emb_dim=emb_dim,
+        num_heads=biases.shape[0],
+        head_dim=query.size // emb_dim // biases.shape[0],
+        mlp_dim=layer["mlp"]["wo"]["kernel"].shape[0],
+        num_layers=_num_layers(decoder),
+        mlp_activations=_activations(layer["mlp"], activations),
+        logits_via_embedding="logits_dense" not in decoder,
+        bidirectional_prompt=bidirectional,
+        num_buckets=biases.shape[1],
+        dtype=dtype,
+    )
