@@ -25,6 +25,14 @@ class NativeDecoder:
     model: LanguageModel
     prompt: Prompt
 
+    def __call__(self, state: Any) -> Any:
+        """What a decode function of T5X's own would do with it.
+
+        Raises:
+          ValueError: always.
+        """
+        raise ValueError("decode_fn: got one of T5X's; takes one of decoding_jax.t5x.decode_fns")
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:

@@ -1,8 +1,8 @@
-"""T5X's parameter trees and those of the networks here: the same, but for layers that are scanned.
+"""T5X's parameter trees and those of the networks here, which are nearly the same.
 
-``examples/t5`` is as it is here. ``examples/scalable_t5`` stacks the layers of an encoder or a
-decoder along one axis of every leaf, and gives each layer biases of its own.
-``examples/decoder_only`` puts its tree under ``decoder`` and keeps heads as an axis.
+``examples/t5`` is as it is here. ``examples/scalable_t5`` keeps heads as an axis, gives each layer
+biases of its own, and mostly stacks the layers of an encoder or a decoder along one axis of every
+leaf. ``examples/decoder_only`` keeps heads as an axis and puts its tree under ``decoder``.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def from_t5x(
             rest = {k: v for k, v in inner.items() if k != stack}
             tree = {**tree, stack: {**rest, **_layers_of(inner[stack], scan_axis)}}
     try:
+        tree = _flat_heads(tree)
         if "encoder" in tree:
             return T5(tree, _t5_config(tree, mlp_activations, dtype))
-        decoder = _flat_heads(tree["decoder"])
-        config = _decoder_config(tree["decoder"], mlp_activations, bidirectional_prompt, dtype)
+        decoder = tree["decoder"]
+        config = _decoder_config(decoder, mlp_activations, bidirectional_prompt, dtype)
         return T5Decoder(decoder, config)
     except KeyError as e:
         raise ValueError(f"params: got {sorted(tree)} without {e}; takes those of a T5") from e
@@ -79,10 +80,12 @@ def to_t5x(
     if not isinstance(model, T5):
         raise ValueError(f"model: got {type(model).__name__}; takes a T5, or a T5Decoder unscanned")
     tree = _plain(model.params)
+    if model.config.biases_per_layer:
+        tree = _with_heads(tree, model.config.num_heads)
+    elif scan_layers:
+        raise ValueError("scan_layers: got True; takes a model with biases_per_layer")
     if not scan_layers:
         return tree
-    if not model.config.biases_per_layer:
-        raise ValueError("scan_layers: got True; takes a model with biases_per_layer")
     for stack in ("encoder", "decoder"):
         layers = [tree[stack][f"layers_{i}"] for i in range(_num_layers(tree[stack]))]
         rest = {k: v for k, v in tree[stack].items() if not k.startswith("layers_")}
@@ -111,27 +114,29 @@ def _num_layers(stack: Mapping[str, Any]) -> int:
 
 
 def _map_attention(tree: dict[str, Any], query: Any, out: Any) -> dict[str, Any]:
-    flat = traverse_util.flatten_dict(tree, sep="/")
+    """The tree with ``query`` of each kernel that makes heads, ``out`` of each that takes them."""
 
     def change(path: str, leaf: Array) -> Array:
-        if "self_attention/" not in path:
+        *_, module, name, _ = ("", "", *path.split("/"))
+        if not module.endswith("attention"):
             return leaf
-        return out(leaf) if path.endswith("out/kernel") else query(leaf)
+        return out(leaf) if name == "out" else query(leaf)
 
+    flat = traverse_util.flatten_dict(tree, sep="/")
     return traverse_util.unflatten_dict({k: change(k, v) for k, v in flat.items()}, sep="/")
 
 
-def _flat_heads(decoder: dict[str, Any]) -> dict[str, Any]:
+def _flat_heads(tree: dict[str, Any]) -> dict[str, Any]:
     return _map_attention(
-        decoder,
+        tree,
         lambda x: x.reshape(x.shape[0], -1),
         lambda x: x.reshape(-1, x.shape[-1]),
     )
 
 
-def _with_heads(decoder: dict[str, Any], heads: int) -> dict[str, Any]:
+def _with_heads(tree: dict[str, Any], heads: int) -> dict[str, Any]:
     return _map_attention(
-        decoder,
+        tree,
         lambda x: x.reshape(x.shape[0], heads, -1),
         lambda x: x.reshape(heads, -1, x.shape[-1]),
     )
@@ -178,7 +183,7 @@ def _decoder_config(
         vocab_size=vocab_size,
         emb_dim=emb_dim,
         num_heads=biases.shape[0],
-        head_dim=query.size // emb_dim // biases.shape[0],
+        head_dim=query.shape[1] // biases.shape[0],
         mlp_dim=layer["mlp"]["wo"]["kernel"].shape[0],
         num_layers=_num_layers(decoder),
         mlp_activations=_activations(layer["mlp"], activations),

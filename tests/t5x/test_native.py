@@ -1,0 +1,177 @@
+"""The native networks against T5X's own, on the same parameters."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("t5x.models", reason="T5X is not installed", exc_type=ImportError)
+    import seqio
+    from t5x import adafactor, decoding, models
+    from t5x.examples.decoder_only import network as decoder_only
+    from t5x.examples.scalable_t5 import network as scalable
+    from t5x.examples.t5 import network as t5
+
+    from decoding_jax.t5x import decode_fns
+    from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel
+
+from decoding_jax.models.t5_network import T5Network
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _as_t5x_is_written():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+SHAPE = {
+    "vocab_size": 384,
+    "emb_dim": 24,
+    "num_heads": 3,
+    "head_dim": 8,
+    "mlp_dim": 32,
+    "dropout_rate": 0.0,
+}
+LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+GATED = {"mlp_activations": ("gelu", "linear")}
+NETWORKS = {
+    "t5_1_0": (t5, LAYERS | {"logits_via_embedding": True}),
+    "t5_1_1": (t5, LAYERS | GATED),
+    "byt5": (t5, LAYERS | GATED | {"num_encoder_layers": 3}),
+    "mt5_scanned": (scalable, LAYERS | GATED | {"scan_layers": True}),
+    "mt5_unscanned": (scalable, LAYERS | GATED | {"scan_layers": False}),
+    "t5_1_0_scanned": (scalable, LAYERS | {"scan_layers": True, "logits_via_embedding": True}),
+}
+INPUT, TARGET = 10, 12
+VOCABULARY = seqio.ByteVocabulary()
+
+
+def batch_of(rows=6):
+    draw = np.random.default_rng(2)
+    source = draw.integers(3, 384, size=(rows, INPUT), dtype=np.int32)
+    source[np.arange(INPUT)[None] >= draw.integers(3, INPUT + 1, size=rows)[:, None]] = 0
+    target = draw.integers(3, 384, size=(rows, TARGET), dtype=np.int32)
+    shifted = np.pad(target, ((0, 0), (1, 0)))[:, :-1]
+    causal = (np.arange(TARGET)[None] <= draw.integers(1, 6, size=rows)[:, None]).astype(np.int32)
+    return {
+        "encoder_input_tokens": jnp.asarray(source),
+        "decoder_input_tokens": jnp.asarray(shifted),
+        "decoder_target_tokens": jnp.asarray(target),
+        "decoder_causal_attention": jnp.asarray(causal),
+    }
+
+
+def pair(name, decode_fn=None, native_fn=None):
+    """T5X's model, the native one, and parameters for both."""
+    if name.startswith("decoder_only"):
+        config = decoder_only.TransformerConfig(**SHAPE, **GATED, num_layers=2)
+        module = decoder_only.DecoderWrapper(config)
+        classes = (models.DecoderOnlyModel, NativeDecoderOnlyModel)
+        settings = {"inputs_bidirectional_attention": name.endswith("prefix")}
+        vocabularies = (VOCABULARY,)
+        shapes = {"decoder_input_tokens": (1, TARGET)}
+    else:
+        network, changes = NETWORKS[name]
+        module = network.Transformer(network.T5Config(**SHAPE, **changes))
+        classes = (models.EncoderDecoderModel, NativeEncoderDecoderModel)
+        settings, vocabularies = {}, (VOCABULARY, VOCABULARY)
+        shapes = {"encoder_input_tokens": (1, INPUT), "decoder_input_tokens": (1, TARGET)}
+    optimizer = adafactor.Adafactor(decay_rate=0.8, step_offset=0)
+    theirs = classes[0](module, *vocabularies, optimizer,
+                        decode_fn or decoding.temperature_sample, **settings)  # fmt: skip
+    ours = classes[1](module, *vocabularies, optimizer,
+                      native_fn or decode_fns.temperature_sample, **settings)  # fmt: skip
+    types = dict.fromkeys(shapes, jnp.int32)
+    params = jax.jit(lambda key: theirs.get_initial_variables(key, shapes, types)["params"])(
+        jax.random.PRNGKey(0)
+    )
+    draw = np.random.default_rng(3)
+    # Biases start as zeros' neighbours: larger ones tell one head from another.
+    params = jax.tree.map(lambda x: x * (1 + draw.normal(size=x.shape) / 4), params)
+    return theirs, ours, params
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_of_an_encoder_decoder(name):
+    theirs, ours, params = pair(name)
+    batch = batch_of()
+    want = jax.jit(theirs._compute_logits)(params, batch)
+    model = ours.native(params)
+    source, rows = batch["encoder_input_tokens"], len(batch["encoder_input_tokens"])
+    got = jax.jit(
+        lambda params: T5Network(model.config).apply(
+            {"params": params},
+            source,
+            (source > 0).sum(-1),
+            batch["decoder_input_tokens"],
+            jnp.full(rows, TARGET),
+        )
+    )(model.params)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["decoder_only", "decoder_only_prefix"])
+def test_logits_of_a_decoder(name):
+    theirs, ours, params = pair(name)
+    batch = batch_of()
+    inputs = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+    length = (inputs[:, 1:] != 0).sum(-1) + 1
+    model = ours.native(params)
+    output, cache = model.prefill(inputs, length, lanes=1, slots=4)
+    text = batch["decoder_target_tokens"][:, None, -4:]
+    later, _ = model.extend(cache, text, 0)
+    got = jnp.concatenate([output.logits, later.logits], axis=2)[:, 0]
+    for row in range(len(inputs)):
+        size = int(length[row])
+        tokens = jnp.concatenate([inputs[row, :size], text[row, 0]])[None]
+        causal = (jnp.arange(size + 4) < size).astype(jnp.int32)[None]
+        want = theirs._compute_logits(params, {
+            "decoder_input_tokens": tokens,
+            "decoder_target_tokens": jnp.ones_like(tokens),
+            "decoder_causal_attention": causal,
+        })  # fmt: skip
+        np.testing.assert_allclose(got[row], want[0, size - 1 :], atol=1e-4)
+
+
+BEAMS = {"alpha": 0.6}
+DETERMINISTIC = [
+    ("t5_1_1", "temperature_sample", {}, 1),
+    ("t5_1_1", "beam_search", BEAMS, 4),
+    ("mt5_scanned", "temperature_sample", {}, 1),
+    ("mt5_scanned", "beam_search", BEAMS, 4),
+    ("decoder_only", "temperature_sample", {}, 1),
+    ("decoder_only", "beam_search", BEAMS, 4),
+    ("decoder_only_prefix", "temperature_sample", {}, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "settings", "count"), DETERMINISTIC)
+def test_texts_are_those_of_t5x(name, strategy, settings, count):
+    """T5X's own function, ours in its place, and ours on the native network: the same texts."""
+    theirs, native, params = pair(name, getattr(decoding, strategy), getattr(decode_fns, strategy))
+    plugged = pair(name, getattr(decode_fns, strategy))[0]
+    batch = batch_of(24)
+    found = []
+    for model in (theirs, plugged, native):
+        predict = jax.jit(
+            lambda params, batch, model=model: model.predict_batch_with_aux(
+                params,
+                batch,
+                num_decodes=count,
+                return_all_decodes=True,
+                decoder_params=dict(settings),
+            )
+        )
+        decodes, aux = predict(params, batch)
+        found.append((np.asarray(decodes), np.asarray(aux["scores"])))
+    for decodes, scores in found[1:]:
+        same = (decodes == found[0][0]).all(-1)
+        assert same.mean() > 0.95, f"{same.mean()} of the texts are equal"
+        near = np.abs(scores - found[0][1]) < 1e-4 * (1 + np.abs(found[0][1]))
+        assert (near | ~same).mean() > 0.95, f"{near.mean()} of the scores are near"
