@@ -154,6 +154,31 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         return models.remove_prefix(decodes, given), {"scores": scores}
 
 
+def as_native(
+    model: models.BaseTransformerModel,
+) -> NativeEncoderDecoderModel | NativeDecoderOnlyModel:
+    """A T5X model, with all its settings, as the native class of its shape.
+
+    Args:
+      model: of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``; its ``decode_fn`` is one of
+        ``decoding_jax.t5x.decode_fns``.
+
+    Raises:
+      ValueError: for another class.
+    """
+    for theirs, ours in (
+        (models.EncoderDecoderModel, NativeEncoderDecoderModel),
+        (models.DecoderOnlyModel, NativeDecoderOnlyModel),
+    ):
+        if isinstance(model, theirs):
+            native: Any = object.__new__(ours)
+            vars(native).update(vars(model))
+            return native
+    raise ValueError(
+        f"model: got {type(model).__name__}; takes an EncoderDecoderModel or a DecoderOnlyModel"
+    )
+
+
 def _native(config: Any, params: Mapping[str, Any], **settings: Any) -> T5 | T5Decoder:
     return from_t5x(
         params,
