@@ -1,0 +1,134 @@
+"""Milliseconds a step: T5X's decode functions, these in their place, and these on native models.
+
+    python experiments/benchmarks/t5x_steps.py --out runs/benchmarks
+
+Needs T5X. One process, in turns, the same model and parameters: greedy, top-k 40, top-p 0.9, top-k
+with 8 decodes, beams of 4 and 16, for T5s of 4 and of 77 million parameters. The end token is taken
+out of the vocabulary, so that every run takes all of its steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+BATCH, LENGTH = 8, 64
+MODELS: dict[str, dict[str, Any]] = {
+    "4M": {"vocab_size": 8192, "emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256,
+           "num_encoder_layers": 4, "num_decoder_layers": 4},
+    "77M": {"vocab_size": 32128, "emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024,
+            "num_encoder_layers": 8, "num_decoder_layers": 8},
+}  # fmt: skip
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "greedy": ("temperature_sample", 1, {"temperature": 0.0}),
+    "top-k 40": ("temperature_sample", 1, {"topk": 40}),
+    "top-p 0.9": ("temperature_sample", 1, {"topk": 0, "topp": 0.9}),
+    "top-k 40, 8 decodes": ("temperature_sample", 8, {"topk": 40}),
+    "beam 4": ("beam_search", 4, {}),
+    "beam 16": ("beam_search", 16, {}),
+}
+WAYS = ("t5x", "decode_fn", "native")
+
+
+def models_of(shape: dict[str, Any], strategy: str) -> tuple[dict[str, Any], Any]:
+    """The three models and their parameters."""
+    import seqio
+    from t5x import adafactor, decoding, models
+    from t5x.examples.t5 import network
+
+    from decoding_jax.t5x import decode_fns
+    from decoding_jax.t5x.models import as_native
+
+    config = network.T5Config(**shape, mlp_activations=("gelu", "linear"), dropout_rate=0.0)
+    vocabulary = seqio.ByteVocabulary()
+    optimizer = adafactor.Adafactor(decay_rate=0.8, step_offset=0)
+
+    def make(decode_fn: Callable[..., Any]) -> Any:
+        module = network.Transformer(config)
+        return models.EncoderDecoderModel(module, vocabulary, vocabulary, optimizer, decode_fn)
+
+    theirs = make(getattr(decoding, strategy))
+    plugged = make(getattr(decode_fns, strategy))
+    shapes = {"encoder_input_tokens": (1, LENGTH), "decoder_input_tokens": (1, LENGTH)}
+    types = dict.fromkeys(shapes, jnp.int32)
+    init = jax.jit(lambda key: theirs.get_initial_variables(key, shapes, types)["params"])
+    params = init(jax.random.PRNGKey(0))
+    return {"t5x": theirs, "decode_fn": plugged, "native": as_native(plugged)}, params
+
+
+def runs_of(
+    shape: dict[str, Any], strategy: str, count: int, settings: dict[str, Any]
+) -> dict[str, Callable[[], object]]:
+    """A compiled run of each way."""
+    models, params = models_of(shape, strategy)
+    draw = np.random.default_rng(0)
+    source = draw.integers(3, 384, size=(BATCH, LENGTH), dtype=np.int32)
+    batch = {
+        "encoder_input_tokens": jnp.asarray(source),
+        "decoder_input_tokens": jnp.zeros((BATCH, LENGTH), jnp.int32),
+    }
+
+    def compiled(model: Any) -> Callable[[], object]:
+        def predict(params: Any, batch: Any, rng: Any) -> Any:
+            return model.predict_batch_with_aux(
+                params,
+                batch,
+                num_decodes=count,
+                return_all_decodes=True,
+                decoder_params={"eos_id": shape["vocab_size"] + 1, "decode_rng": rng, **settings},
+            )
+
+        fn = jax.jit(predict)
+        key = jax.random.PRNGKey(1)
+        return lambda: jax.block_until_ready(fn(params, batch, key))
+
+    return {way: compiled(models[way]) for way in WAYS}
+
+
+def measure(out: Path, names: list[str], repeats: int) -> dict[str, Any]:
+    """Times everything, prints as it goes, and writes ``t5x_steps.json``."""
+    results: dict[str, Any] = {}
+    print(f"{'model':6}{'case':22}" + "".join(f"{way:>11}" for way in WAYS) + "   ratios")
+    for name in names:
+        for case, (strategy, count, settings) in CASES.items():
+            seconds = interleaved(runs_of(MODELS[name], strategy, count, settings), repeats)
+            step = {way: 1000 * statistics.median(seconds[way]) / LENGTH for way in WAYS}
+            ratio = {way: median_ratio(seconds, way, "t5x") for way in WAYS[1:]}
+            results[f"{name} {case}"] = {"ms_per_step": step, "ratio_to_t5x": ratio}
+            print(
+                f"{name:6}{case:22}"
+                + "".join(f"{step[way]:11.2f}" for way in WAYS)
+                + f"   {ratio['decode_fn']:.2f} {ratio['native']:.2f}",
+                flush=True,
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "t5x_steps.json").write_text(json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args()
+    measure(args.out, args.models, args.repeats)
+
+
+if __name__ == "__main__":
+    main()
