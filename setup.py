@@ -14,6 +14,7 @@ README = HERE / "README.md"
 EXTRAS = {
     "seqio": ["seqio>=0.0.20", "tensorflow>=2.16"],
     "experiments": ["matplotlib>=3.8", "rouge-score>=0.1.2", "sacrebleu>=2.4"],
+    "t5x": ["tensorstore>=0.1.71"],
     # Unpinned, torch brings the whole CUDA stack along.
     "parity": ["torch==2.13.0", "transformers>=5.0"],
     "test": ["mypy>=1.15", "pytest>=8.0", "pytest-xdist>=3.6", "ruff>=0.9"],

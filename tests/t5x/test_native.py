@@ -172,10 +172,9 @@ def test_texts_are_those_of_t5x(name, strategy, settings, count):
         decodes, aux = predict(params, batch)
         found.append((np.asarray(decodes), np.asarray(aux["scores"])))
     (decodes, scores), *others = found
-    # T5X fills up what did not end, and does not divide its score, in ways of its own.
-    ended = (decodes == 1).any(-1)
-    assert ended.mean() > 0.3
+    # Of beams, T5X fills up and cuts what did not end, and does not divide its score, its own way.
+    meant = (decodes == 1).any(-1) if strategy == "beam_search" else np.ones(scores.shape, bool)
+    assert meant.sum() > 20
     for other, other_scores in others:
-        same = (decodes == other).all(-1) | ~ended
-        assert same.mean() > 0.999, f"{same.mean()} of the texts are equal"
-        np.testing.assert_allclose(other_scores[ended], scores[ended], rtol=1e-4, atol=1e-4)
+        assert ((decodes == other).all(-1) | ~meant).all()
+        np.testing.assert_allclose(other_scores[meant], scores[meant], rtol=1e-4, atol=1e-4)

@@ -144,7 +144,8 @@ def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
     try:
         array = tensorstore.open({"driver": "zarr", "kvstore": kvstore}).result().read().result()
     except ValueError as e:
-        raise CheckpointError(f"{where}: {name}: cannot be read ({e})".split("\n")[0]) from e
+        cause = str(e).split(" [", maxsplit=1)[0]
+        raise CheckpointError(f"{where}: {name}: cannot be read ({cause})") from e
     return _floats(name, where, np.asarray(array))
 
 
@@ -191,7 +192,7 @@ def _orbax(path: Path) -> dict[str, np.ndarray]:
             [str(part["key"]) for part in entry["key_metadata"]]
             for entry in metadata["tree_metadata"].values()
         ]
-    except (ValueError, KeyError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CheckpointError(f"{path / '_METADATA'}: is not Orbax's ({e})") from e
     if metadata.get("use_zarr3"):
         raise CheckpointError(f"{path}: got use_zarr3; takes Orbax's zarr of version 2 only")
