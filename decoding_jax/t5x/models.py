@@ -7,6 +7,7 @@ rows may stand anywhere and whose beams never move. Importable only where T5X is
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -98,6 +99,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
       optimizer_def: T5X's.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``.
       inputs_bidirectional_attention: whether the tokens of a prompt see each other.
+      default_decoder_params: as T5X's ``EncoderDecoderModel`` takes them.
       **others: as T5X's class takes them.
     """
 
@@ -108,8 +110,10 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         optimizer_def: Any,
         decode_fn: Callable[..., Any] = decode_fns.temperature_sample,
         inputs_bidirectional_attention: bool = False,
+        default_decoder_params: models.DecoderParams | None = None,
         **others: Any,
     ):
+        self._default_decoder_params = default_decoder_params or models.DecoderParams()
         super().__init__(
             module, vocabulary, optimizer_def, decode_fn, inputs_bidirectional_attention, **others
         )
@@ -129,11 +133,14 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         batch: Mapping[str, Array],
         rng: Array | None = None,
         *,
-        return_all_decodes: bool = False,
-        num_decodes: int = 1,
+        return_all_decodes: bool | None = None,
+        num_decodes: int | None = None,
         decoder_params: MutableMapping[str, Any] | None = None,
     ) -> tuple[Array, Mapping[str, Array]]:
         """As T5X's, on the native network; ``decoder_params`` is left as it is."""
+        defaults = self._default_decoder_params
+        if return_all_decodes is None:
+            return_all_decodes = defaults.return_all_decodes
         if "decoder_causal_attention" not in batch:
             raise ValueError(
                 "batch: got no decoder_causal_attention; takes a task with inputs and targets"
@@ -145,7 +152,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
             inputs=inputs,
             cache={},
             tokens_to_logits=NativeDecoder(self.native(params), Prompt(inputs, given + 1)),
-            num_decodes=num_decodes,
+            num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
             cache_offset=0,
             **_settings(decoder_params, rng, self.output_vocabulary),
         )
@@ -156,12 +163,16 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
 
 def as_native(
     model: models.BaseTransformerModel,
+    num_decodes: int | None = None,
+    return_all_decodes: bool | None = None,
 ) -> NativeEncoderDecoderModel | NativeDecoderOnlyModel:
     """A T5X model, with all its settings, as the native class of its shape.
 
     Args:
       model: of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``; its ``decode_fn`` is one of
         ``decoding_jax.t5x.decode_fns``.
+      num_decodes: what ``predict_batch`` takes by default; None leaves the model's own.
+      return_all_decodes: likewise.
 
     Raises:
       ValueError: for another class.
@@ -173,6 +184,10 @@ def as_native(
         if isinstance(model, theirs):
             native: Any = object.__new__(ours)
             vars(native).update(vars(model))
+            own = getattr(model, "_default_decoder_params", models.DecoderParams())
+            given = {"num_decodes": num_decodes, "return_all_decodes": return_all_decodes}
+            given = {name: value for name, value in given.items() if value is not None}
+            native._default_decoder_params = dataclasses.replace(own, **given)
             return native
     raise ValueError(
         f"model: got {type(model).__name__}; takes an EncoderDecoderModel or a DecoderOnlyModel"

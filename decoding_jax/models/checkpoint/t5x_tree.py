@@ -47,8 +47,8 @@ def from_t5x(
     """
     tree = _plain(params)
     for stack in ("encoder", "decoder"):
-        inner = tree.get(stack, {})
-        if stack in inner:
+        inner = tree.get(stack)
+        if isinstance(inner, dict) and stack in inner:
             rest = {k: v for k, v in inner.items() if k != stack}
             tree = {**tree, stack: {**rest, **_layers_of(inner[stack], scan_axis)}}
     try:
@@ -58,8 +58,8 @@ def from_t5x(
         decoder = tree["decoder"]
         config = _decoder_config(decoder, mlp_activations, bidirectional_prompt, dtype)
         return T5Decoder(decoder, config)
-    except KeyError as e:
-        raise ValueError(f"params: got {sorted(tree)} without {e}; takes those of a T5") from e
+    except (KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"params: got {sorted(tree)} ({e!r}); takes those of a T5") from e
 
 
 def to_t5x(
