@@ -83,19 +83,20 @@ def test_greedy_texts_scores_and_order(scanned, prefilled):
         np.testing.assert_allclose(scores[row, 0], log_probs(network, row, text).sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("fn", [decode_fns.temperature_sample, decode_fns.arithmetic_sample])
-def test_samples_come_in_rising_order_of_their_own_scores(fn):
-    given = arguments(prefilled=fn is decode_fns.arithmetic_sample)
-    for temperature, rescaled in ((0.7, True), (0.7, False)):
-        decodes, scores = run(
-            fn, given, num_decodes=4, temperature=temperature, topk=0, rescale_log_probs=rescaled
-        )
-        assert (np.diff(scores) >= 0).all()
-        heat = temperature if rescaled else 1.0
-        for row, lane in np.ndindex(3, 4):
-            text = list(texts(decodes, row))[lane]
-            want = log_probs(given["tokens_to_logits"], row, text, heat).sum()
-            np.testing.assert_allclose(scores[row, lane], want, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize(
+    ("fn", "rescaled"),
+    [(decode_fns.temperature_sample, True), (decode_fns.arithmetic_sample, False)],
+)
+def test_samples_come_in_rising_order_of_their_own_scores(fn, rescaled):
+    given = arguments(prefilled=not rescaled)
+    settings = {"temperature": 0.7, "topk": 0, "rescale_log_probs": rescaled}
+    decodes, scores = run(fn, given, num_decodes=4, **settings)
+    assert (np.diff(scores) >= 0).all()
+    for row, lane in np.ndindex(3, 4):
+        text = list(texts(decodes, row))[lane]
+        heat = 0.7 if rescaled else 1.0
+        want = log_probs(given["tokens_to_logits"], row, text, heat).sum()
+        np.testing.assert_allclose(scores[row, lane], want, rtol=1e-4, atol=1e-4)
 
 
 def test_the_law_of_samples_at_a_temperature_per_row():
