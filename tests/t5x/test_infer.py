@@ -82,7 +82,8 @@ def write(kind, folder):
         "import line_tasks",
         "import seqio",
         f"from {package} import network",
-        f'include "{base}"',
+        # By its full path: gin cannot look for files in a folder that is no package.
+        f'include "{T5X.parent / base}"',
         f'seqio.SentencePieceVocabulary.sentencepiece_model_file = "{VOCABULARY}"',
         f"network.{config}.dtype = 'float32'",
         *(f"network.{config}.{k} = {v}" for k, v in (SHAPE | others).items()),

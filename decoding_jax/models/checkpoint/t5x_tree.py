@@ -2,7 +2,7 @@
 
 ``examples/t5`` is as it is here. ``examples/scalable_t5`` keeps heads as an axis, gives each layer
 biases of its own, and mostly stacks the layers of an encoder or a decoder along one axis of every
-leaf. ``examples/decoder_only`` keeps heads as an axis and puts its tree under ``decoder``.
+leaf. ``examples/decoder_only`` puts its tree under ``decoder``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def to_t5x(
       ValueError: for scanned layers that share their biases, or another model.
     """
     if isinstance(model, T5Decoder) and not scan_layers:
-        return {"decoder": _with_heads(_plain(model.params), model.config.num_heads)}
+        return {"decoder": _plain(model.params)}
     if not isinstance(model, T5):
         raise ValueError(f"model: got {type(model).__name__}; takes a T5, or a T5Decoder unscanned")
     tree = _plain(model.params)
