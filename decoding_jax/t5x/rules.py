@@ -35,13 +35,19 @@ class KeepForced:
         return jnp.where(settled, logits, self.transform(logits, prefix))
 
 
+def is_greedy(temperature: Any, topk: Any) -> bool:
+    """Whether plain numbers leave one token at every step."""
+    heat, best = static_number(temperature), static_number(topk)
+    return (heat is not None and heat <= _GREEDY_UP_TO) or best == 1
+
+
 def sampling_rule(
     transform: Transform | None, temperature: Any, topk: Any, topp: Any
 ) -> transforms.Chain:
     """T5X's three settings as transforms, behind one of the user's own."""
     chosen: list[Any] = [] if transform is None else [KeepForced(transform)]
     heat, best, mass = (static_number(x) for x in (temperature, topk, topp))
-    if (heat is not None and heat <= _GREEDY_UP_TO) or best == 1:
+    if is_greedy(temperature, topk):
         return transforms.chain(*chosen, transforms.temperature(0.0))
     if heat != 1:
         heat_of = jnp.asarray(temperature, jnp.float32)

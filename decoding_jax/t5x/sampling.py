@@ -14,7 +14,7 @@ from decoding_jax.strategies import STEPS
 from decoding_jax.t5x import request as requests
 from decoding_jax.t5x.callbacks import Callbacks
 from decoding_jax.t5x.rescaled import Rescaled
-from decoding_jax.t5x.rules import sampling_rule, static_number
+from decoding_jax.t5x.rules import KeepForced, is_greedy, sampling_rule, static_number
 
 
 def temperature_sample(
@@ -173,20 +173,27 @@ def _sample(
         initial_index, callbacks,
     )  # fmt: skip
     stop = request.stop(request.limits(_decode_steps(max_decode_steps, hard_limit, request.length)))
-    rule, model = sampling_rule(transform, temperature, topk, topp), request.model
-    if rescale_log_probs and rule.transforms:
-        model, rule = Rescaled(model, rule), transforms.chain()
-    steps = build(
-        num_samples=num_decodes,
-        max_new_tokens=request.length,
-        transform=rule if rule.transforms else None,
-        stop=stop,
-    )
+    model = request.model
+    if num_decodes == 1 and is_greedy(temperature, topk):
+        # No lot is drawn, and after the temperature every token is certain.
+        first = None if transform is None else KeepForced(transform)
+        steps = STEPS["greedy"](max_new_tokens=request.length, transform=first, stop=stop)
+        certain = rescale_log_probs
+    else:
+        rule, certain = sampling_rule(transform, temperature, topk, topp), False
+        if rescale_log_probs and rule.transforms:
+            model, rule = Rescaled(model, rule), transforms.chain()
+        steps = build(
+            num_samples=num_decodes,
+            max_new_tokens=request.length,
+            transform=rule if rule.transforms else None,
+            stop=stop,
+        )
     if callbacks is not None:
         steps = callbacks.around(steps)
     output = run(steps, model, request.prompt, request.key)
-    rank = jnp.argsort(output.log_prob, axis=-1)
-    return request.answer(output.tokens, output.length, output.log_prob, rank)
+    score = jnp.zeros_like(output.log_prob) if certain else output.log_prob
+    return request.answer(output.tokens, output.length, score, jnp.argsort(score, axis=-1))
 
 
 def _decode_steps(steps: Any, hard_limit: int | None, length: int) -> Any:
