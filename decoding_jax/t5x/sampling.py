@@ -174,7 +174,7 @@ def _sample(
     )  # fmt: skip
     stop = request.stop(request.limits(_decode_steps(max_decode_steps, hard_limit, request.length)))
     model = request.model
-    if num_decodes == 1 and is_greedy(temperature, topk):
+    if num_decodes == 1 and callbacks is None and is_greedy(temperature, topk):
         # No lot is drawn, and after the temperature every token is certain.
         first = None if transform is None else KeepForced(transform)
         steps = STEPS["greedy"](max_new_tokens=request.length, transform=first, stop=stop)
