@@ -68,7 +68,7 @@ MODELS = {
         "t5x/examples/decoder_only/models/base.gin",
         "t5x.examples.decoder_only",
         "TransformerConfig",
-        {"num_layers": 2, "logits_via_embedding": True},
+        {"num_layers": 2, "logits_via_embedding": False},
     ),
 }
 
