@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import os
 import sys
 import time
 import zlib
@@ -46,6 +45,7 @@ from tqdm import tqdm
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.testing import checks, problems
+from decoding_jax.testing.devices import prepare_host, spread_rows
 from decoding_jax.testing.drafts import DRAFTS
 from decoding_jax.testing.pairwise import Case, all_cases, pairwise_cases
 from decoding_jax.testing.problems import (
@@ -142,7 +142,7 @@ def _check_run(
     elif run == "one key":
         check_same(call(Batch(few.rows, key)), want, "one key for all rows")
     elif run == "sharded":
-        check_same(call(few, put=_shard), want, f"over {jax.device_count()} devices")
+        check_same(call(few, put=spread_rows), want, f"over {jax.device_count()} devices")
     elif run == "alone":
         for row in (1, 2, PROMPTS + 1):
             one = slice(row, row + 1)
@@ -174,13 +174,6 @@ def _rows(output: DecodeOutput, rows: Any) -> DecodeOutput:
 def _row_keys(key: Any, rows: int) -> Any:
     """The key that row b is promised: the call's, folded with b."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
-
-
-def _shard(tree: Any) -> Any:
-    """Rows spread over every device."""
-    mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
-    return jax.device_put(tree, rows)
 
 
 def check_refusal(strategy: Strategy) -> str | None:
@@ -285,21 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return int(certify(strategies, full=options.full) > 0)
-
-
-def prepare_host(devices: int, quick: bool) -> None:
-    """Splits the host into devices, and compiles without optimising where compiling is the cost.
-
-    It has an effect only before JAX's first computation; what ``XLA_FLAGS`` already says, stands.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    for flag, value in (
-        ("--xla_force_host_platform_device_count", devices),
-        ("--xla_backend_optimization_level", 0 if quick else None),
-    ):
-        if value is not None and flag not in flags:
-            flags = f"{flags} {flag}={value}"
-    os.environ["XLA_FLAGS"] = flags.strip()
 
 
 if __name__ == "__main__":
