@@ -37,8 +37,9 @@ def cut_off(values: Array, maximum: Array) -> Array:
       maximum: float32 ``[...]``.
 
     Example:
-      >>> cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0)).round(1)
-      Array([0.79999995, 2.        ,       -inf], dtype=float32)
+      >>> cut = cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0))
+      >>> [round(value, 2) for value in cut.tolist()]
+      [0.79, 2.0, -inf]
     """
     largest = values.max(-1, keepdims=True)
     maximum = maximum[..., None]

@@ -42,7 +42,7 @@ def softmax(logits: Array) -> Softmax:
     """The law of ``logits [..., V]``.
 
     Example:
-      >>> softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item()
+      >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item(), 6)
       0.75
     """
     peak = logits.max(-1, keepdims=True)
