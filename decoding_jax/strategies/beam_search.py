@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import Steps, run
 from decoding_jax.loop.beams import beam_steps, check_beams, one_beam
 from decoding_jax.loop.hypotheses import EarlyStopping, Rules
 from decoding_jax.loop.length_penalty import LengthPenalty, as_rule
-from decoding_jax.ops.top_k import top_k
 
 
 def steps(
@@ -24,12 +21,9 @@ def steps(
 ) -> Steps:
     """The steps of ``beam_search``, for ``loop.run`` and ``loop.stream``."""
 
-    def best(rule: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
-        return top_k(totals, count)
-
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping, best)
+    rules = Rules(stop, as_rule(length_penalty), early_stopping)
     return beam_steps(
         one_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,

@@ -17,12 +17,12 @@ from decoding_jax.loop.hypotheses import (
     EarlyStopping,
     Pool,
     Rules,
+    best_of,
     compete,
     open_beam,
     ranked,
 )
 from decoding_jax.loop.length_penalty import LengthPenalty, as_rule
-from decoding_jax.ops.top_k import top_k
 
 
 def steps(
@@ -44,12 +44,7 @@ def steps(
             f"num_groups: got {num_groups}; takes a divisor of beam_size, which is {beam_size}"
         )
     stop = Stop() if stop is None else stop
-    rules = Rules(
-        stop,
-        as_rule(length_penalty),
-        early_stopping,
-        lambda rule, totals, n, step: top_k(totals, n),
-    )
+    rules = Rules(stop, as_rule(length_penalty), early_stopping)
     width = beam_size // num_groups
     penalty = jnp.asarray(diversity_penalty, jnp.float32).reshape(-1, 1)
 
@@ -77,10 +72,7 @@ def steps(
 
     def result(beam: Beam, step: Array) -> Pool:
         pool = jax.vmap(functools.partial(ranked, rules, step=step))(beam)
-        joined = Pool(*(_together(part) for part in pool))
-        score, at = top_k(joined.score, beam_size)
-        take = lambda x: jax.vmap(lambda row, index: row[index])(x, at)  # noqa: E731
-        return Pool(*(take(part) for part in joined))._replace(score=score)
+        return best_of(Pool(*(_together(part) for part in pool)))
 
     search = Search(
         start=start,

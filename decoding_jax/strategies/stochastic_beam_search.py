@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import Steps, run, stopping
 from decoding_jax.loop.beams import Search, beam_steps, check_beams
-from decoding_jax.loop.hypotheses import Pool
+from decoding_jax.loop.hypotheses import Pool, take
 from decoding_jax.ops import random
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import log_softmax
@@ -101,20 +101,16 @@ def steps(
         key, index = top_k_gumbel(_at(keys, step), law, width, expanded)
         parent, token = index // vocab, index % vocab
 
-        take = lambda values: jnp.take_along_axis(values, parent, axis=1)  # noqa: E731
-        of = lambda table: jnp.take_along_axis(  # noqa: E731
-            table.reshape(batch, width * vocab), index, axis=1
-        )
+        of = lambda table: take(table.reshape(batch, width * vocab), index)  # noqa: E731
         here = jnp.arange(max_new_tokens)[None, None] == step
-        tokens = jnp.take_along_axis(beam.tokens, parent[..., None], axis=1)
-        tokens = jnp.where(here, token[..., None], tokens)
+        tokens = jnp.where(here, token[..., None], take(beam.tokens, parent))
         length = jnp.broadcast_to(step + 1, parent.shape)
         ended = stopping.ends(stop, token, tokens, length)
         limit = stopping.limits(stop, batch, max_new_tokens)
         children = Drawn(
             tokens=tokens,
             length=length,
-            log_prob=take(beam.log_prob) + of(log_probs),
+            log_prob=take(beam.log_prob, parent) + of(log_probs),
             log_law=of(law),
             key=key,
             complete=ended | (length >= limit[:, None]),
@@ -123,10 +119,9 @@ def steps(
         both = (jnp.concatenate(pair, 1) for pair in zip(waiting, children, strict=True))
         joined = Drawn(*both)
         _, at = top_k(joined.key, width)
-        pick = jax.vmap(lambda row, chosen: row[chosen])
-        new = Drawn(*(pick(part, at) for part in joined))
+        new = Drawn(*(take(part, at) for part in joined))
         child = jnp.maximum(at - width, 0)
-        return new, pick(token, child), pick(parent, child)
+        return new, take(token, child), take(parent, child)
 
     def is_open(beam: Drawn) -> Array:
         return (~beam.complete & (beam.key > -jnp.inf)).any(-1)
