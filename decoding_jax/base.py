@@ -46,7 +46,7 @@ class LanguageModel(Protocol):
     """A language model, as every strategy sees it: two verbs over a cache with a cursor.
 
     A model is a pytree (weights are leaves, settings are static), so it passes through ``jit``.
-    ``keep`` and ``select`` are optional; see ``SupportsKeep`` and ``SupportsSelect``.
+    ``keep``, ``select`` and ``project`` are optional; see ``SupportsKeep`` and what follows it.
 
     Attributes:
       vocab_size: V.
@@ -133,6 +133,15 @@ class SupportsSelect(Protocol):
 
     def select(self, cache: Cache, lanes: Array) -> Cache:
         """Puts lane ``lanes[b, w]`` (int32 ``[B, W]``) of row b in the place of its lane w."""
+        ...
+
+
+@runtime_checkable
+class SupportsProject(Protocol):
+    """A model whose hidden states can be projected apart, where not all logits are needed."""
+
+    def project(self, hidden: Array) -> Array:
+        """The float32 logits ``[..., V]`` of ``ModelOutput.hidden [..., D]``."""
         ...
 
 

@@ -105,6 +105,38 @@ def draw(logits: Array, bits: Array) -> Array:
     return invert(logits, bits, jnp.full_like(bits, 0xFFFFFFFF))[0]
 
 
+def weighted_law(weights: Array) -> IntegerLaw:
+    """The law that ``draw_weighted`` follows exactly, as integers.
+
+    Example:
+      >>> weighted_law(jnp.array([2.0, 0.0, 2.0])).block_mass.tolist()
+      [1073741824, 1073741824]
+    """
+    tokens = _blocks(weights, 0.0)
+    return IntegerLaw(_masses(_cdf(_sums(tokens))), _masses(_cdf(tokens)))
+
+
+def draw_weighted(weights: Array, bits: Array) -> Array:
+    """As ``draw``, of ``weighted_law``: for probabilities that need no exponential.
+
+    Args:
+      weights: float32 ``[..., V]``, none below 0, whose sum is from 2**-60 to 2**60. Weights below
+        2**-32 of it may count as 0.
+      bits: uint32 ``[..., 2]``, uniform.
+
+    Returns:
+      int32 ``[...]``.
+
+    Example:
+      >>> draw_weighted(jnp.array([0.0, 0.2, 0.0]), jnp.uint32([7, 7])).item()
+      1
+    """
+    tokens, last = _blocks(weights, 0.0), jnp.full_like(bits, 0xFFFFFFFF)
+    block, offset, last = _narrow(_cdf(_sums(tokens)), bits, last)
+    hit = jnp.take_along_axis(tokens, block[..., None, None], axis=-2)[..., 0, :]
+    return block * tokens.shape[-1] + _narrow(_cdf(hit), offset, last)[0]
+
+
 def block_count(vocab_size: int) -> int:
     """K, the number of blocks: near sqrt(V), and a divisor of V where there is one.
 
@@ -122,15 +154,20 @@ def block_count(vocab_size: int) -> int:
     return math.ceil(vocab_size / (root + 1))
 
 
-def _blocks(logits: Array) -> Array:
-    """Logits ``[..., V]`` as ``[..., K, V']``, padded with -inf only where K divides no V."""
-    vocab_size = logits.shape[-1]
+def _blocks(values: Array, nothing: float = -jnp.inf) -> Array:
+    """``[..., V]`` as ``[..., K, V']``, padded with ``nothing`` only where K divides no V."""
+    vocab_size = values.shape[-1]
     count = block_count(vocab_size)
     size = math.ceil(vocab_size / count)
     if padding := count * size - vocab_size:
-        pads = [(0, 0)] * (logits.ndim - 1) + [(0, padding)]
-        logits = jnp.pad(logits, pads, constant_values=-jnp.inf)
-    return logits.reshape(*logits.shape[:-1], count, size)
+        pads = [(0, 0)] * (values.ndim - 1) + [(0, padding)]
+        values = jnp.pad(values, pads, constant_values=nothing)
+    return values.reshape(*values.shape[:-1], count, size)
+
+
+def _sums(weights: Array) -> Array:
+    """The sum over the last axis, of all parts of it in one pass."""
+    return exact.sum_last(exact.add_all(exact.chunks(weights, 0.0)))
 
 
 def _weights(logits: Array) -> Array:

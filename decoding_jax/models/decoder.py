@@ -79,9 +79,9 @@ class DecoderNetwork(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderModel:
-    """A decoder-only network with its parameters: a ``LanguageModel``, ``keep`` and ``select``.
+    """A decoder-only network with its parameters: a ``LanguageModel``.
 
-    A subclass names its ``network`` and is registered as a pytree.
+    It has ``keep``, ``select`` and ``project`` too. A subclass names its ``network`` and is registered as a pytree.
 
     Attributes:
       params: the network's parameters, any float dtype.
@@ -134,7 +134,7 @@ class DecoderModel:
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.prefill``."""
         hidden, prompt = self._apply(self.network.prefill, tokens, length)
-        logits = self._apply(self.network.project, last_real(hidden, length))
+        logits = self.project(last_real(hidden, length))
         cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
         return ModelOutput(logits, hidden if with_hidden else None), cache
 
@@ -148,7 +148,11 @@ class DecoderModel:
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.extend``."""
         hidden, cache = self._apply(self.network.extend, cache, tokens, start, visible, position)
-        return ModelOutput(self._apply(self.network.project, hidden), hidden), cache
+        return ModelOutput(self.project(hidden), hidden), cache
+
+    def project(self, hidden: Array) -> Array:
+        """See ``SupportsProject.project``."""
+        return self._apply(self.network.project, hidden)
 
     def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
         """See ``SupportsKeep.keep``."""

@@ -73,9 +73,9 @@ class T5:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BoundT5:
-    """A T5 decoder bound to its encoder inputs: a ``LanguageModel``, ``keep`` and ``select``.
+    """A T5 decoder bound to its encoder inputs: a ``LanguageModel``.
 
-    The encoder runs in ``prefill``; the cross-attention's keys and values belong to the row and
+    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``; the cross-attention's keys and values belong to the row and
     are shared by its lanes.
     """
 
@@ -121,7 +121,7 @@ class BoundT5:
             )
         source = self._apply(T5Network.encode, self.source, self.source_length)
         hidden, prompt = self._apply(T5Network.prefill, tokens, length, source, self.source_length)
-        logits = self._apply(T5Network.project, last_real(hidden, length))
+        logits = self.project(last_real(hidden, length))
         cache = caches.empty_slots(
             prompt, length, lanes=lanes, slots=slots, source=(source, self.source_length)
         )
@@ -137,7 +137,11 @@ class BoundT5:
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.extend``."""
         hidden, cache = self._apply(T5Network.extend, cache, tokens, start, visible, position)
-        return ModelOutput(self._apply(T5Network.project, hidden), hidden), cache
+        return ModelOutput(self.project(hidden), hidden), cache
+
+    def project(self, hidden: Array) -> Array:
+        """See ``SupportsProject.project``."""
+        return self._apply(T5Network.project, hidden)
 
     def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
         """See ``SupportsKeep.keep``."""

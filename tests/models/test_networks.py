@@ -125,6 +125,7 @@ def test_hidden_states_project_to_the_logits(name: str) -> None:
     assert plain.hidden is None
     output, _ = extend(model, cache, np.ones((3, 2, 2), np.int32), 0)
     np.testing.assert_allclose(output.logits, np.asarray(output.hidden) @ kernel, atol=1e-4)
+    np.testing.assert_allclose(output.logits, model.project(output.hidden), atol=1e-5)
 
 
 def _output_kernel(model: Any) -> Any:

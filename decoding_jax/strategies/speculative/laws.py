@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
+
+_TRACE = 2.0**-60  # no mass is made of it where more than 2**-28 is left
 
 
 class Softmax(NamedTuple):
@@ -27,6 +28,14 @@ class Softmax(NamedTuple):
     logits: Array
     peak: Array
     total: Array
+
+    def at(self, index: Array) -> Softmax:
+        """Of laws ``[B, W, T, V]`` those at ``index [B, W]``, clipped to T: ``[B, W, V]``."""
+        return Softmax(*(at(values, index) for values in self))
+
+    def places(self, start: int, stop: int) -> Softmax:
+        """Of laws ``[B, W, T, V]`` those of places ``start`` to ``stop``, without the last."""
+        return Softmax(*(values[:, :, start:stop] for values in self))
 
     def prob(self) -> Array:
         """float32 ``[..., V]``."""
@@ -86,33 +95,25 @@ def excess(target: Array, draft: Array) -> Array:
     return jnp.maximum(jnp.abs(target) - draft, 0.0)
 
 
-def residual(target: Array, draft: Array) -> Array:
-    """What the draft leaves of the target, ``max(target - draft, 0)``; the target if nothing.
+def residual(target: Array, draft: Array, scale: Array | float = 1.0) -> Array:
+    """What the draft leaves of the target, ``max(scale * target - draft, 0)``.
+
+    A trace of the target is added, too little to be drawn beside anything else: where nothing is
+    left, as rounding may have it, the target decides.
 
     Args:
-      target: float32 ``[..., V]``, a law or a fraction of one.
-      draft: float32 ``[..., V]``.
+      target: float32 ``[..., V]``, a law.
+      draft: float32 ``[..., V]``, a law, or nothing at all.
+      scale: float32, broadcastable to them, from 0 to 1.
 
     Returns:
-      Weights float32 ``[..., V]``, not normalised.
-    """
-    left = excess(target, draft)
-    return jnp.where(left.max(-1, keepdims=True) > 0, left, target)
-
-
-def log_weights(weights: Array) -> Array:
-    """Weights ``[..., V]``, not all 0, as logits whose largest is 0: the heaviest lose nothing."""
-    return jnp.log(weights / weights.max(-1, keepdims=True))
-
-
-def draw_weighted(weights: Array, bits: Array) -> Array:
-    """One token of ``weights [..., V]`` for each 64 random bits ``[..., 2]``: int32 ``[...]``.
+      Weights float32 ``[..., V]``, not normalised, for ``codes.draw_weighted``.
 
     Example:
-      >>> draw_weighted(jnp.array([0.0, 0.2, 0.0]), jnp.uint32([7, 7])).item()
-      1
+      >>> residual(jnp.array([0.75, 0.25]), jnp.array([0.5, 0.5])).tolist()
+      [0.25, 2.168404344971009e-19]
     """
-    return codes.draw(log_weights(weights), bits)
+    return excess(scale * target, draft) + _TRACE * target
 
 
 def uniform(bits: Array) -> Array:
@@ -123,9 +124,7 @@ def uniform(bits: Array) -> Array:
 __all__ = [
     "Softmax",
     "at",
-    "draw_weighted",
     "excess",
-    "log_weights",
     "one_hot",
     "residual",
     "settle",

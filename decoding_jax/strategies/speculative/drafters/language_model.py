@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, LanguageModel, Prompt
+from decoding_jax.base import Array, LanguageModel, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths
 from decoding_jax.strategies.speculative.drafters.base import Path
 from decoding_jax.transforms.settings import pytree
@@ -55,6 +55,10 @@ class ModelDrafter:
         index = jnp.clip(start[..., None] + jnp.arange(2)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
         output, cache = self.model.extend(state, last, start)
+        if isinstance(self.model, SupportsProject) and output.hidden is not None:
+            # The first token's logits are not read: a compiler then leaves both projections out
+            # that ``extend`` makes, and makes this one of half the size.
+            return self.model.project(output.hidden[:, :, 1]), cache
         return output.logits[:, :, 1], cache
 
     def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:

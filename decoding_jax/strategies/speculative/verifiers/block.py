@@ -14,8 +14,10 @@ from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block as Drafted
 from decoding_jax.strategies.speculative.block import Verdict, with_own
 from decoding_jax.strategies.speculative.verifiers.token import (
+    Compared,
     chances,
-    draft_prob,
+    compare,
+    drafted_probs,
     draw_own,
     streams,
 )
@@ -50,41 +52,39 @@ class Block:
     ) -> Verdict:
         """See ``Verifier.verify``."""
         count = block.tokens.shape[-1]
-        joint = joint_ratio(block, logits)
-        chance = long_enough(block, logits, joint)
+        both = compare(block, logits)
+        joint = joint_ratio(*drafted_probs(block, both))
+        chance = long_enough(block, both, joint)
         stands = block.proposed & (chances(seed, clock, count) < chance)
         place = jnp.arange(1, count + 1)[None, None]
         accepted = jnp.where(stands, place, 0).max(-1)
         scale = jnp.where(accepted > 0, laws.at(joint, accepted - 1), 1.0)
-        own = draw_own(seed, block, logits, accepted, clock, scale)
+        own = draw_own(seed, block, both, accepted, clock, scale[..., None])
         return Verdict(with_own(block, accepted, own), accepted, memory)
 
 
-def joint_ratio(block: Drafted, logits: Array) -> Array:
-    """``P_1 .. P_K``: float32 ``[B, W, K]``."""
-    count = block.tokens.shape[-1]
-    p, q = laws.softmax(logits[:, :, :count]).of(block.tokens), draft_prob(block)
+def joint_ratio(p: Array, q: Array) -> Array:
+    """``P_1 .. P_K`` of the drafted tokens' probabilities: float32 ``[B, W, K]``."""
     ratio = jnp.where(q > 0, p / jnp.where(q > 0, q, 1.0), 0.0)
     joint = [jnp.minimum(ratio[..., 0], 1.0)]
-    for i in range(1, count):
+    for i in range(1, p.shape[-1]):
         joint.append(jnp.minimum(joint[-1] * ratio[..., i], 1.0))
     return jnp.stack(joint, axis=-1)
 
 
-def long_enough(block: Drafted, logits: Array, joint: Array) -> Array:
+def long_enough(block: Drafted, both: Compared, joint: Array) -> Array:
     """The chance that the first 1 .. K tokens are long enough: float32 ``[B, W, K]``."""
-    left = jnp.pad(left_over(block, logits, joint), ((0, 0), (0, 0), (0, 1)))
+    left = jnp.pad(left_over(block, both, joint), ((0, 0), (0, 0), (0, 1)))
     # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
     part = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
     place = jnp.arange(1, joint.shape[-1] + 1)[None, None]
     return jnp.where(place == block.drafted[..., None], joint, part)
 
 
-def left_over(block: Drafted, logits: Array, joint: Array) -> Array:
+def left_over(block: Drafted, both: Compared, joint: Array) -> Array:
     """The sum of ``max(P_i p - q, 0)`` at the place after token i: float32 ``[B, W, K - 1]``."""
-    count = block.tokens.shape[-1]
-    after, scale = laws.softmax(logits[:, :, 1:count]), joint[..., :-1]
-    if block.logits is None:
+    after, scale = both.target.places(1, joint.shape[-1]), joint[..., :-1]
+    if both.draft is None:
         return scale * (1 - after.of(block.tokens[..., 1:]))
-    q = laws.softmax(block.logits[:, :, 1:]).prob()
+    q = both.draft.places(1, joint.shape[-1]).prob()
     return exact.sum_last(laws.excess(scale[..., None] * after.prob(), q))

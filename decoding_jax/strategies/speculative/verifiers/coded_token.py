@@ -50,14 +50,15 @@ class CodedToken:
         self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        accepted = token.judge(seed, block, logits, clock)
+        both = token.compare(block, logits)
+        accepted = token.judge(seed, block, both, clock)
         rejected = accepted < block.drafted
         if block.logits is not None:
             memory = at_last_draw(memory, block, accepted)
         # A rejected token has used its code up: what stands in its place has bits of its own.
         here = laws.at(logits, accepted)
         spread, further = self.draw(seed, memory, here, position + accepted, clock)
-        own = jnp.where(rejected, token.draw_own(seed, block, logits, accepted, clock), spread)
+        own = jnp.where(rejected, token.draw_own(seed, block, both, accepted, clock), spread)
         memory = jax.tree.map(lambda m, n: jnp.where(rejected[..., None], m, n), memory, further)
         return Verdict(with_own(block, accepted, own), accepted, memory)
 

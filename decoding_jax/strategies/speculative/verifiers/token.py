@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from decoding_jax import codes
 from decoding_jax.base import Array
@@ -42,8 +43,9 @@ class Token:
         self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        accepted = judge(seed, block, logits, clock)
-        own = draw_own(seed, block, logits, accepted, clock)
+        both = compare(block, logits)
+        accepted = judge(seed, block, both, clock)
+        own = draw_own(seed, block, both, accepted, clock)
         return Verdict(with_own(block, accepted, own), accepted, memory)
 
 
@@ -60,46 +62,74 @@ def chances(seed: Any, clock: Array, count: int) -> Array:
     return laws.uniform(bits)
 
 
-def draft_prob(block: Block) -> Array:
-    """q of every drafted token, float32 ``[B, W, K]``: 1 where it was certain."""
-    if block.logits is None:
-        return jnp.ones(block.tokens.shape, jnp.float32)
-    return laws.softmax(block.logits).of(block.tokens)
+class Compared(NamedTuple):
+    """The laws that a block is judged by.
+
+    Attributes:
+      target: of ``[B, W, K + 1]`` places.
+      draft: of ``[B, W, K]``, or None where each token was certain.
+    """
+
+    target: laws.Softmax
+    draft: laws.Softmax | None
 
 
-def judge(seed: Any, block: Block, logits: Array, clock: Array) -> Array:
+def compare(block: Block, logits: Array) -> Compared:
+    """The laws of a block, and of the target's ``logits [B, W, K + 1, V]``."""
+    draft = None if block.logits is None else laws.softmax(block.logits)
+    return Compared(laws.softmax(logits), draft)
+
+
+def drafted_probs(block: Block, both: Compared) -> tuple[Array, Array]:
+    """p and q of every drafted token, float32 ``[B, W, K]``; q is 1 where it was certain."""
+    # A token more, so that the target's law is not cut.
+    longer = jnp.pad(block.tokens, ((0, 0), (0, 0), (0, 1)))
+    p = both.target.of(longer)[:, :, :-1]
+    return p, jnp.ones_like(p) if both.draft is None else both.draft.of(block.tokens)
+
+
+def judge(seed: Any, block: Block, both: Compared, clock: Array) -> Array:
     """How many drafted tokens stand, judged one by one: int32 ``[B, W]``."""
-    count = block.tokens.shape[-1]
-    p = laws.softmax(logits[:, :, :count]).of(block.tokens)
-    return leading(block.proposed & (chances(seed, clock, count) * draft_prob(block) < p))
+    p, q = drafted_probs(block, both)
+    return leading(block.proposed & (chances(seed, clock, p.shape[-1]) * q < p))
 
 
 def draw_own(
     seed: Any,
     block: Block,
-    logits: Array,
+    both: Compared,
     accepted: Array,
     clock: Array,
-    scale: Array | None = None,
+    scale: Array | float = 1.0,
 ) -> Array:
     """The token after the accepted ones, of ``max(scale p - q, 0)``; of p where all stand.
 
     Args:
       seed: with the keys of ``streams``.
       block: K drafted tokens a lane.
-      logits: the target's, ``[B, W, K + 1, V]``.
+      both: its laws.
       accepted: int32 ``[B, W]``.
       clock: int32.
-      scale: float32 ``[B, W]``; 1 by default.
+      scale: float32, 1 or ``[B, W, 1]``.
 
     Returns:
       int32 ``[B, W]``.
     """
-    p = laws.softmax(laws.at(logits, accepted)).prob()
-    if block.logits is None:
-        q = laws.one_hot(laws.at(block.tokens, accepted), p.shape[-1])
-    else:
-        q = laws.softmax(laws.at(block.logits, accepted)).prob()
-    left = laws.residual(p if scale is None else scale[..., None] * p, q)
-    rejected = (accepted < block.drafted)[..., None]
-    return laws.draw_weighted(jnp.where(rejected, left, p), random.bits_at(seed[2], clock))
+    rejected = accepted < block.drafted
+
+    def target() -> Array:
+        return both.target.at(accepted).prob()
+
+    def left() -> Array:
+        p = target()
+        if both.draft is None:
+            q = laws.one_hot(laws.at(block.tokens, accepted), p.shape[-1])
+        else:
+            q = both.draft.at(accepted).prob()
+        some = rejected[..., None]
+        return laws.residual(p, jnp.where(some, q, 0.0), jnp.where(some, scale, 1.0))
+
+    # The branch also serves what comes after it: without one a compiler makes these weights anew
+    # for each of their uses, and slowly.
+    weights = lax.cond(rejected.any(), left, target)
+    return codes.draw_weighted(weights, random.bits_at(seed[2], clock))
