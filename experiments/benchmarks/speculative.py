@@ -2,9 +2,9 @@
 
 The target translates held-out sentences by sampling, with its draft and without; rows go on to the
 same number of tokens, so that a batch loses nothing to rows that are done. Theory is R / (K c + v):
-R tokens a row and iteration and the acceptance rate as they were; c the time of a token of plain
-decoding by the draft over one by the target; v the time of K + 1 tokens in one call of the target
-over that of one. All in one process, interleaved; medians, and medians of the ratios of
+R tokens a row and iteration as they were, and for one row (1 - a^(K + 1)) / (1 - a), a the
+acceptance rate; c the time of a token of plain decoding by the draft over one by the target; v the
+time of K + 1 tokens in one call of the target over that of one. All in one process, interleaved; medians, and medians of the ratios of
 neighbouring runs.
 
     python -m experiments.benchmarks.speculative --out runs/benchmarks
@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.strategies.speculative import speed_up
+from decoding_jax.strategies.speculative import emitted_tokens, speed_up
 from decoding_jax.text import embedded, encode_batch
 from experiments import held_out
 from experiments.benchmarks.timing import interleaved, median_ratio
@@ -99,7 +99,10 @@ def measure_batch(batch: int, new_tokens: int, repeats: int) -> list[dict]:
         c = median_ratio(seconds, "draft", "target")
         v = median_ratio(seconds, f"{size + 1} tokens", "1 token")
         iterations = int(info.target_calls)
-        theory = float(speed_up(info.tokens_per_iteration, size, c, v))
+        emitted = info.tokens_per_iteration
+        if batch == 1:
+            emitted = emitted_tokens(info.acceptance_rate, size)
+        theory = float(speed_up(emitted, size, c, v))
         measured = median_ratio(seconds, "target", name)
         rows.append(
             {
@@ -207,7 +210,7 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def measure(out: Path, repeats: int = 15, new_tokens: int = 33) -> None:
+def measure(out: Path, repeats: int = 15, new_tokens: int = 65) -> None:
     """Times all sizes, prints a table, and writes ``speculative.json`` and ``.png``."""
     out.mkdir(parents=True, exist_ok=True)
     rows = [r for batch in tqdm(BATCHES) for r in measure_batch(batch, new_tokens, repeats)]

@@ -225,7 +225,7 @@ def verify(now: Situation, drafts: Drafts, allowed: Array) -> Verdict:
     last = take(verdict.nodes, verdict.accepted)
     p = laws.softmax(laws.at(allowed, last)).prob()
     left = jnp.where((verdict.accepted < now.wanted)[..., None], left, p)
-    own = laws.draw_weighted(left, random.bits_at(now.seed[2], now.clock))
+    own = codes.draw_weighted(left, random.bits_at(now.seed[2], now.clock))
     tokens = jnp.where(path == verdict.accepted[..., None], own[..., None], verdict.tokens)
     return verdict._replace(tokens=tokens)
 
