@@ -109,7 +109,8 @@ def weighted_law(weights: Array) -> IntegerLaw:
     """The law that ``draw_weighted`` follows exactly, as integers.
 
     Example:
-      >>> weighted_law(jnp.array([2.0, 0.0, 2.0])).block_mass.tolist()
+      >>> law = weighted_law(jnp.array([2.0, 0.0, 0.0, 2.0]))
+      >>> law.block_mass.tolist()
       [1073741824, 1073741824]
     """
     tokens = _blocks(weights, 0.0)

@@ -81,7 +81,8 @@ class DecoderNetwork(nn.Module):
 class DecoderModel:
     """A decoder-only network with its parameters: a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. A subclass names its ``network`` and is registered as a pytree.
+    It has ``keep``, ``select`` and ``project`` too. A subclass names its ``network`` and is
+    registered as a pytree.
 
     Attributes:
       params: the network's parameters, any float dtype.

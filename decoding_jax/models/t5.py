@@ -75,8 +75,8 @@ class T5:
 class BoundT5:
     """A T5 decoder bound to its encoder inputs: a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``; the cross-attention's keys and values belong to the row and
-    are shared by its lanes.
+    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``; the
+    cross-attention's keys and values belong to the row and are shared by its lanes.
     """
 
     params: Any

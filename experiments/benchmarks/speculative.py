@@ -4,8 +4,8 @@ The target translates held-out sentences by sampling, with its draft and without
 same number of tokens, so that a batch loses nothing to rows that are done. Theory is R / (K c + v):
 R tokens a row and iteration as they were, and for one row (1 - a^(K + 1)) / (1 - a), a the
 acceptance rate; c the time of a token of plain decoding by the draft over one by the target; v the
-time of K + 1 tokens in one call of the target over that of one. All in one process, interleaved; medians, and medians of the ratios of
-neighbouring runs.
+time of K + 1 tokens in one call of the target over that of one. All in one process, interleaved;
+medians, and medians of the ratios of neighbouring runs.
 
     python -m experiments.benchmarks.speculative --out runs/benchmarks
 """
