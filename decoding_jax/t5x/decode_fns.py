@@ -18,12 +18,14 @@ from decoding_jax.t5x.beam_family import (
 )
 from decoding_jax.t5x.beams import beam_search
 from decoding_jax.t5x.sampling import arithmetic_sample, temperature_sample
+from decoding_jax.t5x.speculative import speculative_sample
 
 __all__ = [
     "arithmetic_sample",
     "beam_sample",
     "beam_search",
     "diverse_beam_search",
+    "speculative_sample",
     "stochastic_beam_search",
     "temperature_sample",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from t5x import models
 
-from decoding_jax.base import Array, Prompt
+from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.models import T5, T5Decoder, from_t5x
 from decoding_jax.t5x import decode_fns
 from decoding_jax.t5x.request import NativeDecoder
@@ -52,6 +52,10 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
             raise ValueError("module: got a decoder alone; takes an encoder and a decoder")
         return model
 
+    def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
+        """What the decode function is given in the place of ``tokens_to_logits``."""
+        return NativeDecoder(model, prompt)
+
     def predict_batch_with_aux(
         self,
         params: Mapping[str, Any],
@@ -80,7 +84,7 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
         decodes, scores = self._decode_fn(
             inputs=target,
             cache={},
-            tokens_to_logits=NativeDecoder(bound, prompt),
+            tokens_to_logits=self._decoder(bound, prompt),
             num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
             cache_offset=0,
             **_settings(decoder_params, rng, self.output_vocabulary),
@@ -127,6 +131,10 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
             raise ValueError("module: got an encoder and a decoder; takes a decoder alone")
         return model
 
+    def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
+        """What the decode function is given in the place of ``tokens_to_logits``."""
+        return NativeDecoder(model, prompt)
+
     def predict_batch_with_aux(
         self,
         params: Mapping[str, Any],
@@ -151,7 +159,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         decodes, scores = self._decode_fn(
             inputs=inputs,
             cache={},
-            tokens_to_logits=NativeDecoder(self.native(params), Prompt(inputs, given + 1)),
+            tokens_to_logits=self._decoder(self.native(params), Prompt(inputs, given + 1)),
             num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
             cache_offset=0,
             **_settings(decoder_params, rng, self.output_vocabulary),

@@ -14,7 +14,7 @@ from decoding_jax.ops.logits import clean
 
 
 class RescaledCache(NamedTuple):
-    """The model's cache, the prompts, and the new tokens int32 ``[B, W, S]``."""
+    """The model's cache, the prompts, and what each slot holds: tokens int32 ``[B, W, S]``."""
 
     inner: Any
     prompt: Prompt
@@ -24,7 +24,7 @@ class RescaledCache(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rescaled:
-    """A model with a transform as part of it, for strategies that grow one token a call in step.
+    """A model with a transform as part of it.
 
     A strategy's ``log_prob`` is under the model, before any transform; T5X's
     ``rescale_log_probs`` asks for it after them.
@@ -37,8 +37,13 @@ class Rescaled:
     model: LanguageModel
     transform: Transform
 
-    ragged = False
-    tree = False
+    @property
+    def ragged(self) -> bool:
+        return self.model.ragged
+
+    @property
+    def tree(self) -> bool:
+        return self.model.tree
 
     @property
     def vocab_size(self) -> int:
@@ -70,20 +75,58 @@ class Rescaled:
         visible: Array | None = None,
         position: Array | None = None,
     ) -> tuple[ModelOutput, RescaledCache]:
-        """See ``LanguageModel.extend``.
+        """See ``LanguageModel.extend``."""
+        output, inner = self.model.extend(cache.inner, tokens, start, visible, position)
+        start = jnp.asarray(start, jnp.int32)
+        if start.ndim:
+            held = _put(cache.tokens, tokens, start)
+        else:
+            held = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
+        lanes = start[..., None] if start.ndim else start
+        place = lanes + jnp.arange(tokens.shape[-1])[None, None]
+        if visible is None:
+            length = jnp.broadcast_to(jnp.clip(place + 1, 0, held.shape[-1]), tokens.shape)
+            paths = held[:, :, None]
+        else:
+            paths, length = _paths(held, visible, place)
+        paths = jnp.broadcast_to(paths, (*tokens.shape, held.shape[-1]))
+        logits = self.transform(clean(output.logits), Prefix(*cache.prompt, paths, length))
+        return output._replace(logits=logits), RescaledCache(inner, cache.prompt, held)
 
-        Raises:
-          ValueError: for more than one token a lane, lanes out of step, or a tree.
-        """
-        if tokens.shape[-1] != 1 or jnp.ndim(start) or visible is not None:
-            raise ValueError(
-                f"rescale_log_probs: got an extend by {tokens.shape[-1]} tokens from"
-                f" {list(jnp.shape(start))} slots; takes strategies that grow in step by one"
-            )
-        output, inner = self.model.extend(cache.inner, tokens, start, None, position)
-        path = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, jnp.asarray(start)))
-        length = jnp.broadcast_to(jnp.asarray(start) + 1, tokens.shape)
-        logits = self.transform(
-            clean(output.logits), Prefix(*cache.prompt, path[:, :, None], length)
+    def keep(self, cache: RescaledCache, source: Array, start: Array | int) -> RescaledCache:
+        """See ``SupportsKeep.keep``, which the model has."""
+        model: Any = self.model
+        moved = jnp.take_along_axis(cache.tokens, source, axis=-1, mode="clip")
+        place = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
+        return cache._replace(
+            inner=model.keep(cache.inner, source, start), tokens=_put(cache.tokens, moved, place)
         )
-        return output._replace(logits=logits), RescaledCache(inner, cache.prompt, path)
+
+
+def _put(held: Array, new: Array, start: Array) -> Array:
+    """``held [B, W, S]`` with ``new [B, W, T]`` from ``start [B, W]`` on; outside is dropped."""
+    place = jnp.arange(held.shape[-1])[None, None] - start[..., None]
+    taken = jnp.take_along_axis(new, jnp.clip(place, 0, new.shape[-1] - 1), axis=-1)
+    return jnp.where((place >= 0) & (place < new.shape[-1]), taken, held)
+
+
+def _paths(held: Array, visible: Array, place: Array) -> tuple[Array, Array]:
+    """Of each node of a tree, its ancestors' tokens and its own, and how many they are.
+
+    A path's slots rise from the root on.
+
+    Args:
+      held: int32 ``[B, W, S]``.
+      visible: bool ``[B, W, T, S']``, S' at most S.
+      place: int32 ``[B, W, T]``, each node's slot.
+
+    Returns:
+      int32 ``[B, W, T, S]`` and ``[B, W, T]``.
+    """
+    size = held.shape[-1]
+    beyond = ((0, 0), (0, 0), (0, 0), (0, size - visible.shape[-1]))
+    on_path = jnp.pad(visible, beyond)
+    on_path |= jnp.arange(size)[None, None, None] == place[..., None]
+    order = jnp.argsort(~on_path, axis=-1, stable=True)
+    wide = jnp.broadcast_to(held[:, :, None], on_path.shape)
+    return jnp.take_along_axis(wide, order, axis=-1), on_path.sum(-1, dtype=jnp.int32)

@@ -172,7 +172,7 @@ def _sample(
         inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
         initial_index, callbacks,
     )  # fmt: skip
-    stop = request.stop(request.limits(_decode_steps(max_decode_steps, hard_limit, request.length)))
+    stop = request.stop(request.limits(decode_steps(max_decode_steps, hard_limit, request.length)))
     model = request.model
     if num_decodes == 1 and callbacks is None and is_greedy(temperature, topk):
         # No lot is drawn, and after the temperature every token is certain.
@@ -196,7 +196,7 @@ def _sample(
     return request.answer(output.tokens, output.length, score, jnp.argsort(score, axis=-1))
 
 
-def _decode_steps(steps: Any, hard_limit: int | None, length: int) -> Any:
+def decode_steps(steps: Any, hard_limit: int | None, length: int) -> Any:
     """The most tokens after the last of ``inputs``, or None."""
     if steps is None:
         return None

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization, traverse_util
@@ -69,7 +70,7 @@ def load_t5x(
     flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
     arrays = {name: jnp.asarray(value, dtype) for name, value in flat.items()}
     try:
-        return from_t5x(
+        model = from_t5x(
             traverse_util.unflatten_dict(arrays, sep="/"),
             mlp_activations=mlp_activations,
             bidirectional_prompt=bidirectional_prompt,
@@ -78,6 +79,8 @@ def load_t5x(
         )
     except ValueError as e:
         raise CheckpointError(f"{path}: {e}") from e
+    _check_complete(model, path)
+    return model
 
 
 def save_t5x(
@@ -129,6 +132,24 @@ def save_t5x(
     packed = serialization.msgpack_serialize({"version": VERSION, "optimizer": contents})
     (path / STATE).write_bytes(packed)
     return path
+
+
+def _check_complete(model: T5 | T5Decoder, path: Path) -> None:
+    """Refuses a model that lacks parameters which its others call for.
+
+    Raises:
+      CheckpointError: naming the first that is missing or of another shape.
+    """
+    init: Any = type(model).init
+    whole = jax.eval_shape(lambda: init(model.config, jax.random.key(0)).params)
+    found = traverse_util.flatten_dict(model.params, sep="/")
+    for name, wanted in sorted(traverse_util.flatten_dict(whole, sep="/").items()):
+        if name not in found:
+            raise CheckpointError(f"{path}: lacks {name}")
+        if found[name].shape != wanted.shape:
+            raise CheckpointError(
+                f"{path}: {name}: got shape {list(found[name].shape)}; takes {list(wanted.shape)}"
+            )
 
 
 def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
