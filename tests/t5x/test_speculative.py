@@ -1,0 +1,217 @@
+"""Speculation as a decode function, without T5X: the texts, laws and scores of its siblings."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from decoding_jax import testing, transforms
+from decoding_jax.base import Prompt, Stop
+from decoding_jax.models import (
+    T5,
+    CheckpointError,
+    T5Config,
+    T5Decoder,
+    T5DecoderConfig,
+    save_t5x,
+)
+from decoding_jax.strategies.speculative import (
+    Bigram,
+    Heuristic,
+    PromptLookup,
+    speculative_sample,
+)
+from decoding_jax.t5x import decode_fns, drafts
+from decoding_jax.t5x.request import NativeDecoder
+from decoding_jax.t5x.rules import sampling_rule
+from decoding_jax.t5x.speculative import SpeculativeDecoder
+from decoding_jax.testing import TableLM
+
+EOS = 1
+PROMPTS = np.zeros((3, 6), np.int32)
+PROMPTS[0, 1:3], PROMPTS[2, 1] = (3, 2), 3
+LENGTH = (PROMPTS != 0).sum(1) + 1
+TARGET, DRAFT = (TableLM.random(jax.random.key(k), 5, sharpness=2.0) for k in (1, 2))
+
+
+def run(fn, drafter=None, **settings):
+    """What T5X would get; settings are static but for arrays."""
+    arrays = {k: v for k, v in settings.items() if isinstance(v, jax.Array)}
+    static = {k: v for k, v in settings.items() if k not in arrays}
+
+    @jax.jit
+    def call(models, arrays):
+        prompt = Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32))
+        decoder = NativeDecoder(models[0], prompt)
+        if drafter is not None:
+            decoder = SpeculativeDecoder(*models[:1], prompt, models[1])
+        return fn(jnp.asarray(PROMPTS), {}, decoder, eos_id=EOS, **static, **arrays)
+
+    decodes, scores = call((TARGET, drafter), arrays)
+    return np.asarray(decodes), np.asarray(scores)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "settings"),
+    [
+        (DRAFT, {"rescale_log_probs": True}),
+        (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2, "rescale_log_probs": False}),
+        (PromptLookup(size=2), {"num_draft_tokens": Heuristic(5), "rescale_log_probs": False}),
+        (DRAFT, {"verifier": "greedy", "temperature": 1.3, "rescale_log_probs": False}),
+    ],
+)
+def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
+    rescaled = settings["rescale_log_probs"]
+    want = run(decode_fns.temperature_sample, topk=1, rescale_log_probs=rescaled)
+    got = run(decode_fns.speculative_sample, drafter, **{"temperature": 0.0} | settings)
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
+    settings = {
+        "num_decodes": 4,
+        "temperature": jnp.array([0.5, 1.0, 2.0]),
+        "topk": 4,
+        "max_decode_steps": 4,
+        "decode_rng": jax.random.PRNGKey(7),
+        "rescale_log_probs": rescaled,
+    }
+    want = run(decode_fns.arithmetic_sample, **settings)
+    got = run(decode_fns.speculative_sample, DRAFT, verifier="code", **settings)
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "settings"),
+    [
+        (DRAFT, {"verifier": "block", "num_draft_tokens": 2}),
+        (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}),
+        (Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}),
+    ],
+)
+def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
+    """Chi-square of 4,000 lanes of each of 3 rows, at level 1e-4 a case."""
+    rule = {"temperature": jnp.array([0.6, 1.0, 2.0]), "topk": 3, "topp": 0.0}
+    ban = transforms.frequency_penalty(1.0)
+    decodes, scores = run(
+        decode_fns.speculative_sample,
+        drafter,
+        num_decodes=4000,
+        max_decode_steps=3,
+        transform=ban,
+        decode_rng=jax.random.PRNGKey(5),
+        **rule,
+        **settings,
+    )
+    assert (np.diff(scores) >= 0).all()
+    prompt = Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32))
+    for row in range(3):
+        law = testing.enumerate_law(
+            TARGET,
+            prompt,
+            row,
+            max_new_tokens=3,
+            transform=sampling_rule(ban, **rule),
+            stop=Stop(eos_ids=(EOS,)),
+        )
+        new = decodes[row, :, LENGTH[row] - 1 :][:, :3]
+        known = {tuple(text): k for k, text in enumerate(law.tokens.tolist())}
+        index = np.array([known[tuple(text)] for text in new.tolist()])
+        np.testing.assert_allclose(scores[row], np.log(law.prob[index]), rtol=1e-4, atol=1e-4)
+        counts = np.bincount(index, minlength=len(law.prob))
+        assert testing.chi_square(counts, law.prob).p_value > 1e-4 / 3
+
+
+SHAPE = {"vocab_size": 24, "emb_dim": 12, "num_heads": 2, "head_dim": 4, "mlp_dim": 16}
+GATED = {"mlp_activations": ("silu", "linear")}
+ENCODER_DECODER = T5Config(**SHAPE, **GATED, num_encoder_layers=1, num_decoder_layers=2)
+DECODER = T5DecoderConfig(**SHAPE, **GATED, num_layers=2, bidirectional_prompt=True)
+
+
+@functools.cache
+def bound():
+    """An encoder-decoder with sharp laws, bound to three inputs."""
+    model = T5.init(ENCODER_DECODER, jax.random.key(0))
+    source = jax.random.randint(jax.random.key(1), (3, 7), 2, 24)
+    return model, model.bind(source, jnp.array([7, 3, 1]))
+
+
+def blocks(model, drafter, prompt):
+    """How many calls of the target nine tokens take, with three drafted a call."""
+    call = jax.jit(
+        functools.partial(speculative_sample, num_draft_tokens=3, max_new_tokens=9, num_samples=2)
+    )
+    return int(call(model, drafter, prompt, jax.random.key(3)).info.target_calls)
+
+
+def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
+    """The checkpoint's arrays say the shape; ``config`` its activations."""
+    pytest.importorskip("tensorstore")
+    model, target = bound()
+    save_t5x(model, tmp_path)
+    draft = drafts.DraftCheckpoint(str(tmp_path), ENCODER_DECODER)
+    for drafter in (draft, model, drafts.EarlyExit(2)):
+        drafter = drafts.bind(drafts.ready(drafter, ENCODER_DECODER), target)
+        assert blocks(target, drafter, target.start_prompt()) == math.ceil(8 / 4)
+    wrong = drafts.DraftCheckpoint(str(tmp_path), dataclasses.replace(ENCODER_DECODER, emb_dim=16))
+    with pytest.raises(ValueError, match=r"config: got emb_dim=16; takes 12, as the arrays of"):
+        wrong.load(ENCODER_DECODER)
+    plain = drafts.DraftCheckpoint(str(tmp_path)).load(ENCODER_DECODER)
+    assert plain.config == dataclasses.replace(ENCODER_DECODER, mlp_activations=("gelu", "linear"))
+
+
+def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
+    pytest.importorskip("tensorstore")
+    model = T5Decoder.init(DECODER, jax.random.key(0))
+    save_t5x(model, tmp_path)
+    draft = drafts.DraftCheckpoint(str(tmp_path), DECODER)
+    drafter = drafts.ready(draft, DECODER, bidirectional_prompt=True)
+    prompt = Prompt(jnp.array([[0, 3, 4, 5], [0, 7, 0, 0]]), jnp.array([4, 2]))
+    assert blocks(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
+
+
+def test_prompt_lookup_copies_from_the_inputs_of_an_encoder_decoder():
+    _, target = bound()
+    drafter = drafts.bind(drafts.ready(PromptLookup(), ENCODER_DECODER), target)
+    np.testing.assert_array_equal(drafter.source.tokens, target.source)
+    assert drafts.bind(PromptLookup(), TARGET) == PromptLookup()
+
+
+def test_what_drafts_nothing_is_refused_in_one_line(tmp_path):
+    model, _ = bound()
+    wide = dataclasses.replace(ENCODER_DECODER, vocab_size=32)
+    for drafter, config, line in [
+        (model, wide, "drafter: got a vocabulary of 24; takes the target's, 32"),
+        (TARGET, wide, "drafter: got a vocabulary of 5; takes the target's, 32"),
+        (model, DECODER, "drafter: got an encoder and a decoder; takes a decoder alone"),
+        (drafts.EarlyExit(3), DECODER, "num_layers: got 3; takes 1 to the target's 2"),
+        (drafts.EarlyExit(0), wide, "num_layers: got 0; takes 1 to the target's 2"),
+        (None, wide, "drafter: got a NoneType; takes a language model or a drafter"),
+        (drafts.DraftCheckpoint(str(tmp_path)), wide, "has neither checkpoint, state nor"),
+    ]:
+        with pytest.raises(ValueError, match=line):
+            drafts.ready(drafter, config)
+    with pytest.raises(ValueError, match="got none; takes that of SpeculativeEncoderDecoderModel"):
+        run(decode_fns.speculative_sample)
+
+
+@pytest.mark.parametrize("fault", ["lacks", "got shape"])
+def test_a_checkpoint_that_lacks_a_parameter_is_refused(fault, tmp_path):
+    pytest.importorskip("tensorstore")
+    name = "decoder/layers_1/mlp/wo/kernel"
+    flat = traverse_util.flatten_dict(bound()[0].params, sep="/")
+    if fault == "lacks":
+        del flat[name]
+    else:
+        flat[name] = flat[name][:-1]
+    save_t5x(T5(traverse_util.unflatten_dict(flat, sep="/"), ENCODER_DECODER), tmp_path)
+    with pytest.raises(CheckpointError, match=rf"checkpoint_0: .*{name}|lacks {name}"):
+        drafts.DraftCheckpoint(str(tmp_path)).load(ENCODER_DECODER)
