@@ -20,8 +20,8 @@ class DraftCheckpoint:
     Attributes:
       directory: a checkpoint, or one that holds several, of which the latest is read.
       config: the draft's ``network.T5Config`` (or ``TransformerConfig``) of T5X. None takes the
-        shape of the arrays, the target's ``dtype`` and ``param_scan_axis``, and ``relu`` without a
-        gate and ``gelu`` with one.
+        shape of the arrays and all else from the target; its activations where the draft has as
+        many gates, else those that ``from_t5x`` takes.
     """
 
     directory: str
@@ -39,15 +39,20 @@ class DraftCheckpoint:
           ValueError: for a ``config`` of another shape than that of the arrays.
         """
         config = target if self.config is None else self.config
-        activations = None if self.config is None else tuple(config.mlp_activations)
+        activations = tuple(config.mlp_activations)
         model = load_t5x(
             self.directory,
             dtype=jnp.dtype(config.dtype).name,
-            mlp_activations=activations,
+            mlp_activations=None if self.config is None else activations,
             bidirectional_prompt=bidirectional_prompt,
             scan_axis=getattr(config, "param_scan_axis", 1),
         )
-        for name in _SHAPE if self.config is not None else ():
+        if self.config is None:
+            if len(activations) == len(model.config.mlp_activations):
+                as_target: Any = dataclasses.replace(model.config, mlp_activations=activations)
+                model = dataclasses.replace(model, config=as_target)
+            return model
+        for name in _SHAPE:
             said, found = getattr(config, name, None), getattr(model.config, name, None)
             if said != found:
                 raise ValueError(

@@ -89,50 +89,120 @@ def write(kind, folder):
         *(f"network.{config}.{k} = {v}" for k, v in (SHAPE | others).items()),
     ]
     (folder / "small.gin").write_text("\n".join(lines) + "\n")
-    gated = {"mlp_activations": ("gelu", "linear")}
+    return save_t5x(random_model(kind), folder, step=10)
+
+
+def random_model(kind, seed=0, **changes):
+    settings = SHAPE | MODELS[kind][-1] | {"mlp_activations": ("gelu", "linear")} | changes
     if kind == "encoder_decoder":
-        model = T5.init(T5Config(**SHAPE, **others, **gated), jax.random.key(0))
-    else:
-        model = T5Decoder.init(T5DecoderConfig(**SHAPE, **others, **gated), jax.random.key(0))
-    return save_t5x(model, folder, step=10)
+        return T5.init(T5Config(**settings), jax.random.key(seed))
+    return T5Decoder.init(T5DecoderConfig(**settings), jax.random.key(seed))
 
 
-@pytest.mark.parametrize(("kind", "strategy", "native"), RUNS)
-def test_predictions_are_written(kind, strategy, native, tmp_path):
-    checkpoint = write(kind, tmp_path)
-    gin_files = ["small.gin", f"gin/t5x/{strategy}.gin"]
-    if native:
-        gin_files.append(f"gin/t5x/native_{kind}.gin")
-    gin_files.append("t5x/configs/runs/infer.gin")
+def infer(folder, gin_files, bindings):
+    """Runs ``t5x.infer`` in a process of its own; returns the predictions that it wrote."""
     bindings = {
         "MIXTURE_OR_TASK_NAME": '"lines"',
         "TASK_FEATURE_LENGTHS": '{"inputs": 12, "targets": 8}',
-        "CHECKPOINT_PATH": f'"{checkpoint}"',
-        "INFER_OUTPUT_DIR": f'"{tmp_path / "out"}"',
+        "INFER_OUTPUT_DIR": f'"{folder / "out"}"',
         "DROPOUT_RATE": "0.0",
-        "NUM_DECODES": "1" if strategy == "greedy" else "4",
         "utils.DatasetConfig.batch_size": "4",
         "utils.RestoreCheckpointConfig.dtype": '"float32"',
+        **bindings,
     }
+    gin_files = ["small.gin", *gin_files, "t5x/configs/runs/infer.gin"]
     command = [
         sys.executable,
         *("-W", "ignore", "-m", "t5x.infer"),
-        f"--gin_search_paths={tmp_path},{ROOT},{T5X.parent}",
+        f"--gin_search_paths={folder},{ROOT},{T5X.parent}",
         *(f"--gin_file={name}" for name in gin_files),
         *(f"--gin.{name}={value}" for name, value in bindings.items()),
     ]
-    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
     # One device, however many this process has: T5X wants rows for each.
     changes = {"PYTHONPATH": os.pathsep.join(paths), "XLA_FLAGS": ""}
     run = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **changes}
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **changes}
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    (predictions,) = (tmp_path / "out").glob("lines-predict.jsonl-?????-of-?????")
+    (predictions,) = (folder / "out").glob("lines-predict.jsonl-?????-of-?????")
     rows = [json.loads(line) for line in predictions.read_text().splitlines()]
     assert [row["inputs"]["inputs_pretokenized"] for row in rows] == [
         "Good morning!",
         "Where is the station?",
         "I am tired.",
     ]
-    assert all(row["prediction"] for row in rows)
+    return [row["prediction"] for row in rows]
+
+
+@pytest.mark.parametrize(("kind", "strategy", "native"), RUNS)
+def test_predictions_are_written(kind, strategy, native, tmp_path):
+    checkpoint = write(kind, tmp_path)
+    gin_files = [f"gin/t5x/{strategy}.gin"]
+    if native:
+        gin_files.append(f"gin/t5x/native_{kind}.gin")
+    bindings = {
+        "CHECKPOINT_PATH": f'"{checkpoint}"',
+        "NUM_DECODES": "1" if strategy == "greedy" else "4",
+    }
+    assert all(infer(tmp_path, gin_files, bindings))
+
+
+DRAFTERS = {
+    "lookup": """
+from __gin__ import dynamic_registration
+from decoding_jax.strategies import speculative
+DRAFTER = @speculative.PromptLookup()
+NUM_DRAFT_TOKENS = @speculative.Heuristic()
+speculative.Heuristic.most = 3
+VERIFIER = "block"
+NUM_DECODES = 3
+""",
+    "exit": """
+from __gin__ import dynamic_registration
+from decoding_jax.t5x import drafts
+DRAFTER = @drafts.EarlyExit()
+drafts.EarlyExit.num_layers = 1
+VERIFIER = "code"
+NUM_DECODES = 3
+""",
+    "config": """
+from __gin__ import dynamic_registration
+from t5x.examples.t5 import network
+from decoding_jax.t5x import drafts
+drafts.DraftCheckpoint.config = @draft/network.T5Config()
+draft/network.T5Config.num_decoder_layers = 1
+TEMPERATURE = 0.0
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "draft"),
+    [
+        ("encoder_decoder", "config"),
+        ("encoder_decoder", "lookup"),
+        ("decoder_only", "checkpoint"),
+        ("decoder_only", "exit"),
+    ],
+)
+def test_speculation_with_a_draft_named_in_gin(kind, draft, tmp_path):
+    """At temperature 0 what is written is what greedy decoding writes."""
+    bindings = {"CHECKPOINT_PATH": f'"{write(kind, tmp_path)}"'}
+    gin_files = [f"gin/t5x/speculative_{kind}.gin"]
+    drafting = {"DRAFT_CHECKPOINT_PATH": '"draft/checkpoint_5"'}
+    if draft in DRAFTERS:
+        (tmp_path / "draft.gin").write_text(DRAFTERS[draft])
+        gin_files.append("draft.gin")
+    if draft in ("checkpoint", "config"):
+        layers = {"num_decoder_layers": 1} if kind == "encoder_decoder" else {"num_layers": 1}
+        save_t5x(random_model(kind, seed=1, **layers), tmp_path / "draft", step=5)
+    if draft == "checkpoint":
+        drafting |= {"TEMPERATURE": "0.0"}
+    found = infer(tmp_path, gin_files, bindings | drafting)
+    assert all(found)
+    if draft in ("checkpoint", "config"):
+        for file in (tmp_path / "out").iterdir():
+            file.unlink()
+        gin_files = ["gin/t5x/greedy.gin", f"gin/t5x/native_{kind}.gin"]
+        assert infer(tmp_path, gin_files, bindings) == found
