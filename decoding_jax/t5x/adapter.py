@@ -239,7 +239,9 @@ class T5XAdapter:
 
 _NATIVE = (
     "NativeEncoderDecoderModel and NativeDecoderOnlyModel of decoding_jax.t5x.models serve what"
-    " needs more than one token a row and call"
+    " needs more than one token a row and call; speculation is served by"
+    " SpeculativeEncoderDecoderModel and SpeculativeDecoderOnlyModel of"
+    " decoding_jax.t5x.speculative_models"
 )
 
 
