@@ -145,12 +145,13 @@ def bound():
     return model, model.bind(source, jnp.array([7, 3, 1]))
 
 
+@jax.jit
 def blocks(model, drafter, prompt):
-    """How many calls of the target nine tokens take, with three drafted a call."""
-    call = jax.jit(
-        functools.partial(speculative_sample, num_draft_tokens=3, max_new_tokens=9, num_samples=2)
-    )
-    return int(call(model, drafter, prompt, jax.random.key(3)).info.target_calls)
+    """How many calls of the target nine tokens of two lanes take, with three drafted a call."""
+    settings = {"num_draft_tokens": 3, "max_new_tokens": 9, "num_samples": 2}
+    return speculative_sample(
+        model, drafter, prompt, jax.random.key(3), **settings
+    ).info.target_calls
 
 
 def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
