@@ -18,7 +18,7 @@ class DraftCheckpoint:
     """A draft model in a T5X checkpoint of its own.
 
     Attributes:
-      directory: a checkpoint, or one that holds several, of which the latest is read.
+      directory: a checkpoint on a disk, or what holds several, of which the latest is read.
       config: the draft's ``network.T5Config`` (or ``TransformerConfig``) of T5X. None takes the
         shape of the arrays and all else from the target; its activations where the draft has as
         many gates, else those that ``from_t5x`` takes.
@@ -36,8 +36,10 @@ class DraftCheckpoint:
 
         Raises:
           CheckpointError: as ``load_t5x``.
-          ValueError: for a ``config`` of another shape than that of the arrays.
+          ValueError: for a directory elsewhere, or a ``config`` that the arrays contradict.
         """
+        if "://" in str(self.directory):
+            raise ValueError(f"directory: got {self.directory}; takes a folder on a disk")
         config = target if self.config is None else self.config
         activations = tuple(config.mlp_activations)
         model = load_t5x(

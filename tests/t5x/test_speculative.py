@@ -198,6 +198,7 @@ def test_what_drafts_nothing_is_refused_in_one_line(tmp_path):
         (drafts.EarlyExit(3), DECODER, "num_layers: got 3; takes 1 to the target's 2"),
         (drafts.EarlyExit(0), wide, "num_layers: got 0; takes 1 to the target's 2"),
         (None, wide, "drafter: got a NoneType; takes a language model or a drafter"),
+        (drafts.DraftCheckpoint("gs://a/b"), wide, "directory: got gs://a/b; takes a folder on a"),
         (drafts.DraftCheckpoint(str(tmp_path)), wide, "has neither checkpoint, state nor"),
     ]:
         with pytest.raises(ValueError, match=line):
