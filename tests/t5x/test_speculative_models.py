@@ -85,7 +85,7 @@ def variables(kind, seed, layers=2):
     found = model.get_initial_variables(jax.random.PRNGKey(seed), shapes, types)
     draw = np.random.default_rng(seed)
     tell_apart = functools.partial(jax.tree.map, lambda x: x * (1 + draw.normal(size=x.shape) / 4))
-    return model, found | {"params": tell_apart(found["params"])}
+    return model, found.copy({"params": tell_apart(found["params"])})
 
 
 @functools.cache
