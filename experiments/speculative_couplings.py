@@ -2,12 +2,14 @@
 
     python experiments/speculative_couplings.py --out runs/couplings
 
+Started again with the same settings, it goes on after the last sentence that was decoded.
+
 First, the chance that target and draft choose the same token, exactly, at every position of sampled
 translations of held-out sentences: for the maximal coupling (which token verification attains), for
 Gumbel noise in common, and for one uniform number in common that is inverted through both laws with
 the vocabulary in one order or another. Then the acceptance rate of the verifiers as they run. Last,
 the standard deviation of mean sentence-BLEU over repeated runs of N samples, over that of
-independent samples.
+independent samples (token verification's), with a 95% interval over sentences (bootstrap).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +37,20 @@ from experiments.arithmetic_variance import ratio_interval
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
 VERIFIERS = ("token", "block", "gumbel", "code", "coded_token")
+
+
+class Row(NamedTuple):
+    """What one sentence came to with one verifier.
+
+    Attributes:
+      bleu: the mean sentence-BLEU of N samples, one a run.
+      accepted: drafted tokens that stood, in all runs.
+      judged: drafted tokens that stood or were rejected.
+    """
+
+    bleu: list[float]
+    accepted: int
+    judged: int
 
 
 def laws(ids: list[list[int]], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,27 +136,62 @@ def decode(ids: list[list[int]], keys: Any, verifier: str, count: int, width: in
     )
 
 
-def bleu_means(
-    sentences: list[held_out.Sentence], verifier: str, count: int, runs: int, seed: int
-) -> tuple[np.ndarray, float]:
-    """Mean sentence-BLEU of N samples, ``[sentences, runs]``, and the acceptance rate."""
+def score(sentence: held_out.Sentence, keys: Any, verifier: str, count: int, width: int) -> Row:
+    """Decodes N samples of a sentence for every key, as the rows of one batch."""
     _, tokenizer = decoding_jax.load(TARGET)
-    ids = [tokenizer.encode(s.english) for s in sentences]
-    width = max(len(row) for row in ids)
-    means, accepted, judged = np.zeros((len(sentences), runs)), 0, 0
-    for i, sentence in enumerate(tqdm(sentences, verifier, leave=False)):
 
-        @cache
-        def bleu(text: str, references: tuple[str, ...] = tuple(sentence.references)) -> float:
-            return sacrebleu.sentence_bleu(text, list(references)).score
+    @cache
+    def bleu(text: str) -> float:
+        return sacrebleu.sentence_bleu(text, sentence.references).score
 
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), runs)
-        output = jax.device_get(decode([ids[i]] * runs, keys, verifier, count, width))
-        accepted += output.info.accepted.sum()
-        judged += output.info.accepted.sum() + output.info.rejected.sum()
-        for run, row in enumerate(completions(tokenizer, output, runs)):
-            means[i, run] = np.mean([bleu(c.text) for c in row])
-    return means, accepted / judged
+    rows = [tokenizer.encode(sentence.english)] * len(keys)
+    output = jax.device_get(decode(rows, keys, verifier, count, width))
+    accepted, rejected = int(output.info.accepted.sum()), int(output.info.rejected.sum())
+    texts = completions(tokenizer, output, len(rows))
+    means = [float(np.mean([bleu(c.text) for c in row])) for row in texts]
+    return Row(means, accepted, accepted + rejected)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, one JSON line each; a line that was not written whole is cut off."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    path.write_text("".join(whole))
+    return [Row(**json.loads(line)) for line in whole]
+
+
+def decode_all(
+    sentences: list[held_out.Sentence], verifiers: list[str], args: argparse.Namespace
+) -> dict[str, list[Row]]:
+    """Every sentence's row for every verifier, from ``--out`` where it is there already."""
+    _, tokenizer = decoding_jax.load(TARGET)
+    width = max(len(tokenizer.encode(s.english)) for s in sentences)
+    paths = {verifier: args.out / f"{verifier}.jsonl" for verifier in verifiers}
+    found = {verifier: read_rows(path) for verifier, path in paths.items()}
+    done = sum(map(len, found.values()))
+    with tqdm(total=len(verifiers) * len(sentences), initial=done, unit="sentence") as bar:
+        for verifier, rows in found.items():
+            bar.set_postfix_str(verifier)
+            # Keys of their own: the figures are compared as independent ones.
+            key = jax.random.key(args.seed + 1 + VERIFIERS.index(verifier))
+            with open(paths[verifier], "a", encoding="utf-8") as out:
+                for i in range(len(rows), len(sentences)):
+                    keys = jax.random.split(jax.random.fold_in(key, i), args.runs)
+                    rows.append(score(sentences[i], keys, verifier, args.num_samples, width))
+                    out.write(json.dumps(rows[-1]._asdict()) + "\n")
+                    out.flush()
+                    bar.update()
+    return found
+
+
+def check_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Refuses to go on with what was decoded with other settings."""
+    path = out / "settings.json"
+    if path.exists() and (there := json.loads(path.read_text())) != settings:
+        raise SystemExit(f"--out: {out} holds a run of {there}; takes a new directory")
+    path.write_text(json.dumps(settings) + "\n")
 
 
 def main() -> None:
@@ -155,6 +206,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    names = ("sentences", "runs", "num_samples", "seed")
+    settings = {name: getattr(args, name) for name in names}
+    check_settings(args.out, settings)
 
     everything = held_out.read()
     sentences = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
@@ -163,29 +217,28 @@ def main() -> None:
     same = chances(p, q, args.seed)
     print(f"the chance of the same token, over {len(p)} positions")
     for name, chance in same.items():
-        print(f"  {name:26} {chance:.3f}")
+        print(f"  {name:26} {chance:.3f}", flush=True)
 
+    verifiers = list(dict.fromkeys(("token", *args.verifiers)))
+    decoded = decode_all(sentences, verifiers, args)
+    independent = np.array([row.bleu for row in decoded["token"]])
     rows = []
-    means = {}
-    for verifier in dict.fromkeys(("token", *args.verifiers)):
-        # Seeds of their own: the figures are compared as independent ones.
-        seed = args.seed + 1 + VERIFIERS.index(verifier)
-        means[verifier], rate = bleu_means(sentences, verifier, args.num_samples, args.runs, seed)
-        rng = np.random.default_rng(args.seed)
-        ratio, low, high = ratio_interval(means[verifier], means["token"], rng)
-        mean = float(means[verifier].mean())
-        row = {"verifier": verifier, "acceptance": float(rate), "bleu": mean}
-        rows.append(row | {"ratio": ratio, "low": low, "high": high})
     print(f"{len(sentences)} sentences, {args.runs} runs of {args.num_samples} samples")
     print("verifier      acceptance   BLEU   deviation over token's   95% interval")
-    for r in rows:
+    for verifier, found in decoded.items():
+        means = np.array([row.bleu for row in found])
+        rng = np.random.default_rng(args.seed)
+        ratio, low, high = ratio_interval(means, independent, rng)
+        acceptance = sum(row.accepted for row in found) / sum(row.judged for row in found)
+        bleu = float(means.mean())
+        rows.append({"verifier": verifier, "acceptance": acceptance, "bleu": bleu})
+        rows[-1] |= {"ratio": ratio, "low": low, "high": high}
         print(
-            f"{r['verifier']:12}  {r['acceptance']:10.3f}  {r['bleu']:5.2f}   {r['ratio']:22.3f}"
-            f"   [{r['low']:.3f}, {r['high']:.3f}]"
+            f"{verifier:12}  {acceptance:10.3f}  {bleu:5.2f}   {ratio:22.3f}"
+            f"   [{low:.3f}, {high:.3f}]"
         )
-    settings = {k: v for k, v in vars(args).items() if k != "out"}
-    found = {**settings, "positions": len(p), "same_token": same, "verifiers": rows}
-    (args.out / "couplings.json").write_text(json.dumps(found, indent=2) + "\n")
+    results = {**settings, "positions": len(p), "same_token": same, "verifiers": rows}
+    (args.out / "couplings.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

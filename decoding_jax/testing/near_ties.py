@@ -1,0 +1,192 @@
+"""Where two decodes of one model part ways, and how little it took.
+
+On networks in float32 a matrix product of another shape rounds otherwise, by some 1e-5 in a logit.
+Two programs that decode by one rule then differ where the rule was all but undecided, and nowhere
+else. The logits of a third program, which is taught the text up to the first difference, tell by
+how much:
+
+- *greedy*: with logits within e of these, each program's token is within 2e of the largest logit;
+- *by code*: with logits within e, the probability of any event after t tokens is within t e / 2, so
+  the lane's point is within that of the interval of each program's token, on the line of codes
+  while the code is carried, and on the line of the fresh bits after that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import codes
+from decoding_jax.base import DecodeOutput, LanguageModel, Prompt
+from decoding_jax.ops import random, uint64
+
+
+class Difference(NamedTuple):
+    """The first token in which two decodes of a lane differ.
+
+    Attributes:
+      row: of the batch.
+      lane: of the row.
+      position: which new token it is.
+      tokens: the one's and the other's; -1 for a text that has ended.
+      margin: by how much the choice would have to be off for both to be right: of logits where
+        decoding is greedy, of probability where it is by code. Infinite where a text has ended.
+    """
+
+    row: int
+    lane: int
+    position: int
+    tokens: tuple[int, int]
+    margin: float
+
+
+def greedy_differences(
+    model: LanguageModel, prompt: Prompt, one: DecodeOutput, other: DecodeOutput
+) -> list[Difference]:
+    """The lanes in which two greedy decodes without transforms differ.
+
+    Args:
+      model: that both decoded from.
+      prompt: of both.
+      one: tokens ``[B, W, L]``.
+      other: of the same shape.
+
+    Example:
+      >>> from decoding_jax import strategies
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> best = strategies.greedy(model, prompt, max_new_tokens=3)
+      >>> greedy_differences(model, prompt, best, best)
+      []
+    """
+    found = []
+    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
+        margin = float("inf")
+        if min(tokens) >= 0:
+            margin = float(logits[position].max() - logits[position][list(tokens)].min())
+        found.append(Difference(row, lane, position, tokens, margin))
+    return found
+
+
+def code_differences(
+    model: LanguageModel,
+    prompt: Prompt,
+    key: Any,
+    one: DecodeOutput,
+    other: DecodeOutput,
+    points: str | codes.Points = "lattice",
+) -> list[Difference]:
+    """The lanes in which two arithmetic samplings without transforms differ.
+
+    Args:
+      model: that both decoded from.
+      prompt: of both.
+      key: of both, as for ``arithmetic_sample``.
+      one: tokens ``[B, N, L]``.
+      other: of the same shape.
+      points: of both.
+    """
+    batch, lanes = one.tokens.shape[:2]
+    code = codes.start(points, random.row_keys(key, batch), lanes)
+    offset = uint64.to_ints(code.offset)
+    found = []
+    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
+        margin = float("inf")
+        if min(tokens) >= 0:
+            bits = random.bits_at(code.keys[row : row + 1, lane : lane + 1], position)
+            path = np.asarray(one.tokens)[row, lane, :position]
+            point, fresh = (float(int(x) / 2**64) for x in (offset[row, lane], _int(bits)))
+            margin = _code_margin(logits, path, tokens, point, fresh, lanes)
+        found.append(Difference(row, lane, position, tokens, margin))
+    return found
+
+
+def _int(bits: Any) -> int:
+    return uint64.to_ints(bits).item()
+
+
+def _code_margin(
+    logits: np.ndarray,
+    path: np.ndarray,
+    tokens: tuple[int, int],
+    point: float,
+    fresh: float,
+    lanes: int,
+) -> float:
+    """How far the lane's point is from the farther of two tokens' intervals.
+
+    Args:
+      logits: float64 ``[L, V]``.
+      path: the tokens before.
+      tokens: the two.
+      point: the lane's, in [0, 1).
+      fresh: the bits of this position, in [0, 1).
+      lanes: N.
+    """
+    start, width, doubt = 0.0, 1.0, float("inf")
+    for at, token in zip(logits, path, strict=False):
+        # A prefix of 1 / N may be carried on by one program and not by the other.
+        doubt = min(doubt, abs(width - 1 / lanes))
+        if width * lanes <= 1:
+            break
+        low, high = _interval(at, token)
+        start, width = start + width * low, width * (high - low)
+    doubt = min(doubt, abs(width - 1 / lanes))
+    if width * lanes <= 1:
+        point, start, width = fresh, 0.0, 1.0
+    outside = 0.0
+    for token in tokens:
+        low, high = (start + width * edge for edge in _interval(logits[len(path)], token))
+        outside = max(outside, low - point, point - high)
+    return min(outside, doubt)
+
+
+def _interval(logits: np.ndarray, token: int) -> tuple[float, float]:
+    """A token's part of [0, 1), in the order of the vocabulary."""
+    weights = np.exp(logits - logits.max())
+    low = weights[:token].sum() / weights.sum()
+    return float(low), float(low + weights[token] / weights.sum())
+
+
+def _taught(
+    model: LanguageModel, prompt: Prompt, one: DecodeOutput, other: DecodeOutput
+) -> list[tuple[tuple[int, int, int, tuple[int, int]], np.ndarray]]:
+    """Every lane's first difference, with the logits float64 ``[L, V]`` along the first text."""
+    texts = [_text(output) for output in (one, other)]
+    differ = texts[0] != texts[1]
+    lanes = [np.flatnonzero(row) for row in differ.any(-1)]
+    most = max(map(len, lanes), default=0)
+    if not most:
+        return []
+    # Only the lanes that differ, as many a row as the row with the most has.
+    picked = np.stack([np.resize(np.append(row, 0)[: max(len(row), 1)], most) for row in lanes])
+    tokens = np.take_along_axis(texts[0], picked[..., None], axis=1)
+    logits = _teach(model, prompt, jnp.asarray(np.maximum(tokens, 0)))
+    found = []
+    for row, members in enumerate(lanes):
+        for place, lane in enumerate(members):
+            position = int(np.argmax(differ[row, lane]))
+            pair = tuple(int(text[row, lane, position]) for text in texts)
+            where = (row, int(lane), position, pair)
+            found.append((where, np.asarray(logits[row, place], np.float64)))
+    return found  # type: ignore[return-value]
+
+
+def _text(output: DecodeOutput) -> np.ndarray:
+    """int ``[B, W, L]``: the tokens, -1 after the end."""
+    tokens, length = np.asarray(output.tokens), np.asarray(output.length)
+    return np.where(np.arange(tokens.shape[-1]) < length[..., None], tokens, -1)
+
+
+@jax.jit
+def _teach(model: Any, prompt: Prompt, tokens: Any) -> Any:
+    """The logits that each of ``tokens [B, M, L]`` was chosen from: ``[B, M, L, V]``."""
+    first, cache = model.prefill(*prompt, lanes=tokens.shape[1], slots=tokens.shape[2])
+    rest, _ = model.extend(cache, tokens, 0)
+    shape = (*tokens.shape[:2], 1, rest.logits.shape[-1])
+    first = jnp.broadcast_to(first.logits, shape)
+    return jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2)

@@ -1,0 +1,106 @@
+"""On networks in float32, speculation gives what the target does alone, near-ties aside.
+
+Logits of one text agree to 1e-5 between programs (tests of the networks), so where two texts part
+the margin is below 2e-5 of logits (greedy), and below 20 tokens times 1e-5 / 2 = 1e-4 of
+probability (by code): see ``decoding_jax.testing.near_ties``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_networks import VOCAB, network
+
+import decoding_jax
+from decoding_jax import Prompt, Stop
+from decoding_jax.strategies.speculative import PromptLookup
+from decoding_jax.testing.near_ties import code_differences, greedy_differences
+from decoding_jax.text import default_stop, encode_batch
+
+LENGTH, MARGIN = 16, 1e-4
+KEY = jax.random.key(3)
+NAMES = ("translation-en-fr", "translation-en-fr-draft")
+SENTENCES = [
+    " ".join(words)
+    for words in itertools.product(
+        ("I", "You", "We", "Tom and Mary"),
+        ("see", "like", "wanted", "know"),
+        ("the cat.", "that old house.", "him.", "to do it now."),
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def quick_compiles():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def rounded(model: Any) -> Any:
+    """A good draft: the model's own weights, in eight bits."""
+    return jax.tree.map(
+        lambda x: x.astype(jnp.bfloat16).astype(x.dtype) if x.dtype == jnp.float32 else x, model
+    )
+
+
+def random_network(name: str, rows: int) -> tuple[Any, Prompt, Stop]:
+    draw = np.random.default_rng(0)
+    tokens = jnp.asarray(draw.integers(1, VOCAB, (rows, 7), dtype=np.int32))
+    prompt = Prompt(tokens, jnp.asarray(draw.integers(1, 8, rows, dtype=np.int32)))
+    model = network(name)
+    if name == "t5":
+        model = model.bind(*prompt)
+        prompt = model.start_prompt()
+    return model, prompt, Stop(eos_ids=(7,))
+
+
+def check(target: Any, drafter: Any, prompt: Prompt, stop: Stop, lanes: int | None) -> float:
+    """Greedy without ``lanes``, else by code. Returns the acceptance rate."""
+    settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": stop}
+    drafted = {"num_draft_tokens": 4, **settings}
+    speculate = decoding_jax.speculative_sample
+    if lanes is None:
+        want = decoding_jax.greedy(target, prompt, **settings)
+        got = speculate(target, drafter, prompt, None, verifier="greedy", **drafted)
+        differences = greedy_differences(target, prompt, got, want)
+        assert got.info.target_calls <= want.info.model_calls - 1
+    else:
+        settings["num_samples"] = drafted["num_samples"] = lanes
+        want = decoding_jax.arithmetic_sample(target, prompt, KEY, **settings)
+        got = speculate(target, drafter, prompt, KEY, verifier="code", **drafted)
+        differences = code_differences(target, prompt, KEY, got, want)
+    assert all(d.margin < MARGIN for d in differences), differences
+    assert len(differences) <= want.length.size / 1000
+    same = np.ones(want.length.shape, bool)
+    for d in differences:
+        same[d.row, d.lane] = False
+    for field in ("tokens", "length", "finished"):
+        assert (np.asarray(getattr(got, field))[same] == getattr(want, field)[same]).all()
+    return float(got.info.acceptance_rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "lookup", "lanes"),
+    [("t5", 1024, False, None), ("gpt2", 1024, True, None), ("llama", 256, False, 4)],
+)
+def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) -> None:
+    """1,024 sequences each."""
+    target, prompt, stop = random_network(name, rows)
+    drafter = PromptLookup() if lookup else rounded(target)
+    assert check(target, drafter, prompt, stop, lanes) > 0.5
+
+
+@pytest.mark.parametrize("lanes", [None, 16])
+def test_the_embedded_pair(lanes: int | None) -> None:
+    """64 sequences greedily, 1,024 by code."""
+    (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in NAMES)
+    ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
+    width = max(map(len, ids))
+    (target, prompt), (draft, _) = (encode_batch(model, ids, width) for model in (target, draft))
+    assert check(target, draft, prompt, default_stop(tokenizer), lanes) > 0.5
