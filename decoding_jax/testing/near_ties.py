@@ -90,23 +90,19 @@ def code_differences(
       other: of the same shape.
       points: of both.
     """
-    batch, lanes = one.tokens.shape[:2]
+    batch, lanes, length = one.tokens.shape
     code = codes.start(points, random.row_keys(key, batch), lanes)
-    offset = uint64.to_ints(code.offset)
+    fresh = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(jnp.arange(length))
+    point, fresh = (np.float64(uint64.to_ints(bits) / 2**64) for bits in (code.offset, fresh))
     found = []
     for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
         margin = float("inf")
         if min(tokens) >= 0:
-            bits = random.bits_at(code.keys[row : row + 1, lane : lane + 1], position)
-            path = np.asarray(one.tokens)[row, lane, :position]
-            point, fresh = (float(int(x) / 2**64) for x in (offset[row, lane], _int(bits)))
-            margin = _code_margin(logits, path, tokens, point, fresh, lanes)
+            path = np.asarray(one.tokens[row, lane, :position])
+            own = point[row, lane], fresh[row, lane, position]
+            margin = _code_margin(logits, path, tokens, *own, lanes)
         found.append(Difference(row, lane, position, tokens, margin))
     return found
-
-
-def _int(bits: Any) -> int:
-    return uint64.to_ints(bits).item()
 
 
 def _code_margin(

@@ -13,7 +13,7 @@ from decoding_jax.testing import TableLM
 from decoding_jax.testing.near_ties import code_differences, greedy_differences
 
 MODEL = TableLM.random(jax.random.key(0), 5, sharpness=0.3)
-ROWS, LANES, LENGTH = 512, 8, 4
+ROWS, LANES, LENGTH = 256, 4, 4
 PROMPT = Prompt(jax.random.randint(jax.random.key(1), (ROWS, 3), 0, 5), jnp.full(ROWS, 3))
 KEY = jax.random.key(2)
 
@@ -33,11 +33,11 @@ def by_code(model, key=KEY):
     return decoding_jax.arithmetic_sample(model, PROMPT, key, **settings)
 
 
-@pytest.mark.parametrize("error", [0.0, 1e-3, 0.03])
+@pytest.mark.parametrize("error", [0.0, 0.01, 0.1])
 def test_margins_are_within_what_the_error_explains(error):
     best = greedy_differences(MODEL, PROMPT, greedy(off_by(error)), greedy(MODEL))
     coded = code_differences(MODEL, PROMPT, KEY, by_code(off_by(error)), by_code(MODEL))
-    for differences, bound in ((best, 2 * error), (coded, LENGTH * error / 2 + 1e-6)):
+    for differences, bound in ((best, 2 * error), (coded, LENGTH * (error / 2 + 1e-6))):
         assert (len(differences) > 0) == (error > 0)
         assert all(0 <= d.margin <= bound for d in differences)
 

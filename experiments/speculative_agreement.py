@@ -1,0 +1,141 @@
+"""How often speculation gives, token for token, what the target gives alone.
+
+    python experiments/speculative_agreement.py --out runs/agreement
+
+The embedded pair translates held-out sentences in batches of several sizes: greedily with a draft
+model and by prompt lookup, beside ``greedy``; and by code, beside ``arithmetic_sample`` with the
+same key. In float32 a product of other shapes rounds otherwise, so a sequence may differ where the
+choice was all but undecided. Each first difference is shown with its margin: by how much the choice
+would have to be off for both to be right (see ``decoding_jax.testing.near_ties``), of logits or of
+probability. Started again with the same settings, it goes on after the last part that was finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import decoding_jax
+from decoding_jax.strategies.speculative import PromptLookup
+from decoding_jax.testing.near_ties import Difference, code_differences, greedy_differences
+from decoding_jax.text import bind_drafter, default_stop, encode_batch
+from experiments import held_out
+
+TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
+LENGTH = 32
+SAMPLES = {1: 16, 4: 8, 16: 4}
+"""Of a row, by the number of rows, where decoding is by code."""
+MARGIN = 1.6e-4
+"""Logits agree to 1e-5: after 32 tokens probabilities agree to 32 times half of that."""
+
+
+class Part(NamedTuple):
+    """One way of decoding, at one batch size.
+
+    Attributes:
+      verifier: ``greedy`` or ``code``.
+      drafter: ``draft`` or ``lookup``.
+      batch: rows.
+      samples: of a row.
+    """
+
+    verifier: str
+    drafter: str
+    batch: int
+    samples: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.verifier}-{self.drafter}-{self.batch}x{self.samples}"
+
+
+def parts_of(batches: list[int]) -> list[Part]:
+    """Greedily with both drafters, then by code."""
+    parts = []
+    for batch in batches:
+        parts += [Part("greedy", drafter, batch, 1) for drafter in ("draft", "lookup")]
+        parts.append(Part("code", "draft", batch, SAMPLES.get(batch, 4)))
+    return parts
+
+
+def compare(part: Part, ids: list[list[int]], width: int, key: Any) -> list[Difference]:
+    """The lanes of one batch in which speculation and the target alone differ."""
+    (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in (TARGET, DRAFT))
+    drafter = bind_drafter(draft if part.drafter == "draft" else PromptLookup(), target, ids, width)
+    model, prompt = encode_batch(target, ids, width)
+    settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": default_stop(tokenizer)}
+    if part.verifier == "code":
+        settings["num_samples"] = part.samples
+    got = decoding_jax.speculative_sample(
+        model, drafter, prompt, key, verifier=part.verifier, num_draft_tokens=4, **settings
+    )
+    if part.verifier == "code":
+        want = decoding_jax.arithmetic_sample(model, prompt, key, **settings)
+        return code_differences(model, prompt, key, got, want)
+    want = decoding_jax.greedy(model, prompt, **settings)
+    return greedy_differences(model, prompt, got, want)
+
+
+def measure(part: Part, calls: int, seed: int) -> dict[str, Any]:
+    """All batches of a part: how many sequences, and the differences."""
+    _, tokenizer = decoding_jax.load(TARGET)
+    ids = [tokenizer.encode(s.english) for s in held_out.read()]
+    width = max(map(len, ids))
+    ids = ids[: calls * part.batch]
+    margins: list[float] = []
+    batches = [ids[i : i + part.batch] for i in range(0, len(ids), part.batch)]
+    batches = [batch for batch in batches if len(batch) == part.batch]
+    for i, batch in enumerate(tqdm(batches, part.name, unit="batch", leave=False)):
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        margins += [d.margin for d in compare(part, batch, width, key)]
+    sequences = len(batches) * part.batch * part.samples
+    return {**part._asdict(), "sequences": sequences, "margins": margins}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--batches", type=int, nargs="+", default=list(SAMPLES))
+    parser.add_argument("--calls", type=int, default=64, help="batches of each size")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    print("verifier  drafter  rows x samples  sequences  differ  largest margin")
+    total = differ = 0
+    largest = 0.0
+    for part in parts_of(args.batches):
+        path = args.out / f"{part.name}-{args.calls}-{args.seed}.json"
+        if not path.exists():
+            text = json.dumps(measure(part, args.calls, args.seed))
+            path.with_suffix(".tmp").write_text(text + "\n")
+            path.with_suffix(".tmp").replace(path)
+        row = json.loads(path.read_text())
+        margin = max(row["margins"], default=0.0)
+        shape = f"{part.batch} x {part.samples}"
+        print(
+            f"{part.verifier:8}  {part.drafter:7}  {shape:>14}  {row['sequences']:9d}"
+            f"  {len(row['margins']):6d}  {margin:14.1e}",
+            flush=True,
+        )
+        total, differ = total + row["sequences"], differ + len(row["margins"])
+        largest = max(largest, margin)
+    print(
+        f"{total} sequences, {100 * (1 - differ / total):.3f}% equal, margins up to {largest:.1e}"
+    )
+    if largest > MARGIN or differ > total / 1000:
+        raise SystemExit(f"FAILED: takes at least 99.9% equal, and margins below {MARGIN}")
+
+
+if __name__ == "__main__":
+    main()
