@@ -12,7 +12,7 @@ from jax import lax
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import Lanes
 from decoding_jax.strategies.speculative import emission
-from decoding_jax.strategies.speculative.block import Block
+from decoding_jax.strategies.speculative.block import Block, leading
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
@@ -85,7 +85,7 @@ def advance(
 ) -> Outcome:
     """Drafts up to ``most`` tokens a lane, feeds them to the target, and judges them."""
     at = now.lanes
-    block, state, calls = propose(drafter, judge, now, most)
+    block, state, calls = propose(drafter, judge, now, most, model.vocab_size)
     fed = jnp.concatenate([last_tokens(at), block.tokens], axis=-1)
     output, cache = model.extend(now.cache, fed, at.length - 1)
     written = emission.put(at.tokens, block.tokens, at.length)
@@ -109,14 +109,15 @@ def advance(
 
 
 def propose(
-    drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int
+    drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int, vocab_size: int
 ) -> tuple[Block, Any, Array]:
     """Drafts a block; returns it, the drafter's state, and how often the drafter was called."""
     path = Path(now.prompt, now.lanes.tokens, now.lanes.length)
     if isinstance(drafter, Guesser):
         tokens = drafter.guess(now.drafter, path, most)
-        real = jnp.cumprod((tokens >= 0).astype(jnp.int32), axis=-1).sum(-1)
-        block = Block(jnp.maximum(tokens, 0), jnp.minimum(now.wanted, real), None, ())
+        known = (tokens >= 0) & (tokens < vocab_size)
+        drafted = jnp.minimum(now.wanted, leading(known))
+        block = Block(jnp.where(known, tokens, 0), drafted, None, ())
         return block, now.drafter, jnp.int32(1)
 
     def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:

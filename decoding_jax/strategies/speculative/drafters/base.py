@@ -60,5 +60,8 @@ class Guesser(Protocol):
         ...
 
     def guess(self, state: Any, path: Path, count: int) -> Array:
-        """Up to K tokens after what stands: int32 ``[B, W, K]``, -1 from where it has none."""
+        """Up to K tokens after what stands: int32 ``[B, W, K]``, -1 from where it has none.
+
+        A token outside the vocabulary counts as none.
+        """
         ...
