@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ class Heuristic:
 
     Attributes:
       most: the largest K, 1 or more.
-      first: K of the first block.
+      first: K of the first block, 0 or more.
     """
 
     most: int = _static(default=20)
@@ -82,6 +83,8 @@ class Heuristic:
 
     def __post_init__(self) -> None:
         _check(self.most)
+        if self.first < 0:
+            raise ValueError(f"first: got {self.first}; takes 0 or more")
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``."""
@@ -120,6 +123,8 @@ class Measured:
         _check(self.most)
         if not self.cost_ratio >= 0:
             raise ValueError(f"cost_ratio: got {self.cost_ratio}; takes numbers of 0 and above")
+        if not 0 <= self.guess <= 1:
+            raise ValueError(f"guess: got {self.guess}; takes a rate from 0 to 1")
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``: tokens accepted and tokens judged, float32 ``[B, W, 2]``."""
@@ -148,6 +153,13 @@ def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
     """An int as ``Fixed``; others as they are.
 
     Raises:
-      ValueError: for an int below 1.
+      ValueError: for an int below 1, or what is neither an int nor a ``DraftLength``.
     """
-    return Fixed(num_draft_tokens) if isinstance(num_draft_tokens, int) else num_draft_tokens
+    if hasattr(num_draft_tokens, "most"):
+        return num_draft_tokens
+    try:
+        return Fixed(operator.index(num_draft_tokens))
+    except TypeError:
+        raise ValueError(
+            f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength"
+        ) from None
