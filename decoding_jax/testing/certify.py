@@ -2,6 +2,8 @@
 
     python -m decoding_jax.testing.certify                         # every pair of settings
     python -m decoding_jax.testing.certify --full                  # every combination
+    python -m decoding_jax.testing.certify --full --log FILE       # goes on where it was killed
+    python -m decoding_jax.testing.certify --full --sample 300     # as many of them at random
     python -m decoding_jax.testing.certify --strategy sample       # one of the library's
     python -m decoding_jax.testing.certify --strategy my_module:my_function
 
@@ -36,6 +38,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -45,16 +48,14 @@ from tqdm import tqdm
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.testing import checks, problems
+from decoding_jax.testing.case_log import CaseLog
+from decoding_jax.testing.cases import cases_of
 from decoding_jax.testing.devices import prepare_host, spread_rows
-from decoding_jax.testing.drafts import DRAFTS
-from decoding_jax.testing.pairwise import Case, all_cases, pairwise_cases
+from decoding_jax.testing.pairwise import Case
 from decoding_jax.testing.problems import (
     LENGTHS,
-    MODEL_NAMES,
     PROMPTS,
-    STOPS,
     TOKENS,
-    TRANSFORMS,
     Problem,
 )
 from decoding_jax.testing.strategies import Strategy, find
@@ -66,11 +67,10 @@ ROUNDING = 2e-6
 SAMPLES = 4
 REPEATS = 2048
 FEW = 2 * PROMPTS
+CLEAR = 50
+"""After so many cases programs are dropped: a process can map only so many pieces of memory."""
 TRACES = Counter()
 """One for all cases: a counter of its own would make each of them compile."""
-NO_DRAFT = "-"
-TREES = {name for name, draft in DRAFTS.items() if draft.num_drafts > 1}
-RUNS = ("as is", "alone", "eager", "sharded", "one key")
 
 
 class Result(NamedTuple):
@@ -189,36 +189,21 @@ def check_refusal(strategy: Strategy) -> str | None:
     return f"max_new_tokens: more positions than the model's {room} were not refused"
 
 
-def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
-    """The cases of a run: every combination of levels, or as many as cover every pair."""
-    factors = {
-        "strategy": [strategy.name for strategy in strategies],
-        "transform": list(TRANSFORMS),
-        "stop": list(STOPS),
-        "model": list(MODEL_NAMES),
-        "run": list(RUNS),
-        "draft": [NO_DRAFT, *DRAFTS],
-    }
-    by_name = {strategy.name: strategy for strategy in strategies}
-
-    def sensible(case: Case) -> bool:
-        strategy = by_name[case["strategy"]]
-        keyed = strategy.sampler or case["run"] != "one key"
-        drafted = (case["draft"] != NO_DRAFT) == (strategy.draft is not None)
-        if case["draft"] in TREES and not case["strategy"].endswith("/token"):
-            return False
-        given = strategy.logits or case["transform"] != "history"
-        return keyed and drafted and given and (strategy.lockstep or case["model"] != "lockstep")
-
-    return (all_cases if full else pairwise_cases)(factors, sensible)
-
-
-def certify(strategies: Sequence[Strategy], *, full: bool = False, bar: bool = True) -> int:
+def certify(
+    strategies: Sequence[Strategy],
+    *,
+    full: bool = False,
+    sample: int | None = None,
+    log: Path | None = None,
+    bar: bool = True,
+) -> int:
     """Runs the certificate and prints it.
 
     Args:
       strategies: from ``strategies.find``.
       full: all combinations of settings instead of all pairs.
+      sample: how many of the cases, drawn at random, always the same; all by default.
+      log: a file of results: those in it are not found again, new ones are added.
       bar: whether to show a progress bar.
 
     Returns:
@@ -227,6 +212,10 @@ def certify(strategies: Sequence[Strategy], *, full: bool = False, bar: bool = T
     began = time.monotonic()
     by_name = {strategy.name: strategy for strategy in strategies}
     cases = cases_of(strategies, full)
+    if sample is not None and sample < len(cases):
+        chosen = np.random.default_rng(0).choice(len(cases), sample, replace=False)
+        cases = [cases[i] for i in sorted(chosen)]
+    known = CaseLog(log)
     tests = len(cases) * PROMPTS * (SAMPLES + 2)
     widths = {name: max(len(name), *(len(case[name]) for case in cases)) for name in cases[0]}
     show = lambda values: "  ".join(f"{v:{widths[k]}}" for k, v in values.items())  # noqa: E731
@@ -235,17 +224,17 @@ def certify(strategies: Sequence[Strategy], *, full: bool = False, bar: bool = T
     write(f"{show({name: name for name in widths})}  smallest p  result")
     failures = 0
     smallest = 1.0
-    for case in tqdm(cases, unit="case", disable=not bar):
-        problem = Problem(case["model"], case["transform"], case["stop"])
-        seed = zlib.crc32(repr(case).encode())
-        strategy = by_name[case["strategy"]].with_draft(case["draft"])
-        result = certify_case(strategy, problem, case["run"], seed)
-        failure, least = result.failure, min(result.p_values, default=1.0)
+    for ran, case in enumerate(tqdm(cases, unit="case", disable=not bar)):
+        if known.get(case) is None:
+            if ran % CLEAR == CLEAR - 1:
+                jax.clear_caches()
+            known.add(case, *_result(case, by_name[case["strategy"]]))
+        failure, least = known.get(case) or (None, 1.0)
         smallest = min(smallest, least)
         if failure is None and least < LEVEL / tests:
             failure = f"law: a p-value of {least:.1e}, below {LEVEL}/{tests}"
         failures += failure is not None
-        shown = f"{least:10.1e}" if result.p_values else " " * 9 + "-"
+        shown = f"{least:10.1e}" if least < 1 else " " * 9 + "-"
         write(f"{show(case)}  {shown}  {'ok' if failure is None else 'FAILED ' + failure}")
     for strategy in strategies:
         failure = check_refusal(strategy)
@@ -260,6 +249,14 @@ def certify(strategies: Sequence[Strategy], *, full: bool = False, bar: bool = T
     return failures
 
 
+def _result(case: Case, strategy: Strategy) -> tuple[str | None, float]:
+    """Runs a case: what failed, if anything, and the smallest p-value."""
+    problem = Problem(case["model"], case["transform"], case["stop"])
+    seed = zlib.crc32(repr(case).encode())
+    result = certify_case(strategy.with_draft(case["draft"]), problem, case["run"], seed)
+    return result.failure, min(result.p_values, default=1.0)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status: 0 if every case held, 1 if not, 2 for bad usage."""
     parser = argparse.ArgumentParser(
@@ -269,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--full", action="store_true", help="all combinations, not all pairs")
     parser.add_argument("--strategy", action="append", default=[], metavar="NAME")
+    parser.add_argument("--sample", type=int, metavar="N", help="of the cases, at random")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="goes on after what is there")
     parser.add_argument("--devices", type=int, default=8, help="of the host, unless XLA_FLAGS says")
     options = parser.parse_args(arguments)
     prepare_host(options.devices, quick=not options.full)
@@ -277,7 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    return int(certify(strategies, full=options.full) > 0)
+    settings = {name: getattr(options, name) for name in ("full", "sample", "log")}
+    return int(certify(strategies, **settings) > 0)
 
 
 if __name__ == "__main__":

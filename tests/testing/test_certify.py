@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tiny_strategies
 
-from decoding_jax.testing import certify, checks
+from decoding_jax.testing import certify, checks, pairwise
+from decoding_jax.testing.cases import DRAFTS, TREES
 from decoding_jax.testing.certify import certify_case, check_refusal
 from decoding_jax.testing.problems import Problem
 
@@ -135,10 +136,28 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
     assert "1 cases, 1 failed" in lines[7]
 
 
+def test_a_run_goes_on_where_it_was_killed(monkeypatch, capsys, tmp_path):
+    good = tiny_strategies.tiny_search()
+    factors = {"strategy": ["tiny"], "transform": ["none"], "stop": ["one token"], "draft": ["-"]}
+    factors |= {"model": ["smooth", "zeros", "ties"], "run": ["as is"]}
+    every = pairwise.all_cases(factors)
+    monkeypatch.setattr(certify, "cases_of", lambda strategies, full: every)
+    log = tmp_path / "log"
+    assert certify.certify([good], sample=2, log=log, bar=False) == 0
+    with open(log, "a") as out:
+        out.write('{"case": {"str')  # killed while it was writing
+    run, ran = good.function, []
+    counted = dataclasses.replace(good, function=lambda *a, **s: [ran.append(1), run(*a, **s)][1])
+    assert certify.certify([counted], log=log, bar=False) == 0
+    assert capsys.readouterr().out.count("ok\n") == 5
+    assert len(log.read_text().splitlines()) == 3
+    assert len(ran) == 3  # a case, again in another order, and a refusal
+
+
 def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(certify.find([]))
     drafted = [s for s in strategies if s.draft is not None]
-    plain, drafts = len(strategies) - len(drafted), len(certify.DRAFTS) - len(certify.TREES)
+    plain, drafts = len(strategies) - len(drafted), len(DRAFTS) - len(TREES)
     cases = certify.cases_of(strategies)
     assert len(cases) <= 96
     count = 4 * len(strategies)
@@ -153,8 +172,8 @@ def test_cases_pair_every_setting_with_every_strategy():
     assert len(runs) == 5 * len(strategies) - 4
     # Several drafts go with the token verifier alone.
     pairs = {(case["strategy"], case["draft"]) for case in cases}
-    assert len(pairs) == plain + drafts * len(drafted) + len(certify.TREES)
-    speculative = drafts * (5 * len(drafted) - 1) + 5 * len(certify.TREES)
+    assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
+    speculative = drafts * (5 * len(drafted) - 1) + 5 * len(TREES)
     everything = certify.cases_of(strategies, full=True)
     assert len(everything) == 64 * (5 * plain - 3) - 2 * 16 * 4 + 48 * speculative
 
