@@ -1,0 +1,224 @@
+"""Speculative decoding where every row has conditions of its own, and the worst of places for them.
+
+Every text is held against its model: each token allowed, an end exactly where a stop condition, a
+dead end or the row's limit puts it, and not a token later.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, loop, strategies, transforms
+from decoding_jax.base import Prefix
+from decoding_jax.loop import stopping
+from decoding_jax.models import GPT2, GPT2Config
+from decoding_jax.ops.logits import clean, log_prob_of
+from decoding_jax.strategies.speculative import (
+    VERIFIERS,
+    Bigram,
+    Heuristic,
+    Measured,
+    NextToken,
+    PromptLookup,
+)
+from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing.near_ties import greedy_differences
+from decoding_jax.testing.problems import DeadEnds
+
+ROWS, LANES, LENGTH, VOCAB, WIDTH = 32, 3, 11, 5, 4
+SEEDS = 12
+DRAFT = TableLM.random(jax.random.key(77), VOCAB, sharpness=2.0)
+SPARSE = TableLM.random(jax.random.key(78), VOCAB, sharpness=2.0, zeros=0.4)
+
+
+@pytest.fixture(autouse=True)
+def quick_compiles():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def problem(seed):
+    """A random model, and for every row a prompt, stop conditions, dead ends and penalties."""
+    draw = np.random.default_rng(seed)
+    key = jax.random.key(seed)
+    model = TableLM.random(key, VOCAB, sharpness=float(draw.choice([0.5, 3.0])), zeros=0.2)
+    if seed % 4 == 1:
+        model = TableLM.random(key, VOCAB, ties=True)
+    if seed % 4 == 2:
+        model = dataclasses.replace(model, table=jnp.zeros_like(model.table))
+    tokens = draw.integers(0, VOCAB, (ROWS, WIDTH), dtype=np.int32)
+    prompt = Prompt(jnp.asarray(tokens), jnp.asarray(draw.integers(1, WIDTH + 1, ROWS)))
+    sequences = draw.integers(0, VOCAB, (ROWS, 2, 3), dtype=np.int32)
+    cut = np.arange(3) < draw.integers(0, 4, (ROWS, 2))[..., None]
+    stop = Stop(
+        eos_ids=draw.choice([-1, -1, 0, 1, 2, 3, 4], (ROWS, 2)).astype(np.int32),
+        sequences=np.where(cut, -1, sequences),
+        min_new_tokens=draw.integers(0, 6, ROWS, dtype=np.int32),
+        max_new_tokens=draw.choice([0, 1, 2, 5, 8, 10, 11, 11, 20], ROWS).astype(np.int32),
+    )
+    transform = transforms.chain(
+        DeadEnds(draw.choice([-1] + [9] * 12 + [0, 1, 2, 3, 4], ROWS).astype(np.int32)),
+        transforms.repetition_penalty(draw.choice([1.0, 1.3, 0.5], ROWS).astype(np.float32)),
+        transforms.min_p(draw.choice([0.0, 0.0, 0.2, 0.5], ROWS).astype(np.float32)),
+    )
+    return model, prompt, stop, transform
+
+
+@jax.jit
+def judged(model, prompt, tokens, stop, transform):
+    """Of every place: whether nothing is allowed, whether its token is, whether the text ends."""
+    first, cache = model.prefill(*prompt, lanes=LANES, slots=LENGTH)
+    rest, _ = model.extend(cache, tokens, 0)
+    first = jnp.broadcast_to(first.logits, (ROWS, LANES, 1, VOCAB))
+    logits = clean(jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2))
+    place = jnp.broadcast_to(jnp.arange(LENGTH)[None, None], tokens.shape)
+    paths = jnp.broadcast_to(tokens[:, :, None], (*tokens.shape, LENGTH))
+    allowed = stopping.ban_end_tokens(stop, logits, place)
+    allowed = clean(transform(allowed, Prefix(*prompt, paths, place)))
+    fits = jnp.take_along_axis(allowed, tokens[..., None], -1)[..., 0] > -jnp.inf
+    ends = jax.vmap(lambda token, n: stopping.ends(stop, token, tokens, n), (2, 2), 2)
+    return (
+        allowed.max(-1) == -jnp.inf,
+        fits,
+        ends(tokens, place + 1),
+        log_prob_of(logits, tokens),
+    )
+
+
+def check(output, model, prompt, stop, transform):
+    dead, fits, ends, log_prob = map(
+        np.asarray, judged(model, prompt, output.tokens, stop, transform)
+    )
+    limit = np.minimum(np.asarray(stop.max_new_tokens), LENGTH)[:, None, None]
+    place = np.arange(LENGTH)
+    before = lambda x: np.cumsum(x, -1) - x == 0  # noqa: E731
+    real = (place < limit) & (np.cumsum(dead, -1) == 0) & before(ends)
+    assert (real.sum(-1) == output.length).all()
+    assert fits[real].all()
+    assert ((real & ends).any(-1) == output.finished).all()
+    assert (np.where(real, 0, output.tokens) == 0).all()
+    np.testing.assert_allclose(output.log_prob, np.where(real, log_prob, 0).sum(-1), rtol=2e-5)
+    assert (output.info.emitted == np.maximum(output.length - 1, 0)).all()
+    assert (output.info.accepted + output.info.rejected <= output.info.emitted).all()
+    assert (output.info.accepted <= output.info.proposed).all()
+
+
+@pytest.mark.parametrize(
+    ("verifier", "drafter", "settings"),
+    [
+        ("block", SPARSE, {"num_draft_tokens": 4}),
+        ("coded_token", NextToken(np.array([2, 3, -1, 1, 0])), {"num_draft_tokens": 16}),
+        ("code", SPARSE, {"num_draft_tokens": Measured(most=4)}),
+        ("gumbel", Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": Heuristic(most=6, first=0)}),
+        ("greedy", PromptLookup(size=2), {"num_draft_tokens": 1}),
+        ("token", DRAFT, {"num_draft_tokens": 12, "num_drafts": 2}),
+    ],
+    ids=["block", "coded_token", "code", "gumbel", "greedy", "tree"],
+)
+def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, settings):
+    """12 models of 32 rows of 3 lanes; one of three is flat or full of ties."""
+    for seed in range(SEEDS):
+        model, prompt, stop, transform = problem(seed)
+        common = {"max_new_tokens": LENGTH, "stop": stop, "transform": transform}
+        key = jax.random.key(seed)
+        output = decoding_jax.speculative_sample(
+            model, drafter, prompt, key, num_samples=LANES, verifier=verifier, **settings, **common
+        )
+        check(output, model, prompt, stop, transform)
+        if verifier == "code":
+            want = decoding_jax.arithmetic_sample(model, prompt, key, num_samples=LANES, **common)
+            assert same_bits(output.tokens, want.tokens)
+        if verifier == "greedy":
+            want = decoding_jax.greedy(model, prompt, **common)
+            assert (output.tokens == want.tokens).all()
+
+
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
+SHORT = {"num_samples": 4, "max_new_tokens": 6}
+
+
+def speculate(verifier="token", model=SPARSE, drafter=DRAFT, prompt=PROMPT, **settings):
+    settings = {"num_draft_tokens": 3, **SHORT, **settings}
+    key = jax.random.key(1)
+    return decoding_jax.speculative_sample(
+        model, drafter, prompt, key, verifier=verifier, **settings
+    )
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_a_guess_outside_the_vocabulary_is_none(verifier):
+    got = speculate(verifier, drafter=NextToken(np.full(VOCAB, VOCAB, np.int32)))
+    assert (got.tokens < VOCAB).all()
+    assert (got.info.proposed == 0).all()
+
+
+def test_a_row_without_a_prompt_harms_no_other():
+    empty = Prompt(PROMPT.tokens, jnp.array([3, 0]))
+    assert same_bits(speculate(prompt=empty).tokens[0], speculate().tokens[0])
+
+
+@pytest.mark.parametrize("settings", [{"verifier": "code"}, {"num_drafts": 2}])
+def test_codes_and_trees_are_streamed(settings):
+    *early, last = loop.stream(
+        strategies.STEPS["speculative_sample"],
+        SPARSE,
+        PROMPT,
+        jax.random.key(1),
+        drafter=DRAFT,
+        num_draft_tokens=3,
+        **SHORT,
+        **settings,
+    )
+    assert len(early) > 1
+    assert same_bits(last, speculate(**settings))
+    for part in early:
+        real = np.arange(SHORT["max_new_tokens"]) < np.asarray(part.length)[..., None]
+        assert (np.where(real, part.tokens - last.tokens, 0) == 0).all()
+
+
+def gpt2(seed, vocab_size=11, **settings):
+    config = GPT2Config(vocab_size, 8, num_heads=2, mlp_dim=8, num_layers=1, **settings)
+    return GPT2.init(config, jax.random.key(seed))
+
+
+@pytest.mark.parametrize("num_drafts", [1, 2])
+def test_a_network_whose_context_is_full_is_as_one_with_room(num_drafts):
+    """Prompt and text fill the 8 positions exactly; blocks are longer than what is left."""
+
+    def room(model, size):
+        table = jnp.pad(model.params["position_embedder"]["embedding"], ((0, size), (0, 0)))
+        params = {**model.params, "position_embedder": {"embedding": table}}
+        return dataclasses.replace(
+            model,
+            params=params,
+            config=dataclasses.replace(model.config, max_positions=8 + size),
+        )
+
+    settings = {"num_drafts": num_drafts, "num_draft_tokens": 5}
+    small = [gpt2(seed, max_positions=8) for seed in (0, 1)]
+    full = speculate(model=small[0], drafter=small[1], **settings)
+    wide = speculate(model=room(small[0], 40), drafter=room(small[1], 40), **settings)
+    assert same_bits(full.tokens, wide.tokens)
+    assert (full.length == 6).all()
+
+
+def test_a_wide_vocabulary_in_bfloat16_with_a_draft_in_float32():
+    """256,000 tokens: greedy but for near-ties of eight bits, the draft mostly right."""
+    draft = gpt2(0, 256_000, max_positions=16)
+    config = dataclasses.replace(draft.config, dtype="bfloat16")
+    target = dataclasses.replace(draft, config=config)
+    got = speculate("greedy", target, draft, num_samples=1)
+    want = decoding_jax.greedy(target, PROMPT, max_new_tokens=6)
+    spread = np.ptp(target.prefill(*PROMPT, lanes=1, slots=1)[0].logits)
+    assert all(d.margin < spread / 128 for d in greedy_differences(target, PROMPT, got, want))
+    assert got.info.acceptance_rate > 0.5
+    sampled = speculate("block", target, draft, num_samples=2)
+    assert (sampled.length == 6).all()
+    assert np.isfinite(sampled.log_prob).all()
+    assert (np.asarray(sampled.tokens) < 256_000).all()
+    assert sampled.info.acceptance_rate > 0.9
