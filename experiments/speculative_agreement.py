@@ -8,6 +8,9 @@ same key. In float32 a product of other shapes rounds otherwise, so a sequence m
 choice was all but undecided. Each first difference is shown with its margin: by how much the choice
 would have to be off for both to be right (see ``decoding_jax.testing.near_ties``), of logits or of
 probability. Started again with the same settings, it goes on after the last part that was finished.
+
+By code every token of the vocabulary has a boundary at which a choice may turn. In another program
+each lies some 7e-8 elsewhere, an eps of float32, so that with 8,000 tokens 0.05% of choices turn.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
 SAMPLES = {1: 16, 4: 8, 16: 4}
 """Of a row, by the number of rows, where decoding is by code."""
-MARGIN = 1.6e-4
-"""Logits agree to 1e-5: after 32 tokens probabilities agree to 32 times half of that."""
+MARGINS = {"greedy": 2e-5, "code": 1.6e-4}
+"""Logits agree to 1e-5, the probabilities of 32 tokens to half of that for each."""
 
 
 class Part(NamedTuple):
@@ -112,8 +115,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
 
     print("verifier  drafter  rows x samples  sequences  differ  largest margin")
-    total = differ = 0
-    largest = 0.0
+    found: dict[str, list[dict[str, Any]]] = {"greedy": [], "code": []}
     for part in parts_of(args.batches):
         path = args.out / f"{part.name}-{args.calls}-{args.seed}.json"
         if not path.exists():
@@ -121,20 +123,22 @@ def main() -> None:
             path.with_suffix(".tmp").write_text(text + "\n")
             path.with_suffix(".tmp").replace(path)
         row = json.loads(path.read_text())
-        margin = max(row["margins"], default=0.0)
+        found[part.verifier].append(row)
         shape = f"{part.batch} x {part.samples}"
         print(
             f"{part.verifier:8}  {part.drafter:7}  {shape:>14}  {row['sequences']:9d}"
-            f"  {len(row['margins']):6d}  {margin:14.1e}",
+            f"  {len(row['margins']):6d}  {max(row['margins'], default=0.0):14.1e}",
             flush=True,
         )
-        total, differ = total + row["sequences"], differ + len(row["margins"])
-        largest = max(largest, margin)
-    print(
-        f"{total} sequences, {100 * (1 - differ / total):.3f}% equal, margins up to {largest:.1e}"
-    )
-    if largest > MARGIN or differ > total / 1000:
-        raise SystemExit(f"FAILED: takes at least 99.9% equal, and margins below {MARGIN}")
+    failed = False
+    for verifier, rows in found.items():
+        total = sum(row["sequences"] for row in rows)
+        margins = [margin for row in rows for margin in row["margins"]]
+        largest, equal = max(margins, default=0.0), 1 - len(margins) / total
+        failed |= largest > MARGINS[verifier] or (verifier == "greedy" and equal < 0.999)
+        print(f"{verifier}: {total} sequences, {100 * equal:.3f}% equal, margins to {largest:.1e}")
+    if failed:
+        raise SystemExit(f"FAILED: takes margins below {MARGINS}, and 99.9% equal greedily")
 
 
 if __name__ == "__main__":

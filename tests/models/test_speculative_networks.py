@@ -1,8 +1,8 @@
 """On networks in float32, speculation gives what the target does alone, near-ties aside.
 
 Logits of one text agree to 1e-5 between programs (tests of the networks), so where two texts part
-the margin is below 2e-5 of logits (greedy), and below 20 tokens times 1e-5 / 2 = 1e-4 of
-probability (by code): see ``decoding_jax.testing.near_ties``.
+the margin is below 2e-5 of logits (greedy), and below 5e-6 of probability a token (by code): see
+``decoding_jax.testing.near_ties``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.testing.near_ties import code_differences, greedy_differences
 from decoding_jax.text import default_stop, encode_batch
 
-LENGTH, MARGIN = 16, 1e-4
+LENGTH, ERROR = 16, 1e-5
 KEY = jax.random.key(3)
 NAMES = ("translation-en-fr", "translation-en-fr-draft")
 SENTENCES = [
@@ -60,8 +60,18 @@ def random_network(name: str, rows: int) -> tuple[Any, Prompt, Stop]:
     return model, prompt, Stop(eos_ids=(7,))
 
 
-def check(target: Any, drafter: Any, prompt: Prompt, stop: Stop, lanes: int | None) -> float:
-    """Greedy without ``lanes``, else by code. Returns the acceptance rate."""
+def check(
+    target: Any,
+    drafter: Any,
+    prompt: Prompt,
+    stop: Stop,
+    lanes: int | None,
+    most: float = 1e-3,
+) -> float:
+    """Greedy without ``lanes``, else by code; returns the acceptance rate.
+
+    At most the share ``most`` of the sequences differs, and each where the choice was near a tie.
+    """
     settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": stop}
     drafted = {"num_draft_tokens": 4, **settings}
     speculate = decoding_jax.speculative_sample
@@ -69,14 +79,15 @@ def check(target: Any, drafter: Any, prompt: Prompt, stop: Stop, lanes: int | No
         want = decoding_jax.greedy(target, prompt, **settings)
         got = speculate(target, drafter, prompt, None, verifier="greedy", **drafted)
         differences = greedy_differences(target, prompt, got, want)
+        assert all(d.margin < 2 * ERROR for d in differences), differences
         assert got.info.target_calls <= want.info.model_calls - 1
     else:
         settings["num_samples"] = drafted["num_samples"] = lanes
         want = decoding_jax.arithmetic_sample(target, prompt, KEY, **settings)
         got = speculate(target, drafter, prompt, KEY, verifier="code", **drafted)
         differences = code_differences(target, prompt, KEY, got, want)
-    assert all(d.margin < MARGIN for d in differences), differences
-    assert len(differences) <= want.length.size / 1000
+        assert all(d.margin < ERROR / 2 * (d.position + 1) for d in differences), differences
+    assert len(differences) <= most * want.length.size
     same = np.ones(want.length.shape, bool)
     for d in differences:
         same[d.row, d.lane] = False
@@ -98,9 +109,14 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
 
 @pytest.mark.parametrize("lanes", [None, 16])
 def test_the_embedded_pair(lanes: int | None) -> None:
-    """64 sequences greedily, 1,024 by code."""
+    """64 sequences greedily, 1,024 by code.
+
+    A code's choice has 8,000 boundaries. Each lies some 7e-8 elsewhere in another program, an eps of
+    float32, which makes 0.05% of the tokens and 0.5% of texts of ten differ; at most 1% here.
+    """
     (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in NAMES)
     ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
     width = max(map(len, ids))
     (target, prompt), (draft, _) = (encode_batch(model, ids, width) for model in (target, draft))
-    assert check(target, draft, prompt, default_stop(tokenizer), lanes) > 0.5
+    most = 1e-3 if lanes is None else 1e-2
+    assert check(target, draft, prompt, default_stop(tokenizer), lanes, most) > 0.5
