@@ -92,8 +92,8 @@ def code_differences(
     """
     batch, lanes, length = one.tokens.shape
     code = codes.start(points, random.row_keys(key, batch), lanes)
-    fresh = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(jnp.arange(length))
-    point, fresh = (np.float64(uint64.to_ints(bits) / 2**64) for bits in (code.offset, fresh))
+    bits = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(jnp.arange(length))
+    point, fresh = (uint64.to_ints(x).astype(np.float64) / 2.0**64 for x in (code.offset, bits))
     found = []
     for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
         margin = float("inf")

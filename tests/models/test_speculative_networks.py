@@ -111,8 +111,8 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
 def test_the_embedded_pair(lanes: int | None) -> None:
     """64 sequences greedily, 1,024 by code.
 
-    A code's choice has 8,000 boundaries. Each lies some 7e-8 elsewhere in another program, an eps of
-    float32, which makes 0.05% of the tokens and 0.5% of texts of ten differ; at most 1% here.
+    A code's choice has 8,000 boundaries. Each lies some 7e-8 elsewhere in another program, which is
+    the rounding of float32, so 0.05% of tokens differ and 0.5% of texts of ten; 1% at most here.
     """
     (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in NAMES)
     ids = [tokenizer.encode(sentence) for sentence in SENTENCES]

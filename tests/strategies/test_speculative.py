@@ -175,12 +175,15 @@ def test_a_context_that_is_full_takes_one_more_token():
     for which in ({"model": small}, {"drafter": small}):
         with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
             run(max_new_tokens=3, **which)
+    with pytest.raises(ValueError, match="^drafter: max_new_tokens"):
+        run(max_new_tokens=3, drafter=small)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"num_draft_tokens": 0}, "num_draft_tokens: got 0; takes 1 or more"),
+        ({"num_draft_tokens": 2.5}, "num_draft_tokens: got 2.5; takes an int or a DraftLength"),
         ({"num_samples": 0}, "num_samples: got 0; takes 1 or more"),
         ({"verifier": "hope"}, "verifier: got 'hope'; takes block, code,"),
         (
@@ -245,6 +248,17 @@ def test_how_many_tokens_to_draft():
     assert measured.count(state).tolist() == [[8, 1]]
     got = run(num_draft_tokens=Heuristic(most=6, first=2), drafter=MODEL)
     assert got.info.target_calls == 2  # 1 + (2 + 1) + (4 + 1) tokens
+
+
+def test_draft_lengths_out_of_range_are_refused():
+    for make, words in (
+        (lambda: Heuristic(most=0), "num_draft_tokens: got 0; takes 1 or more"),
+        (lambda: Heuristic(first=-1), "first: got -1; takes 0 or more"),
+        (lambda: Measured(cost_ratio=-0.1), "cost_ratio: got -0.1; takes numbers of 0 and above"),
+        (lambda: Measured(guess=2.0), "guess: got 2.0; takes a rate from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make()
 
 
 def test_theory_is_the_papers():

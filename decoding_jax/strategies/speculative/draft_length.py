@@ -157,9 +157,6 @@ def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
     """
     if hasattr(num_draft_tokens, "most"):
         return num_draft_tokens
-    try:
+    if hasattr(num_draft_tokens, "__index__"):
         return Fixed(operator.index(num_draft_tokens))
-    except TypeError:
-        raise ValueError(
-            f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength"
-        ) from None
+    raise ValueError(f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength")
