@@ -175,7 +175,7 @@ def test_a_context_that_is_full_takes_one_more_token():
     for which in ({"model": small}, {"drafter": small}):
         with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
             run(max_new_tokens=3, **which)
-    with pytest.raises(ValueError, match="^drafter: max_new_tokens"):
+    with pytest.raises(ValueError, match=r"^drafter: max_new_tokens"):
         run(max_new_tokens=3, drafter=small)
 
 
