@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import jax.numpy as jnp
 
@@ -155,8 +155,10 @@ def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
     Raises:
       ValueError: for an int below 1, or what is neither an int nor a ``DraftLength``.
     """
-    if hasattr(num_draft_tokens, "most"):
-        return num_draft_tokens
-    if hasattr(num_draft_tokens, "__index__"):
+    if isinstance(num_draft_tokens, SupportsIndex):
         return Fixed(operator.index(num_draft_tokens))
-    raise ValueError(f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength")
+    if not hasattr(num_draft_tokens, "most"):
+        raise ValueError(
+            f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength"
+        )
+    return num_draft_tokens
