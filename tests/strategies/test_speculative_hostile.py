@@ -17,14 +17,7 @@ from decoding_jax.base import Prefix
 from decoding_jax.loop import stopping
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.ops.logits import clean, log_prob_of
-from decoding_jax.strategies.speculative import (
-    VERIFIERS,
-    Bigram,
-    Heuristic,
-    Measured,
-    NextToken,
-    PromptLookup,
-)
+from decoding_jax.strategies.speculative import Bigram, Heuristic, NextToken
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.near_ties import greedy_differences
 from decoding_jax.testing.problems import DeadEnds
@@ -113,12 +106,10 @@ def check(output, model, prompt, stop, transform):
     [
         ("block", SPARSE, {"num_draft_tokens": 4}),
         ("coded_token", NextToken(np.array([2, 3, -1, 1, 0])), {"num_draft_tokens": 16}),
-        ("code", SPARSE, {"num_draft_tokens": Measured(most=4)}),
-        ("gumbel", Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": Heuristic(most=6, first=0)}),
-        ("greedy", PromptLookup(size=2), {"num_draft_tokens": 1}),
+        ("code", Bigram(SPARSE.table[0, 0]), {"num_draft_tokens": Heuristic(most=6, first=0)}),
         ("token", DRAFT, {"num_draft_tokens": 12, "num_drafts": 2}),
     ],
-    ids=["block", "coded_token", "code", "gumbel", "greedy", "tree"],
+    ids=["block", "coded_token", "code", "tree"],
 )
 def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, settings):
     """12 models of 32 rows of 3 lanes; one of three is flat or full of ties."""
@@ -133,9 +124,6 @@ def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, setti
         if verifier == "code":
             want = decoding_jax.arithmetic_sample(model, prompt, key, num_samples=LANES, **common)
             assert same_bits(output.tokens, want.tokens)
-        if verifier == "greedy":
-            want = decoding_jax.greedy(model, prompt, **common)
-            assert (output.tokens == want.tokens).all()
 
 
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
@@ -150,7 +138,7 @@ def speculate(verifier="token", model=SPARSE, drafter=DRAFT, prompt=PROMPT, **se
     )
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", ["token", "block"])
 def test_a_guess_outside_the_vocabulary_is_none(verifier):
     got = speculate(verifier, drafter=NextToken(np.full(VOCAB, VOCAB, np.int32)))
     assert (got.tokens < VOCAB).all()
@@ -162,8 +150,7 @@ def test_a_row_without_a_prompt_harms_no_other():
     assert same_bits(speculate(prompt=empty).tokens[0], speculate().tokens[0])
 
 
-@pytest.mark.parametrize("settings", [{"verifier": "code"}, {"num_drafts": 2}])
-def test_codes_and_trees_are_streamed(settings):
+def test_a_tree_of_drafts_is_streamed():
     *early, last = loop.stream(
         strategies.STEPS["speculative_sample"],
         SPARSE,
@@ -171,11 +158,11 @@ def test_codes_and_trees_are_streamed(settings):
         jax.random.key(1),
         drafter=DRAFT,
         num_draft_tokens=3,
+        num_drafts=2,
         **SHORT,
-        **settings,
     )
     assert len(early) > 1
-    assert same_bits(last, speculate(**settings))
+    assert same_bits(last, speculate(num_drafts=2))
     for part in early:
         real = np.arange(SHORT["max_new_tokens"]) < np.asarray(part.length)[..., None]
         assert (np.where(real, part.tokens - last.tokens, 0) == 0).all()
