@@ -107,16 +107,16 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
     assert check(target, drafter, prompt, stop, lanes) > 0.5
 
 
-@pytest.mark.parametrize("lanes", [None, 16])
+@pytest.mark.parametrize("lanes", [None, 4])
 def test_the_embedded_pair(lanes: int | None) -> None:
-    """64 sequences greedily, 1,024 by code.
+    """64 sequences greedily, 256 by code.
 
     A code's choice has 8,000 boundaries. Each lies some 7e-8 elsewhere in another program, which is
-    the rounding of float32, so 0.05% of tokens differ and 0.5% of texts of ten; 1% at most here.
+    the rounding of float32, so 0.05% of tokens differ and 0.5% of texts of ten; 2% at most here.
     """
     (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in NAMES)
     ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
     width = max(map(len, ids))
     (target, prompt), (draft, _) = (encode_batch(model, ids, width) for model in (target, draft))
-    most = 1e-3 if lanes is None else 1e-2
+    most = 1e-3 if lanes is None else 2e-2
     assert check(target, draft, prompt, default_stop(tokenizer), lanes, most) > 0.5
