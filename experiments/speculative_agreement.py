@@ -30,10 +30,12 @@ import decoding_jax
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.testing.near_ties import Difference, code_differences, greedy_differences
 from decoding_jax.text import bind_drafter, default_stop, encode_batch
+from decoding_jax.transforms import Temperature
 from experiments import held_out
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
+TEMPERATURES = (1.0, 0.5)
 SAMPLES = {1: 16, 4: 8, 16: 4}
 """Of a row, by the number of rows, where decoding is by code."""
 MARGINS = {"greedy": 2e-5, "code": 1.6e-4}
@@ -48,16 +50,19 @@ class Part(NamedTuple):
       drafter: ``draft`` or ``lookup``.
       batch: rows.
       samples: of a row.
+      temperature: of both laws, where decoding is by code.
     """
 
     verifier: str
     drafter: str
     batch: int
     samples: int
+    temperature: float = 0.0
 
     @property
     def name(self) -> str:
-        return f"{self.verifier}-{self.drafter}-{self.batch}x{self.samples}"
+        own = f"-{self.temperature}" if self.temperature else ""
+        return f"{self.verifier}-{self.drafter}-{self.batch}x{self.samples}{own}"
 
 
 def parts_of(batches: list[int]) -> list[Part]:
@@ -65,7 +70,7 @@ def parts_of(batches: list[int]) -> list[Part]:
     parts = []
     for batch in batches:
         parts += [Part("greedy", drafter, batch, 1) for drafter in ("draft", "lookup")]
-        parts.append(Part("code", "draft", batch, SAMPLES.get(batch, 4)))
+        parts += [Part("code", "draft", batch, SAMPLES.get(batch, 4), t) for t in TEMPERATURES]
     return parts
 
 
@@ -77,12 +82,13 @@ def compare(part: Part, ids: list[list[int]], width: int, key: Any) -> list[Diff
     settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": default_stop(tokenizer)}
     if part.verifier == "code":
         settings["num_samples"] = part.samples
+        settings["transform"] = Temperature(part.temperature)
     got = decoding_jax.speculative_sample(
         model, drafter, prompt, key, verifier=part.verifier, num_draft_tokens=4, **settings
     )
     if part.verifier == "code":
         want = decoding_jax.arithmetic_sample(model, prompt, key, **settings)
-        return code_differences(model, prompt, key, got, want)
+        return code_differences(model, prompt, key, got, want, transform=settings["transform"])
     want = decoding_jax.greedy(model, prompt, **settings)
     return greedy_differences(model, prompt, got, want)
 

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import codes
-from decoding_jax.base import DecodeOutput, LanguageModel, Prompt
+from decoding_jax.base import DecodeOutput, LanguageModel, Prefix, Prompt, Transform
 from decoding_jax.ops import random, uint64
+from decoding_jax.ops.logits import clean
 
 
 class Difference(NamedTuple):
@@ -79,8 +80,9 @@ def code_differences(
     one: DecodeOutput,
     other: DecodeOutput,
     points: str | codes.Points = "lattice",
+    transform: Transform | None = None,
 ) -> list[Difference]:
-    """The lanes in which two arithmetic samplings without transforms differ.
+    """The lanes in which two arithmetic samplings differ.
 
     Args:
       model: that both decoded from.
@@ -89,13 +91,14 @@ def code_differences(
       one: tokens ``[B, N, L]``.
       other: of the same shape.
       points: of both.
+      transform: of both. The bound on margins above is of errors in the transformed logits.
     """
     batch, lanes, length = one.tokens.shape
     code = codes.start(points, random.row_keys(key, batch), lanes)
     bits = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(jnp.arange(length))
     point, fresh = (uint64.to_ints(x).astype(np.float64) / 2.0**64 for x in (code.offset, bits))
     found = []
-    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
+    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other, transform):
         margin = float("inf")
         if min(tokens) >= 0:
             path = np.asarray(one.tokens[row, lane, :position])
@@ -149,7 +152,11 @@ def _interval(logits: np.ndarray, token: int) -> tuple[float, float]:
 
 
 def _taught(
-    model: LanguageModel, prompt: Prompt, one: DecodeOutput, other: DecodeOutput
+    model: LanguageModel,
+    prompt: Prompt,
+    one: DecodeOutput,
+    other: DecodeOutput,
+    transform: Transform | None = None,
 ) -> list[tuple[tuple[int, int, int, tuple[int, int]], np.ndarray]]:
     """Every lane's first difference, with the logits float64 ``[L, V]`` along the first text."""
     texts = [_text(output) for output in (one, other)]
@@ -161,7 +168,7 @@ def _taught(
     # Only the lanes that differ, as many a row as the row with the most has.
     picked = np.stack([np.resize(np.append(row, 0)[: max(len(row), 1)], most) for row in lanes])
     tokens = np.take_along_axis(texts[0], picked[..., None], axis=1)
-    logits = _teach(model, prompt, jnp.asarray(np.maximum(tokens, 0)))
+    logits = _teach(model, prompt, jnp.asarray(np.maximum(tokens, 0)), transform)
     found = []
     for row, members in enumerate(lanes):
         for place, lane in enumerate(members):
@@ -179,10 +186,15 @@ def _text(output: DecodeOutput) -> np.ndarray:
 
 
 @jax.jit
-def _teach(model: Any, prompt: Prompt, tokens: Any) -> Any:
+def _teach(model: Any, prompt: Prompt, tokens: Any, transform: Transform | None) -> Any:
     """The logits that each of ``tokens [B, M, L]`` was chosen from: ``[B, M, L, V]``."""
     first, cache = model.prefill(*prompt, lanes=tokens.shape[1], slots=tokens.shape[2])
     rest, _ = model.extend(cache, tokens, 0)
     shape = (*tokens.shape[:2], 1, rest.logits.shape[-1])
     first = jnp.broadcast_to(first.logits, shape)
-    return jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2)
+    logits = jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2)
+    if transform is None:
+        return logits
+    length = jnp.broadcast_to(jnp.arange(tokens.shape[2])[None, None], tokens.shape)
+    paths = jnp.broadcast_to(tokens[:, :, None], (*tokens.shape, tokens.shape[2]))
+    return transform(clean(logits), Prefix(*prompt, paths, length))
