@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from flax.core import FrozenDict, freeze
 
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.t5x import network_cache
+from decoding_jax.t5x.forcing import AdapterCache, enter, leave_forced, open_cache
 
 
 @jax.tree_util.register_dataclass
@@ -37,25 +38,6 @@ class DecodingState:
     cache: Any
 
 
-class AdapterCache(NamedTuple):
-    """The network's cache, and what stands in each sequence.
-
-    Attributes:
-      network: the cache of B * W rows.
-      forced: int32 ``[B, W, L + 2]``: tokens that are not to be chosen, 0 elsewhere.
-      sequences: int32 ``[B, W, L + 2]``, what was fed; column 0 is the start token.
-      base: int32, a scalar or ``[B]``: where the last token of the prompt stands. Slot s is
-        position ``base + 1 + s``.
-      loop: what callbacks are told of the search beyond this, or None.
-    """
-
-    network: Any
-    forced: Array
-    sequences: Array
-    base: Array
-    loop: Any = None
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class T5XAdapter:
@@ -64,10 +46,9 @@ class T5XAdapter:
     ``tokens_to_logits`` mostly closes over traced values. Give such a model to the undecorated
     functions of ``decoding_jax.strategies``, never to the compiled ones.
 
-    A non-zero token of ``inputs`` that lies ahead is forced: the logits leave no other, so that it
-    adds no score, draws no lot and consumes no code. An end token among them, or one outside the
-    vocabulary, is token 0 (or 1, where 0 ends) to the strategy, since it ends nothing; what is fed
-    to the network is the token itself.
+    A non-zero token of ``inputs`` that lies ahead is forced (see ``forcing``). An end token among
+    them, or one outside the vocabulary, is another to the strategy, since it ends nothing; what is
+    fed to the network is the token itself.
 
     Attributes:
       cache: the network's, of B rows, with all of each prompt but its last token.
@@ -79,6 +60,7 @@ class T5XAdapter:
       num_decodes: W; the rows that ``tokens_to_logits`` takes are B times as many.
       cache_offset: 1 where layers are scanned, else 0.
       callbacks: None, or T5X's callbacks (``callbacks.Callbacks``).
+      show_prompt: whether a strategy sees forced tokens as they are, or as token 0.
     """
 
     cache: Any
@@ -89,6 +71,7 @@ class T5XAdapter:
     num_decodes: int = dataclasses.field(metadata={"static": True})
     cache_offset: int = dataclasses.field(default=0, metadata={"static": True})
     callbacks: Any = dataclasses.field(default=None, metadata={"static": True})
+    show_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
 
     tree = False
     max_positions = None
@@ -126,19 +109,18 @@ class T5XAdapter:
                 f"lanes: got {lanes}; takes num_decodes, which is {self.num_decodes}: T5X made"
                 " room for that many"
             )
-        inputs = jnp.pad(self.inputs, ((0, 0), (0, 2)))
-        inputs = inputs.at[:, 0].set(0)
-        forced = jnp.broadcast_to(inputs[:, None], (inputs.shape[0], lanes, inputs.shape[1]))
         base = jnp.int32(0) if self.initial_index is None else self.initial_index
         network = network_cache.plain(self.cache)
         network = network_cache.expand(network, lanes, self.cache_offset)
-        cache = AdapterCache(network, forced, forced, base)
+        cache = open_cache(network, self.inputs, lanes, base)
         last = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)
-        last = jnp.broadcast_to(last, forced.shape[:2])
+        last = jnp.broadcast_to(last, cache.forced.shape[:2])
         if self.callbacks is not None:
             cache, last = self.callbacks.before_first(cache, last)
         logits, cache = self._feed(cache, last, jnp.int32(-1))
-        return ModelOutput(logits[:, :1, None]), cache
+        # The lanes of a row are alike, unless callbacks tell them apart.
+        logits = logits[:, :1] if self.callbacks is None else logits
+        return ModelOutput(logits[:, :, None]), cache
 
     def extend(
         self,
@@ -189,29 +171,14 @@ class T5XAdapter:
         )
 
     def _feed(self, cache: AdapterCache, token: Array, slot: Array) -> tuple[Array, AdapterCache]:
-        """Feeds ``token [B, W]`` at ``slot``, a scalar or ``[B, W]``: logits ``[B, W, V]``.
-
-        The prompt's last token stands at slot -1.
-        """
+        """Feeds ``token [B, W]`` at ``slot``, a scalar or ``[B, W]``: logits ``[B, W, V]``."""
         batch, lanes, width = cache.sequences.shape
         rows, length = batch * lanes, width - 2
-        base = cache.base if cache.base.ndim == 0 else cache.base[:, None]
-        index = base + 1 + slot
-        if slot.ndim:
-            # Nowhere: behind the last position, where the network writes nothing.
-            index = jnp.where(slot < 0, width, index)
-        at = jnp.arange(width)[None, None] == jnp.broadcast_to(index, token.shape)[..., None]
-        given = jnp.where(at, cache.forced, 0).sum(-1)
-        token = jnp.where(given != 0, given, token)
-        sequences = jnp.where(at, token[..., None], cache.sequences)
-
-        if index.ndim:
-            index = jnp.broadcast_to(index, token.shape).reshape(rows)
-        network = network_cache.point_at(cache.network, index, self.cache_offset)
-        known = jnp.where(jnp.arange(width)[None, None] <= _lanes(index, batch), sequences, 0)
-        known = jnp.where(cache.forced != 0, cache.forced, known)
+        cache, token, index, known = enter(cache, token, slot)
+        at = index.reshape(rows) if index.ndim else index
+        network = network_cache.point_at(cache.network, at, self.cache_offset)
         state = DecodingState(
-            cur_index=jnp.broadcast_to(index, (rows,)),
+            cur_index=jnp.broadcast_to(at, (rows,)),
             sequences=known.reshape(rows, width)[:, :length],
             cur_token=token.reshape(rows, 1),
             cache=freeze(network) if isinstance(self.cache, FrozenDict) else network,
@@ -219,22 +186,12 @@ class T5XAdapter:
         logits, network = self.tokens_to_logits(state)
         if self.callbacks is not None:
             logits = self.callbacks.on_logits(logits, state, known, cache.loop)
-        cache = cache._replace(network=network_cache.plain(network), sequences=sequences)
+        cache = cache._replace(network=network_cache.plain(network))
         logits = jnp.asarray(logits, jnp.float32).reshape(batch, lanes, -1)
-        return self._force(logits, cache.forced, _lanes(index, batch) + 1), cache
-
-    def _force(self, logits: Array, forced: Array, ahead: Array) -> Array:
-        """Leaves one token where the one ``ahead`` (``[B or 1, W or 1, 1]``) is given."""
-        place = jnp.arange(forced.shape[-1])[None, None] == ahead
-        given = jnp.where(place, forced, 0).sum(-1)
-        prompt = jnp.pad(self.inputs, ((0, 0), (0, 2)))[:, None]
-        in_prompt = jnp.where(place, prompt, 0).sum(-1) != 0
-        ends = jnp.reshape(self.eos_id, (1, 1, -1))
-        stand_in = jnp.where((ends == 0).any(), 1, 0)
-        hidden = in_prompt & (given[..., None] == ends).any(-1)
-        only = jnp.where(hidden | (given >= logits.shape[-1]), stand_in, given)
-        one = jnp.where(jnp.arange(logits.shape[-1])[None, None] == only[..., None], 0.0, -jnp.inf)
-        return jnp.where((given != 0)[..., None], one, logits)
+        logits = leave_forced(
+            logits, cache.forced, self.inputs, index, self.eos_id, self.show_prompt
+        )
+        return logits, cache
 
 
 _NATIVE = (
@@ -243,8 +200,3 @@ _NATIVE = (
     " SpeculativeEncoderDecoderModel and SpeculativeDecoderOnlyModel of"
     " decoding_jax.t5x.speculative_models"
 )
-
-
-def _lanes(index: Array, batch: int) -> Array:
-    """An index, a scalar or ``[rows]``, as ``[B, W, 1]`` or ``[1, 1, 1]``."""
-    return index.reshape(batch if index.ndim else 1, -1, 1)

@@ -102,10 +102,7 @@ def beam_search(
         stop=stop,
     )
     cut = Cut(steps, last, jnp.asarray(min_log_prob, jnp.float32), penalty)
-    output = run(cut.steps(), request.model, request.prompt)
-    order = jnp.arange(num_decodes)[::-1][None]
-    rank = jnp.broadcast_to(order, output.length.shape)
-    return request.answer(output.tokens, output.length, output.score, rank, most)
+    return request.best_last(run(cut.steps(), request.model, request.prompt), most)
 
 
 def _candidates(num_decodes: int) -> Choose:

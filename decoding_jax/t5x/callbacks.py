@@ -17,7 +17,8 @@ from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import Steps
 from decoding_jax.loop.lockstep import State
 from decoding_jax.t5x import network_cache
-from decoding_jax.t5x.adapter import AdapterCache, DecodingState
+from decoding_jax.t5x.adapter import DecodingState
+from decoding_jax.t5x.forcing import AdapterCache
 from decoding_jax.t5x.rescaled import RescaledCache
 
 

@@ -17,6 +17,8 @@ from decoding_jax.t5x.beam_family import (
     stochastic_beam_search,
 )
 from decoding_jax.t5x.beams import beam_search
+from decoding_jax.t5x.best_first import best_first_search, best_k_search
+from decoding_jax.t5x.constrained import constrained_beam_search
 from decoding_jax.t5x.sampling import arithmetic_sample, temperature_sample
 from decoding_jax.t5x.speculative import speculative_sample
 
@@ -24,6 +26,9 @@ __all__ = [
     "arithmetic_sample",
     "beam_sample",
     "beam_search",
+    "best_first_search",
+    "best_k_search",
+    "constrained_beam_search",
     "diverse_beam_search",
     "speculative_sample",
     "stochastic_beam_search",

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, LanguageModel, Prompt, Stop
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.t5x.adapter import T5XAdapter
+from decoding_jax.t5x.shown_native import ShownNative
 
 
 @jax.tree_util.register_dataclass
@@ -75,6 +76,12 @@ class Request:
     def stop(self, limits: Array) -> Stop:
         return Stop(eos_ids=self.eos_id, max_new_tokens=limits)
 
+    def best_last(self, output: DecodeOutput, most: int | None = None) -> tuple[Array, Array]:
+        """The answer of a strategy whose own order is best first; see ``answer``."""
+        count = output.score.shape[-1]
+        rank = jnp.broadcast_to(jnp.arange(count)[::-1][None], output.score.shape)
+        return self.answer(output.tokens, output.length, output.score, rank, most)
+
     def answer(
         self, tokens: Array, length: Array, score: Array, rank: Array, most: int | None = None
     ) -> tuple[Array, Array]:
@@ -127,13 +134,10 @@ def read(
         raise ValueError(f"num_decodes: got {num_decodes}; takes 1 or more")
     eos_id = jnp.asarray(eos_id, jnp.int32).reshape(-1)
     if isinstance(tokens_to_logits, NativeDecoder):
-        if callbacks is not None:
-            raise ValueError(
-                "state_callback_fn, logit_callback_fn: got a function; takes None on a native"
-                " model, which has no T5X cache to show"
-            )
         model: Any = tokens_to_logits.model
         prompt = tokens_to_logits.prompt
+        if callbacks is not None:
+            model = ShownNative(model, inputs, eos_id, callbacks)
     else:
         if initial_index is not None:
             initial_index = jnp.asarray(initial_index, jnp.int32)

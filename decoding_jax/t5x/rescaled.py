@@ -62,7 +62,7 @@ class Rescaled:
         )
         batch = tokens.shape[0]
         prompt = Prompt(tokens, length)
-        none = jnp.zeros((batch, 1, 1, 1), jnp.int32)
+        none = jnp.zeros((*output.logits.shape[:3], 1), jnp.int32)
         logits = self.transform(clean(output.logits), Prefix(*prompt, none, none[..., 0]))
         empty = jnp.zeros((batch, lanes, slots), jnp.int32)
         return output._replace(logits=logits), RescaledCache(inner, prompt, empty)

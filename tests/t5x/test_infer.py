@@ -26,15 +26,21 @@ STRATEGIES = [
     "arithmetic_sample",
     "beam_search",
     "beam_sample",
+    "constrained_beam_search",
     "diverse_beam_search",
     "stochastic_beam_search",
 ]
 RUNS = [("encoder_decoder", name, False) for name in STRATEGIES] + [
     ("encoder_decoder", "arithmetic_sample", True),
     ("encoder_decoder", "beam_search", True),
+    ("encoder_decoder", "best_k_search", True),
+    ("encoder_decoder", "best_first_search", True),
     ("decoder_only", "arithmetic_sample", False),
     ("decoder_only", "beam_search", True),
+    ("decoder_only", "best_k_search", True),
+    ("decoder_only", "constrained_beam_search", True),
 ]
+PHRASE = "gare"
 TASK = """
 import seqio
 import tensorflow as tf
@@ -145,7 +151,12 @@ def test_predictions_are_written(kind, strategy, native, tmp_path):
         "CHECKPOINT_PATH": f'"{checkpoint}"',
         "NUM_DECODES": "1" if strategy == "greedy" else "4",
     }
-    assert all(infer(tmp_path, gin_files, bindings))
+    if strategy == "constrained_beam_search":
+        bindings["PHRASES"] = f"({PHRASE!r},)"
+    predictions = infer(tmp_path, gin_files, bindings)
+    assert all(predictions)
+    if strategy == "constrained_beam_search":
+        assert all(PHRASE in prediction for prediction in predictions)
 
 
 DRAFTERS = {

@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("t5x.models", reason="T5X is not installed", exc_type=ImportError)
     import seqio
-    from t5x import adafactor, decoding, models
+    from t5x import adafactor, decoding, models, partitioning, utils
     from t5x.examples.decoder_only import network as decoder_only
     from t5x.examples.scalable_t5 import network as scalable
     from t5x.examples.t5 import network as t5
@@ -67,10 +67,11 @@ def batch_of(rows=6):
     }
 
 
-def pair(name, decode_fn=None, native_fn=None):
+def pair(name, decode_fn=None, native_fn=None, **shape):
     """T5X's model, the native one, and parameters for both."""
+    shape = SHAPE | shape
     if name.startswith("decoder_only"):
-        config = decoder_only.TransformerConfig(**SHAPE, **GATED, num_layers=2)
+        config = decoder_only.TransformerConfig(**shape, **GATED, num_layers=2)
         module = decoder_only.DecoderWrapper(config)
         classes = (models.DecoderOnlyModel, NativeDecoderOnlyModel)
         settings = {"inputs_bidirectional_attention": name.endswith("prefix")}
@@ -78,7 +79,7 @@ def pair(name, decode_fn=None, native_fn=None):
         shapes = {"decoder_input_tokens": (1, TARGET)}
     else:
         network, changes = NETWORKS[name]
-        module = network.Transformer(network.T5Config(**SHAPE, **changes))
+        module = network.Transformer(network.T5Config(**(shape | changes)))
         classes = (models.EncoderDecoderModel, NativeEncoderDecoderModel)
         settings, vocabularies = {}, (VOCABULARY, VOCABULARY)
         shapes = {"encoder_input_tokens": (1, INPUT), "decoder_input_tokens": (1, TARGET)}
@@ -178,3 +179,79 @@ def test_texts_are_those_of_t5x(name, strategy, settings, count):
     for other, other_scores in others:
         assert ((decodes == other).all(-1) | ~meant).all()
         np.testing.assert_allclose(other_scores[meant], scores[meant], rtol=1e-4, atol=1e-4)
+
+
+def predict(model, count, settings):
+    """``predict_batch_with_aux`` as a function of parameters and a batch."""
+    given = {"decode_rng": jax.random.PRNGKey(1)} | settings
+    return lambda params, batch: model.predict_batch_with_aux(
+        params, batch, num_decodes=count, return_all_decodes=True, decoder_params=dict(given)
+    )
+
+
+SPREAD = [
+    ("t5_1_1", "temperature_sample", True),
+    ("t5_1_1", "beam_search", False),
+    ("t5_1_1", "beam_search", True),
+    ("t5_1_1", "best_k_search", True),
+    ("decoder_only", "temperature_sample", False),
+    ("decoder_only", "beam_search", True),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "native"), SPREAD)
+def test_a_mesh_of_devices_changes_nothing(name, strategy, native, monkeypatch):
+    """T5X's partitioner with rows over 8 devices, and over 4 with the parameters over pairs."""
+    decode_fn = getattr(decode_fns, strategy)
+    theirs, ours, params = pair(name, decode_fn, decode_fn, num_heads=4)
+    model, batch = ours if native else theirs, batch_of(8)
+    settings = {"topk": 0} if strategy == "temperature_sample" else {}
+    fn = predict(model, 2, settings)
+    decodes, aux = jax.jit(fn)(params, batch)
+    for partitions in (1, 2):
+        # On the CPU, T5X itself would put all devices on the axis of the model.
+        devices = np.array(jax.devices()).reshape(-1, partitions)
+        mesh = jax.sharding.Mesh(devices, ("data", "model"))
+        monkeypatch.setattr(partitioning, "default_mesh", lambda *_, mesh=mesh: mesh)
+        partitioner = partitioning.PjitPartitioner(num_partitions=partitions)
+        initializer = utils.TrainStateInitializer(
+            optimizer_def=None,
+            init_fn=model.get_initial_variables,
+            input_shapes={key: value.shape for key, value in batch.items()},
+            partitioner=partitioner,
+        )
+        spread = partitioner.partition(
+            fn,
+            in_axis_resources=(
+                initializer.train_state_axes.params,
+                partitioner.data_partition_spec,
+            ),
+            out_axis_resources=None,
+        )
+        got, got_aux = spread(params, batch)
+        np.testing.assert_array_equal(got, decodes)
+        np.testing.assert_allclose(got_aux["scores"], aux["scores"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["t5_1_1", "decoder_only"])
+def test_bfloat16(name):
+    """In bfloat16: as ``decode_fn`` T5X's very results; natively as near to float32 as T5X is."""
+    fns = (decoding.temperature_sample, decode_fns.temperature_sample)
+    theirs, ours, params = pair(name, *fns, dtype=jnp.bfloat16)
+    plugged = pair(name, fns[1], dtype=jnp.bfloat16)[0]
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    precise = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+    batch = batch_of(32)
+    settings = {"rescale_log_probs": False}
+    runs = [jax.jit(predict(m, 1, settings))(params, batch) for m in (theirs, plugged, ours)]
+    (want, want_aux), (got, got_aux), _ = runs
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got_aux["scores"], want_aux["scores"], rtol=1e-5, atol=1e-5)
+    texts, aux = jax.jit(predict(pair(name, *fns)[0], 1, settings))(precise, batch)
+    same, error = {}, {}
+    for way, (found, found_aux) in (("t5x", runs[0]), ("native", runs[2])):
+        alike = np.asarray((found == texts).all(-1))
+        same[way] = alike.mean()
+        error[way] = np.abs(found_aux["scores"] - aux["scores"])[alike].mean()
+    assert same["native"] > same["t5x"] - 0.2
+    assert error["native"] < 1.5 * error["t5x"]

@@ -1,0 +1,59 @@
+"""Beams among the texts that contain phrases, as a decode function."""
+
+import itertools
+
+import numpy as np
+import pytest
+from calls import EOS, arguments, beam_score, run, texts
+
+from decoding_jax.t5x import decode_fns
+
+
+class Letters:
+    """A vocabulary, as far as phrases need one: a is token 2, b token 3."""
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") + 2 for letter in text]
+
+
+def holds(text):
+    """Whether it contains "a", and "bc" or "d"."""
+    pairs = set(itertools.pairwise(text))
+    return 2 in text and (5 in text or (3, 4) in pairs)
+
+
+@pytest.mark.parametrize(("scanned", "prefilled"), [(False, False), (True, True)])
+def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled):
+    """With 3 tokens to come: "a" and one of "bc" and "d", spelt by 2, (3, 4) and 5."""
+    given = arguments(scanned, prefilled, sharpness=0.5)
+    decodes, scores = run(
+        decode_fns.constrained_beam_search,
+        given,
+        num_decodes=40,
+        max_decode_steps=3,
+        phrases=("a",),
+        alternatives=(((3, 4), "d"),),
+        vocabulary=Letters(),
+    )
+    for row in range(3):
+        # An end comes only last; all three places are needed.
+        ways = [t for t in itertools.product(range(7), repeat=3) if EOS not in t[:2] and holds(t)]
+        score = {text: beam_score(given["tokens_to_logits"], row, text, 0.6) for text in ways}
+        want = sorted(score, key=score.__getitem__)[-5:]
+        found = [tuple(text[:3]) for text in texts(decodes, row)]
+        assert found[-5:] == want
+        np.testing.assert_allclose(scores[row, -5:], [score[text] for text in want], rtol=1e-4)
+        met = [holds(text) for text in found]
+        assert met == sorted(met)
+
+
+def test_phrases_that_are_none_are_said_in_one_line():
+    given = arguments()
+    for settings, message in [
+        ({"phrases": "ab"}, "phrases: got 'ab'; takes a list of strings or of token"),
+        ({"phrases": ["ab"]}, "vocabulary: got None beside strings; takes one that has encode"),
+        ({"phrases": [()]}, "phrases: got "),
+        ({"alternatives": ["ab"]}, "alternatives: got 'ab'; takes a list of strings or of token"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run(decode_fns.constrained_beam_search, given, **settings)

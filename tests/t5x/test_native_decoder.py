@@ -1,0 +1,146 @@
+"""Decode functions on a native model: searches, and callbacks as on T5X's own networks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import strategies
+from decoding_jax.base import Prompt, Stop
+from decoding_jax.loop.constraints import Constraints
+from decoding_jax.t5x import decode_fns
+from decoding_jax.t5x.request import NativeDecoder
+from decoding_jax.testing import TableLM
+
+EOS, LENGTH, VOCAB = 1, 7, 6
+INPUTS = np.zeros((3, LENGTH), np.int32)
+INPUTS[0, 1:4], INPUTS[2, 1] = (5, 1, 3), 4
+GIVEN = (INPUTS != 0).sum(1)
+MODEL = TableLM.random(jax.random.key(0), VOCAB, sharpness=1.5)
+PROMPT = Prompt(jnp.asarray(INPUTS), jnp.asarray(GIVEN + 1))
+
+
+def by_table(state):
+    """``tokens_to_logits``: the table's law of what stands in each sequence."""
+    length = jnp.minimum(state.cur_index + 1, LENGTH)
+    output, _ = MODEL.prefill(state.sequences, length, lanes=1, slots=0)
+    return output.logits[:, 0, 0], state.cache
+
+
+def decode(fn, native, **settings):
+    """A decode function on the table itself, or on the table behind T5X's ``tokens_to_logits``."""
+    run = jax.jit(
+        lambda inputs: fn(
+            inputs=inputs,
+            cache={},
+            tokens_to_logits=NativeDecoder(MODEL, PROMPT) if native else by_table,
+            initial_index=None if native else jnp.asarray(GIVEN),
+            eos_id=EOS,
+            **settings,
+        )
+    )
+    return [np.asarray(part) for part in run(jnp.asarray(INPUTS))]
+
+
+def new_texts(decodes, row):
+    for text in decodes[row]:
+        assert text[: GIVEN[row]].tolist() == INPUTS[row, 1 : GIVEN[row] + 1].tolist()
+        yield text[GIVEN[row] :].tolist()
+
+
+def without_two(logits, prefix):
+    return logits.at[..., 2].set(-jnp.inf)
+
+
+@pytest.mark.parametrize("name", ["best_k_search", "best_first_search", "constrained_beam_search"])
+def test_searches_are_the_strategies_with_the_best_last(name):
+    given = {"transform": without_two, "max_decode_steps": 5}
+    limits = np.minimum(LENGTH - GIVEN, 5)
+    if name == "constrained_beam_search":
+        settings = {"constraints": Constraints(((3, 4),)), "beam_size": 4}
+        settings |= {"early_stopping": "never"}
+        given |= {"phrases": ((3, 4),), "alpha": 0.0}
+    else:
+        settings = {"num_return": 4, "budget": 4 * LENGTH, "gamma": 0.02}
+        settings |= {"k": 4} if name == "best_k_search" else {}
+        given |= {"gamma": 0.02}
+    decodes, scores = decode(getattr(decode_fns, name), True, num_decodes=4, **given)
+    want = jax.jit(
+        lambda prompt: getattr(strategies, name)(
+            MODEL,
+            prompt,
+            max_new_tokens=LENGTH,
+            transform=without_two,
+            stop=Stop(eos_ids=EOS, max_new_tokens=limits),
+            **settings,
+        )
+    )(PROMPT)
+    np.testing.assert_allclose(scores, want.score[:, ::-1], rtol=1e-5)
+    for row in range(3):
+        tokens = np.asarray(want.tokens)[row, ::-1, : LENGTH - GIVEN[row]].tolist()
+        assert list(new_texts(decodes, row)) == tokens
+
+
+def tell_lanes_apart(state):
+    """Forces a token of its own for each row at the second place, and adds to every score."""
+    rows, width = state.sequences.shape
+    place = jnp.arange(width)[None]
+    second = jnp.repeat(jnp.asarray(GIVEN), rows // 3)[:, None] + 2
+    token = 2 + jnp.arange(rows)[:, None] % 3
+    here = (place == second) & (state.cur_index[:, None] < second)
+    return state.replace(
+        sequences=jnp.where(here, token, state.sequences),
+        log_prob=state.log_prob + jnp.where(state.ended[:, 0], 0.0, 0.25),
+    )
+
+
+def by_all_it_is_shown(logits, state):
+    rows, width = state.sequences.shape
+    assert width == LENGTH + 2
+    assert state.rng.shape == (2,)
+    known = jnp.where(jnp.arange(width)[None] <= state.cur_index[:, None], state.sequences, 0)
+    here = jnp.take_along_axis(state.sequences, state.cur_index[:, None], axis=1)
+    bias = known.sum(-1) + state.cur_token[:, 0] + here[:, 0] + state.step + jnp.arange(rows)
+    own = jnp.arange(VOCAB)[None] == (bias % VOCAB)[:, None]
+    return logits + jnp.where(own, 1.0 - state.log_prob[:, None] / 10, 0.0)
+
+
+@pytest.mark.parametrize("name", ["temperature_sample", "arithmetic_sample"])
+@pytest.mark.parametrize("rescaled", [True, False])
+def test_callbacks_see_and_do_what_they_do_on_a_t5x_network(name, rescaled):
+    settings = {
+        "num_decodes": 2,
+        "temperature": 0.8,
+        "topk": 4,
+        "rescale_log_probs": rescaled,
+        "state_callback_fn": tell_lanes_apart,
+        "logit_callback_fn": by_all_it_is_shown,
+    }
+    fn = getattr(decode_fns, name)
+    (texts, scores), (want, want_scores) = (decode(fn, native, **settings) for native in (1, 0))
+    np.testing.assert_array_equal(texts, want)
+    np.testing.assert_allclose(scores, want_scores, rtol=1e-5, atol=1e-5)
+    assert len({tuple(text) for text in texts[1]}) == 2
+    forced = {text[1] for text in new_texts(texts, 1)} - {0}
+    assert forced <= {4, 2}
+
+
+def test_first_logits_are_told_apart_by_lane():
+    """The first step's law is a lane's own: each of 3 lanes is left one token."""
+
+    def one_each(logits, state):
+        lane = jnp.arange(logits.shape[0])[:, None] % 3
+        return jnp.where(jnp.arange(VOCAB)[None] == 2 + lane, logits, -jnp.inf)
+
+    for native in (True, False):
+        decodes, _ = decode(
+            decode_fns.temperature_sample, native, num_decodes=3, topk=0, logit_callback_fn=one_each
+        )
+        for row in range(3):
+            assert sorted(text[0] for text in new_texts(decodes, row)) == [2, 3, 4]
+
+
+def test_best_k_names_the_classes_that_run_it():
+    for fn in (decode_fns.best_k_search, decode_fns.best_first_search):
+        with pytest.raises(ValueError, match=f"{fn.__name__} on .* NativeEncoderDecoderModel or"):
+            decode(fn, False)
