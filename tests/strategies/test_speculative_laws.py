@@ -211,7 +211,7 @@ def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_law():
     p, q = laws_of_paths(keys[:3], 3), laws_of_paths(keys[3:], 3)
     drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
     block, target = block_of_two(p, q, drafts)
-    both = compare(block, target)
+    both = compare(block, laws.softmax(target))
     joint = joint_ratio(*drafted_probs(block, both))
     chance = np.asarray(long_enough(block, both, joint), np.float64)[:, 0]
     scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
@@ -240,14 +240,16 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     spread = lambda x: [x[None], jnp.tile(x, (2, 1)), jnp.tile(x, (2, 2, 1))]  # noqa: E731
     block, target = block_of_two(spread(p), spread(q), drafts)
     drafted = q[drafts].prod(-1)
-    both = compare(block, target)
+    both = compare(block, laws.softmax(target))
     one, two = long_enough(block, both, joint_ratio(*drafted_probs(block, both)))[:, 0].T
     np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
     one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
     np.testing.assert_allclose((drafted * (one + one * two)).sum(), 10 / 9, rtol=1e-6)
     # The same by the verifiers themselves, on 2**12 lanes each of all four drafts.
     lanes = 2**12
-    tall = jax.tree.map(lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)), (block, target))
+    tall = jax.tree.map(
+        lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)), (block, laws.softmax(target))
+    )
     for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
         judge = VERIFIERS[name]
         seed, memory = judge.init(jax.random.key(5), 4, lanes)

@@ -14,9 +14,11 @@ from decoding_jax.loop import Lanes
 from decoding_jax.strategies.speculative import emission
 from decoding_jax.strategies.speculative.block import Block, leading
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
+from decoding_jax.strategies.speculative.emission import Allowed
+from decoding_jax.strategies.speculative.laws import Softmax, softmax
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
-Allow = Callable[[Array, Array, Array], tuple[Array, Array]]
+Allow = Callable[[Array, Array, Array], Allowed]
 """``(logits [B, W, T, V], paths, length [B, W, T])`` to what is allowed: see ``emission.allow``."""
 
 
@@ -57,7 +59,7 @@ class Outcome(NamedTuple):
       accepted: int32 ``[B, W]``; the token after these is the verifier's own.
       judged: int32 ``[B, W]``, how many could have been accepted.
       proposed: int32 ``[B, W]``, how many tokens were drafted.
-      logits: the target's on the path, before any transform, ``[B, W, K + 1, V]``.
+      law: the target's on the path, before any transform, ``[B, W, K + 1, V]``.
       dead: bool ``[B, W, K + 1]``, where nothing was allowed.
       draft_calls: int32.
     """
@@ -69,7 +71,7 @@ class Outcome(NamedTuple):
     accepted: Array
     judged: Array
     proposed: Array
-    logits: Array
+    law: Softmax
     dead: Array
     draft_calls: Array
 
@@ -90,10 +92,9 @@ def advance(
     output, cache = model.extend(now.cache, fed, at.length - 1)
     written = emission.put(at.tokens, block.tokens, at.length)
     length = at.length[..., None] + jnp.arange(most + 1)[None, None]
-    allowed, dead = now.allow(output.logits, written, length)
-    tokens, accepted, memory = judge.verify(
-        now.seed, now.memory, block, allowed, at.length, now.clock
-    )
+    allowed = now.allow(output.logits, written, length)
+    law = softmax(allowed.logits)
+    tokens, accepted, memory = judge.verify(now.seed, now.memory, block, law, at.length, now.clock)
     return Outcome(
         cache=cache,
         drafter=state,
@@ -102,8 +103,8 @@ def advance(
         accepted=accepted,
         judged=block.drafted,
         proposed=block.drafted,
-        logits=output.logits,
-        dead=dead,
+        law=emission.own_law(output.logits, allowed, law),
+        dead=allowed.dead,
         draft_calls=calls,
     )
 
@@ -122,7 +123,7 @@ def propose(
 
     def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:
         at = path.length + i
-        law, _ = now.allow(logits[:, :, None], written, at[..., None])
+        law = now.allow(logits[:, :, None], written, at[..., None]).logits
         token, memory = judge.draw(now.seed, memory, law[:, :, 0], at, now.clock + i)
         return token, law, memory
 

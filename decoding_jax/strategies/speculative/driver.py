@@ -13,10 +13,12 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, Steps, check_lengths, stopping
-from decoding_jax.strategies.speculative import chain, emission, tree
+from decoding_jax.ops.logits import clean
+from decoding_jax.strategies.speculative import chain, emission, laws, tree
 from decoding_jax.strategies.speculative.chain import Situation
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
+from decoding_jax.strategies.speculative.emission import Allowed
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
 from decoding_jax.strategies.speculative.verifiers import Verifier, named
 
@@ -52,7 +54,7 @@ def steps(
         if value < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
 
-    def allow(logits: Array, prompt: Prompt, tokens: Array, length: Array) -> tuple[Array, Array]:
+    def allow(logits: Array, prompt: Prompt, tokens: Array, length: Array) -> Allowed:
         return emission.allow(logits, prompt, tokens, length, transform, stop)
 
     def limits(prompt: Prompt) -> Array:
@@ -71,10 +73,14 @@ def steps(
         lanes = emission.empty_lanes(limits(prompt), num_samples, max_new_tokens)
         shape = (batch, num_samples)
         raw = jnp.broadcast_to(output.logits, (*shape, *output.logits.shape[2:]))
-        allowed, dead = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
-        first, memory = judge.draw(seed, memory, allowed[:, :, 0], lanes.length, jnp.int32(0))
+        allowed = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
+        law = laws.softmax(clean(raw))
+        logits = allowed.logits[:, :, 0]
+        first, memory = judge.draw(seed, memory, logits, lanes.length, jnp.int32(0))
         one = jnp.ones(shape, jnp.int32)
-        lanes, _ = emission.append(lanes, first[..., None], one, dead, raw, stop, limits(prompt))
+        lanes, _ = emission.append(
+            lanes, first[..., None], one, allowed.dead, law, stop, limits(prompt)
+        )
         return State(
             cache=cache,
             drafter=drafts.init(
@@ -110,7 +116,7 @@ def steps(
         else:
             came = tree.advance(model, drafts, now, most, num_drafts)
         lanes, took = emission.append(
-            at, came.tokens, came.accepted + 1, came.dead, came.logits, stop, limit
+            at, came.tokens, came.accepted + 1, came.dead, came.law, stop, limit
         )
         info = count_block(state.info, live=~at.done, came=came, took=took)
         sized = sizes.update(state.draft_length, came.judged, came.accepted)

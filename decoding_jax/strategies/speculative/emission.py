@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, stopping
-from decoding_jax.ops.logits import clean, log_prob_of
-from decoding_jax.strategies.speculative.laws import settle
+from decoding_jax.ops.logits import clean
+from decoding_jax.strategies.speculative.laws import Softmax, settle, softmax
+
+
+class Allowed(NamedTuple):
+    """What may follow some paths.
+
+    Attributes:
+      logits: transformed, and settled (see ``laws.settle``), ``[B, W, T, V]``.
+      dead: bool ``[B, W, T]``: where nothing is allowed.
+      as_given: bool, whether all logits are a model's own; None where that is not known.
+    """
+
+    logits: Array
+    dead: Array
+    as_given: Array | None
 
 
 def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
@@ -38,7 +55,7 @@ def allow(
     length: Array,
     transform: Transform | None,
     stop: Stop,
-) -> tuple[Array, Array]:
+) -> Allowed:
     """What may follow each path, target and draft alike.
 
     Args:
@@ -48,17 +65,32 @@ def allow(
       length: int32 ``[B, W, T]``, new tokens on each.
       transform: applied after end tokens are banned.
       stop: says where they are.
-
-    Returns:
-      Transformed logits, settled (see ``laws.settle``), and bool ``[B, W, T]``: where nothing is
-      allowed.
     """
     logits = stopping.ban_end_tokens(stop, clean(logits), length)
     if transform is not None:
         paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
         paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
         logits = clean(transform(logits, Prefix(*prompt, paths, length)))
-    return settle(logits)
+    settled, dead = settle(logits)
+    if transform is not None:
+        return Allowed(settled, dead, None)
+    early = length < stopping.minimum(stop)[:, None, None]
+    return Allowed(settled, dead, ~(dead | early).any())
+
+
+def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:
+    """A model's law before any transform, for what tokens count as: ``[B, W, T, V]``.
+
+    Args:
+      logits: the model's.
+      allowed: what came of them.
+      law: of what is allowed. Where that is all as it was given, nothing is added up again.
+    """
+    logits = clean(logits)
+    if allowed.as_given is None:
+        return softmax(logits)
+    peak, total = lax.cond(allowed.as_given, lambda: law[1:], lambda: tuple(softmax(logits)[1:]))
+    return Softmax(logits, peak, total)
 
 
 def append(
@@ -66,7 +98,7 @@ def append(
     new: Array,
     count: Array,
     dead: Array,
-    logits: Array,
+    law: Softmax,
     stop: Stop,
     limit: Array,
 ) -> tuple[Lanes, Array]:
@@ -77,7 +109,7 @@ def append(
       new: int32 ``[B, W, T]``.
       count: int32 ``[B, W]``, how many of them are meant.
       dead: bool ``[B, W, T]``: where nothing was allowed; the sequence ends before it.
-      logits: the target's before any transform, ``[B, W, T, V]``.
+      law: the target's before any transform, ``[B, W, T, V]``.
       stop: when a sequence ends.
       limit: int32 ``[B]``, the most new tokens of a row.
 
@@ -102,7 +134,7 @@ def append(
     finished = lanes.finished | ((taken > 0) & ended).any(-1)
     stuck = (dead & (place == took[..., None]) & (place < count[..., None])).any(-1)
     real = jnp.arange(written.shape[-1])[None, None] < length[..., None]
-    gained = jnp.where(taken > 0, log_prob_of(clean(logits), new), 0.0).sum(-1)
+    gained = jnp.where(taken > 0, law.log_of(new), 0.0).sum(-1)
     return Lanes(
         tokens=jnp.where(real, written, 0),
         length=length,

@@ -37,6 +37,12 @@ class Softmax(NamedTuple):
         """Of laws ``[B, W, T, V]`` those of places ``start`` to ``stop``, without the last."""
         return Softmax(*(values[:, :, start:stop] for values in self))
 
+    def log_of(self, token: Array) -> Array:
+        """Its log-probability, in nats; -inf where it or every token is banned."""
+        chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
+        below = chosen - self.peak - jnp.log(self.total)
+        return jnp.where(chosen == -jnp.inf, -jnp.inf, below)[..., 0]
+
     def prob(self) -> Array:
         """float32 ``[..., V]``."""
         return exact.exp(self.logits - self.peak) / self.total

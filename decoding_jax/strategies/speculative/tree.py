@@ -20,6 +20,7 @@ from jax import lax
 from decoding_jax import codes
 from decoding_jax.base import Array, LanguageModel, SupportsKeep
 from decoding_jax.ops import exact, random
+from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import emission, laws
 from decoding_jax.strategies.speculative.chain import Outcome, Situation, last_tokens
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
@@ -90,9 +91,10 @@ def advance(model: Any, drafter: Any, now: Situation, most: int, num_drafts: int
     paths = jax.vmap(emission.put, (None, 3, None), 2)(at.tokens, drafts.tokens, at.length)
     paths = jnp.concatenate([at.tokens[:, :, None], paths[:, :, draft]], axis=2)
     deep = jnp.concatenate([jnp.zeros(1, jnp.int32), level + 1])
-    allowed, dead = now.allow(output.logits, paths, at.length[..., None] + deep[None, None])
-    verdict = verify(now, drafts, allowed)
+    allowed = now.allow(output.logits, paths, at.length[..., None] + deep[None, None])
+    verdict = verify(now, drafts, allowed.logits)
     source = root[..., None] + verdict.nodes[..., 1:]
+    raw = jnp.take_along_axis(output.logits, verdict.nodes[..., None], axis=2)
     return Outcome(
         cache=model.keep(target, source, at.length),
         drafter=drafter.model.keep(cache, source, at.length),
@@ -101,8 +103,8 @@ def advance(model: Any, drafter: Any, now: Situation, most: int, num_drafts: int
         accepted=verdict.accepted,
         judged=now.wanted,
         proposed=now.wanted * num_drafts,
-        logits=jnp.take_along_axis(output.logits, verdict.nodes[..., None], axis=2),
-        dead=jnp.take_along_axis(dead, verdict.nodes, axis=2),
+        law=laws.softmax(clean(raw)),
+        dead=jnp.take_along_axis(allowed.dead, verdict.nodes, axis=2),
         draft_calls=calls,
     )
 
@@ -139,7 +141,7 @@ def propose(drafter: Any, now: Situation, most: int, num_drafts: int) -> tuple[D
 
     def draw(i: Any, logits: Array, paths: Array) -> tuple[Array, Array]:
         length = jnp.broadcast_to((at.length + i)[..., None], paths.shape[:3])
-        law, _ = now.allow(logits, paths, length)
+        law = now.allow(logits, paths, length).logits
         bits = jax.vmap(lambda c: random.bits_at(now.seed[0], c), out_axes=2)
         return codes.draw(law, bits(now.clock + i * num_drafts + branch)), law
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from decoding_jax.base import Array
 from decoding_jax.strategies.speculative.block import Block, Verdict
+from decoding_jax.strategies.speculative.laws import Softmax
 
 
 class Verifier(Protocol):
@@ -41,7 +42,7 @@ class Verifier(Protocol):
         seed: Any,
         memory: Any,
         block: Block,
-        logits: Array,
+        law: Softmax,
         position: Array,
         clock: Array,
     ) -> Verdict:
@@ -51,8 +52,8 @@ class Verifier(Protocol):
           seed: from ``init``.
           memory: as of the token before the block.
           block: K drafted tokens a lane.
-          logits: the target's, float32 ``[B, W, K + 1, V]``: of each drafted token's place, and of
-            the one after the last.
+          law: the target's, ``[B, W, K + 1, V]``: of each drafted token's place, and of the one
+            after the last.
           position: int32 ``[B, W]``, which new token the block's first is.
           clock: int32; it and the next K numbers are the block's own.
         """

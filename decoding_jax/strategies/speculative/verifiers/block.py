@@ -48,11 +48,17 @@ class Block:
         return codes.draw(logits, random.bits_at(seed[0], clock)), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Drafted, logits: Array, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Drafted,
+        law: laws.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         count = block.tokens.shape[-1]
-        both = compare(block, logits)
+        both = compare(block, law)
         joint = joint_ratio(*drafted_probs(block, both))
         chance = long_enough(block, both, joint)
         stands = block.proposed & (chances(seed, clock, count) < chance)

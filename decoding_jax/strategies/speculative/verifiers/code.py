@@ -11,6 +11,7 @@ from jax import lax
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.verifiers.greedy import match
 from decoding_jax.transforms.settings import pytree
@@ -44,7 +45,7 @@ class Code:
         return token, (code.offset, code.last)
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
         drafted = jnp.where(block.proposed, block.tokens, -1)
@@ -52,7 +53,7 @@ class Code:
 
         def step(t: Any, carry: Any) -> Any:
             own, memory, alive = carry
-            here = lax.dynamic_index_in_dim(logits, t, 2, keepdims=False)
+            here = lax.dynamic_index_in_dim(law.logits, t, 2, keepdims=False)
             token, new = self.draw(seed, memory, here, position + t, clock)
             # The code goes on from a token only where the drafted path still is the target's.
             keep = alive[..., None]
@@ -63,5 +64,5 @@ class Code:
 
         alive = jnp.ones(position.shape, bool)
         carry = jnp.zeros_like(drafted), memory, alive
-        own, memory, _ = lax.fori_loop(0, logits.shape[2], step, carry)
+        own, memory, _ = lax.fori_loop(0, law.logits.shape[2], step, carry)
         return Verdict(own, match(block, own), memory)

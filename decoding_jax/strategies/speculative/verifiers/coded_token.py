@@ -47,16 +47,16 @@ class CodedToken:
         return chosen, (code.offset, code.last)
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        both = token.compare(block, logits)
+        both = token.compare(block, law)
         accepted = token.judge(seed, block, both, clock)
         rejected = accepted < block.drafted
         if block.logits is not None:
             memory = at_last_draw(memory, block, accepted)
         # A rejected token has used its code up: what stands in its place has bits of its own.
-        here = laws.at(logits, accepted)
+        here = laws.at(law.logits, accepted)
         spread, further = self.draw(seed, memory, here, position + accepted, clock)
         own = jnp.where(rejected, token.draw_own(seed, block, both, accepted, clock), spread)
         memory = jax.tree.map(lambda m, n: jnp.where(rejected[..., None], m, n), memory, further)

@@ -7,6 +7,7 @@ from typing import Any
 
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading
 from decoding_jax.transforms.settings import pytree
 
@@ -37,8 +38,8 @@ class Greedy:
         return lowest_argmax(logits), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        own = lowest_argmax(logits)
+        own = lowest_argmax(law.logits)
         return Verdict(own, match(block, own), memory)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.verifiers.greedy import match
 from decoding_jax.transforms.settings import pytree
@@ -39,9 +40,10 @@ class Gumbel:
         return lowest_argmax(logits + noise[:, :, 0]), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
+        logits = law.logits
         positions = position[..., None] + jnp.arange(logits.shape[2])[None, None]
         own = lowest_argmax(logits + gumbel_noise(seed, positions, logits.shape[-1]))
         return Verdict(own, match(block, own), memory)

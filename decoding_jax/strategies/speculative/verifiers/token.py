@@ -40,10 +40,10 @@ class Token:
         return codes.draw(logits, random.bits_at(seed[0], clock)), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        both = compare(block, logits)
+        both = compare(block, law)
         accepted = judge(seed, block, both, clock)
         own = draw_own(seed, block, both, accepted, clock)
         return Verdict(with_own(block, accepted, own), accepted, memory)
@@ -74,10 +74,9 @@ class Compared(NamedTuple):
     draft: laws.Softmax | None
 
 
-def compare(block: Block, logits: Array) -> Compared:
-    """The laws of a block, and of the target's ``logits [B, W, K + 1, V]``."""
-    draft = None if block.logits is None else laws.softmax(block.logits)
-    return Compared(laws.softmax(logits), draft)
+def compare(block: Block, target: laws.Softmax) -> Compared:
+    """The target's law ``[B, W, K + 1, V]`` beside that of a block."""
+    return Compared(target, None if block.logits is None else laws.softmax(block.logits))
 
 
 def drafted_probs(block: Block, both: Compared) -> tuple[Array, Array]:
