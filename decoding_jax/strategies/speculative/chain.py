@@ -15,7 +15,7 @@ from decoding_jax.strategies.speculative import emission
 from decoding_jax.strategies.speculative.block import Block, leading
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
 from decoding_jax.strategies.speculative.emission import Allowed
-from decoding_jax.strategies.speculative.laws import Softmax, softmax
+from decoding_jax.strategies.speculative.laws import Softmax
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
 Allow = Callable[[Array, Array, Array], Allowed]
@@ -93,7 +93,7 @@ def advance(
     written = emission.put(at.tokens, block.tokens, at.length)
     length = at.length[..., None] + jnp.arange(most + 1)[None, None]
     allowed = now.allow(output.logits, written, length)
-    law = softmax(allowed.logits)
+    law = allowed.law()
     tokens, accepted, memory = judge.verify(now.seed, now.memory, block, law, at.length, now.clock)
     return Outcome(
         cache=cache,

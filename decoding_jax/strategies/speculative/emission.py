@@ -20,12 +20,18 @@ class Allowed(NamedTuple):
     Attributes:
       logits: transformed, and settled (see ``laws.settle``), ``[B, W, T, V]``.
       dead: bool ``[B, W, T]``: where nothing is allowed.
+      peak: float32 ``[B, W, T, 1]``, the largest of the logits.
       as_given: bool, whether all logits are a model's own; None where that is not known.
     """
 
     logits: Array
     dead: Array
+    peak: Array
     as_given: Array | None
+
+    def law(self) -> Softmax:
+        """Of these logits."""
+        return softmax(self.logits, self.peak)
 
 
 def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
@@ -71,11 +77,11 @@ def allow(
         paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
         paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
         logits = clean(transform(logits, Prefix(*prompt, paths, length)))
-    settled, dead = settle(logits)
+    settled, dead, peak = settle(logits)
     if transform is not None:
-        return Allowed(settled, dead, None)
+        return Allowed(settled, dead, peak, None)
     early = length < stopping.minimum(stop)[:, None, None]
-    return Allowed(settled, dead, ~(dead | early).any())
+    return Allowed(settled, dead, peak, ~(dead | early).any())
 
 
 def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:
@@ -86,10 +92,15 @@ def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:
       allowed: what came of them.
       law: of what is allowed. Where that is all as it was given, nothing is added up again.
     """
-    logits = clean(logits)
+
+    def whole() -> tuple[Array, Array]:
+        _, peak, total = softmax(clean(logits))
+        return peak, total
+
     if allowed.as_given is None:
-        return softmax(logits)
-    peak, total = lax.cond(allowed.as_given, lambda: law[1:], lambda: tuple(softmax(logits)[1:]))
+        peak, total = whole()
+    else:
+        peak, total = lax.cond(allowed.as_given, lambda: (law.peak, law.total), whole)
     return Softmax(logits, peak, total)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
+from decoding_jax.ops.logits import clean
 
 _TRACE = 2.0**-60  # no mass is made of it where more than 2**-28 is left
 
@@ -38,8 +39,9 @@ class Softmax(NamedTuple):
         return Softmax(*(values[:, :, start:stop] for values in self))
 
     def log_of(self, token: Array) -> Array:
-        """Its log-probability, in nats; -inf where it or every token is banned."""
+        """Its log-probability, in nats; -inf where it or every token is banned, or is NaN."""
         chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
+        chosen = clean(chosen)
         below = chosen - self.peak - jnp.log(self.total)
         return jnp.where(chosen == -jnp.inf, -jnp.inf, below)[..., 0]
 
@@ -53,14 +55,14 @@ class Softmax(NamedTuple):
         return (exact.exp(chosen - self.peak) / self.total)[..., 0]
 
 
-def softmax(logits: Array) -> Softmax:
-    """The law of ``logits [..., V]``.
+def softmax(logits: Array, peak: Array | None = None) -> Softmax:
+    """The law of ``logits [..., V]``, whose largest is ``peak [..., 1]`` where that is known.
 
     Example:
       >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item(), 6)
       0.75
     """
-    peak = logits.max(-1, keepdims=True)
+    peak = logits.max(-1, keepdims=True) if peak is None else peak
     # Cut before the exponential: cut after it, all of it would be written and read back.
     parts = exact.chunks(logits, -jnp.inf)
     sums = exact.add_all([exact.exp(part - peak) for part in parts])
@@ -74,20 +76,25 @@ def at(values: Array, index: Array) -> Array:
     return jnp.take_along_axis(values, index, axis=2)[:, :, 0]
 
 
-def settle(logits: Array) -> tuple[Array, Array]:
-    """Gives all the mass to token 0 wherever every token is banned, and says where: ``[...]``.
+def settle(logits: Array) -> tuple[Array, Array, Array]:
+    """Gives all the mass to token 0 wherever every token is banned.
 
     A path that cannot go on goes on with token 0, under target and draft alike, so that every
     position has a law; the sequence is cut before that token.
+
+    Returns:
+      The logits, where they were so changed, bool ``[...]``, and the largest, ``[..., 1]``.
 
     Example:
       >>> settle(jnp.array([-jnp.inf, -jnp.inf]))[0].tolist()
       [0.0, -inf]
     """
-    dead = logits.max(-1) == -jnp.inf
+    peak = logits.max(-1, keepdims=True)
+    dead = peak[..., 0] == -jnp.inf
     first = jnp.arange(logits.shape[-1]) == 0
     first = first.reshape((1,) * dead.ndim + first.shape)
-    return jnp.where(dead[..., None] & first, 0.0, logits), dead
+    settled = jnp.where(dead[..., None] & first, 0.0, logits)
+    return settled, dead, jnp.where(dead[..., None], 0.0, peak)
 
 
 def one_hot(token: Array, size: int) -> Array:
