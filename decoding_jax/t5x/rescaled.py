@@ -11,6 +11,7 @@ from jax import lax
 
 from decoding_jax.base import Array, LanguageModel, ModelOutput, Prefix, Prompt, Transform
 from decoding_jax.ops.logits import clean
+from decoding_jax.strategies.speculative.emission import put
 
 
 class RescaledCache(NamedTuple):
@@ -79,7 +80,7 @@ class Rescaled:
         output, inner = self.model.extend(cache.inner, tokens, start, visible, position)
         start = jnp.asarray(start, jnp.int32)
         if start.ndim:
-            held = _put(cache.tokens, tokens, start)
+            held = put(cache.tokens, tokens, start)
         else:
             held = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
         lanes = start[..., None] if start.ndim else start
@@ -99,15 +100,8 @@ class Rescaled:
         moved = jnp.take_along_axis(cache.tokens, source, axis=-1, mode="clip")
         place = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
         return cache._replace(
-            inner=model.keep(cache.inner, source, start), tokens=_put(cache.tokens, moved, place)
+            inner=model.keep(cache.inner, source, start), tokens=put(cache.tokens, moved, place)
         )
-
-
-def _put(held: Array, new: Array, start: Array) -> Array:
-    """``held [B, W, S]`` with ``new [B, W, T]`` from ``start [B, W]`` on; outside is dropped."""
-    place = jnp.arange(held.shape[-1])[None, None] - start[..., None]
-    taken = jnp.take_along_axis(new, jnp.clip(place, 0, new.shape[-1] - 1), axis=-1)
-    return jnp.where((place >= 0) & (place < new.shape[-1]), taken, held)
 
 
 def _paths(held: Array, visible: Array, place: Array) -> tuple[Array, Array]:
