@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     from decoding_jax.t5x.speculative_models import SpeculativeEncoderDecoderModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+BATCH = max(2, jax.device_count())  # T5X wants a row for each device
 LENGTHS = {"inputs": 12, "targets": 8}
 
 
@@ -31,8 +32,8 @@ def interactive(folder, make, decode_fn, **settings):
     config = network.T5Config(
         vocab_size=384,
         emb_dim=16,
-        num_heads=2,
-        head_dim=8,
+        num_heads=8,  # shared out among the devices
+        head_dim=4,
         mlp_dim=32,
         num_encoder_layers=1,
         num_decoder_layers=2,
@@ -49,7 +50,7 @@ def interactive(folder, make, decode_fn, **settings):
         **settings,
     )
     return interactive_model.InteractiveModel(
-        batch_size=2,
+        batch_size=BATCH,
         task_feature_lengths=LENGTHS,
         output_dir=str(folder),
         partitioner=partitioning.PjitPartitioner(num_partitions=1),
@@ -58,15 +59,14 @@ def interactive(folder, make, decode_fn, **settings):
         restore_mode="specific",
         checkpoint_path="",
         input_shapes={
-            "encoder_input_tokens": (2, LENGTHS["inputs"]),
-            "decoder_target_tokens": (2, LENGTHS["targets"]),
-            "decoder_input_tokens": (2, LENGTHS["targets"]),
-            "decoder_loss_weights": (2, LENGTHS["targets"]),
+            "encoder_input_tokens": (BATCH, LENGTHS["inputs"]),
+            "decoder_target_tokens": (BATCH, LENGTHS["targets"]),
+            "decoder_input_tokens": (BATCH, LENGTHS["targets"]),
+            "decoder_loss_weights": (BATCH, LENGTHS["targets"]),
         },
     )
 
 
-@pytest.mark.skipif(jax.device_count() > 2, reason="T5X wants a row for each device")
 def test_predictions_are_t5xs(tmp_path):
     ways = {
         "t5x": (models.EncoderDecoderModel, decoding.temperature_sample, {}),
