@@ -81,11 +81,7 @@ def invert(logits: Array, offset: Array, last: Array) -> tuple[Array, Array, Arr
     Returns:
       The token, int32 ``[...]``, and the offset and last of its interval, uint32 ``[..., 2]``.
     """
-    tokens = _blocks(logits)
-    block, offset, last = _narrow(_cdf(_block_weights(logits)), offset, last)
-    hit = jnp.take_along_axis(tokens, block[..., None, None], axis=-2)[..., 0, :]
-    token, offset, last = _narrow(_cdf(_weights(hit)), offset, last)
-    return block * tokens.shape[-1] + token, offset, last
+    return _find(_blocks(logits), _block_weights(logits), _weights, offset, last)
 
 
 def draw(logits: Array, bits: Array) -> Array:
@@ -114,7 +110,7 @@ def weighted_law(weights: Array) -> IntegerLaw:
       [1073741824, 1073741824]
     """
     tokens = _blocks(weights, 0.0)
-    return IntegerLaw(_masses(_cdf(_sums(tokens))), _masses(_cdf(tokens)))
+    return IntegerLaw(_masses(_cdf(exact.sum_last(tokens))), _masses(_cdf(tokens)))
 
 
 def draw_weighted(weights: Array, bits: Array) -> Array:
@@ -133,9 +129,7 @@ def draw_weighted(weights: Array, bits: Array) -> Array:
       1
     """
     tokens, last = _blocks(weights, 0.0), jnp.full_like(bits, 0xFFFFFFFF)
-    block, offset, last = _narrow(_cdf(_sums(tokens)), bits, last)
-    hit = jnp.take_along_axis(tokens, block[..., None, None], axis=-2)[..., 0, :]
-    return block * tokens.shape[-1] + _narrow(_cdf(hit), offset, last)[0]
+    return _find(tokens, exact.sum_last(tokens), lambda hit: hit, bits, last)[0]
 
 
 def block_count(vocab_size: int) -> int:
@@ -164,11 +158,6 @@ def _blocks(values: Array, nothing: float = -jnp.inf) -> Array:
         pads = [(0, 0)] * (values.ndim - 1) + [(0, padding)]
         values = jnp.pad(values, pads, constant_values=nothing)
     return values.reshape(*values.shape[:-1], count, size)
-
-
-def _sums(weights: Array) -> Array:
-    """The sum over the last axis, of all parts of it in one pass."""
-    return exact.sum_last(exact.add_all(exact.chunks(weights, 0.0)))
 
 
 def _weights(logits: Array) -> Array:
@@ -231,6 +220,21 @@ def _cdf(weights: Array) -> Array:
 
 def _masses(cdf: Array) -> Array:
     return jnp.diff(cdf, axis=-1, prepend=jnp.zeros_like(cdf[..., :1]))
+
+
+def _find(
+    tokens: Array, blocks: Array, weigh: Callable[[Array], Array], offset: Array, last: Array
+) -> tuple[Array, Array, Array]:
+    """Inverts both levels: the token, and the offset and last of its interval.
+
+    Args:
+      tokens: ``[..., K, V']``, of which ``weigh`` makes the weights inside the block that is hit.
+      blocks: float32 ``[..., K]``, the blocks' weights.
+    """
+    block, offset, last = _narrow(_cdf(blocks), offset, last)
+    hit = jnp.take_along_axis(tokens, block[..., None, None], axis=-2)[..., 0, :]
+    token, offset, last = _narrow(_cdf(weigh(hit)), offset, last)
+    return block * tokens.shape[-1] + token, offset, last
 
 
 def _narrow(cdf: Array, offset: Array, last: Array) -> tuple[Array, Array, Array]:
