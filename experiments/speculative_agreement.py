@@ -10,7 +10,7 @@ would have to be off for both to be right (see ``decoding_jax.testing.near_ties`
 probability. Started again with the same settings, it goes on after the last part that was finished.
 
 By code every token of the vocabulary has a boundary at which a choice may turn. In another program
-each lies some 7e-8 elsewhere, an eps of float32, so that with 8,000 tokens 0.05% of choices turn.
+each lies some eps of float32 elsewhere.
 """
 
 from __future__ import annotations
