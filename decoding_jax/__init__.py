@@ -33,6 +33,7 @@ from decoding_jax.compiled import (
 from decoding_jax.loop.constraints import Constraints
 from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
 from decoding_jax.loop.priority import Decay, MeanLogProb
+from decoding_jax.pytrees import pytree
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ __all__ = [
     "generate",
     "greedy",
     "load",
+    "pytree",
     "sample",
     "speculative_sample",
     "stochastic_beam_search",

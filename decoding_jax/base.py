@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from decoding_jax.pytrees import pytree
+
 Array = jax.Array
 Cache = Any
 
@@ -207,7 +209,7 @@ class DecodeOutput(NamedTuple):
     info: Any = None
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Stop:
     """When a sequence ends. Every setting is a leaf: changing its value does not retrace.

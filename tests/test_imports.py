@@ -7,6 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "decoding_jax"
 LAYERS = [
+    "pytrees",
     "base",
     "ops",
     "transforms",

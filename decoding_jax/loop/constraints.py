@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array, pad_left
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraints:
     """Token sequences that a text must contain, each in one piece.

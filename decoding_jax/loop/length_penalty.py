@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array
-from decoding_jax.transforms.settings import pytree
+from decoding_jax.pytrees import pytree
 
 LengthPenalty = Callable[[Array], Array]
 """int32 lengths of 1 and above, any shape, to positive float32 divisors, monotone in the length."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 
@@ -34,7 +35,7 @@ class Score(Protocol):
         ...
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LogProb:
     """The log-probability of the hypothesis: the sum over its tokens."""
@@ -46,7 +47,7 @@ class LogProb:
         return log_prob
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True)
 class MeanLogProb:
     """The log-probability over ``length ** alpha``.
@@ -77,7 +78,7 @@ class MeanLogProb:
         return jnp.where(self.alpha == 1.0, mean, adjusted)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LastLogProb:
     """The log-probability of the last token alone: a memoryless search.
@@ -108,7 +109,7 @@ def as_score(score: str | Score) -> Score:
     return SCORES[score]
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Decay:
     """What waiting costs: ``kappa * age ** beta``, age in steps since a hypothesis was made.

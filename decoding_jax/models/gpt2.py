@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -24,6 +23,7 @@ from decoding_jax.models.layers import (
     merge_heads,
     split_heads,
 )
+from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class GPT2Network(DecoderNetwork):
         return x + embed(self.position_embedder.embedding, position, dtype), None
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class GPT2(DecoderModel):
     """A GPT-2 network with its parameters, a ``LanguageModel``.

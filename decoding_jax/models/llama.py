@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-import jax
 from flax import linen as nn
 
 from decoding_jax.base import Array
@@ -27,6 +26,7 @@ from decoding_jax.models.layers import (
     split_heads,
 )
 from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
+from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ class LlamaNetwork(DecoderNetwork):
         return x, rotation(position, turn)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Llama(DecoderModel):
     """A network of the Llama family with its parameters, a ``LanguageModel``.

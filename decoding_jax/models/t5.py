@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, ModelOutput, Prompt
@@ -14,9 +13,10 @@ from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
 from decoding_jax.models.t5_network import T5Config, T5Network
+from decoding_jax.pytrees import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class T5:
     """A T5 network with its parameters. ``bind`` it to inputs to get a language model.
@@ -70,7 +70,7 @@ class T5:
         return BoundT5(self.params, tokens, length, self.config)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class BoundT5:
     """A T5 decoder bound to its encoder inputs: a ``LanguageModel``.

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -25,6 +24,7 @@ from decoding_jax.models.layers import (
 )
 from decoding_jax.models.relative import RelativePositionBiases
 from decoding_jax.models.t5_network import Mlp
+from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ class T5DecoderNetwork(DecoderNetwork):
         return vocabulary_logits(x, self.token_embedder.embedding.T)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class T5Decoder(DecoderModel):
     """A T5 decoder with its parameters: a ``LanguageModel``, ``keep`` and ``select``.

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from flax.core import FrozenDict, freeze
 
 from decoding_jax.base import Array, ModelOutput, Prompt
+from decoding_jax.pytrees import pytree
 from decoding_jax.t5x import network_cache
 from decoding_jax.t5x.forcing import AdapterCache, enter, leave_forced, open_cache
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class DecodingState:
     """What T5X's ``tokens_to_logits`` is given, by its names; rows are B times ``num_decodes``.
@@ -38,7 +39,7 @@ class DecodingState:
     cache: Any
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class T5XAdapter:
     """A ``LanguageModel`` with ``select`` over T5X's ``(tokens_to_logits, cache)``.

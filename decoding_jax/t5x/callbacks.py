@@ -10,19 +10,19 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import Steps
 from decoding_jax.loop.lockstep import State
+from decoding_jax.pytrees import pytree
 from decoding_jax.t5x import network_cache
 from decoding_jax.t5x.adapter import DecodingState
 from decoding_jax.t5x.forcing import AdapterCache
 from decoding_jax.t5x.rescaled import RescaledCache
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class SamplingLoopState:
     """What a callback is given, by T5X's names; rows are B times ``num_decodes``.

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.pytrees import pytree
 from decoding_jax.t5x.adapter import T5XAdapter
 from decoding_jax.t5x.shown_native import ShownNative
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class NativeDecoder:
     """In the place of ``tokens_to_logits``: a language model of this library and its prompts.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, LanguageModel, ModelOutput, Prefix, Prompt, Transform
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.emission import put
 
 
@@ -22,7 +22,7 @@ class RescaledCache(NamedTuple):
     tokens: Array
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Rescaled:
     """A model with a transform as part of it.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, LanguageModel, ModelOutput
+from decoding_jax.pytrees import pytree
 from decoding_jax.t5x.adapter import DecodingState
 from decoding_jax.t5x.callbacks import Callbacks
 from decoding_jax.t5x.forcing import AdapterCache, enter, leave_forced, open_cache
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class ShownNative:
     """A native model with T5X's callbacks, for strategies that grow one token a call in step.

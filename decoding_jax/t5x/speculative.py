@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax import transforms
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies import STEPS
 from decoding_jax.strategies.speculative import DraftLength, Greedy, ModelDrafter, Verifier
 from decoding_jax.strategies.speculative.drafters import as_drafter
@@ -22,7 +22,7 @@ from decoding_jax.t5x.rules import KeepForced, is_greedy, sampling_rule
 from decoding_jax.t5x.sampling import decode_steps
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class SpeculativeDecoder(NativeDecoder):
     """In the place of ``tokens_to_logits``: a language model, its prompts, and what drafts for it.

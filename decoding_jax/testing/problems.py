@@ -18,6 +18,7 @@ import numpy as np
 
 from decoding_jax import transforms
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
+from decoding_jax.pytrees import pytree
 from decoding_jax.testing.enumeration import Law, enumerate_law, greedy_path
 from decoding_jax.testing.table_lm import TableLM
 
@@ -40,7 +41,7 @@ def prompt_of(rows: Rows, width: int | None = None) -> Prompt:
     return Prompt(jnp.asarray(TOKENS[rows, :width]), jnp.asarray(LENGTHS[rows]))
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class DeadEnds:
     """A transform that allows nothing at all after one token, and nothing ever in some rows.

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, ModelOutput
+from decoding_jax.pytrees import pytree
 
 CHECKSUMS = 11
 """How many values the checksum of a path takes."""
@@ -42,7 +43,7 @@ def static(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class TableLM:
     """A language model in a table, with every verb of ``base.LanguageModel``.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
-
 from decoding_jax.base import Array, Cache, ModelOutput
+from decoding_jax.pytrees import pytree
 
 
 class Counter:
@@ -17,7 +16,7 @@ class Counter:
         self.count = 0
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class CountTraces:
     """A model that counts calls of its ``prefill``: under ``jit``, how often it is traced.

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoRepeatNgram:
     """Bans every token that would complete an n-gram the text already holds.
@@ -62,7 +63,7 @@ class NoRepeatNgram:
         return jnp.where(banned, -jnp.inf, logits)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class BannedSequences:
     """Bans the last token of a sequence wherever the text ends with the rest of it.

@@ -11,12 +11,13 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitBias:
     """Adds a number to the logits of some tokens: ``l_i + bias_i``.
@@ -77,7 +78,7 @@ def _plain(value: Any) -> Any:
     return array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllowedTokens:
     """Bans every token but those allowed: ``l_i = -inf`` for ``i`` not in the set.

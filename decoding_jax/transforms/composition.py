@@ -9,12 +9,12 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Prefix, Transform
-from decoding_jax.transforms import settings
+from decoding_jax.pytrees import pytree
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
     """Transforms applied in the order given; see ``chain``.

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trie:
     """Token sequences, prefix by prefix; made by ``from_sequences``.
@@ -120,7 +121,7 @@ class Trie:
         return history.scatter_counts(children, real, vocab_size) > 0
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Automaton:
     """A finite automaton over the vocabulary, every transition written out.

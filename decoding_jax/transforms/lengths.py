@@ -11,6 +11,7 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
@@ -20,7 +21,7 @@ def _count(x: np.ndarray) -> np.ndarray:
     return x >= 0
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinLength:
     """Bans end tokens until there are enough new tokens: ``l_eos = -inf`` while ``n < minimum``.
@@ -75,7 +76,7 @@ def _only(logits: Array, where: Array, token: Array) -> Array:
     return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class ForcedFirstToken:
     """Makes the first new token certain: ``l_token = 0`` and all others -inf while ``n = 0``.
@@ -112,7 +113,7 @@ class ForcedFirstToken:
         return _only(logits, prefix.length == 0, token)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class ForcedLastToken:
     """Makes the last new token certain: ``l_token = 0``, all others -inf at ``n = maximum - 1``.

@@ -11,12 +11,13 @@ import numpy as np
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history, settings
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepetitionPenalty:
     """Divides the positive logits of tokens that have occurred, multiplies the negative ones.
@@ -60,7 +61,7 @@ class RepetitionPenalty:
         return jnp.where(seen & (logits > -jnp.inf), changed, logits)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class PresencePenalty:
     """Lowers the logit of every token that has occurred, however often.
@@ -97,7 +98,7 @@ class PresencePenalty:
         return jnp.where(seen, logits - penalty, logits)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrequencyPenalty:
     """Lowers the logit of a token by as much for each time it has occurred.

@@ -12,12 +12,13 @@ from jax import lax
 
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 Array = jax.Array
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrefixAllowedTokens:
     """Bans every token with which the new text would not begin a sequence of a language.

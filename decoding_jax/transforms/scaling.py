@@ -12,6 +12,7 @@ import numpy as np
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 Array = jax.Array
@@ -20,7 +21,7 @@ Array = jax.Array
 _LEAST = 1e-30
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature:
     """Divides logits by a temperature: ``p_i`` in proportion to ``exp(l_i / t)``.

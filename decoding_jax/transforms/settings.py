@@ -1,10 +1,9 @@
-"""Settings of transforms: pytrees, checked when built from plain numbers, spread over rows."""
+"""Settings of transforms: checked when built from plain numbers, spread over rows."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,37 +12,6 @@ import numpy as np
 from decoding_jax.base import pad_left
 
 Array = jax.Array
-Class = TypeVar("Class", bound=type)
-
-
-def pytree(cls: Class) -> Class:
-    """Registers a frozen dataclass as a pytree; ``static`` in a field's metadata makes it static.
-
-    Unlike ``jax.tree_util.register_dataclass``, whose nodes compare equal across classes of as many
-    fields (jaxlib 0.10.2): ``jit`` then takes one transform's program for another's whenever their
-    hashes fall together, some once in a hundred times. Nor does it call ``__init__``: leaves may be
-    anything at all, and are checked when a transform is built, not when it is put together again.
-    """
-    fields = dataclasses.fields(cls)
-    data = [f.name for f in fields if not f.metadata.get("static")]
-    static = [f.name for f in fields if f.metadata.get("static")]
-
-    def flatten(tree: Any) -> tuple[tuple, tuple]:
-        return tuple(getattr(tree, n) for n in data), tuple(getattr(tree, n) for n in static)
-
-    def flatten_with_keys(tree: Any) -> tuple[tuple, tuple]:
-        leaves, rest = flatten(tree)
-        keys = (jax.tree_util.GetAttrKey(name) for name in data)
-        return tuple(zip(keys, leaves, strict=True)), rest
-
-    def unflatten(rest: Any, leaves: Any) -> Any:
-        tree: Any = object.__new__(cls)
-        for name, value in zip((*data, *static), (*leaves, *rest), strict=True):
-            object.__setattr__(tree, name, value)
-        return tree
-
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
 
 
 def check(

@@ -13,6 +13,7 @@ from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
 from decoding_jax.ops.logits import clean
 from decoding_jax.ops.shortest_prefix import shortest_prefix
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 Array = jax.Array
@@ -22,7 +23,7 @@ def _fraction(x: np.ndarray) -> np.ndarray:
     return (x >= 0) & (x <= 1)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK:
     """Keeps the k most probable tokens, exactly k under ties: the lowest ids.
@@ -56,7 +57,7 @@ class TopK:
         return jnp.where(keep, logits, -jnp.inf)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopP:
     """Keeps the nucleus: the smallest set of most probable tokens whose mass is at least p.
@@ -103,7 +104,7 @@ class TopP:
         return jnp.where(keep | (p >= 1)[..., None], logits, -jnp.inf)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Typical:
     """Keeps the tokens whose surprise is nearest the entropy: locally typical sampling.

@@ -12,6 +12,7 @@ import numpy as np
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
 from decoding_jax.ops.logits import clean
+from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 Array = jax.Array
@@ -27,7 +28,7 @@ def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
     return jnp.where(keep, logits, -jnp.inf)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinP:
     """Keeps tokens at least a fraction as probable as the most probable one.
@@ -60,7 +61,7 @@ class MinP:
         return jnp.where(vocab.below_max(logits) >= jnp.log(p), logits, -jnp.inf)
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Epsilon:
     """Keeps tokens of at least a probability: epsilon sampling.
@@ -93,7 +94,7 @@ class Epsilon:
         return _at_least(logits, vocab.log_softmax(logits), jnp.log(epsilon))
 
 
-@settings.pytree
+@pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Eta:
     """Keeps tokens above a probability that falls with the entropy: eta sampling.

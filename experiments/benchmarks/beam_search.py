@@ -28,12 +28,14 @@ from experiments.benchmarks.timing import interleaved, median_ratio
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from decoding_jax.pytrees import pytree
+
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
 BATCHES, WIDTHS, LENGTHS = (1, 8), (4, 16), (128, 512)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class WithoutTrees:
     """A model whose hypotheses have lanes of their own, gathered by ``select`` at every step."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import codes, transforms
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
     Heuristic,
@@ -52,7 +53,7 @@ def quick(monkeypatch):
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Mixed:
     """Several drafters that give laws; which one a row has depends on its prompt."""
@@ -80,7 +81,7 @@ class Mixed:
         return self._choose(state[0], [p.next(s, token, slot) for p, s in pairs])
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class MixedGuesses:
     """Several guessers, one a row."""

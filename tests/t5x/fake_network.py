@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax.pytrees import pytree
+
 HEADS, DEPTH, LAYERS = 2, 4, 2
 WIDTH = HEADS * DEPTH
 
@@ -130,7 +132,7 @@ class FakeNetwork:
         return self.sharpness * (x @ w["out"])
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass
 class FakeState:
     """T5X's ``DecodingState``."""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from decoding_jax.base import LanguageModel, SupportsKeep, SupportsSelect
+from decoding_jax.pytrees import pytree
 from decoding_jax.testing import TableLM, check_model, conformance, path_logits
 from decoding_jax.testing.conformance import trial as trials
-from decoding_jax.transforms.settings import pytree
 
 VOCAB = 5
 MODEL = TableLM.random(jax.random.key(0), VOCAB, zeros=0.2)

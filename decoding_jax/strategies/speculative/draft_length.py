@@ -9,8 +9,8 @@ from typing import Any, Protocol, SupportsIndex
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.theory import emitted_tokens
-from decoding_jax.transforms.settings import pytree
 
 
 def _static(**options: Any) -> Any:

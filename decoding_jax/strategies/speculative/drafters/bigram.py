@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array, Prompt
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

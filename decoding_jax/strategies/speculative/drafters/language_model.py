@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, LanguageModel, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Prompt
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

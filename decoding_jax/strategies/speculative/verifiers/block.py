@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block as Drafted
 from decoding_jax.strategies.speculative.block import Verdict, with_own
@@ -21,7 +22,6 @@ from decoding_jax.strategies.speculative.verifiers.token import (
     draw_own,
     streams,
 )
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, with_own
 from decoding_jax.strategies.speculative.verifiers import token
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

@@ -7,9 +7,9 @@ from typing import Any
 
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading
-from decoding_jax.transforms.settings import pytree
 
 
 def match(block: Block, own: Array) -> Array:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.verifiers.greedy import match
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree

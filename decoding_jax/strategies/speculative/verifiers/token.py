@@ -12,9 +12,9 @@ from jax import lax
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import laws
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading, with_own
-from decoding_jax.transforms.settings import pytree
 
 
 @pytree
