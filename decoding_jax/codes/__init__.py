@@ -4,6 +4,7 @@ from decoding_jax.codes.arithmetic import Code, choose, is_alone, start, step
 from decoding_jax.codes.cdf import (
     IntegerLaw,
     block_count,
+    block_sums,
     draw,
     draw_weighted,
     integer_law,
@@ -18,6 +19,7 @@ __all__ = [
     "IntegerLaw",
     "Points",
     "block_count",
+    "block_sums",
     "choose",
     "draw",
     "draw_weighted",

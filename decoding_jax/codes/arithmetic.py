@@ -76,7 +76,9 @@ def start(points: str | point_sets.Points, keys: Array, num_samples: int) -> Cod
     return Code(offset, last, random.lane_keys(lane_keys, num_samples))
 
 
-def choose(code: Code, logits: Array, position: Array | int) -> tuple[Array, Code]:
+def choose(
+    code: Code, logits: Array, position: Array | int, sums: Array | None = None
+) -> tuple[Array, Code]:
     """The next token of every sample.
 
     Args:
@@ -85,6 +87,7 @@ def choose(code: Code, logits: Array, position: Array | int) -> tuple[Array, Cod
         -inf and +inf as the largest float; where nothing is left the token is 0.
       position: int32, a scalar or ``[B, N]``: which new token this is. No two calls for a
         sample may share one, or they share their bits.
+      sums: the logits' ``block_sums``, where these are known.
 
     Returns:
       The tokens, int32 ``[B, N]``, and the codes that are left.
@@ -97,16 +100,18 @@ def choose(code: Code, logits: Array, position: Array | int) -> tuple[Array, Cod
       [2, 2, 2, 2]
     """
     fresh = random.bits_at(code.keys, position)
-    token, offset, last = step(code.offset, code.last, logits, fresh)
+    token, offset, last = step(code.offset, code.last, logits, fresh, sums)
     return token, code._replace(offset=offset, last=last)
 
 
-def step(offset: Array, last: Array, logits: Array, fresh: Array) -> tuple[Array, Array, Array]:
+def step(
+    offset: Array, last: Array, logits: Array, fresh: Array, sums: Array | None = None
+) -> tuple[Array, Array, Array]:
     """``choose`` as a function of its bits: ``fresh``, uint32 ``[B, N, 2]``, for samples alone."""
     alone = is_alone(last)[..., None]
     whole = jnp.full_like(last, 0xFFFFFFFF)
     token, new_offset, new_last = cdf.invert(
-        logits, jnp.where(alone, fresh, offset), jnp.where(alone, whole, last)
+        logits, jnp.where(alone, fresh, offset), jnp.where(alone, whole, last), sums
     )
     return token, jnp.where(alone, offset, new_offset), jnp.where(alone, last, new_last)
 

@@ -58,12 +58,14 @@ def integer_law(logits: Array) -> IntegerLaw:
       ([1431655765, 715827883], [[1073741824, 1073741824], [2147483648, 0]])
     """
     tokens = _blocks(logits)
-    blocks = _cdf(_block_weights(logits))
+    blocks = _cdf(block_sums(logits))
     inside = _cdf(_weights(tokens))
     return IntegerLaw(_masses(blocks), _masses(inside))
 
 
-def invert(logits: Array, offset: Array, last: Array) -> tuple[Array, Array, Array]:
+def invert(
+    logits: Array, offset: Array, last: Array, sums: Array | None = None
+) -> tuple[Array, Array, Array]:
     """The token at a code, and what is left of the code inside the token's interval.
 
     An interval of ``last + 1`` points is shared out among the tokens, in their order, in
@@ -77,19 +79,22 @@ def invert(logits: Array, offset: Array, last: Array) -> tuple[Array, Array, Arr
       logits: float ``[..., V]``.
       offset: uint32 ``[..., 2]``, a 64-bit integer, at most ``last``.
       last: uint32 ``[..., 2]``, one less than the width of the interval.
+      sums: the logits' ``block_sums``, where these are known.
 
     Returns:
       The token, int32 ``[...]``, and the offset and last of its interval, uint32 ``[..., 2]``.
     """
-    return _find(_blocks(logits), _block_weights(logits), _weights, offset, last)
+    sums = block_sums(logits) if sums is None else sums
+    return _find(_blocks(logits), sums, _weights, offset, last)
 
 
-def draw(logits: Array, bits: Array) -> Array:
+def draw(logits: Array, bits: Array, sums: Array | None = None) -> Array:
     """One token for each 64 random bits, with exactly the probabilities of ``integer_law``.
 
     Args:
       logits: float ``[..., V]``, after any transform.
       bits: uint32 ``[..., 2]``, uniform: see ``ops.random.lane_bits``.
+      sums: the logits' ``block_sums``, where these are known.
 
     Returns:
       int32 ``[...]``.
@@ -98,7 +103,7 @@ def draw(logits: Array, bits: Array) -> Array:
       >>> draw(jnp.log(jnp.array([0.5, 0.5])), jnp.uint32([2**31, 0])).item()
       1
     """
-    return invert(logits, bits, jnp.full_like(bits, 0xFFFFFFFF))[0]
+    return invert(logits, bits, jnp.full_like(bits, 0xFFFFFFFF), sums)[0]
 
 
 def weighted_law(weights: Array) -> IntegerLaw:
@@ -130,6 +135,29 @@ def draw_weighted(weights: Array, bits: Array) -> Array:
     """
     tokens, last = _blocks(weights, 0.0), jnp.full_like(bits, 0xFFFFFFFF)
     return _find(tokens, exact.sum_last(tokens), lambda hit: hit, bits, last)[0]
+
+
+def block_sums(logits: Array, peak: Array | None = None) -> Array:
+    """``exp(logits - max)`` summed over each of the blocks that a draw looks at first.
+
+    Args:
+      logits: float ``[..., V]``, as for ``draw``.
+      peak: ``[..., 1]``, the largest of them, where that is known; NaN where one is NaN.
+
+    Returns:
+      float32 ``[..., K]``, for ``draw``. They sum to the softmax's denominator.
+
+    Example:
+      >>> block_sums(jnp.zeros(4)).tolist()
+      [2.0, 2.0]
+    """
+
+    def partial_sums(peak: Array) -> Array:
+        # Cut before the exponential: cut after it, all of it would be written and read back.
+        parts = exact.chunks(_blocks(logits), -jnp.inf)
+        return exact.add_all([_exp(part, peak[..., None]) for part in parts])
+
+    return exact.sum_last(_with_peak(partial_sums, logits, peak))
 
 
 def block_count(vocab_size: int) -> int:
@@ -165,23 +193,14 @@ def _weights(logits: Array) -> Array:
     return _with_peak(lambda peak: _exp(logits, peak), logits)
 
 
-def _block_weights(logits: Array) -> Array:
-    """``exp(logits - max)`` summed over each block: ``[..., V]`` gives ``[..., K]``."""
-
-    def partial_sums(peak: Array) -> Array:
-        # Cut before the exponential: cut after it, all of it would be written and read back.
-        parts = exact.chunks(_blocks(logits), -jnp.inf)
-        return exact.add_all([_exp(part, peak[..., None]) for part in parts])
-
-    return exact.sum_last(_with_peak(partial_sums, logits))
-
-
 def _exp(logits: Array, peak: Array) -> Array:
     logits = logits.astype(jnp.float32)
     return exact.exp(jnp.where(logits > _LARGEST, _LARGEST, logits) - peak)
 
 
-def _with_peak(function: Callable[[Array], Array], logits: Array) -> Array:
+def _with_peak(
+    function: Callable[[Array], Array], logits: Array, peak: Array | None = None
+) -> Array:
     """``function`` of the clean maximum over the last axis (kept); of 0 where all are -inf."""
 
     def call(peak: Array) -> Array:
@@ -191,7 +210,7 @@ def _with_peak(function: Callable[[Array], Array], logits: Array) -> Array:
     # A bare maximum is several times faster than one that drops NaN, and tells when it must.
     # The branch serves the result too: without it a compiler that fuses products and sums at
     # will makes the exponentials anew for each of their uses.
-    peak = jnp.max(logits, axis=-1, keepdims=True)
+    peak = jnp.max(logits, axis=-1, keepdims=True) if peak is None else peak
     return jax.lax.cond(
         jnp.any(jnp.isnan(peak)),
         lambda: call(jnp.max(jnp.where(jnp.isnan(logits), -jnp.inf, logits), -1, keepdims=True)),

@@ -135,6 +135,7 @@ class GPT2(DecoderModel):
       config: a ``GPT2Config``.
 
     Example:
+      >>> import jax
       >>> config = GPT2Config(vocab_size=9, emb_dim=4, num_heads=2, mlp_dim=8, num_layers=1)
       >>> model = GPT2.init(config, jax.random.key(0))
       >>> prompt = jnp.array([[1, 2, 3], [4, 0, 0]])

@@ -159,7 +159,7 @@ class Llama(DecoderModel):
       config: a ``LlamaConfig``.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> config = LlamaConfig(
       ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
       ...     num_layers=1, max_positions=32)

@@ -81,6 +81,7 @@ def speculative_sample(
         ``strategies.speculative_sample``.
 
     Example:
+      >>> import jax
       >>> from decoding_jax.base import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)

@@ -26,7 +26,7 @@ class CountTraces:
       counter: its ``count`` grows by one a call.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> from decoding_jax.testing import TableLM
       >>> model = CountTraces(TableLM.random(jax.random.key(0), 3))
       >>> logits = jax.jit(lambda m, t, n: m.prefill(t, n, lanes=1, slots=1)[0].logits)

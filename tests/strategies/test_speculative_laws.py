@@ -196,7 +196,7 @@ def block_of_two(p, q, drafts):
     after = jnp.log(p[2][first, second])[:, None, None]
     target = jnp.concatenate([logits(p), after], axis=2)
     rows = len(drafts)
-    block = Block(drafts[:, None], jnp.full((rows, 1), 2), logits(q), ())
+    block = Block(drafts[:, None], jnp.full((rows, 1), 2), laws.softmax(logits(q)), ())
     return block, target
 
 

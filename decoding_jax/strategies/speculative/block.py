@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.strategies.speculative.laws import Softmax
 
 
 class Block(NamedTuple):
@@ -15,14 +16,14 @@ class Block(NamedTuple):
     Attributes:
       tokens: int32 ``[B, W, K]``.
       drafted: int32 ``[B, W]``, from 0 to K: how many were proposed. The rest means nothing.
-      logits: float32 ``[B, W, K, V]``, the transformed law that each token was drawn from, or None
-        where each was certain.
+      law: of ``[B, W, K, V]``, which each token was drawn from, transformed; None where each was
+        certain.
       trail: the verifier's memory after each draw, its leaves ``[K, ...]``.
     """
 
     tokens: Array
     drafted: Array
-    logits: Array | None
+    law: Softmax | None
     trail: Any
 
     @property

@@ -121,19 +121,25 @@ def propose(
         block = Block(jnp.where(known, tokens, 0), drafted, None, ())
         return block, now.drafter, jnp.int32(1)
 
-    def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Array, Any]:
+    def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Softmax, Any]:
         at = path.length + i
-        law = now.allow(logits[:, :, None], written, at[..., None]).logits
-        token, memory = judge.draw(now.seed, memory, law[:, :, 0], at, now.clock + i)
+        law = now.allow(logits[:, :, None], written, at[..., None]).law().place(0)
+        token, memory = judge.draw(now.seed, memory, law, at, now.clock + i)
         return token, law, memory
 
-    def record(i: Any, block: Block, token: Array, law: Array, memory: Any) -> Block:
-        put = lax.dynamic_update_index_in_dim
+    def record(i: Any, block: Block, token: Array, law: Softmax, memory: Any) -> Block:
+        def put(axis: int) -> Callable[[Array, Array], Array]:
+            return lambda all, one: lax.dynamic_update_index_in_dim(all, one, i, axis)
+
         return block._replace(
-            tokens=put(block.tokens, token, i, 2),
-            logits=put(block.logits, law, i, 2),
-            trail=jax.tree.map(lambda all, one: put(all, one, i, 0), block.trail, memory),
+            tokens=put(2)(block.tokens, token),
+            law=jax.tree.map(put(2), block.law, law),
+            trail=jax.tree.map(put(0), block.trail, memory),
         )
+
+    def room(value: Array, axis: int) -> Array:
+        shape = (*value.shape[:axis], most, *value.shape[axis:])
+        return jnp.zeros(shape, value.dtype)
 
     def more(i: Any, carry: Any) -> Any:
         block, state, memory, written = carry
@@ -147,10 +153,10 @@ def propose(
     logits, state = drafter.begin(now.drafter, path)
     token, law, memory = draw(0, logits, path.tokens, now.memory)
     block = Block(
-        tokens=jnp.zeros((*token.shape, most), jnp.int32),
+        tokens=room(token, 2),
         drafted=now.wanted,
-        logits=jnp.zeros((*token.shape, most, law.shape[-1]), jnp.float32),
-        trail=jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), memory),
+        law=jax.tree.map(lambda x: room(x, 2), law),
+        trail=jax.tree.map(lambda x: room(x, 0), memory),
     )
     carry = record(0, block, token, law, memory), state, memory, path.tokens
     calls = jnp.maximum(now.wanted.max(), 1)

@@ -75,8 +75,8 @@ def steps(
         raw = jnp.broadcast_to(output.logits, (*shape, *output.logits.shape[2:]))
         allowed = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
         law = laws.softmax(clean(raw))
-        logits = allowed.logits[:, :, 0]
-        first, memory = judge.draw(seed, memory, logits, lanes.length, jnp.int32(0))
+        own = allowed.law().place(0)
+        first, memory = judge.draw(seed, memory, own, lanes.length, jnp.int32(0))
         one = jnp.ones(shape, jnp.int32)
         lanes, _ = emission.append(
             lanes, first[..., None], one, allowed.dead, law, stop, limits(prompt)

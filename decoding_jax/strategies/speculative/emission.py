@@ -72,16 +72,25 @@ def allow(
       transform: applied after end tokens are banned.
       stop: says where they are.
     """
-    logits = stopping.ban_end_tokens(stop, clean(logits), length)
+
+    def changed() -> tuple[Array, Array, Array]:
+        free = stopping.ban_end_tokens(stop, clean(logits), length)
+        if transform is not None:
+            paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
+            paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
+            free = clean(transform(free, Prefix(*prompt, paths, length)))
+        return settle(free)
+
     if transform is not None:
-        paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
-        paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
-        logits = clean(transform(logits, Prefix(*prompt, paths, length)))
-    settled, dead, peak = settle(logits)
-    if transform is not None:
-        return Allowed(settled, dead, peak, None)
+        return Allowed(*changed(), None)
+    # The largest logit is NaN where any is, so where all of these are finite nothing is to be
+    # cleaned, and as a rule nothing is banned either.
+    peak = logits.max(-1, keepdims=True)
     early = length < stopping.minimum(stop)[:, None, None]
-    return Allowed(settled, dead, peak, ~(dead | early).any())
+    as_given = jnp.isfinite(peak).all() & ~early.any()
+    same = logits, jnp.zeros(length.shape, bool), peak
+    settled, dead, peak = lax.cond(as_given, lambda: same, changed)
+    return Allowed(settled, dead, peak, as_given)
 
 
 def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:
@@ -93,15 +102,13 @@ def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:
       law: of what is allowed. Where that is all as it was given, nothing is added up again.
     """
 
-    def whole() -> tuple[Array, Array]:
-        _, peak, total = softmax(clean(logits))
-        return peak, total
+    def whole() -> tuple[Array, ...]:
+        return softmax(clean(logits))[1:]
 
     if allowed.as_given is None:
-        peak, total = whole()
-    else:
-        peak, total = lax.cond(allowed.as_given, lambda: (law.peak, law.total), whole)
-    return Softmax(logits, peak, total)
+        return Softmax(logits, *whole())
+    # The logits stay outside: out of a branch they would be copied.
+    return Softmax(logits, *lax.cond(allowed.as_given, lambda: law[1:], whole))
 
 
 def append(

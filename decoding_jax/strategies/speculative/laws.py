@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean
@@ -24,15 +25,21 @@ class Softmax(NamedTuple):
       logits: float32 ``[..., V]``, at least one of them above -inf.
       peak: float32 ``[..., 1]``, the largest.
       total: float32 ``[..., 1]``, the sum of ``exp(logits - peak)``.
+      sums: float32, the parts of it that ``codes.draw`` takes.
     """
 
     logits: Array
     peak: Array
     total: Array
+    sums: Array
 
     def at(self, index: Array) -> Softmax:
         """Of laws ``[B, W, T, V]`` those at ``index [B, W]``, clipped to T: ``[B, W, V]``."""
         return Softmax(*(at(values, index) for values in self))
+
+    def place(self, index: int) -> Softmax:
+        """Of laws ``[B, W, T, V]`` those of one place: ``[B, W, V]``."""
+        return Softmax(*(values[:, :, index] for values in self))
 
     def places(self, start: int, stop: int) -> Softmax:
         """Of laws ``[B, W, T, V]`` those of places ``start`` to ``stop``, without the last."""
@@ -63,10 +70,8 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
       0.75
     """
     peak = logits.max(-1, keepdims=True) if peak is None else peak
-    # Cut before the exponential: cut after it, all of it would be written and read back.
-    parts = exact.chunks(logits, -jnp.inf)
-    sums = exact.add_all([exact.exp(part - peak) for part in parts])
-    return Softmax(logits, peak, exact.sum_last(sums)[..., None])
+    sums = codes.block_sums(logits, peak)
+    return Softmax(logits, peak, exact.sum_last(sums)[..., None], sums)
 
 
 def at(values: Array, index: Array) -> Array:

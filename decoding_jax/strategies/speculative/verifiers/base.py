@@ -12,8 +12,8 @@ from decoding_jax.strategies.speculative.laws import Softmax
 class Verifier(Protocol):
     """Draws tokens, of the target and of the draft, and decides which drafted ones stand.
 
-    It is a pytree. What it draws for a lane depends on the lane's key and path alone. Logits are
-    clean and transformed, and at least one token is above -inf.
+    It is a pytree. What it draws for a lane depends on the lane's key and path alone. Laws are
+    transformed, and at least one logit of each is above -inf.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -21,14 +21,14 @@ class Verifier(Protocol):
         ...
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
-        """A token of ``logits [B, W, V]``, the target's or the draft's.
+        """A token of a law, the target's or the draft's.
 
         Args:
           seed: from ``init``.
           memory: as of the token before.
-          logits: float32 ``[B, W, V]``.
+          law: of ``[B, W, V]``.
           position: int32 ``[B, W]``, which new token this is.
           clock: int32, which no other draw shares.
 

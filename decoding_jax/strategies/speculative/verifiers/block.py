@@ -42,10 +42,10 @@ class Block:
         return streams(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return codes.draw(logits, random.bits_at(seed[0], clock)), memory
+        return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
 
     def verify(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -38,10 +39,11 @@ class Code:
         return code.keys, (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        token, code = codes.choose(codes.Code(memory[0], memory[1], seed), logits, position)
+        code = codes.Code(memory[0], memory[1], seed)
+        token, code = codes.choose(code, law.logits, position, law.sums)
         return token, (code.offset, code.last)
 
     def verify(
@@ -53,7 +55,7 @@ class Code:
 
         def step(t: Any, carry: Any) -> Any:
             own, memory, alive = carry
-            here = lax.dynamic_index_in_dim(law.logits, t, 2, keepdims=False)
+            here = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 2, keepdims=False), law)
             token, new = self.draw(seed, memory, here, position + t, clock)
             # The code goes on from a token only where the drafted path still is the target's.
             keep = alive[..., None]

@@ -40,10 +40,11 @@ class CodedToken:
         return (code.keys, chances, own), (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        chosen, code = codes.choose(codes.Code(memory[0], memory[1], seed[0]), logits, position)
+        code = codes.Code(memory[0], memory[1], seed[0])
+        chosen, code = codes.choose(code, law.logits, position, law.sums)
         return chosen, (code.offset, code.last)
 
     def verify(
@@ -53,10 +54,10 @@ class CodedToken:
         both = token.compare(block, law)
         accepted = token.judge(seed, block, both, clock)
         rejected = accepted < block.drafted
-        if block.logits is not None:
+        if block.law is not None:
             memory = at_last_draw(memory, block, accepted)
         # A rejected token has used its code up: what stands in its place has bits of its own.
-        here = laws.at(law.logits, accepted)
+        here = law.at(accepted)
         spread, further = self.draw(seed, memory, here, position + accepted, clock)
         own = jnp.where(rejected, token.draw_own(seed, block, both, accepted, clock), spread)
         memory = jax.tree.map(lambda m, n: jnp.where(rejected[..., None], m, n), memory, further)

@@ -32,10 +32,10 @@ class Greedy:
         return (), ()
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return lowest_argmax(logits), memory
+        return lowest_argmax(law.logits), memory
 
     def verify(
         self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array

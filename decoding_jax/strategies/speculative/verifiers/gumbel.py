@@ -33,11 +33,11 @@ class Gumbel:
         return random.lane_keys(random.row_keys(key, batch_size), lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        noise = gumbel_noise(seed, position[..., None], logits.shape[-1])
-        return lowest_argmax(logits + noise[:, :, 0]), memory
+        noise = gumbel_noise(seed, position[..., None], law.logits.shape[-1])
+        return lowest_argmax(law.logits + noise[:, :, 0]), memory
 
     def verify(
         self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array

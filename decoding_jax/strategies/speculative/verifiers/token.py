@@ -34,10 +34,10 @@ class Token:
         return streams(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, logits: Array, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return codes.draw(logits, random.bits_at(seed[0], clock)), memory
+        return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
 
     def verify(
         self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
@@ -76,7 +76,7 @@ class Compared(NamedTuple):
 
 def compare(block: Block, target: laws.Softmax) -> Compared:
     """The target's law ``[B, W, K + 1, V]`` beside that of a block."""
-    return Compared(target, None if block.logits is None else laws.softmax(block.logits))
+    return Compared(target, block.law)
 
 
 def drafted_probs(block: Block, both: Compared) -> tuple[Array, Array]:
