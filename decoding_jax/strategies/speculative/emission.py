@@ -73,24 +73,21 @@ def allow(
       stop: says where they are.
     """
 
-    def changed() -> tuple[Array, Array, Array]:
-        free = stopping.ban_end_tokens(stop, clean(logits), length)
-        if transform is not None:
-            paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
-            paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
-            free = clean(transform(free, Prefix(*prompt, paths, length)))
-        return settle(free)
+    def free() -> Array:
+        return stopping.ban_end_tokens(stop, clean(logits), length)
 
     if transform is not None:
-        return Allowed(*changed(), None)
-    # The largest logit is NaN where any is, so where all of these are finite nothing is to be
-    # cleaned, and as a rule nothing is banned either.
-    peak = logits.max(-1, keepdims=True)
+        paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
+        paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
+        changed = clean(transform(free(), Prefix(*prompt, paths, length)))
+        return Allowed(*settle(changed, changed.max(-1, keepdims=True)), None)
+    # The largest logit is NaN where any is, so where all of these are finite, and no end token is
+    # banned, nothing was changed. (Logits handed to the branch would be written out for it.)
+    given = logits.max(-1, keepdims=True)
     early = length < stopping.minimum(stop)[:, None, None]
-    as_given = jnp.isfinite(peak).all() & ~early.any()
-    same = logits, jnp.zeros(length.shape, bool), peak
-    settled, dead, peak = lax.cond(as_given, lambda: same, changed)
-    return Allowed(settled, dead, peak, as_given)
+    as_given = jnp.isfinite(given).all() & ~early.any()
+    peak = lax.cond(as_given, lambda: given, lambda: free().max(-1, keepdims=True))
+    return Allowed(*settle(free(), peak), as_given)
 
 
 def own_law(logits: Array, allowed: Allowed, law: Softmax) -> Softmax:

@@ -81,20 +81,23 @@ def at(values: Array, index: Array) -> Array:
     return jnp.take_along_axis(values, index, axis=2)[:, :, 0]
 
 
-def settle(logits: Array) -> tuple[Array, Array, Array]:
+def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
     """Gives all the mass to token 0 wherever every token is banned.
 
     A path that cannot go on goes on with token 0, under target and draft alike, so that every
     position has a law; the sequence is cut before that token.
 
+    Args:
+      logits: float32 ``[..., V]``, clean.
+      peak: ``[..., 1]``, the largest of them.
+
     Returns:
-      The logits, where they were so changed, bool ``[...]``, and the largest, ``[..., 1]``.
+      The logits, where they were so changed, bool ``[...]``, and the largest now.
 
     Example:
-      >>> settle(jnp.array([-jnp.inf, -jnp.inf]))[0].tolist()
+      >>> settle(jnp.array([-jnp.inf, -jnp.inf]), jnp.array([-jnp.inf]))[0].tolist()
       [0.0, -inf]
     """
-    peak = logits.max(-1, keepdims=True)
     dead = peak[..., 0] == -jnp.inf
     first = jnp.arange(logits.shape[-1]) == 0
     first = first.reshape((1,) * dead.ndim + first.shape)

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
-from decoding_jax.base import Array, LanguageModel, Prompt, SupportsProject
+from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
@@ -18,8 +19,9 @@ from decoding_jax.strategies.speculative.drafters.base import Path
 class ModelDrafter:
     """Drafts with a language model, whose cache is rewound together with the target's.
 
-    The first call of a block feeds the last two tokens of the text: where the block before was
-    accepted whole, its last token is not in the cache yet. So K drafted tokens take K calls.
+    A block begins with the last two tokens of the text: where the block before was accepted whole,
+    its last token is not in the cache yet. So K drafted tokens take K calls (on a CPU K and a part:
+    see ``feed_in_turn``).
 
     Attributes:
       model: of the target's vocabulary, ``ragged``; an encoder-decoder bound to the same rows.
@@ -54,14 +56,27 @@ class ModelDrafter:
         start = path.length - 2
         index = jnp.clip(start[..., None] + jnp.arange(2)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
-        output, cache = self.model.extend(state, last, start)
+        # Two tokens cost an accelerator, which waits for the weights, hardly more than one. They
+        # cost a CPU twice as much, but one whose output is not read spares the last layer.
+        return lax.platform_dependent(
+            state, last, start, cpu=self.feed_in_turn, default=self.feed_at_once
+        )
+
+    def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
+        """See ``Drafter.next``."""
+        output, cache = self.model.extend(state, token[..., None], slot)
+        return output.logits[:, :, 0], cache
+
+    def feed_at_once(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
+        """The logits ``[B, W, V]`` after two tokens ``[B, W, 2]``, by one call of the model."""
+        output, cache = self.model.extend(cache, tokens, start)
         if isinstance(self.model, SupportsProject) and output.hidden is not None:
             # The first token's logits are not read: a compiler then leaves both projections out
             # that ``extend`` makes, and makes this one of half the size.
             return self.model.project(output.hidden[:, :, 1]), cache
         return output.logits[:, :, 1], cache
 
-    def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
-        """See ``Drafter.next``."""
-        output, cache = self.model.extend(state, token[..., None], slot)
-        return output.logits[:, :, 0], cache
+    def feed_in_turn(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
+        """As ``feed_at_once``, by two calls, of which the first only leaves keys and values."""
+        _, cache = self.model.extend(cache, tokens[..., :1], start)
+        return self.next(cache, tokens[..., 1], start + 1)
