@@ -146,6 +146,16 @@ def test_logits_that_are_not_finite_have_a_law() -> None:
     assert draw(logits, bits * 0).tolist() == [0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("size", [1, 5, 97, 8_000])
+def test_a_draw_of_known_sums_is_the_draw(size) -> None:
+    logits = jnp.array(list(distributions(size).values()), jnp.float32).at[0, 0].set(jnp.nan)
+    sums = jax.jit(codes.block_sums)(logits, logits.max(-1, keepdims=True))
+    bits = jax.random.bits(jax.random.key(size), (64, len(logits), 2))
+    np.testing.assert_array_equal(
+        jax.vmap(draw, (None, 0, None))(logits, bits, sums), jax.vmap(draw, (None, 0))(logits, bits)
+    )
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_narrow_floats_give_the_law_of_the_same_numbers_in_float32(dtype) -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(size=97) * 3, dtype)

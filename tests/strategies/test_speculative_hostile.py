@@ -5,6 +5,7 @@ dead end or the row's limit puts it, and not a token later.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from decoding_jax.base import Prefix
 from decoding_jax.loop import stopping
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.ops.logits import clean, log_prob_of
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import Bigram, Heuristic, NextToken
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.near_ties import greedy_differences
@@ -193,6 +195,58 @@ def test_a_network_whose_context_is_full_is_as_one_with_room(num_drafts):
     wide = speculate(model=room(small[0], 40), drafter=room(small[1], 40), **settings)
     assert same_bits(full.tokens, wide.tokens)
     assert (full.length == 6).all()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Spoiled:
+    """A model that gives ``value`` for token 2 in every other row, and for all after token 3."""
+
+    model: TableLM
+    value: Any
+
+    vocab_size, ragged, tree, max_positions = VOCAB, True, False, None
+
+    def prefill(self, tokens, length, **settings):
+        output, cache = self.model.prefill(tokens, length, **settings)
+        return self.spoil(output, jnp.zeros((len(tokens), 1, 1), jnp.int32)), cache
+
+    def extend(self, cache, tokens, start, visible=None, position=None):
+        output, cache = self.model.extend(cache, tokens, start, visible, position)
+        return self.spoil(output, tokens), cache
+
+    def spoil(self, output, tokens):
+        row = jnp.arange(len(tokens))[:, None, None, None]
+        two = (jnp.arange(VOCAB) == 2)[None, None, None]
+        bad = two & (row % 2 == 0) | (tokens == 3)[..., None]
+        return output._replace(logits=jnp.where(bad, self.value, output.logits), hidden=None)
+
+
+@pytest.mark.parametrize("verifier", ["token", "block", "greedy", "gumbel", "code", "coded_token"])
+def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
+    """NaN is banned, and plus infinity is the largest number, in one row as in all."""
+    prompt = Prompt(jnp.array([[1, 2], [4, 0], [0, 0], [3, 1]]), jnp.array([2, 1, 1, 2]))
+
+    def speculate_with(value, least):
+        return decoding_jax.speculative_sample(
+            Spoiled(SPARSE, jnp.float32(value)),
+            Spoiled(DRAFT, jnp.float32(value)),
+            prompt,
+            jax.random.key(3),
+            num_samples=8,
+            num_draft_tokens=3,
+            verifier=verifier,
+            max_new_tokens=LENGTH,
+            stop=Stop(eos_ids=(1,), min_new_tokens=least),
+        )
+
+    largest = jnp.finfo(jnp.float32).max
+    for least in (0, 2):
+        banned = speculate_with(jnp.nan, least)
+        assert same_bits(banned, speculate_with(-jnp.inf, least))
+        assert same_bits(speculate_with(jnp.inf, least), speculate_with(largest, least))
+        assert not (np.asarray(banned.tokens)[::2] == 2).any()
+        assert not np.isnan(banned.log_prob).any()
 
 
 def test_a_wide_vocabulary_in_bfloat16_with_a_draft_in_float32():

@@ -25,7 +25,7 @@ class Softmax(NamedTuple):
       logits: float32 ``[..., V]``, at least one of them above -inf.
       peak: float32 ``[..., 1]``, the largest.
       total: float32 ``[..., 1]``, the sum of ``exp(logits - peak)``.
-      sums: float32, the parts of it that ``codes.draw`` takes.
+      sums: float32 ``[..., n]``, the total's parts: ``codes.block_sums``, for ``codes.draw``.
     """
 
     logits: Array
