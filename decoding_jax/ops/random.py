@@ -13,11 +13,12 @@ def row_keys(key: Array, batch_size: int) -> Array:
 
     Args:
       key: a typed key (``jax.random.key``), which is folded with the row's index; or typed keys
-        ``[B]``, which are used as they are, so that a row keeps its draw in any batch.
+        ``[B]``, which are used as they are, so that a row keeps its draw in any batch. A key of
+        another kind than threefry is made one first: see ``counter_keys``.
       batch_size: B.
 
     Returns:
-      Typed keys ``[B]``.
+      Typed keys ``[B]``, threefry.
 
     Raises:
       ValueError: for a raw uint32 key, or keys of another shape.
@@ -31,12 +32,34 @@ def row_keys(key: Array, batch_size: int) -> Array:
         got = type(key).__name__ if dtype is None else f"{dtype}{list(key.shape)}"
         raise ValueError(f"key: got {got}; takes a typed key such as jax.random.key(0)")
     if key.shape == (batch_size,):
-        return key
+        return counter_keys(key)
     if key.shape:
         raise ValueError(
             f"key: got keys of shape {list(key.shape)}; takes one key or {batch_size}, one a row"
         )
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
+    return jax.vmap(jax.random.fold_in, (None, 0))(counter_keys(key), jnp.arange(batch_size))
+
+
+def counter_keys(keys: Array) -> Array:
+    """Typed keys of any implementation as threefry keys, each made of its own words alone.
+
+    What is drawn here is a block cipher at a counter (``bits_at``), and only ``fold_in`` of
+    threefry is one. That of ``unsafe_rbg``, which T5X sets where it uses a TPU's generator, is the
+    exclusive or of the key and bits of the counter: two streams of a lane would differ by a
+    constant, and under ``vmap`` those bits depend on what else is in the batch.
+
+    Example:
+      >>> counter_keys(jax.random.key(0, impl="rbg")).dtype
+      key<fry>
+    """
+    if jax.random.key_impl(keys) == "threefry2x32":
+        return keys
+    words = jax.random.key_data(keys)
+    made = jax.random.wrap_key_data(words[..., :2], impl="threefry2x32")
+    fold = jax.vmap(jax.random.fold_in) if keys.ndim else jax.random.fold_in
+    for i in range(2, words.shape[-1]):
+        made = fold(made, words[..., i])
+    return made
 
 
 def split(keys: Array) -> tuple[Array, Array]:

@@ -44,12 +44,26 @@ def test_bits_belong_to_row_lane_and_position_alone() -> None:
         np.testing.assert_array_equal(alone[0, lane], bits[row, lane])
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_every_implementation_of_keys_keeps_rows_apart_from_their_batch(impl) -> None:
     keys = random.row_keys(jax.random.key(1, impl=impl), 3)
     bits = random.lane_bits(keys, 2, 9)
     np.testing.assert_array_equal(random.lane_bits(keys[1:2], 2, 9)[0], bits[1])
     assert len(set(uint64.to_ints(bits).ravel())) == 6
+    given = jax.random.split(jax.random.key(2, impl=impl), 3)
+    together, alone = random.row_keys(given, 3), random.row_keys(given[1:2], 1)
+    assert together[1] == alone[0]
+    assert len({tuple(words) for words in jax.random.key_data(together).tolist()}) == 3
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_a_lanes_bits_at_two_positions_are_independent(impl) -> None:
+    """Chi-square of 65,536 pairs of the first four bits, for three pairs, at level 1e-3 in all."""
+    keys = random.row_keys(jax.random.key(3, impl=impl), 256)
+    at = jax.jit(lambda position: random.lane_bits(keys, 256, position)[..., 0] >> 28)
+    for first, second in ((0, 1), (1, 2), (0, 64)):
+        pairs = np.asarray(16 * at(first) + at(second)).ravel()
+        assert stats.chisquare(np.bincount(pairs, minlength=256)).pvalue > 1e-3 / 3
 
 
 def test_bits_are_distinct_and_uniform() -> None:

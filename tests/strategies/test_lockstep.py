@@ -10,7 +10,7 @@ import pytest
 import decoding_jax
 from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
 from decoding_jax.ops import random
-from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing import TableLM, chi_square, enumerate_law, same_bits
 
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
@@ -153,3 +153,21 @@ def test_sampling_draws_no_vocabulary_of_random_numbers():
     text = str(jaxpr)
     assert "random_bits" not in text
     assert "random_fold_in" in text
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_samples_by_keys_of_other_kinds_have_the_law(impl):
+    """T5X's hardware keys among them; chi-square of 4,096 samples at level 1e-3 a case."""
+    prompt = Prompt(PROMPT.tokens[:1], PROMPT.length[:1])
+    law = enumerate_law(MODEL, prompt, max_new_tokens=3)
+    texts = {tuple(text): k for k, text in enumerate(law.tokens.tolist())}
+    key = jax.random.key(1, impl=impl)
+    draft = TableLM.random(jax.random.key(2), 5)
+    settings = {"num_samples": 4096, "max_new_tokens": 3}
+    for output in (
+        decoding_jax.sample(MODEL, prompt, key, **settings),
+        decoding_jax.speculative_sample(MODEL, draft, prompt, key, num_draft_tokens=2, **settings),
+    ):
+        index = [texts[tuple(text)] for text in output.tokens[0].tolist()]
+        counts = np.bincount(index, minlength=len(law.prob))
+        assert chi_square(counts, law.prob).p_value > 1e-3
