@@ -77,7 +77,9 @@ class Decoder:
 
         def decode(bound: LanguageModel, prompt: Prompt, index: Array, drafts: Any) -> DecodeOutput:
             fold = jax.vmap(jax.random.fold_in, (None, 0))
-            key = (fold(jax.random.key(seed), index),) if draws else ()
+            # A seed means the same whatever kind of key the process has by default.
+            seeded = jax.random.key(seed, impl="threefry2x32")
+            key = (fold(seeded, index),) if draws else ()
             models = (bound,) if drafts is None else (bound, drafts)
             return strategy(*models, prompt, *key, stop=stop)._replace(info=None)
 
