@@ -24,3 +24,11 @@ def fresh_programs() -> Iterator[None]:
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def default_keys() -> Iterator[None]:
+    """T5X sets the process's default kind of keys; no test is to find what another has set."""
+    before = jax.config.jax_default_prng_impl
+    yield
+    jax.config.update("jax_default_prng_impl", before)
