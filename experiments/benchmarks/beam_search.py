@@ -22,13 +22,12 @@ from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax import Stop
+from decoding_jax.pytrees import pytree
 from decoding_jax.text import embedded, encode_batch
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
-
-from decoding_jax.pytrees import pytree
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
