@@ -17,7 +17,8 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.compiled import (
+from decoding_jax.pytrees import pytree
+from decoding_jax.registry import (
     arithmetic_sample,
     beam_sample,
     beam_search,
@@ -30,10 +31,9 @@ from decoding_jax.compiled import (
     speculative_sample,
     stochastic_beam_search,
 )
-from decoding_jax.loop.constraints import Constraints
-from decoding_jax.loop.length_penalty import GNMTPenalty, PowerPenalty
-from decoding_jax.loop.priority import Decay, MeanLogProb
-from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.beam.constraints import Constraints
+from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, PowerPenalty
+from decoding_jax.strategies.best_first.priority import Decay, MeanLogProb
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"

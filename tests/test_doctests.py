@@ -13,7 +13,7 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(decoding_jax.__path__, "decoding_jax.")
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
-NEEDED = {"decoding_jax.t5x.models": "t5x", "decoding_jax.t5x.speculative_models": "t5x"}
+NEEDED = {f"decoding_jax.t5x.models{name}": "t5x" for name in ("", ".native", ".speculative")}
 
 
 @pytest.mark.parametrize("name", MODULES)

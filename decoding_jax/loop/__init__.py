@@ -1,15 +1,6 @@
-"""The loop: one driver, stop conditions, lanes in lock step, streaming."""
+"""What all strategies share: the driver, the sequences, the stop conditions."""
 
 from decoding_jax.loop.driver import Steps, check_prompt, run, stream
-from decoding_jax.loop.lockstep import Lanes, LockstepInfo, check_lengths, grow
+from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
 
-__all__ = [
-    "Lanes",
-    "LockstepInfo",
-    "Steps",
-    "check_lengths",
-    "check_prompt",
-    "grow",
-    "run",
-    "stream",
-]
+__all__ = ["Lanes", "Steps", "check_lengths", "check_prompt", "empty_lanes", "run", "stream"]

@@ -9,24 +9,32 @@ from collections.abc import Callable
 from decoding_jax.loop import Steps
 from decoding_jax.strategies.arithmetic import arithmetic_sample
 from decoding_jax.strategies.arithmetic import steps as arithmetic_steps
-from decoding_jax.strategies.beam_sample import beam_sample
-from decoding_jax.strategies.beam_sample import steps as beam_sample_steps
-from decoding_jax.strategies.beam_search import beam_search
-from decoding_jax.strategies.beam_search import steps as beam_search_steps
-from decoding_jax.strategies.best_k import best_first_search, best_first_steps, best_k_search
-from decoding_jax.strategies.best_k import steps as best_k_steps
-from decoding_jax.strategies.constrained_beam_search import constrained_beam_search
-from decoding_jax.strategies.constrained_beam_search import steps as constrained_beam_search_steps
-from decoding_jax.strategies.diverse_beam_search import diverse_beam_search
-from decoding_jax.strategies.diverse_beam_search import steps as diverse_beam_search_steps
+from decoding_jax.strategies.beam.beam_sample import beam_sample
+from decoding_jax.strategies.beam.beam_sample import steps as beam_sample_steps
+from decoding_jax.strategies.beam.beam_search import beam_search
+from decoding_jax.strategies.beam.beam_search import steps as beam_search_steps
+from decoding_jax.strategies.beam.constrained_beam_search import constrained_beam_search
+from decoding_jax.strategies.beam.constrained_beam_search import (
+    steps as constrained_beam_search_steps,
+)
+from decoding_jax.strategies.beam.diverse_beam_search import diverse_beam_search
+from decoding_jax.strategies.beam.diverse_beam_search import steps as diverse_beam_search_steps
+from decoding_jax.strategies.beam.stochastic_beam_search import (
+    steps as stochastic_beam_search_steps,
+)
+from decoding_jax.strategies.beam.stochastic_beam_search import stochastic_beam_search
+from decoding_jax.strategies.best_first.best_k import (
+    best_first_search,
+    best_first_steps,
+    best_k_search,
+)
+from decoding_jax.strategies.best_first.best_k import steps as best_k_steps
 from decoding_jax.strategies.greedy import greedy
 from decoding_jax.strategies.greedy import steps as greedy_steps
 from decoding_jax.strategies.sampling import sample
 from decoding_jax.strategies.sampling import steps as sampling_steps
 from decoding_jax.strategies.speculative import speculative_sample
 from decoding_jax.strategies.speculative import steps as speculative_steps
-from decoding_jax.strategies.stochastic_beam_search import steps as stochastic_beam_search_steps
-from decoding_jax.strategies.stochastic_beam_search import stochastic_beam_search
 
 STEPS: dict[str, Callable[..., Steps]] = {
     "arithmetic_sample": arithmetic_steps,

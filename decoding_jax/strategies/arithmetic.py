@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from decoding_jax import codes
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, grow, run
+from decoding_jax.loop import Steps, run
 from decoding_jax.ops import random
+from decoding_jax.strategies.token_by_token import grow
 
 
 def steps(

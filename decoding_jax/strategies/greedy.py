@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, grow, run
+from decoding_jax.loop import Steps, run
 from decoding_jax.ops.logits import lowest_argmax
+from decoding_jax.strategies.token_by_token import grow
 
 
 def steps(

@@ -1,7 +1,7 @@
 """Exactness, shown: a table model, exact laws, and checks for anybody's model or strategy."""
 
-from decoding_jax.testing.conformance import check_model
-from decoding_jax.testing.enumeration import (
+from decoding_jax.testing.certificate.distributions import Fit, chi_square, same_bits
+from decoding_jax.testing.certificate.enumeration import (
     Law,
     enumerate_law,
     greedy_path,
@@ -9,8 +9,8 @@ from decoding_jax.testing.enumeration import (
     path_logits,
     top_sequences,
 )
-from decoding_jax.testing.laws import Fit, chi_square, same_bits
-from decoding_jax.testing.pairwise import all_cases, pairwise_cases
+from decoding_jax.testing.certificate.pairwise import all_cases, pairwise_cases
+from decoding_jax.testing.conformance import check_model
 from decoding_jax.testing.table_lm import TableLM
 
 __all__ = [

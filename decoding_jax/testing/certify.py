@@ -47,19 +47,19 @@ import numpy as np
 from tqdm import tqdm
 
 from decoding_jax.base import DecodeOutput
-from decoding_jax.testing import checks, problems
-from decoding_jax.testing.case_log import CaseLog
-from decoding_jax.testing.cases import cases_of
-from decoding_jax.testing.devices import prepare_host, spread_rows
-from decoding_jax.testing.pairwise import Case
-from decoding_jax.testing.problems import (
+from decoding_jax.testing.certificate import checks, problems
+from decoding_jax.testing.certificate.case_log import CaseLog
+from decoding_jax.testing.certificate.cases import cases_of
+from decoding_jax.testing.certificate.devices import prepare_host, spread_rows
+from decoding_jax.testing.certificate.pairwise import Case
+from decoding_jax.testing.certificate.problems import (
     LENGTHS,
     PROMPTS,
     TOKENS,
     Problem,
 )
-from decoding_jax.testing.strategies import Strategy, find
-from decoding_jax.testing.tracing import Counter, CountTraces
+from decoding_jax.testing.certificate.strategies import Strategy, find
+from decoding_jax.testing.certificate.tracing import Counter, CountTraces
 
 LEVEL = 1e-3
 """Of all statistical tests of a run together."""

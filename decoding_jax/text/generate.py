@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from decoding_jax import compiled, loop, strategies
+from decoding_jax import loop, strategies
+from decoding_jax import registry as compiled
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.random import row_keys
 from decoding_jax.text.batch import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding_jax.loop.constraints import Constraints
+from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.text.tokenizers import Tokenizer
 
 

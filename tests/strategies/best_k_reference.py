@@ -9,7 +9,7 @@ import numpy as np
 
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import normaliser
-from decoding_jax.testing.enumeration import CHECKSUMS, row_stop
+from decoding_jax.testing.certificate.enumeration import CHECKSUMS, row_stop
 
 
 class Table:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.testing.enumeration import log_softmax, path_logits
+from decoding_jax.testing.certificate.enumeration import log_softmax, path_logits
 
 
 class Text(NamedTuple):

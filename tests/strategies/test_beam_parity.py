@@ -11,11 +11,11 @@ import pytest
 import decoding_jax
 from decoding_jax import Prompt, Stop
 from decoding_jax.loop import run
-from decoding_jax.loop.beams import beam_steps, one_beam
-from decoding_jax.loop.hypotheses import Rules
-from decoding_jax.loop.length_penalty import PowerPenalty
 from decoding_jax.models.checkpoint import load_model
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.strategies.beam.competition import Rules
+from decoding_jax.strategies.beam.length_penalty import PowerPenalty
+from decoding_jax.strategies.beam.loop import beam_steps, one_beam
 
 # transformers and PyTorch warn of things of their own.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,7 @@ import pytest
 import decoding_jax
 from decoding_jax import GNMTPenalty, Prompt, Stop, loop, strategies, transforms
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.enumeration import enumerate_law
+from decoding_jax.testing.certificate.enumeration import enumerate_law
 
 VOCAB, LENGTH = 3, 4
 KEY = jax.random.key(1)

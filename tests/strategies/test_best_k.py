@@ -12,13 +12,13 @@ from jax import lax
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, loop, strategies, transforms
-from decoding_jax.loop.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.ops.jit import jit
-from decoding_jax.strategies import best_k
+from decoding_jax.strategies.best_first import best_k
+from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.enumeration import enumerate_law, log_probs, top_sequences
-from decoding_jax.testing.laws import outcome_index
-from decoding_jax.testing.problems import MODELS, PROMPTS, DeadEnds, Problem, prompt_of
+from decoding_jax.testing.certificate.distributions import outcome_index
+from decoding_jax.testing.certificate.enumeration import enumerate_law, log_probs, top_sequences
+from decoding_jax.testing.certificate.problems import MODELS, PROMPTS, DeadEnds, Problem, prompt_of
 
 V, L = 4, 4
 PROMPT = Prompt(jnp.array([[1, 3, 2], [0, 2, 1], [3, 1, 3], [2, 0, 0]]), jnp.array([3, 1, 2, 3]))

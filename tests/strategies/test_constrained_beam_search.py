@@ -10,9 +10,9 @@ from constrained_reference import contains, lacking, search
 
 import decoding_jax
 from decoding_jax import Constraints, Prompt, Stop, loop, strategies, transforms
-from decoding_jax.loop.constraints import after, begin
+from decoding_jax.strategies.beam.constraints import after, begin
 from decoding_jax.testing import TableLM, enumerate_law, same_bits
-from decoding_jax.testing.enumeration import row_stop
+from decoding_jax.testing.certificate.enumeration import row_stop
 
 VOCAB, LENGTH = 5, 5
 MODEL = TableLM.random(jax.random.key(0), VOCAB, sharpness=1.5)

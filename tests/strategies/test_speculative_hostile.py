@@ -21,8 +21,8 @@ from decoding_jax.ops.logits import clean, log_prob_of
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import Bigram, Heuristic, NextToken
 from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing.certificate.problems import DeadEnds
 from decoding_jax.testing.near_ties import greedy_differences
-from decoding_jax.testing.problems import DeadEnds
 
 ROWS, LANES, LENGTH, VOCAB, WIDTH = 32, 3, 11, 5, 4
 SEEDS = 12

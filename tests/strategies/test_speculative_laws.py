@@ -20,15 +20,16 @@ from decoding_jax.strategies.speculative import (
     Heuristic,
     Measured,
     ModelDrafter,
-    laws,
+    distributions,
 )
 from decoding_jax.strategies.speculative.block import Block
 from decoding_jax.strategies.speculative.verifiers.block import joint_ratio, long_enough
 from decoding_jax.strategies.speculative.verifiers.token import compare, drafted_probs
-from decoding_jax.testing import certify, problems
-from decoding_jax.testing.drafts import DRAFTS, Draft
-from decoding_jax.testing.problems import VOCAB, Problem
-from decoding_jax.testing.strategies import find
+from decoding_jax.testing import certify
+from decoding_jax.testing.certificate import problems
+from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
+from decoding_jax.testing.certificate.problems import VOCAB, Problem
+from decoding_jax.testing.certificate.strategies import find
 
 
 def few(rows):
@@ -157,7 +158,7 @@ def random_laws(key, shape, zeros):
     )
     banned = jax.random.bernoulli(keys[2], zeros, shape)
     spare = jax.random.randint(keys[3], shape[:-1], 0, shape[-1])
-    return jnp.where(banned & (laws.one_hot(spare, shape[-1]) == 0), -jnp.inf, logits)
+    return jnp.where(banned & (distributions.one_hot(spare, shape[-1]) == 0), -jnp.inf, logits)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.5])
@@ -165,15 +166,15 @@ def random_laws(key, shape, zeros):
 def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
     """Summed over every draft: to 1e-6 in each token, and sum(min(p, q)) are accepted."""
     keys = jax.random.split(jax.random.key(size), 2)
-    target = laws.softmax(random_laws(keys[0], (40, size), zeros))
-    draft = laws.softmax(random_laws(keys[1], (40, size), zeros))
+    target = distributions.softmax(random_laws(keys[0], (40, size), zeros))
+    draft = distributions.softmax(random_laws(keys[1], (40, size), zeros))
     p, q = np.asarray(target.prob(), np.float64), np.asarray(draft.prob(), np.float64)
     # A draft stands where u q < p, for u one of 2**24 numbers.
     with np.errstate(divide="ignore", invalid="ignore"):
         stands = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
     drawn = integers(q.astype(np.float32))
     accepted = (drawn * stands).sum(-1)
-    left = integers(laws.residual(target.prob(), draft.prob()))
+    left = integers(distributions.residual(target.prob(), draft.prob()))
     law = drawn * stands + (1 - accepted)[:, None] * left
     np.testing.assert_allclose(law, p, atol=1e-6)
     np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
@@ -181,12 +182,12 @@ def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
 
 def test_equal_laws_leave_nothing_and_are_never_rejected():
     logits = random_laws(jax.random.key(0), (50, 1009), 0.3)
-    one, other = laws.softmax(logits), jax.jit(laws.softmax)(logits[:, None])
+    one, other = distributions.softmax(logits), jax.jit(distributions.softmax)(logits[:, None])
     assert (one.prob() == other.prob()[:, 0]).all()
-    assert (laws.excess(one.prob(), one.prob()) == 0).all()
-    left = laws.residual(one.prob(), one.prob())
+    assert (distributions.excess(one.prob(), one.prob()) == 0).all()
+    left = distributions.residual(one.prob(), one.prob())
     np.testing.assert_array_equal(integers(left), integers(one.prob()))
-    assert (laws.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
+    assert (distributions.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
 
 
 def block_of_two(p, q, drafts):
@@ -196,7 +197,7 @@ def block_of_two(p, q, drafts):
     after = jnp.log(p[2][first, second])[:, None, None]
     target = jnp.concatenate([logits(p), after], axis=2)
     rows = len(drafts)
-    block = Block(drafts[:, None], jnp.full((rows, 1), 2), laws.softmax(logits(q)), ())
+    block = Block(drafts[:, None], jnp.full((rows, 1), 2), distributions.softmax(logits(q)), ())
     return block, target
 
 
@@ -212,7 +213,7 @@ def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_law():
     p, q = laws_of_paths(keys[:3], 3), laws_of_paths(keys[3:], 3)
     drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
     block, target = block_of_two(p, q, drafts)
-    both = compare(block, laws.softmax(target))
+    both = compare(block, distributions.softmax(target))
     joint = joint_ratio(*drafted_probs(block, both))
     chance = np.asarray(long_enough(block, both, joint), np.float64)[:, 0]
     scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
@@ -241,7 +242,7 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     spread = lambda x: [x[None], jnp.tile(x, (2, 1)), jnp.tile(x, (2, 2, 1))]  # noqa: E731
     block, target = block_of_two(spread(p), spread(q), drafts)
     drafted = q[drafts].prod(-1)
-    both = compare(block, laws.softmax(target))
+    both = compare(block, distributions.softmax(target))
     one, two = long_enough(block, both, joint_ratio(*drafted_probs(block, both)))[:, 0].T
     np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
     one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
@@ -249,7 +250,8 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     # The same by the verifiers themselves, on 2**12 lanes each of all four drafts.
     lanes = 2**12
     tall = jax.tree.map(
-        lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)), (block, laws.softmax(target))
+        lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)),
+        (block, distributions.softmax(target)),
     )
     for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
         judge = VERIFIERS[name]

@@ -13,7 +13,7 @@ from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.estimators.without_replacement import estimate, log_weights
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.testing import TableLM
-from decoding_jax.testing.enumeration import enumerate_law
+from decoding_jax.testing.certificate.enumeration import enumerate_law
 
 ROWS = 20_000
 LEVEL = 1e-3

@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network
 
     from decoding_jax.t5x import decode_fns, drafts
-    from decoding_jax.t5x.models import NativeEncoderDecoderModel
-    from decoding_jax.t5x.speculative_models import SpeculativeEncoderDecoderModel
+    from decoding_jax.t5x.models.native import NativeEncoderDecoderModel
+    from decoding_jax.t5x.models.speculative import SpeculativeEncoderDecoderModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BATCH = max(2, jax.device_count())  # T5X wants a row for each device

@@ -7,9 +7,9 @@ import pytest
 
 from decoding_jax import strategies
 from decoding_jax.base import Prompt, Stop
-from decoding_jax.loop.constraints import Constraints
+from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.t5x import decode_fns
-from decoding_jax.t5x.request import NativeDecoder
+from decoding_jax.t5x.decode_fns.call import NativeDecoder
 from decoding_jax.testing import TableLM
 
 EOS, LENGTH, VOCAB = 1, 7, 6

@@ -17,8 +17,8 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network as t5
 
     from decoding_jax.t5x import decode_fns, drafts
-    from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel
-    from decoding_jax.t5x.speculative_models import (
+    from decoding_jax.t5x.models.native import NativeDecoderOnlyModel, NativeEncoderDecoderModel
+    from decoding_jax.t5x.models.speculative import (
         SpeculativeDecoderOnlyModel,
         SpeculativeEncoderDecoderModel,
         as_speculative,

@@ -27,9 +27,9 @@ from decoding_jax.strategies.speculative import (
     speculative_sample,
 )
 from decoding_jax.t5x import decode_fns, drafts
-from decoding_jax.t5x.request import NativeDecoder
-from decoding_jax.t5x.rules import sampling_rule
-from decoding_jax.t5x.speculative import SpeculativeDecoder
+from decoding_jax.t5x.decode_fns.call import NativeDecoder
+from decoding_jax.t5x.decode_fns.sampling_settings import sampling_rule
+from decoding_jax.t5x.decode_fns.speculative import SpeculativeDecoder
 from decoding_jax.testing import TableLM
 
 EOS = 1

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tiny_strategies
 
-from decoding_jax.testing import certify, checks, pairwise
-from decoding_jax.testing.cases import DRAFTS, TREES
+from decoding_jax.testing import certify
+from decoding_jax.testing.certificate import checks, pairwise
+from decoding_jax.testing.certificate.cases import DRAFTS, TREES
+from decoding_jax.testing.certificate.problems import Problem
 from decoding_jax.testing.certify import certify_case, check_refusal
-from decoding_jax.testing.problems import Problem
 
 
 @pytest.fixture(autouse=True)

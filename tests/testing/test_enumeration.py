@@ -9,7 +9,7 @@ import pytest
 
 from decoding_jax.base import Prompt, Stop
 from decoding_jax.testing import TableLM, enumerate_law, greedy_path, log_probs, top_sequences
-from decoding_jax.testing.enumeration import log_softmax
+from decoding_jax.testing.certificate.enumeration import log_softmax
 
 VOCAB, LENGTH = 3, 3
 MODEL = TableLM.random(jax.random.key(3), VOCAB)

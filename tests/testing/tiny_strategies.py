@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import DecodeOutput, Prefix, Stop
-from decoding_jax.testing.strategies import from_function
+from decoding_jax.testing.certificate.strategies import from_function
 
 
 def decode(model, prompt, keys, lanes, size, transform, stop, mistake=None):

@@ -1,5 +1,6 @@
 """Speculative decoding: drafters propose tokens, verifiers keep as many as the law allows."""
 
+from decoding_jax.strategies.speculative.algorithm import steps
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     Fixed,
@@ -15,7 +16,6 @@ from decoding_jax.strategies.speculative.drafters import (
     Path,
     PromptLookup,
 )
-from decoding_jax.strategies.speculative.driver import steps
 from decoding_jax.strategies.speculative.info import Info
 from decoding_jax.strategies.speculative.sample import speculative_sample
 from decoding_jax.strategies.speculative.theory import emitted_tokens, speed_up

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.strategies.speculative.laws import Softmax
+from decoding_jax.strategies.speculative.distributions import Softmax
 
 
 class Block(NamedTuple):

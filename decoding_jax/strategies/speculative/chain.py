@@ -13,9 +13,9 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import Lanes
 from decoding_jax.strategies.speculative import emission
 from decoding_jax.strategies.speculative.block import Block, leading
+from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
 from decoding_jax.strategies.speculative.emission import Allowed
-from decoding_jax.strategies.speculative.laws import Softmax
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
 Allow = Callable[[Array, Array, Array], Allowed]

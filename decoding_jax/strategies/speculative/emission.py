@@ -11,14 +11,14 @@ from jax import lax
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, stopping
 from decoding_jax.ops.logits import clean
-from decoding_jax.strategies.speculative.laws import Softmax, settle, softmax
+from decoding_jax.strategies.speculative.distributions import Softmax, settle, softmax
 
 
 class Allowed(NamedTuple):
     """What may follow some paths.
 
     Attributes:
-      logits: transformed, and settled (see ``laws.settle``), ``[B, W, T, V]``.
+      logits: transformed, and settled (see ``distributions.settle``), ``[B, W, T, V]``.
       dead: bool ``[B, W, T]``: where nothing is allowed.
       peak: float32 ``[B, W, T, 1]``, the largest of the logits.
       as_given: bool, whether all logits are a model's own; None where that is not known.
@@ -32,18 +32,6 @@ class Allowed(NamedTuple):
     def law(self) -> Softmax:
         """Of these logits."""
         return softmax(self.logits, self.peak)
-
-
-def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
-    """Lanes without tokens; those of rows whose limit (int32 ``[B]``) is 0 are done."""
-    shape = (limit.shape[0], lanes)
-    return Lanes(
-        tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
-        length=jnp.zeros(shape, jnp.int32),
-        log_prob=jnp.zeros(shape, jnp.float32),
-        finished=jnp.zeros(shape, bool),
-        done=jnp.broadcast_to(limit[:, None] < 1, shape),
-    )
 
 
 def put(tokens: Array, new: Array, start: Array) -> Array:

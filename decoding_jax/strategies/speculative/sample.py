@@ -6,9 +6,9 @@ from typing import Any
 
 from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import run
+from decoding_jax.strategies.speculative.algorithm import steps
 from decoding_jax.strategies.speculative.draft_length import DraftLength
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser
-from decoding_jax.strategies.speculative.driver import steps
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
 

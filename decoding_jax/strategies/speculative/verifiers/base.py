@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from decoding_jax.base import Array
 from decoding_jax.strategies.speculative.block import Block, Verdict
-from decoding_jax.strategies.speculative.laws import Softmax
+from decoding_jax.strategies.speculative.distributions import Softmax
 
 
 class Verifier(Protocol):

@@ -11,9 +11,10 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block as Drafted
 from decoding_jax.strategies.speculative.block import Verdict, with_own
+from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.verifiers.token import (
     Compared,
     chances,
@@ -42,7 +43,7 @@ class Block:
         return streams(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
@@ -52,7 +53,7 @@ class Block:
         seed: Any,
         memory: Any,
         block: Drafted,
-        law: laws.Softmax,
+        law: distributions.Softmax,
         position: Array,
         clock: Array,
     ) -> Verdict:
@@ -64,7 +65,7 @@ class Block:
         stands = block.proposed & (chances(seed, clock, count) < chance)
         place = jnp.arange(1, count + 1)[None, None]
         accepted = jnp.where(stands, place, 0).max(-1)
-        scale = jnp.where(accepted > 0, laws.at(joint, accepted - 1), 1.0)
+        scale = jnp.where(accepted > 0, distributions.at(joint, accepted - 1), 1.0)
         own = draw_own(seed, block, both, accepted, clock, scale[..., None])
         return Verdict(with_own(block, accepted, own), accepted, memory)
 
@@ -93,4 +94,4 @@ def left_over(block: Drafted, both: Compared, joint: Array) -> Array:
     if both.draft is None:
         return scale * (1 - after.of(block.tokens[..., 1:]))
     q = both.draft.places(1, joint.shape[-1]).prob()
-    return exact.sum_last(laws.excess(scale[..., None] * after.prob(), q))
+    return exact.sum_last(distributions.excess(scale[..., None] * after.prob(), q))

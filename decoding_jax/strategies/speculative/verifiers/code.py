@@ -13,8 +13,9 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict
+from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.verifiers.greedy import match
 
 
@@ -39,7 +40,7 @@ class Code:
         return code.keys, (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         code = codes.Code(memory[0], memory[1], seed)
@@ -47,7 +48,13 @@ class Code:
         return token, (code.offset, code.last)
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Block,
+        law: distributions.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         drafted = jnp.where(block.proposed, block.tokens, -1)

@@ -12,8 +12,9 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict, with_own
+from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.verifiers import token
 
 
@@ -40,7 +41,7 @@ class CodedToken:
         return (code.keys, chances, own), (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         code = codes.Code(memory[0], memory[1], seed[0])
@@ -48,7 +49,13 @@ class CodedToken:
         return chosen, (code.offset, code.last)
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Block,
+        law: distributions.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         both = token.compare(block, law)
@@ -69,7 +76,7 @@ def at_last_draw(memory: Any, block: Block, accepted: Array) -> Any:
     index = jnp.minimum(accepted, block.drafted - 1)
 
     def choose(before: Array, trail: Array) -> Array:
-        after = laws.at(jnp.moveaxis(trail, 0, 2), index)
+        after = distributions.at(jnp.moveaxis(trail, 0, 2), index)
         return jnp.where((index < 0)[..., None], before, after)
 
     return jax.tree.map(choose, memory, block.trail)

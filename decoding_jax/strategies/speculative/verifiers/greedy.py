@@ -8,8 +8,9 @@ from typing import Any
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading
+from decoding_jax.strategies.speculative.distributions import Softmax
 
 
 def match(block: Block, own: Array) -> Array:
@@ -32,13 +33,19 @@ class Greedy:
         return (), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         return lowest_argmax(law.logits), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Block,
+        law: distributions.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         own = lowest_argmax(law.logits)

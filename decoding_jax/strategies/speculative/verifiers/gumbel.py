@@ -12,8 +12,9 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict
+from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.verifiers.greedy import match
 
 
@@ -25,7 +26,7 @@ class Gumbel:
     After Daliri, Musco and Suresh 2025, "Coupling without Communication and Drafter-Invariant
     Speculative Decoding". A lane has Gumbel noise of its own for every position and token, so the
     drafted token is the target's own with probability at least (1 - d) / (1 + d), where d is the
-    total variation between the two laws. V random numbers a position are drawn, twice.
+    total variation between the two distributions. V random numbers a position are drawn, twice.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -33,14 +34,20 @@ class Gumbel:
         return random.lane_keys(random.row_keys(key, batch_size), lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         noise = gumbel_noise(seed, position[..., None], law.logits.shape[-1])
         return lowest_argmax(law.logits + noise[:, :, 0]), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Block,
+        law: distributions.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         logits = law.logits

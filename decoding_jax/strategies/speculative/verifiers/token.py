@@ -13,8 +13,9 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import laws
+from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict, leading, with_own
+from decoding_jax.strategies.speculative.distributions import Softmax
 
 
 @pytree
@@ -34,13 +35,19 @@ class Token:
         return streams(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: laws.Softmax, position: Array, clock: Array
+        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
 
     def verify(
-        self, seed: Any, memory: Any, block: Block, law: laws.Softmax, position: Array, clock: Array
+        self,
+        seed: Any,
+        memory: Any,
+        block: Block,
+        law: distributions.Softmax,
+        position: Array,
+        clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
         both = compare(block, law)
@@ -59,7 +66,7 @@ def streams(key: Any, batch_size: int, lanes: int) -> tuple[Array, Array, Array]
 def chances(seed: Any, clock: Array, count: int) -> Array:
     """Uniform numbers for K decisions of every lane: float32 ``[B, W, K]``, below 1."""
     bits = jax.vmap(lambda t: random.bits_at(seed[1], t), out_axes=2)(clock + jnp.arange(count))
-    return laws.uniform(bits)
+    return distributions.uniform(bits)
 
 
 class Compared(NamedTuple):
@@ -70,11 +77,11 @@ class Compared(NamedTuple):
       draft: of ``[B, W, K]``, or None where each token was certain.
     """
 
-    target: laws.Softmax
-    draft: laws.Softmax | None
+    target: distributions.Softmax
+    draft: distributions.Softmax | None
 
 
-def compare(block: Block, target: laws.Softmax) -> Compared:
+def compare(block: Block, target: distributions.Softmax) -> Compared:
     """The target's law ``[B, W, K + 1, V]`` beside that of a block."""
     return Compared(target, block.law)
 
@@ -106,7 +113,7 @@ def draw_own(
     Args:
       seed: with the keys of ``streams``.
       block: K drafted tokens a lane.
-      both: its laws.
+      both: its distributions.
       accepted: int32 ``[B, W]``.
       clock: int32.
       scale: float32, 1 or ``[B, W, 1]``.
@@ -122,11 +129,11 @@ def draw_own(
     def left() -> Array:
         p = target()
         if both.draft is None:
-            q = laws.one_hot(laws.at(block.tokens, accepted), p.shape[-1])
+            q = distributions.one_hot(distributions.at(block.tokens, accepted), p.shape[-1])
         else:
             q = both.draft.at(accepted).prob()
         some = rejected[..., None]
-        return laws.residual(p, jnp.where(some, q, 0.0), jnp.where(some, scale, 1.0))
+        return distributions.residual(p, jnp.where(some, q, 0.0), jnp.where(some, scale, 1.0))
 
     # The branch also serves what comes after it: without one a compiler makes these weights anew
     # for each of their uses, and slowly.

@@ -1,0 +1,1 @@
+"""The beam family: hypotheses of one length that compete at every step."""

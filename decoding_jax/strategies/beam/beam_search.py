@@ -1,0 +1,103 @@
+"""Beam search: the most probable sequences, as far as K hypotheses at a time can see."""
+
+from __future__ import annotations
+
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.loop import Steps, run
+from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
+from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
+
+
+def steps(
+    *,
+    beam_size: int,
+    num_return: int | None = None,
+    max_new_tokens: int,
+    length_penalty: float | Array | LengthPenalty = 0.0,
+    early_stopping: EarlyStopping = False,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> Steps:
+    """The steps of ``beam_search``, for ``loop.run`` and ``loop.stream``."""
+
+    num_return = check_beams(beam_size, num_return, early_stopping)
+    stop = Stop() if stop is None else stop
+    rules = Rules(stop, as_rule(length_penalty), early_stopping)
+    return beam_steps(
+        one_beam(rules, beam_size, max_new_tokens),
+        beam_size=beam_size,
+        num_return=num_return,
+        max_new_tokens=max_new_tokens,
+        transform=transform,
+        stop=stop,
+    )
+
+
+def beam_search(
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    beam_size: int,
+    num_return: int | None = None,
+    max_new_tokens: int,
+    length_penalty: float | Array | LengthPenalty = 0.0,
+    early_stopping: EarlyStopping = False,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> DecodeOutput:
+    """Keeps the K best hypotheses at every step, and returns the best that ended.
+
+    Every step, the K best continuations of all hypotheses are looked at. Those that end enter a
+    pool of at most K, ranked by ``log_prob / length_penalty``; the K best that do not end go on.
+    Hypotheses that reach the length limit enter the pool too, not finished; so does one whose
+    every continuation is banned. The pool, the length penalty and ``early_stopping`` are those of
+    ``transformers``. Ties go to the hypothesis that ranks first, then to the lower token.
+
+    Where the model has ``tree``, hypotheses are nodes of one tree and no key or value moves (see
+    ``shared_cache``).
+
+    Args:
+      model: the language model.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      beam_size: K, hypotheses a row.
+      num_return: N, at most K; K where None.
+      max_new_tokens: L, the most new tokens.
+      length_penalty: a number p, dividing by length^p (0 ranks by the sum, 1 by the mean); or
+        ``[B]``, one a row; or a rule such as ``GNMTPenalty(0.6)``, which is T5X's.
+      early_stopping: when a row with a full pool stops. True: at once. False: when no running
+        hypothesis beats the pool's worst by its score at the present length. "never": when none
+        could at any length up to the limit.
+      transform: applied to each hypothesis's log-probabilities. What it returns is added to the
+        score as it is, without normalising again.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput``, best first; ``score`` is the sum of what the transform left of the
+      log-probabilities, divided by the length penalty. Where there are fewer than N sequences,
+      the rest have length 0 and score and ``log_prob`` -inf.
+
+    Raises:
+      ValueError: for sizes below 1, ``num_return`` above ``beam_size``, another
+        ``early_stopping``, a prompt of wrong shapes, a length that the model cannot hold, or a
+        model with neither ``tree`` nor ``select``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> output = beam_search(model, prompt, beam_size=4, max_new_tokens=6, stop=Stop(eos_ids=0))
+      >>> output.tokens.shape
+      (1, 4, 6)
+    """
+    made = steps(
+        beam_size=beam_size,
+        num_return=num_return,
+        max_new_tokens=max_new_tokens,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        transform=transform,
+        stop=stop,
+    )
+    return run(made, model, prompt)

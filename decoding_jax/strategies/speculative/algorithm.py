@@ -1,0 +1,149 @@
+"""Speculative decoding: a draft proposes K tokens, the target judges them all in one call.
+
+The target's cache holds all new tokens but the last. The target is fed the last token and the K
+drafted ones at once; where ``a`` of them stand, the text grows by a + 1, and the next block is
+written over what was rejected: a smaller ``start``, and no copy. Every lane stands where it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.loop import Lanes, Steps, check_lengths, empty_lanes, stopping
+from decoding_jax.ops.logits import clean
+from decoding_jax.strategies.speculative import chain, distributions, emission, tree_drafts
+from decoding_jax.strategies.speculative.chain import Situation
+from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
+from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
+from decoding_jax.strategies.speculative.emission import Allowed
+from decoding_jax.strategies.speculative.info import Info, count_block, no_info
+from decoding_jax.strategies.speculative.verifiers import Verifier, named
+
+
+class State(NamedTuple):
+    """The carry: both caches, the sequences, and what the parts remember."""
+
+    cache: Cache
+    drafter: Any
+    lanes: Lanes
+    seed: Any
+    memory: Any
+    draft_length: Any
+    info: Info
+
+
+def steps(
+    *,
+    drafter: LanguageModel | Drafter | Guesser,
+    num_samples: int = 1,
+    num_draft_tokens: int | DraftLength,
+    num_drafts: int = 1,
+    verifier: str | Verifier = "token",
+    max_new_tokens: int,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> Steps:
+    """The steps of ``speculative_sample``, for ``loop.run`` and ``loop.stream``."""
+    drafts, judge, sizes = as_drafter(drafter), named(verifier), as_draft_length(num_draft_tokens)
+    stop = Stop() if stop is None else stop
+    most = sizes.most
+    for name, value in (("num_samples", num_samples), ("num_drafts", num_drafts)):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}; takes 1 or more")
+
+    def allow(logits: Array, prompt: Prompt, tokens: Array, length: Array) -> Allowed:
+        return emission.allow(logits, prompt, tokens, length, transform, stop)
+
+    def limits(prompt: Prompt) -> Array:
+        return stopping.limits(stop, prompt.length.shape[0], max_new_tokens)
+
+    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        batch, size = prompt.tokens.shape
+        check_models(model, drafts)
+        check_lengths(model, size, max_new_tokens)
+        spare = num_drafts * most if num_drafts > 1 else 0
+        if spare:
+            tree_drafts.check(model, drafts, judge)
+        seed, memory = judge.init(key, batch, num_samples)
+        slots = max(max_new_tokens - 1, 1) + spare
+        output, cache = model.prefill(*prompt, lanes=num_samples, slots=slots)
+        lanes = empty_lanes(limits(prompt), num_samples, max_new_tokens)
+        shape = (batch, num_samples)
+        raw = jnp.broadcast_to(output.logits, (*shape, *output.logits.shape[2:]))
+        allowed = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
+        law = distributions.softmax(clean(raw))
+        own = allowed.law().place(0)
+        first, memory = judge.draw(seed, memory, own, lanes.length, jnp.int32(0))
+        one = jnp.ones(shape, jnp.int32)
+        lanes, _ = emission.append(
+            lanes, first[..., None], one, allowed.dead, law, stop, limits(prompt)
+        )
+        return State(
+            cache=cache,
+            drafter=drafts.init(
+                prompt,
+                lanes=num_samples,
+                max_new_tokens=max_new_tokens,
+                **({"spare": spare} if spare else {}),
+            ),
+            lanes=lanes,
+            seed=seed,
+            memory=memory,
+            draft_length=sizes.init(*shape),
+            info=no_info(*shape),
+        )
+
+    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+        at, limit = state.lanes, limits(prompt)
+        # No draft for the last token that there is room for; none where nothing is to be done.
+        room = jnp.where(at.done, 0, limit[:, None] - at.length - 1)
+        now = Situation(
+            cache=state.cache,
+            drafter=state.drafter,
+            lanes=at,
+            seed=state.seed,
+            memory=state.memory,
+            prompt=prompt,
+            wanted=jnp.minimum(sizes.count(state.draft_length), room),
+            clock=1 + state.info.target_calls * (most * num_drafts + 1),
+            allow=lambda logits, paths, length: allow(logits, prompt, paths, length),
+        )
+        if num_drafts == 1:
+            came = chain.advance(model, drafts, judge, now, most)
+        else:
+            came = tree_drafts.advance(model, drafts, now, most, num_drafts)
+        lanes, took = emission.append(
+            at, came.tokens, came.accepted + 1, came.dead, came.law, stop, limit
+        )
+        info = count_block(state.info, live=~at.done, came=came, took=took)
+        sized = sizes.update(state.draft_length, came.judged, came.accepted)
+        return State(came.cache, came.drafter, lanes, state.seed, came.memory, sized, info)
+
+    def done(state: State) -> Array:
+        return state.lanes.done.all()
+
+    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+        at = state.lanes
+        return DecodeOutput(at.tokens, at.length, at.log_prob, at.log_prob, at.finished, state.info)
+
+    return Steps(init, step, done, finalize)
+
+
+def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
+    """Refuses models that cannot work together.
+
+    Raises:
+      ValueError: for a target in lock step, or vocabularies that differ.
+    """
+    if not model.ragged:
+        raise ValueError(
+            "model: got one whose rows advance in step (ragged=False); takes one with ragged=True"
+        )
+    size = getattr(drafter, "vocab_size", model.vocab_size)
+    if size != model.vocab_size:
+        raise ValueError(
+            f"drafter: got a vocabulary of {size}; takes the model's, {model.vocab_size}"
+        )

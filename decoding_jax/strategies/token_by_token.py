@@ -1,0 +1,125 @@
+"""Lanes in lock step: every lane of every row grows by one token a step, from a chosen rule.
+
+Greedy decoding, sampling and arithmetic sampling are rules of this loop. All lanes stand at one
+slot, so the cache is written at a scalar cursor, in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax.base import (
+    Array,
+    Cache,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Stop,
+    Transform,
+)
+from decoding_jax.loop import stopping
+from decoding_jax.loop.driver import Steps
+from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
+from decoding_jax.ops.logits import clean, log_prob_of
+
+Choose = Callable[[Any, Array, Array], tuple[Array, Any]]
+
+
+class LockstepInfo(NamedTuple):
+    """``model_calls``: int32, the prefill and every ``extend``."""
+
+    model_calls: Array
+
+
+class State(NamedTuple):
+    """The carry: the cache, the sequences, each lane's last token, and the rule's own state."""
+
+    cache: Cache
+    lanes: Lanes
+    token: Array
+    rule: Any
+    step: Array
+
+
+def grow(
+    choose: Choose,
+    init_rule: Callable[[Any, int], Any],
+    *,
+    lanes: int,
+    max_new_tokens: int,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> Steps:
+    """The steps of a strategy that chooses one token a lane from its transformed logits.
+
+    Args:
+      choose: ``(rule, logits [B, W, V], step) -> (token int32 [B, W], rule)``. A lane whose logits
+        are all -inf ends whatever is chosen for it.
+      init_rule: ``(key, B) -> rule``, the rule's state before the first token.
+      lanes: W.
+      max_new_tokens: L.
+      transform: applied to the logits; None leaves them.
+      stop: when a sequence ends.
+
+    Raises:
+      ValueError: for static settings out of range, when the steps are made or traced.
+    """
+    stop = Stop() if stop is None else stop
+    if lanes < 1:
+        raise ValueError(f"num_samples: got {lanes}; takes 1 or more")
+
+    def advance(logits: Array, prompt: Prompt, state: State) -> State:
+        """Chooses a token from ``logits [B, W, 1, V]`` and appends it where a lane is alive."""
+        at = state.lanes
+        logits = clean(logits)
+        allowed = stopping.ban_end_tokens(stop, logits, at.length[..., None])
+        if transform is not None:
+            path = Prefix(*prompt, at.tokens[:, :, None], at.length[..., None])
+            allowed = clean(transform(allowed, path))
+        allowed, logits = allowed[:, :, 0], logits[:, :, 0]
+        token, rule = choose(state.rule, allowed, state.step)
+        dead = allowed.max(-1) == -jnp.inf
+        alive = ~at.done & ~dead
+        here = (jnp.arange(max_new_tokens)[None, None] == at.length[..., None]) & alive[..., None]
+        tokens = jnp.where(here, token[..., None], at.tokens)
+        length = at.length + alive
+        ended = stopping.ends(stop, token, tokens, length)
+        finished = at.finished | (alive & ended)
+        limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)
+        new = Lanes(
+            tokens=tokens,
+            length=length,
+            log_prob=at.log_prob + jnp.where(alive, log_prob_of(logits, token), 0.0),
+            finished=finished,
+            done=at.done | dead | finished | (length >= limit[:, None]),
+        )
+        return State(state.cache, new, token, rule, state.step + 1)
+
+    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        batch, size = prompt.tokens.shape
+        check_lengths(model, size, max_new_tokens)
+        output, cache = model.prefill(*prompt, lanes=lanes, slots=max(max_new_tokens - 1, 1))
+        limit = stopping.limits(stop, batch, max_new_tokens)
+        empty = empty_lanes(limit, lanes, max_new_tokens)
+        state = State(cache, empty, empty.length, init_rule(key, batch), jnp.int32(0))
+        logits = jnp.broadcast_to(output.logits, (batch, lanes, *output.logits.shape[2:]))
+        return advance(logits, prompt, state)
+
+    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+        output, cache = model.extend(state.cache, state.token[..., None], state.step - 1)
+        return advance(output.logits, prompt, state._replace(cache=cache))
+
+    def done(state: State) -> Array:
+        return state.lanes.done.all()
+
+    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+        at = state.lanes
+        return DecodeOutput(
+            at.tokens, at.length, at.log_prob, at.log_prob, at.finished, LockstepInfo(state.step)
+        )
+
+    return Steps(init, step, done, finalize)

@@ -1,0 +1,36 @@
+"""Decode functions for T5X: each takes the place of one of T5X's, or adds a strategy to it.
+
+In gin, after a T5X model's own file::
+
+    from decoding_jax.t5x import decode_fns
+    models.EncoderDecoderModel.decode_fn = @decode_fns.arithmetic_sample
+
+T5X calls them with ``inputs, cache, tokens_to_logits, eos_id, num_decodes, decode_rng`` and
+``cache_offset``, and with ``initial_index`` after a prefill; what else they take is set in gin. All
+return ``(decodes int32 [B, num_decodes, L], scores float32 [B, num_decodes])``, the best last:
+``decodes`` are prompt and text, with zeros behind them.
+"""
+
+from decoding_jax.t5x.decode_fns.beam_family import (
+    beam_sample,
+    diverse_beam_search,
+    stochastic_beam_search,
+)
+from decoding_jax.t5x.decode_fns.beam_search import beam_search
+from decoding_jax.t5x.decode_fns.best_first import best_first_search, best_k_search
+from decoding_jax.t5x.decode_fns.constrained_beam_search import constrained_beam_search
+from decoding_jax.t5x.decode_fns.sampling import arithmetic_sample, temperature_sample
+from decoding_jax.t5x.decode_fns.speculative import speculative_sample
+
+__all__ = [
+    "arithmetic_sample",
+    "beam_sample",
+    "beam_search",
+    "best_first_search",
+    "best_k_search",
+    "constrained_beam_search",
+    "diverse_beam_search",
+    "speculative_sample",
+    "stochastic_beam_search",
+    "temperature_sample",
+]

@@ -1,0 +1,21 @@
+"""Model classes for T5X that decode with this library's networks. Importing them needs T5X."""
+
+from decoding_jax.t5x.models.native import (
+    NativeDecoderOnlyModel,
+    NativeEncoderDecoderModel,
+    as_native,
+)
+from decoding_jax.t5x.models.speculative import (
+    SpeculativeDecoderOnlyModel,
+    SpeculativeEncoderDecoderModel,
+    as_speculative,
+)
+
+__all__ = [
+    "NativeDecoderOnlyModel",
+    "NativeEncoderDecoderModel",
+    "SpeculativeDecoderOnlyModel",
+    "SpeculativeEncoderDecoderModel",
+    "as_native",
+    "as_speculative",
+]

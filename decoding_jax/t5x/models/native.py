@@ -1,0 +1,225 @@
+"""T5X model classes that decode on this library's networks, with the parameters of T5X's.
+
+They take the place of T5X's classes of the same shape, in gin or in Python. Training, scoring and
+checkpoints stay T5X's; ``predict_batch`` runs any of ``decode_fns`` on the native network, whose
+rows may stand anywhere and whose beams never move. Importable only where T5X is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import jax.numpy as jnp
+from t5x import models
+
+from decoding_jax.base import Array, LanguageModel, Prompt
+from decoding_jax.models import T5, T5Decoder, from_t5x
+from decoding_jax.t5x import decode_fns
+from decoding_jax.t5x.decode_fns.call import NativeDecoder
+
+
+class NativeEncoderDecoderModel(models.EncoderDecoderModel):
+    """T5X's ``EncoderDecoderModel`` for the networks of ``examples/t5`` and ``scalable_t5``.
+
+    Args:
+      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      input_vocabulary: a ``seqio.Vocabulary``.
+      output_vocabulary: a ``seqio.Vocabulary``.
+      optimizer_def: T5X's.
+      decode_fn: any of ``decoding_jax.t5x.decode_fns``.
+      **others: as T5X's class takes them.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        input_vocabulary: Any,
+        output_vocabulary: Any,
+        optimizer_def: Any,
+        decode_fn: Callable[..., Any] = decode_fns.beam_search,
+        **others: Any,
+    ):
+        super().__init__(
+            module, input_vocabulary, output_vocabulary, optimizer_def, decode_fn, **others
+        )
+
+    def native(self, params: Mapping[str, Any]) -> T5:
+        """The network here with these parameters."""
+        model = _native(self.module.config, params)
+        if not isinstance(model, T5):
+            raise ValueError("module: got a decoder alone; takes an encoder and a decoder")
+        return model
+
+    def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
+        """What the decode function is given in the place of ``tokens_to_logits``."""
+        return NativeDecoder(model, prompt)
+
+    def predict_batch_with_aux(
+        self,
+        params: Mapping[str, Any],
+        batch: Mapping[str, Array],
+        rng: Array | None = None,
+        decoder_params: MutableMapping[str, Any] | None = None,
+        return_all_decodes: bool | None = None,
+        num_decodes: int | None = None,
+        prompt_with_targets: bool = False,
+    ) -> tuple[Array, Mapping[str, Array]]:
+        """As T5X's, on the native network; ``decoder_params`` is left as it is."""
+        defaults = self._default_decoder_params
+        if return_all_decodes is None:
+            return_all_decodes = defaults.return_all_decodes
+        source, target = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+        target = target.astype(jnp.int32)
+        if prompt_with_targets:
+            target = jnp.where(target == self.output_vocabulary.eos_id, 0, target)
+            prompt = Prompt(target, (target[:, 1:] != 0).sum(-1) + 1)
+        else:
+            target = jnp.zeros_like(target)
+            prompt = Prompt(target[:, :1], jnp.ones(target.shape[0], jnp.int32))
+        # A batch may be filled up with rows of padding.
+        length = jnp.maximum((source > 0).sum(-1), 1)
+        bound = self.native(params).bind(source.astype(jnp.int32), length)
+        decodes, scores = self._decode_fn(
+            inputs=target,
+            cache={},
+            tokens_to_logits=self._decoder(bound, prompt),
+            num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
+            cache_offset=0,
+            **_settings(decoder_params, rng, self.output_vocabulary),
+        )
+        if return_all_decodes:
+            return decodes, {"scores": scores}
+        return decodes[:, -1], {"scores": scores[:, -1]}
+
+
+class NativeDecoderOnlyModel(models.DecoderOnlyModel):
+    """T5X's ``DecoderOnlyModel`` for the network of ``examples/decoder_only``.
+
+    Args:
+      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      vocabulary: a ``seqio.Vocabulary``.
+      optimizer_def: T5X's.
+      decode_fn: any of ``decoding_jax.t5x.decode_fns``.
+      inputs_bidirectional_attention: whether the tokens of a prompt see each other.
+      default_decoder_params: as T5X's ``EncoderDecoderModel`` takes them.
+      **others: as T5X's class takes them.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        vocabulary: Any,
+        optimizer_def: Any,
+        decode_fn: Callable[..., Any] = decode_fns.temperature_sample,
+        inputs_bidirectional_attention: bool = False,
+        default_decoder_params: models.DecoderParams | None = None,
+        **others: Any,
+    ):
+        self._default_decoder_params = default_decoder_params or models.DecoderParams()
+        super().__init__(
+            module, vocabulary, optimizer_def, decode_fn, inputs_bidirectional_attention, **others
+        )
+
+    def native(self, params: Mapping[str, Any]) -> T5Decoder:
+        """The network here with these parameters."""
+        model = _native(
+            self.module.config, params, bidirectional_prompt=self._inputs_bidirectional_attention
+        )
+        if not isinstance(model, T5Decoder):
+            raise ValueError("module: got an encoder and a decoder; takes a decoder alone")
+        return model
+
+    def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
+        """What the decode function is given in the place of ``tokens_to_logits``."""
+        return NativeDecoder(model, prompt)
+
+    def predict_batch_with_aux(
+        self,
+        params: Mapping[str, Any],
+        batch: Mapping[str, Array],
+        rng: Array | None = None,
+        *,
+        return_all_decodes: bool | None = None,
+        num_decodes: int | None = None,
+        decoder_params: MutableMapping[str, Any] | None = None,
+    ) -> tuple[Array, Mapping[str, Array]]:
+        """As T5X's, on the native network; ``decoder_params`` is left as it is."""
+        defaults = self._default_decoder_params
+        if return_all_decodes is None:
+            return_all_decodes = defaults.return_all_decodes
+        if "decoder_causal_attention" not in batch:
+            raise ValueError(
+                "batch: got no decoder_causal_attention; takes a task with inputs and targets"
+            )
+        inputs = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+        inputs = inputs.astype(jnp.int32)
+        given = (inputs[:, 1:] != 0).sum(-1)
+        decodes, scores = self._decode_fn(
+            inputs=inputs,
+            cache={},
+            tokens_to_logits=self._decoder(self.native(params), Prompt(inputs, given + 1)),
+            num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
+            cache_offset=0,
+            **_settings(decoder_params, rng, self.output_vocabulary),
+        )
+        if not return_all_decodes:
+            decodes, scores = decodes[:, -1], scores[:, -1]
+        return models.remove_prefix(decodes, given), {"scores": scores}
+
+
+def as_native(
+    model: models.BaseTransformerModel,
+    num_decodes: int | None = None,
+    return_all_decodes: bool | None = None,
+) -> NativeEncoderDecoderModel | NativeDecoderOnlyModel:
+    """A T5X model, with all its settings, as the native class of its shape.
+
+    Args:
+      model: of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``; its ``decode_fn`` is one of
+        ``decoding_jax.t5x.decode_fns``.
+      num_decodes: what ``predict_batch`` takes by default; None leaves the model's own.
+      return_all_decodes: likewise.
+
+    Raises:
+      ValueError: for another class.
+    """
+    for theirs, ours in (
+        (models.EncoderDecoderModel, NativeEncoderDecoderModel),
+        (models.DecoderOnlyModel, NativeDecoderOnlyModel),
+    ):
+        if isinstance(model, theirs):
+            native: Any = object.__new__(ours)
+            vars(native).update(vars(model))
+            own = getattr(model, "_default_decoder_params", models.DecoderParams())
+            given = {"num_decodes": num_decodes, "return_all_decodes": return_all_decodes}
+            given = {name: value for name, value in given.items() if value is not None}
+            native._default_decoder_params = dataclasses.replace(own, **given)
+            return native
+    raise ValueError(
+        f"model: got {type(model).__name__}; takes an EncoderDecoderModel or a DecoderOnlyModel"
+    )
+
+
+def _native(config: Any, params: Mapping[str, Any], **settings: Any) -> T5 | T5Decoder:
+    return from_t5x(
+        params,
+        mlp_activations=tuple(config.mlp_activations),
+        dtype=jnp.dtype(config.dtype).name,
+        scan_axis=getattr(config, "param_scan_axis", 1),
+        **settings,
+    )
+
+
+def _settings(decoder_params: Any, rng: Any, vocabulary: Any) -> dict[str, Any]:
+    """What else T5X gives a decode function."""
+    settings = dict(decoder_params or {})
+    if rng is not None:
+        if settings.get("decode_rng") is not None:
+            raise ValueError(
+                "rng: got one beside decoder_params['decode_rng']; takes one of the two"
+            )
+        settings["decode_rng"] = rng
+    settings.setdefault("eos_id", vocabulary.eos_id or 1)
+    return settings

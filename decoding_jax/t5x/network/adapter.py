@@ -1,0 +1,203 @@
+"""A T5X network, seen through its ``tokens_to_logits``, as a language model.
+
+T5X hands a decode function a cache and a function that feeds one token a row. That is enough for
+every strategy whose lanes stand at one slot, and no more: such a network has no trees, gives no
+hidden states, and where its ``cache_index`` is a single number, all rows stand at one position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.core import FrozenDict, freeze
+
+from decoding_jax.base import Array, ModelOutput, Prompt
+from decoding_jax.pytrees import pytree
+from decoding_jax.t5x.network import cache as network_cache
+from decoding_jax.t5x.network.forced_tokens import AdapterCache, enter, leave_forced, open_cache
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class DecodingState:
+    """What T5X's ``tokens_to_logits`` is given, by its names; rows are B times ``num_decodes``.
+
+    Attributes:
+      cur_index: int32 ``[rows]``, where ``cur_token`` stands.
+      sequences: int32 ``[rows, L]``, what is known of each sequence, the start token first.
+      cur_token: int32 ``[rows, 1]``, to be fed.
+      cache: the network's.
+    """
+
+    cur_index: Array
+    sequences: Array
+    cur_token: Array
+    cache: Any
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class T5XAdapter:
+    """A ``LanguageModel`` with ``select`` over T5X's ``(tokens_to_logits, cache)``.
+
+    ``tokens_to_logits`` mostly closes over traced values. Give such a model to the undecorated
+    functions of ``decoding_jax.strategies``, never to the compiled ones.
+
+    A non-zero token of ``inputs`` that lies ahead is forced (see ``forcing``). An end token among
+    them, or one outside the vocabulary, is another to the strategy, since it ends nothing; what is
+    fed to the network is the token itself.
+
+    Attributes:
+      cache: the network's, of B rows, with all of each prompt but its last token.
+      inputs: int32 ``[B, L]``: the start token 0, the prompt, and zeros.
+      initial_index: int32 ``[B]``, where the last token of each prompt stands; None where nothing
+        is in the cache and the prompt is fed token by token.
+      eos_id: int32, a scalar or ``[E]``, the end tokens.
+      tokens_to_logits: T5X's function.
+      num_decodes: W; the rows that ``tokens_to_logits`` takes are B times as many.
+      cache_offset: 1 where layers are scanned, else 0.
+      callbacks: None, or T5X's callbacks (``callbacks.Callbacks``).
+      show_prompt: whether a strategy sees forced tokens as they are, or as token 0.
+    """
+
+    cache: Any
+    inputs: Array
+    initial_index: Array | None
+    eos_id: Array
+    tokens_to_logits: Callable[..., Any] = dataclasses.field(metadata={"static": True})
+    num_decodes: int = dataclasses.field(metadata={"static": True})
+    cache_offset: int = dataclasses.field(default=0, metadata={"static": True})
+    callbacks: Any = dataclasses.field(default=None, metadata={"static": True})
+    show_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    tree = False
+    max_positions = None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the cache has an index for every row."""
+        return network_cache.has_vector_index(self.cache, self.cache_offset)
+
+    @property
+    def vocab_size(self) -> int:
+        prompt = self.start_prompt()
+        shapes = jax.eval_shape(
+            lambda: self.prefill(*prompt, lanes=self.num_decodes, slots=1)[0].logits
+        )
+        return shapes.shape[-1]
+
+    def start_prompt(self) -> Prompt:
+        """The prompt to decode from: what the cache holds and one more token, the next to feed."""
+        if self.initial_index is None:
+            batch = self.inputs.shape[0]
+            return Prompt(jnp.zeros((batch, 1), jnp.int32), jnp.ones(batch, jnp.int32))
+        return Prompt(self.inputs, self.initial_index + 1)
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, AdapterCache]:
+        """Feeds the last token of ``start_prompt``; the others are in the cache already.
+
+        Raises:
+          ValueError: for another number of lanes than ``num_decodes``.
+        """
+        if lanes != self.num_decodes:
+            raise ValueError(
+                f"lanes: got {lanes}; takes num_decodes, which is {self.num_decodes}: T5X made"
+                " room for that many"
+            )
+        base = jnp.int32(0) if self.initial_index is None else self.initial_index
+        network = network_cache.plain(self.cache)
+        network = network_cache.expand(network, lanes, self.cache_offset)
+        cache = open_cache(network, self.inputs, lanes, base)
+        last = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)
+        last = jnp.broadcast_to(last, cache.forced.shape[:2])
+        if self.callbacks is not None:
+            cache, last = self.callbacks.before_first(cache, last)
+        logits, cache = self._feed(cache, last, jnp.int32(-1))
+        # The lanes of a row are alike, unless callbacks tell them apart.
+        logits = logits[:, :1] if self.callbacks is None else logits
+        return ModelOutput(logits[:, :, None]), cache
+
+    def extend(
+        self,
+        cache: AdapterCache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, AdapterCache]:
+        """See ``LanguageModel.extend``. Several tokens are fed one after another.
+
+        A row has as many slots as the network has positions behind its prompt.
+
+        Raises:
+          ValueError: for ``visible``, or a ``start`` for every lane where the rows of the network
+            stand at one position.
+        """
+        start = jnp.asarray(start, jnp.int32)
+        if visible is not None:
+            raise ValueError(f"visible: got {visible.shape}; takes None: {_NATIVE}")
+        if start.ndim and not self.ragged:
+            raise ValueError(
+                f"start: got {list(start.shape)}; takes a scalar, since all rows of this network"
+                f" stand at one position: {_NATIVE}"
+            )
+        if tokens.shape[-1] == 1:
+            logits, cache = self._feed(cache, tokens[..., 0], start)
+            return ModelOutput(logits[:, :, None]), cache
+
+        def feed(carry: tuple[AdapterCache, Array], token: Array) -> tuple[Any, Array]:
+            cache, slot = carry
+            logits, cache = self._feed(cache, token, slot)
+            return (cache, slot + 1), logits
+
+        (cache, _), logits = jax.lax.scan(feed, (cache, start), jnp.moveaxis(tokens, -1, 0))
+        return ModelOutput(jnp.moveaxis(logits, 0, 2)), cache
+
+    def select(self, cache: AdapterCache, lanes: Array) -> AdapterCache:
+        """See ``SupportsSelect.select``."""
+
+        def gather(part: Array) -> Array:
+            return jnp.take_along_axis(part, lanes[..., None], axis=1)
+
+        return cache._replace(
+            network=network_cache.select(cache.network, lanes, self.cache_offset),
+            forced=gather(cache.forced),
+            sequences=gather(cache.sequences),
+        )
+
+    def _feed(self, cache: AdapterCache, token: Array, slot: Array) -> tuple[Array, AdapterCache]:
+        """Feeds ``token [B, W]`` at ``slot``, a scalar or ``[B, W]``: logits ``[B, W, V]``."""
+        batch, lanes, width = cache.sequences.shape
+        rows, length = batch * lanes, width - 2
+        cache, token, index, known = enter(cache, token, slot)
+        at = index.reshape(rows) if index.ndim else index
+        network = network_cache.point_at(cache.network, at, self.cache_offset)
+        state = DecodingState(
+            cur_index=jnp.broadcast_to(at, (rows,)),
+            sequences=known.reshape(rows, width)[:, :length],
+            cur_token=token.reshape(rows, 1),
+            cache=freeze(network) if isinstance(self.cache, FrozenDict) else network,
+        )
+        logits, network = self.tokens_to_logits(state)
+        if self.callbacks is not None:
+            logits = self.callbacks.on_logits(logits, state, known, cache.loop)
+        cache = cache._replace(network=network_cache.plain(network))
+        logits = jnp.asarray(logits, jnp.float32).reshape(batch, lanes, -1)
+        logits = leave_forced(
+            logits, cache.forced, self.inputs, index, self.eos_id, self.show_prompt
+        )
+        return logits, cache
+
+
+_NATIVE = (
+    "NativeEncoderDecoderModel and NativeDecoderOnlyModel of decoding_jax.t5x.models serve what"
+    " needs more than one token a row and call; speculation is served by"
+    " SpeculativeEncoderDecoderModel and SpeculativeDecoderOnlyModel of"
+    " decoding_jax.t5x.models"
+)
