@@ -216,7 +216,9 @@ class Stop:
 
     Attributes:
       eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded
-        with -1). An end token is emitted and counted.
+        with -1). An end token is emitted and counted. With None, a strategy has no end tokens,
+        and where there is a tokenizer (``generate``, ``stream``, the batch job) its own end tokens
+        are used; with ``()`` there are none anywhere.
       sequences: token sequences that end the text once it ends with one of them: a tuple of
         tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted, and
         matched against new tokens only.
@@ -236,7 +238,7 @@ class Stop:
              [-1,  7]], dtype=int32)
     """
 
-    eos_ids: Any = ()
+    eos_ids: Any = None
     sequences: Any = ()
     min_new_tokens: Any = 0
     max_new_tokens: Any = None

@@ -46,7 +46,7 @@ def main() -> None:
         "key": jax.random.key(args.seed),
         "max_new_tokens": args.n_tokens_to_generate,
         "transform": transforms.temperature(args.temperature),
-        "stop": Stop(),  # as many tokens as asked for, whatever they are
+        "stop": Stop(eos_ids=()),  # as many tokens as asked for, whatever they are
     }
 
     def plain() -> list:

@@ -20,7 +20,7 @@ from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.shard_decoder import ShardDecoder
 from decoding_jax.infer.sources import Item
-from decoding_jax.text import Tokenizer, default_stop
+from decoding_jax.text import Tokenizer, with_end_tokens
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ def run(
       shard_size: inputs of a shard. A batch never spans two of them.
       max_input_length: the most tokens of an input; longer ones are recorded as faults.
       buckets: widths that inputs are padded to; by default the powers of two from 16.
-      stop: when a text ends; by default at the tokenizer's end tokens, which also stand in if it
-        names none.
+      stop: when a text ends; by default at the tokenizer's end tokens, which are also used where
+        ``stop.eos_ids`` is None.
       with_tokens: whether records hold token ids.
       name: of the shards.
       drafter: for a strategy that takes one, such as ``decoding_jax.speculative_sample``: a model,
@@ -113,7 +113,7 @@ def run(
     _check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
-    stop = _with_end_tokens(stop, tokenizer)
+    stop = with_end_tokens(stop, tokenizer)
     widths = bucketing.widths(max_input_length, buckets)
     decoder = Decoder(
         net, tokenizer, strategy, stop=stop, seed=seed, batch_size=batch_size, drafter=drafter
@@ -179,15 +179,6 @@ def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
-
-
-def _with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
-    default = default_stop(tokenizer)
-    if stop is None:
-        return default
-    if len(stop.eos_ids):
-        return stop
-    return Stop(default.eos_ids, stop.sequences, stop.min_new_tokens, stop.max_new_tokens)
 
 
 def _chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:

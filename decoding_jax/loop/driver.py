@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -66,15 +65,15 @@ def run(steps: Steps, model: LanguageModel, prompt: Prompt, key: Any = None) -> 
     return steps.finalize(prompt, state)
 
 
-def _advance(
+def advance_stream(
     build: Callable[..., Steps],
     model: LanguageModel,
     prompt: Prompt,
     state: Any,
     options: dict[str, Any],
+    count: Array,
     *,
     settings: tuple[tuple[str, Any], ...],
-    count: int,
 ) -> Any:
     steps = build(**dict(settings), **options)
 
@@ -90,7 +89,7 @@ def _advance(
     return state, steps.finalize(prompt, state), steps.done(state)
 
 
-def _begin(
+def begin_stream(
     build: Callable[..., Steps],
     model: LanguageModel,
     prompt: Prompt,
@@ -104,9 +103,8 @@ def _begin(
     return state, steps.finalize(prompt, state), steps.done(state)
 
 
-@functools.cache
-def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    return jit(_begin, ("settings",)), jit(_advance, ("settings", "count"))
+_begin = jit(begin_stream, ("settings",))
+_advance = jit(advance_stream, ("settings",))
 
 
 def stream(
@@ -121,7 +119,7 @@ def stream(
     """Runs a strategy a few steps at a time, and yields what stands after each chunk.
 
     The last output is what ``run`` returns; earlier ones are prefixes of it wherever the strategy
-    never takes a token back.
+    never takes a token back. All programs are compiled before the first output.
 
     Args:
       build: makes the ``Steps``, such as ``strategies.sampling.steps``.
@@ -134,19 +132,39 @@ def stream(
     Raises:
       ValueError: for a chunk below 1.
     """
+    for output, _ in stream_until_done(build, model, prompt, key, chunk=chunk, **settings):
+        yield output
+
+
+def stream_until_done(
+    build: Callable[..., Steps],
+    model: LanguageModel,
+    prompt: Prompt,
+    key: Any = None,
+    *,
+    chunk: int = 1,
+    **settings: Any,
+) -> Iterator[tuple[DecodeOutput, bool]]:
+    """As ``stream``, and with every output whether it is the last.
+
+    Args and errors as for ``stream``.
+    """
     if chunk < 1:
         raise ValueError(f"chunk: got {chunk}; takes 1 or more")
     prompt = check_prompt(prompt)
     static = tuple(sorted((k, v) for k, v in settings.items() if isinstance(v, (int, str))))
     options = {k: v for k, v in settings.items() if not isinstance(v, (int, str))}
-    begin, advance = _compiled()
-    state, output, done = begin(build, model, prompt, key, options, settings=static)
-    yield output
+    state, output, done = _begin(build, model, prompt, key, options, settings=static)
+
+    def advance(count: int) -> tuple[Any, DecodeOutput, Array]:
+        return _advance(build, model, prompt, state, options, jnp.int32(count), settings=static)
+
+    if not bool(done):
+        advance(0)  # changes nothing, but compiles the step before the first output is shown
+    yield output, bool(done)
     while not bool(done):
-        state, output, done = advance(
-            build, model, prompt, state, options, settings=static, count=chunk
-        )
-        yield output
+        state, output, done = advance(chunk)
+        yield output, bool(done)
 
 
-__all__ = ["Steps", "check_prompt", "run", "stream"]
+__all__ = ["Steps", "check_prompt", "run", "stream", "stream_until_done"]

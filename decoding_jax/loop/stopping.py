@@ -13,6 +13,11 @@ def _rows(value: Array, ndim: int) -> Array:
     return value if value.ndim == ndim else value[None]
 
 
+def end_tokens(stop: Stop) -> Array:
+    """int32 ``[E]`` or ``[B, E]``: the end tokens."""
+    return jnp.zeros(0, jnp.int32) if stop.eos_ids is None else jnp.asarray(stop.eos_ids, jnp.int32)
+
+
 def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
     """int32 ``[B]``: the most new tokens each row may have."""
     own = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
@@ -27,7 +32,7 @@ def minimum(stop: Stop) -> Array:
 
 def is_end_token(stop: Stop, token: Array) -> Array:
     """bool ``[B, W]``: whether ``token [B, W]`` is one of its row's end tokens."""
-    ends = _rows(stop.eos_ids, 2)
+    ends = _rows(end_tokens(stop), 2)
     return (token[..., None] == ends[:, None]).any(-1)
 
 
@@ -39,9 +44,9 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
       logits: float32 ``[B, W, ..., V]``.
       length: int32 ``[B, W, ...]``, new tokens before the one to be chosen.
     """
-    if jnp.shape(stop.eos_ids)[-1] == 0:
+    if end_tokens(stop).shape[-1] == 0:
         return logits
-    ends = _rows(stop.eos_ids, 2)
+    ends = _rows(end_tokens(stop), 2)
     vocab = jnp.arange(logits.shape[-1])
     is_end = (vocab[None, :, None] == ends[:, None]).any(-1)
     extra = (1,) * (length.ndim - 1)

@@ -18,7 +18,8 @@ def jit(fn: F, static_argnames: Sequence[str]) -> F:
     """``jax.jit`` that takes any pytree: leaves that are no arrays are static.
 
     A model or a transform may hold plain functions among its leaves, or be one. They are compared
-    by identity, so a function made anew for every call is traced anew for every call.
+    by identity, so a function made anew for every call is traced anew for every call. The compiled
+    program has the function's name.
 
     Args:
       fn: the function; the result has its signature, and its ``lower`` and ``cache_size`` too.
@@ -32,11 +33,14 @@ def jit(fn: F, static_argnames: Sequence[str]) -> F:
     """
     names = frozenset(static_argnames)
 
-    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-    def compiled(structure: Any, constants: tuple, static: tuple, arrays: list) -> Any:
+    def call(structure: Any, constants: tuple, static: tuple, arrays: list) -> Any:
         leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return fn(*args, **kwargs, **dict(static))
+
+    # Profiles and caches of compiled programs show this name.
+    call.__name__ = call.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+    compiled = jax.jit(call, static_argnums=(0, 1, 2))
 
     def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list]:
         static = tuple(sorted((k, v) for k, v in kwargs.items() if k in names))

@@ -7,6 +7,7 @@ from decoding_jax.text.batch import (
     default_stop,
     encode_batch,
     unique,
+    with_end_tokens,
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate, stream
@@ -41,4 +42,5 @@ __all__ = [
     "load_tokenizer",
     "stream",
     "unique",
+    "with_end_tokens",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +25,8 @@ class Completion(NamedTuple):
       log_prob: of the tokens under the model, in nats, before any transform.
       score: what the strategy ranks by.
       finished: whether a stop condition ended it, rather than the length.
+      info: the strategy's own figures, such as a ``StochasticBeamInfo``, as NumPy values: of this
+        completion, of its text, or of the whole batch, as the strategy counts them.
     """
 
     text: str
@@ -30,11 +34,28 @@ class Completion(NamedTuple):
     log_prob: float
     score: float
     finished: bool
+    info: Any = None
 
 
 def default_stop(tokenizer: Tokenizer) -> Stop:
     """Stops at the tokenizer's end tokens."""
-    return Stop(eos_ids=tuple(tokenizer.eos_ids))
+    return with_end_tokens(None, tokenizer)
+
+
+def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
+    """The stop conditions, with the tokenizer's end tokens where they do not name any.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> with_end_tokens(Stop(min_new_tokens=2), ByteTokenizer()).eos_ids
+      array([1], dtype=int32)
+      >>> with_end_tokens(Stop(eos_ids=()), ByteTokenizer()).eos_ids
+      array([], dtype=int32)
+    """
+    stop = Stop() if stop is None else stop
+    if stop.eos_ids is not None:
+        return stop
+    return dataclasses.replace(stop, eos_ids=tuple(tokenizer.eos_ids))
 
 
 def encode_batch(
@@ -86,6 +107,7 @@ def completions(
         between a prompt and its continuation unless it sees both.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
+    info = jax.tree.map(np.asarray, output.info)
     exists = (length > 0) | (log_prob > -np.inf)  # a search may find fewer than were asked for
     rows = []
     for b in range(count):
@@ -98,12 +120,24 @@ def completions(
                     log_prob=float(log_prob[b, n]),
                     score=float(score[b, n]),
                     finished=bool(finished[b, n]),
+                    info=_info_of(info, tokens.shape[:2], b, n),
                 )
                 for n in range(tokens.shape[1])
                 if exists[b, n]
             ]
         )
     return rows
+
+
+def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
+    """What an ``info`` of arrays ``[B, N, ...]``, ``[B, ...]`` or ``[]`` says of one sequence."""
+
+    def part(leaf: np.ndarray) -> Any:
+        if leaf.shape[:2] == shape:
+            return leaf[row, n]
+        return leaf[row] if leaf.shape[:1] == shape[:1] else leaf[()]
+
+    return jax.tree.map(part, info)
 
 
 def unique(row: Sequence[Completion]) -> list[Completion]:

@@ -18,8 +18,8 @@ from decoding_jax.text.batch import (
     Completion,
     completions,
     context_of,
-    default_stop,
     encode_batch,
+    with_end_tokens,
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.loading import Model
@@ -55,11 +55,13 @@ def generate(
         drafter such as ``PromptLookup``. It is bound to the texts as the model is.
       batch_size: texts decoded together.
       max_new_tokens: the most new tokens of a text.
-      stop: when a text ends; by default at the tokenizer's end tokens.
+      stop: when a text ends; by default at the tokenizer's end tokens, which are also used where
+        its ``eos_ids`` is None. ``Stop(eos_ids=())`` has none.
       **settings: of the strategy, such as ``num_samples``, ``beam_size`` and ``transform``.
 
     Returns:
-      For every text its completions, in the strategy's order.
+      For every text its completions, in the strategy's order, each with what the strategy says of
+      it in ``info``.
 
     Raises:
       ValueError: for an unknown strategy, a missing key, an empty text or one that does not fit.
@@ -80,7 +82,7 @@ def generate(
     # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     results: list[list[Completion]] = [[] for _ in ids]
-    stop = default_stop(tokenizer) if stop is None else stop
+    stop = with_end_tokens(stop, tokenizer)
     starts = range(0, len(order), batch_size)
     for first in tqdm(starts, "decoding", unit="batch", delay=3, disable=len(starts) < 2):
         members = order[first : first + batch_size]
@@ -113,9 +115,9 @@ def stream(
 ) -> Iterator[list[list[Completion]]]:
     """What ``generate`` gives, as it grows: after every ``chunk`` tokens, all completions so far.
 
-    The last item is what ``generate`` returns. A text is held back while it ends inside a
-    character, so with the strategies here each is a prefix of the next wherever the tokenizer
-    decodes prefixes to prefixes.
+    The last item is what ``generate`` returns. In the items before it, a text that ends inside a
+    character is shown without that character, so with the strategies here each is a prefix of the
+    next wherever the tokenizer decodes prefixes to prefixes.
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, **settings: as for
@@ -138,9 +140,9 @@ def stream(
     drafter = check_drafter(build, drafter)
     if drafter is not None:
         settings["drafter"] = bind_drafter(drafter, model, ids, width)
-    stop = default_stop(tokenizer) if stop is None else stop
+    stop = with_end_tokens(stop, tokenizer)
     context = context_of(model, ids)
-    for output in loop.stream(
+    for output, last in loop.stream_until_done(
         build,
         bound,
         prompt,
@@ -151,7 +153,9 @@ def stream(
         **settings,
     ):
         rows = completions(tokenizer, jax.device_get(output), len(ids), context)
-        yield [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in rows]
+        if not last:
+            rows = [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in rows]
+        yield rows
 
 
 def _strategy(strategy: str | Callable[..., Any], known: dict[str, Any]) -> Callable[..., Any]:

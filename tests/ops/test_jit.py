@@ -33,6 +33,14 @@ def test_a_pytree_of_numbers_and_functions_splits():
     assert apply(chain, logits)[0, 0, 0].tolist() == pytest.approx([1.5] * 4)
 
 
+def test_a_program_has_the_name_of_its_function():
+    def halve(x):
+        return x / 2
+
+    lowered = jit(halve, ()).lower(jax.ShapeDtypeStruct((2,), jnp.float32))
+    assert "module @jit_halve" in lowered.as_text()
+
+
 def test_lower_and_an_outer_jit():
     double = jit(lambda x, f: f(x) * 2, ())
     assert "negate" in double.lower(jax.ShapeDtypeStruct((2,), jnp.float32), jnp.negative).as_text()

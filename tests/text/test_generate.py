@@ -61,7 +61,7 @@ def test_a_text_keeps_its_samples_in_any_batch():
 
 
 def test_stream_grows_into_generate(llama):
-    settings = {"max_new_tokens": 6, "stop": Stop()}
+    settings = {"max_new_tokens": 6, "stop": Stop(eos_ids=())}
     [want] = decoding_jax.generate(llama, TOKENIZER, ["hello"], **settings)
     parts = list(decoding_jax.stream(llama, TOKENIZER, ["hello"], **settings))
     assert [len(p[0][0].tokens) for p in parts] == [1, 2, 3, 4, 5, 6]
@@ -71,7 +71,8 @@ def test_stream_grows_into_generate(llama):
 
 def test_a_text_that_fills_the_context(llama):
     text = "h" * 42  # and its end token: 43 of 48 positions
-    [[got]] = decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=6, stop=Stop())
+    stop = Stop(eos_ids=())
+    [[got]] = decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=6, stop=stop)
     assert len(got.tokens) == 6
     with pytest.raises(ValueError, match="max_new_tokens: got 7 after a prompt of 43"):
         decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=7)
@@ -122,8 +123,8 @@ def test_completions_read_what_stands():
         jnp.array([[True, False]]),
     )
     [[first, second]] = completions(TOKENIZER, output, 1)
-    assert first == ("hi", [107, 108, 1], -1.5, -1.5, True)
-    assert second == ("h", [107], -0.5, -0.5, False)
+    assert first == ("hi", [107, 108, 1], -1.5, -1.5, True, None)
+    assert second == ("h", [107], -0.5, -0.5, False, None)
 
 
 @pytest.mark.parametrize("name", ["translation-en-fr", "translation-en-fr-draft"])

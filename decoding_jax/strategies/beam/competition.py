@@ -153,7 +153,7 @@ def compete(
 
 def candidate_count(stop: Stop, width: int, vocab_size: int) -> int:
     """Enough candidates that K go on even if every way to end is among them."""
-    ends = jnp.shape(stop.eos_ids)[-1] + jnp.shape(stop.sequences)[-2:][0]
+    ends = stopping.end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0]
     return min(max(2, 1 + ends) * width, width * vocab_size)
 
 

@@ -205,7 +205,7 @@ def _ban_ends(
     """
     batch, width, vocab = allowed.shape
     rows = lambda x: jnp.broadcast_to(x, (batch, x.shape[-1]))  # noqa: E731
-    lasts = [rows(jnp.asarray(stop.eos_ids, jnp.int32))]
+    lasts = [rows(stopping.end_tokens(stop))]
     if jnp.shape(stop.sequences)[-1]:
         lasts.append(rows(jnp.asarray(stop.sequences, jnp.int32)[..., -1]))
     ways = jnp.concatenate(lasts, axis=1)

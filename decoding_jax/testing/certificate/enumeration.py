@@ -74,9 +74,10 @@ def row_stop(stop: Stop, row: int, max_new_tokens: int) -> RowStop:
     limit = max_new_tokens
     if stop.max_new_tokens is not None:
         limit = min(limit, int(of_row(stop.max_new_tokens, 0)))
+    ends = () if stop.eos_ids is None else stop.eos_ids
     rows = of_row(sequences, 2) if sequences.size else ()
     return RowStop(
-        eos_ids=frozenset(int(e) for e in of_row(stop.eos_ids, 1).ravel() if e >= 0),
+        eos_ids=frozenset(int(e) for e in of_row(ends, 1).ravel() if e >= 0),
         sequences=tuple(s for s in (tuple(int(t) for t in r if t >= 0) for r in rows) if s),
         min_new_tokens=int(of_row(stop.min_new_tokens, 0)),
         limit=limit,

@@ -1,0 +1,81 @@
+"""What ``generate`` and ``stream`` return: the last item, ``info``, and where texts end."""
+
+import jax
+import numpy as np
+import pytest
+from text_fakes import TABLE, Digits, Halves
+
+import decoding_jax
+from decoding_jax import Stop, loop, transforms
+from decoding_jax.loop import driver
+
+TEXTS = ["1 2 3", "4"]
+NO_ENDS = Stop(eos_ids=())
+
+
+def test_the_last_item_of_a_stream_is_what_generate_returns():
+    """Also where a text is cut inside a character, which earlier items do not show."""
+    real = transforms.allowed_tokens(range(1, 7))
+    settings = {"max_new_tokens": 5, "stop": NO_ENDS, "transform": real}
+    want = decoding_jax.generate(TABLE, Halves(), TEXTS, **settings)
+    *early, last = decoding_jax.stream(TABLE, Halves(), TEXTS, **settings)
+    for [a], [b] in zip(want, last, strict=True):
+        assert (a.text, a.tokens, a.finished) == (b.text, b.tokens, b.finished)
+        assert a.log_prob == pytest.approx(b.log_prob, abs=2e-6)
+        assert a.info == b.info
+    assert any(row[0].text.endswith("\ufffd") for row in last)
+    assert not any(row[0].text.endswith("\ufffd") for item in early for row in item)
+
+
+def test_a_stream_compiles_nothing_after_its_first_item():
+    settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
+    items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
+    next(items)
+    before = driver._advance.cache_size()
+    *_, last = items
+    assert driver._advance.cache_size() == before > 0
+    assert [len(c.tokens) for row in last for c in row] == [7] * 6
+
+
+def test_completions_have_the_info_of_their_strategy():
+    """Each sequence its own weight and each text its own threshold, whatever the batches."""
+    settings = {"strategy": "stochastic_beam_search", "beam_size": 3, "max_new_tokens": 3}
+    settings["key"] = jax.random.key(1)
+    rows = decoding_jax.generate(TABLE, Digits(), ["1", "2 3 4", "5 6"], batch_size=2, **settings)
+    for row in rows:
+        assert len({float(c.info.threshold) for c in row}) == 1
+        # Without a transform, the distribution that is drawn from is the model's own.
+        weights = [c.info.log_law for c in row]
+        np.testing.assert_allclose(weights, [c.log_prob for c in row], atol=1e-5)
+    assert len({float(row[0].info.threshold) for row in rows}) == 3
+
+
+def test_completions_have_the_counts_of_a_speculation():
+    settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
+    settings |= {"num_samples": 2, "max_new_tokens": 4, "stop": NO_ENDS}
+    rows = decoding_jax.generate(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
+    assert [[c.info.emitted for c in row] for row in rows] == [[3, 3], [3, 3]]
+    assert all(c.info.acceptance_rate == 1 for row in rows for c in row)
+
+
+@pytest.mark.parametrize(
+    ("stop", "ends"),
+    [(None, [0]), (Stop(min_new_tokens=2), [0]), (Stop(eos_ids=3), [3]), (NO_ENDS, [])],
+)
+def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop, ends):
+    seen = []
+
+    def look(*args, stop, **settings):
+        seen.append(stop)
+        count = args[1].length.shape[0]
+        none = np.zeros((count, 1), np.int32)
+        return decoding_jax.DecodeOutput(none[..., None], none, none, none, none)
+
+    monkeypatch.setattr(
+        loop, "stream_until_done", lambda build, *args, **s: [(look(*args, **s), True)]
+    )
+    settings = {"max_new_tokens": 1, "stop": stop}
+    decoding_jax.generate(TABLE, Digits(), ["1 2"], strategy=look, **settings)
+    list(decoding_jax.stream(TABLE, Digits(), ["1 2"], **settings))
+    assert [s.eos_ids.tolist() for s in seen] == [ends, ends]
+    assert all(s.min_new_tokens == (0 if stop is None else stop.min_new_tokens) for s in seen)

@@ -1,0 +1,35 @@
+"""A table model whose texts are digits: quick to make and to compile."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.testing import TableLM
+
+VOCABULARY = 7
+_NORMAL = np.random.default_rng(0).normal
+# Eleven checksums. NumPy, because there is nothing to compile.
+TABLE = TableLM(
+    jnp.asarray(_NORMAL(size=(11, VOCABULARY + 1, VOCABULARY, VOCABULARY)), jnp.float32),
+    jnp.asarray(_NORMAL(size=(11, VOCABULARY, 4)), jnp.float32),
+)
+
+
+class Digits:
+    """Tokens are digits; 0 ends a text."""
+
+    eos_ids = (0,)
+
+    def encode(self, text):
+        return [int(c) for c in text.replace(" ", "")]
+
+    def decode(self, ids):
+        return "".join(str(i) for i in ids if i)
+
+
+class Halves(Digits):
+    """Each character is made of two tokens; half a character is a replacement character."""
+
+    def decode(self, ids):
+        real = [i for i in ids if i]
+        whole = "".join(chr(97 + 7 * a + b) for a, b in zip(real[::2], real[1::2], strict=False))
+        return whole + "\ufffd" * (len(real) % 2)
