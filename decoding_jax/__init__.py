@@ -31,9 +31,8 @@ from decoding_jax.registry import (
     speculative_sample,
     stochastic_beam_search,
 )
-from decoding_jax.strategies.beam.constraints import Constraints
-from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, PowerPenalty
-from decoding_jax.strategies.best_first.priority import Decay, MeanLogProb
+from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
+from decoding_jax.strategies.best_first import Decay, MeanLogProb
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.1.0"

@@ -1,49 +1,79 @@
-"""The strategies, compiled: ``jit`` with the model as an argument and what sets shapes static."""
+"""The table of strategies, from which public functions, ``generate``, gin and T5X derive."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from decoding_jax import strategies
+from decoding_jax.base import DecodeOutput
+from decoding_jax.loop import Steps, static_argnames, steps_of
 from decoding_jax.ops.jit import jit
 
-_BEAMS = ("beam_size", "num_return", "max_new_tokens", "early_stopping")
+F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
-greedy = jit(strategies.greedy, ("max_new_tokens",))
-sample = jit(strategies.sample, ("num_samples", "max_new_tokens"))
-arithmetic_sample = jit(strategies.arithmetic_sample, ("num_samples", "points", "max_new_tokens"))
-beam_search = jit(strategies.beam_search, _BEAMS)
-beam_sample = jit(strategies.beam_sample, _BEAMS)
-constrained_beam_search = jit(strategies.constrained_beam_search, _BEAMS)
-diverse_beam_search = jit(strategies.diverse_beam_search, (*_BEAMS, "num_groups"))
-stochastic_beam_search = jit(strategies.stochastic_beam_search, ("beam_size", "max_new_tokens"))
-speculative_sample = jit(
-    strategies.speculative_sample,
-    ("num_samples", "num_draft_tokens", "num_drafts", "max_new_tokens"),
-)
 
-_SEARCH = (
-    "budget",
-    "num_return",
-    "max_new_tokens",
-    "branching",
-    "frontier_size",
-    "fallback",
-)
-best_first_search = jit(strategies.best_first_search, _SEARCH)
-best_k_search = jit(strategies.best_k_search, ("k", *_SEARCH))
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """One way of decoding.
 
-STRATEGIES: dict[str, Callable[..., Any]] = {
-    "arithmetic_sample": arithmetic_sample,
-    "beam_sample": beam_sample,
-    "beam_search": beam_search,
-    "best_first_search": best_first_search,
-    "best_k_search": best_k_search,
-    "constrained_beam_search": constrained_beam_search,
-    "diverse_beam_search": diverse_beam_search,
-    "greedy": greedy,
-    "sample": sample,
-    "speculative_sample": speculative_sample,
-    "stochastic_beam_search": stochastic_beam_search,
-}
+    Attributes:
+      function: ``(model, prompt, ..., **settings) -> DecodeOutput``, compiled.
+      build_steps: ``(**settings) -> Steps``, for ``loop.run`` and ``loop.stream``.
+      static_argnames: the settings that ``jit`` does not trace.
+      draws: whether it takes a key.
+      drafts: whether it takes a drafter.
+    """
+
+    function: Callable[..., DecodeOutput]
+    build_steps: Callable[..., Steps]
+    static_argnames: tuple[str, ...]
+    draws: bool
+    drafts: bool
+
+
+STRATEGIES: dict[str, Strategy] = {}
+"""The strategies by name."""
+
+
+def register(strategy: F) -> F:
+    """Compiles a strategy made by ``loop.search`` or ``loop.sampler``, and adds it to the table.
+
+    Args:
+      strategy: from ``strategies``, or one of your own: ``generate``, ``stream`` and the batch job
+        then take its name.
+
+    Returns:
+      The compiled strategy, with the model as an argument and its ``Static`` settings static.
+    """
+    static = static_argnames(strategy)
+    compiled = jit(strategy, static)
+    takes = inspect.signature(strategy).parameters
+    entry = Strategy(compiled, steps_of(strategy), static, "key" in takes, "drafter" in takes)
+    STRATEGIES[strategy.__name__] = entry
+    return compiled
+
+
+arithmetic_sample = register(strategies.arithmetic_sample)
+beam_sample = register(strategies.beam_sample)
+beam_search = register(strategies.beam_search)
+best_first_search = register(strategies.best_first_search)
+best_k_search = register(strategies.best_k_search)
+constrained_beam_search = register(strategies.constrained_beam_search)
+diverse_beam_search = register(strategies.diverse_beam_search)
+greedy = register(strategies.greedy)
+sample = register(strategies.sample)
+speculative_sample = register(strategies.speculative_sample)
+stochastic_beam_search = register(strategies.stochastic_beam_search)
+
+
+def steps(name: str, **settings: Any) -> Steps:
+    """The ``Steps`` of the strategy of that name.
+
+    Example:
+      >>> steps("greedy", max_new_tokens=4)._fields
+      ('init', 'step', 'done', 'finalize')
+    """
+    return STRATEGIES[name].build_steps(**settings)

@@ -16,9 +16,20 @@ MODULES = sorted(
 NEEDED = {f"decoding_jax.t5x.models{name}": "t5x" for name in ("", ".native", ".speculative")}
 
 
+class Finder(doctest.DocTestFinder):
+    """Finds the examples of decorated functions too, which belong to the module they name."""
+
+    def _from_module(self, module, object):
+        named = getattr(object, "__module__", None) == module.__name__
+        return named or super()._from_module(module, object)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
     if name in NEEDED:
         pytest.importorskip(f"{NEEDED[name]}.models", exc_type=ImportError)
     module = importlib.import_module(name)
-    assert doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL).failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    for example in Finder().find(module):
+        runner.run(example)
+    assert runner.failures == 0

@@ -1,15 +1,30 @@
 """What all strategies share: the driver, the sequences, the stop conditions."""
 
-from decoding_jax.loop.driver import Steps, check_prompt, run, stream, stream_until_done
+from decoding_jax.loop.driver import Steps, check_prompt, run
 from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
+from decoding_jax.loop.strategy import (
+    Static,
+    drafted_sampler,
+    sampler,
+    search,
+    static_argnames,
+    steps_of,
+)
+from decoding_jax.loop.streaming import stream, stream_until_done
 
 __all__ = [
     "Lanes",
+    "Static",
     "Steps",
     "check_lengths",
     "check_prompt",
+    "drafted_sampler",
     "empty_lanes",
     "run",
+    "sampler",
+    "search",
+    "static_argnames",
+    "steps_of",
     "stream",
     "stream_until_done",
 ]

@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 from decoding_jax import codes
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
 from decoding_jax.strategies.token_by_token import grow
 
 
-def steps(
+@sampler
+def arithmetic_sample(
     *,
-    num_samples: int,
-    points: str | codes.Points = "lattice",
-    max_new_tokens: int,
+    num_samples: Static[int],
+    points: Static[str | codes.Points] = "lattice",
+    max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``arithmetic_sample``, for ``loop.run`` and ``loop.stream``."""
-
-    def init_codes(key: Array, batch_size: int) -> codes.Code:
-        return codes.start(points, random.row_keys(key, batch_size), num_samples)
-
-    def choose(code: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
-        return codes.choose(code, logits, step)
-
-    return grow(
-        choose,
-        init_codes,
-        lanes=num_samples,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
-
-
-def arithmetic_sample(
-    model: LanguageModel,
-    prompt: Prompt,
-    key: Array,
-    *,
-    num_samples: int,
-    points: str | codes.Points = "lattice",
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
     """Draws N samples of every row whose codes are spread evenly over the unit interval.
 
     Vilnis et al. 2023, "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models".
@@ -75,6 +47,7 @@ def arithmetic_sample(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
@@ -82,11 +55,18 @@ def arithmetic_sample(
       >>> arithmetic_sample(model, prompt, key, num_samples=8, max_new_tokens=4).tokens.shape
       (1, 8, 4)
     """
-    made = steps(
-        num_samples=num_samples,
-        points=points,
+
+    def init_codes(key: Array, batch_size: int) -> codes.Code:
+        return codes.start(points, random.row_keys(key, batch_size), num_samples)
+
+    def choose(code: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
+        return codes.choose(code, logits, step)
+
+    return grow(
+        choose,
+        init_codes,
+        lanes=num_samples,
         max_new_tokens=max_new_tokens,
         transform=transform,
         stop=stop,
     )
-    return run(made, model, prompt, key)

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, search
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.token_by_token import grow
 
 
-def steps(
-    *, max_new_tokens: int, transform: Transform | None = None, stop: Stop | None = None
-) -> Steps:
-    """The steps of ``greedy``, for ``loop.run`` and ``loop.stream``."""
-
-    def choose(rule: Any, logits: Array, step: Array) -> tuple[Array, Any]:
-        return lowest_argmax(logits), rule
-
-    return grow(
-        choose,
-        lambda key, batch_size: None,
-        lanes=1,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
-
-
+@search
 def greedy(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
+    *, max_new_tokens: Static[int], transform: Transform | None = None, stop: Stop | None = None
+) -> Steps:
     """Takes the most probable token, the lowest id among ties, until a row stops.
 
     Args:
@@ -54,11 +32,22 @@ def greedy(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
       >>> greedy(model, prompt, max_new_tokens=4).tokens.shape
       (1, 1, 4)
     """
-    made = steps(max_new_tokens=max_new_tokens, transform=transform, stop=stop)
-    return run(made, model, prompt)
+
+    def choose(rule: Any, logits: Array, step: Array) -> tuple[Array, Any]:
+        return lowest_argmax(logits), rule
+
+    return grow(
+        choose,
+        lambda key, batch_size: None,
+        lanes=1,
+        max_new_tokens=max_new_tokens,
+        transform=transform,
+        stop=stop,
+    )

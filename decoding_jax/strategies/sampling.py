@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 from decoding_jax import codes
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
 from decoding_jax.strategies.token_by_token import grow
 
 
-def steps(
+@sampler
+def sample(
     *,
-    num_samples: int = 1,
-    max_new_tokens: int,
+    num_samples: Static[int] = 1,
+    max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``sample``, for ``loop.run`` and ``loop.stream``."""
-
-    def init_keys(key: Array, batch_size: int) -> Array:
-        return random.lane_keys(random.row_keys(key, batch_size), num_samples)
-
-    def choose(keys: Array, logits: Array, step: Array) -> tuple[Array, Array]:
-        return codes.draw(logits, random.bits_at(keys, step)), keys
-
-    return grow(
-        choose,
-        init_keys,
-        lanes=num_samples,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
-
-
-def sample(
-    model: LanguageModel,
-    prompt: Prompt,
-    key: Array,
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
     """Draws independent samples for every row.
 
     One 64-bit uniform a lane and step is inverted through an integer CDF (``codes.draw``), rather
@@ -69,13 +42,25 @@ def sample(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
       >>> sample(model, prompt, jax.random.key(1), num_samples=8, max_new_tokens=4).tokens.shape
       (1, 8, 4)
     """
-    made = steps(
-        num_samples=num_samples, max_new_tokens=max_new_tokens, transform=transform, stop=stop
+
+    def init_keys(key: Array, batch_size: int) -> Array:
+        return random.lane_keys(random.row_keys(key, batch_size), num_samples)
+
+    def choose(keys: Array, logits: Array, step: Array) -> tuple[Array, Array]:
+        return codes.draw(logits, random.bits_at(keys, step)), keys
+
+    return grow(
+        choose,
+        init_keys,
+        lanes=num_samples,
+        max_new_tokens=max_new_tokens,
+        transform=transform,
+        stop=stop,
     )
-    return run(made, model, prompt, key)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from decoding_jax import loop, strategies
-from decoding_jax import registry as compiled
+from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.random import row_keys
+from decoding_jax.registry import STRATEGIES
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -75,7 +75,7 @@ def generate(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
-    run = _strategy(strategy, compiled.STRATEGIES)
+    run = _strategy(strategy)
     drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
@@ -132,8 +132,8 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
-    build = _strategy(strategy, strategies.STEPS)
-    draws = key is not None if callable(strategy) else _draws(compiled.STRATEGIES[strategy])
+    build = loop.steps_of(_strategy(strategy))
+    draws = key is not None if callable(strategy) else STRATEGIES[strategy].draws
     keys = _keys(draws, key, len(texts))
     ids = _encode(tokenizer, texts)
     bound, prompt, width = _bind(model, ids, max_new_tokens)
@@ -158,12 +158,13 @@ def stream(
         yield rows
 
 
-def _strategy(strategy: str | Callable[..., Any], known: dict[str, Any]) -> Callable[..., Any]:
+def _strategy(strategy: str | Callable[..., Any]) -> Callable[..., Any]:
     if callable(strategy):
         return strategy
-    if strategy not in known:
-        raise ValueError(f"strategy: got {strategy!r}; takes one of {', '.join(sorted(known))}")
-    return known[strategy]
+    if strategy not in STRATEGIES:
+        names = ", ".join(sorted(STRATEGIES))
+        raise ValueError(f"strategy: got {strategy!r}; takes one of {names}")
+    return STRATEGIES[strategy].function
 
 
 def _draws(run: Callable[..., Any]) -> bool:

@@ -136,7 +136,7 @@ def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
 @every
 def test_stream_ends_with_what_run_gives(name):
     settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name]
-    parts = list(loop.stream(strategies.STEPS[name], WIDER, PROMPT, KEY, chunk=2, **settings))
+    parts = list(loop.stream(getattr(strategies, name), WIDER, PROMPT, KEY, chunk=2, **settings))
     assert same_bits(parts[-1], run(name))
 
 

@@ -13,7 +13,6 @@ from jax import lax
 import decoding_jax
 from decoding_jax import Prompt, Stop, loop, strategies, transforms
 from decoding_jax.ops.jit import jit
-from decoding_jax.strategies.best_first import best_k
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.certificate.distributions import outcome_index
@@ -28,7 +27,7 @@ SCORES = {"log_prob": LogProb, "mean": MeanLogProb, "last": LastLogProb}
 
 
 def _searched(model, prompt, options, settings):
-    made = best_k.steps(**dict(settings), **options)
+    made = loop.steps_of(strategies.best_k_search)(**dict(settings), **options)
     state = lax.while_loop(
         lambda s: ~made.done(s),
         lambda s: made.step(model, prompt, s),
@@ -218,7 +217,7 @@ def test_a_row_alone_is_the_row_in_its_batch():
 def test_stream_ends_with_what_run_gives():
     stop = Stop(0)
     whole = decoding_jax.best_k_search(MODEL, PROMPT, stop=stop, decay=0.0, **SEARCH)
-    build = strategies.STEPS["best_k_search"]
+    build = strategies.best_k_search
     parts = list(loop.stream(build, MODEL, PROMPT, stop=stop, decay=jnp.float32(0), **SEARCH))
     assert len(parts) == whole.info.model_calls
     assert same_bits(parts[-1], whole)
@@ -277,7 +276,7 @@ def test_bad_arguments_get_one_line(change, words):
         (lambda: MeanLogProb(-1.0), "mean_log_prob: got alpha=-1.0"),
         (lambda: Decay(-0.1), "decay: got kappa=-0.1"),
         (lambda: Decay(0.1, 0.0), "decay: got beta=0.0"),
-        (lambda: best_k.steps(**SEARCH, gamma=1.5), "gamma: got 1.5"),
+        (lambda: loop.steps_of(strategies.best_k_search)(**SEARCH, gamma=1.5), "gamma: got 1.5"),
     ],
 )
 def test_bad_settings_get_one_line(make, words):

@@ -225,7 +225,7 @@ def test_a_row_of_limit_zero_meets_nothing_and_does_no_harm():
 
 def test_stream_ends_with_what_run_gives():
     settings = {"beam_size": 3, "stop": STOP, "constraints": padded(((3, 3, 1),), ())}
-    build = strategies.STEPS["constrained_beam_search"]
+    build = strategies.constrained_beam_search
     *early, last = loop.stream(build, MODEL, PROMPT, max_new_tokens=LENGTH, **settings)
     assert same_bits(last, run(**settings))
     assert len(early) == LENGTH - 1

@@ -38,7 +38,7 @@ def test_stream_ends_with_what_run_gives_and_grows(name):
     key = None if name == "greedy" else jax.random.key(1)
     parts = list(
         loop.stream(
-            strategies.STEPS[name],
+            getattr(strategies, name),
             MODEL,
             PROMPT,
             key,
@@ -53,7 +53,7 @@ def test_stream_ends_with_what_run_gives_and_grows(name):
         real = np.arange(4) < np.asarray(early.length)[..., None]
         assert (np.where(real, early.tokens - late.tokens, 0) == 0).all()
     *_, last = loop.stream(
-        strategies.STEPS[name],
+        getattr(strategies, name),
         MODEL,
         PROMPT,
         key,

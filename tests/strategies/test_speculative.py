@@ -131,9 +131,7 @@ def test_a_row_is_what_it_is_alone():
 def test_stream_grows_into_what_run_gives():
     settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, "stop": STOP}
     parts = list(
-        loop.stream(
-            strategies.STEPS["speculative_sample"], MODEL, PROMPT, KEY, drafter=DRAFT, **settings
-        )
+        loop.stream(strategies.speculative_sample, MODEL, PROMPT, KEY, drafter=DRAFT, **settings)
     )
     assert same_bits(parts[-1], run(stop=STOP))
     for early, late in itertools.pairwise(parts):
@@ -281,7 +279,7 @@ def test_a_constant_acceptance_rate_gives_the_closed_form():
     target, draft = flat(logits), flat(logits[::-1])
     prompt = Prompt(jnp.array([[1]]), jnp.array([1]))
     parts = loop.stream(
-        strategies.STEPS["speculative_sample"],
+        strategies.speculative_sample,
         target,
         prompt,
         KEY,

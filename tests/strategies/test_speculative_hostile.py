@@ -155,7 +155,7 @@ def test_a_row_without_a_prompt_harms_no_other():
 
 def test_a_tree_of_drafts_is_streamed():
     *early, last = loop.stream(
-        strategies.STEPS["speculative_sample"],
+        strategies.speculative_sample,
         SPARSE,
         PROMPT,
         jax.random.key(1),

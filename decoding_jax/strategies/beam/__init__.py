@@ -1,1 +1,20 @@
 """The beam family: hypotheses of one length that compete at every step."""
+
+from decoding_jax.strategies.beam.beam_sample import beam_sample
+from decoding_jax.strategies.beam.beam_search import beam_search
+from decoding_jax.strategies.beam.constrained_beam_search import constrained_beam_search
+from decoding_jax.strategies.beam.constraints import Constraints
+from decoding_jax.strategies.beam.diverse_beam_search import diverse_beam_search
+from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, PowerPenalty
+from decoding_jax.strategies.beam.stochastic_beam_search import stochastic_beam_search
+
+__all__ = [
+    "Constraints",
+    "GNMTPenalty",
+    "PowerPenalty",
+    "beam_sample",
+    "beam_search",
+    "constrained_beam_search",
+    "diverse_beam_search",
+    "stochastic_beam_search",
+]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
 from decoding_jax.ops.gumbel import top_k_gumbel
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
@@ -14,53 +14,17 @@ from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
 from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
 
 
-def steps(
+@sampler
+def beam_sample(
     *,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
+    beam_size: Static[int],
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
     length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
+    early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``beam_sample``, for ``loop.run`` and ``loop.stream``."""
-
-    def draw(keys: Array, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
-        here = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
-        # Only differences count, and near 0 floats tell them apart best.
-        best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
-        perturbed, index = top_k_gumbel(here, (totals - best[:, None])[:, None], count)
-        score = jnp.take_along_axis(totals, index, axis=1)
-        return jnp.where(perturbed > -jnp.inf, score, -jnp.inf), index
-
-    num_return = check_beams(beam_size, num_return, early_stopping)
-    stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping, draw)
-    return beam_steps(
-        one_beam(rules, beam_size, max_new_tokens),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-        init_rule=random.row_keys,
-    )
-
-
-def beam_sample(
-    model: LanguageModel,
-    prompt: Prompt,
-    key: Array,
-    *,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
     """Beam search that draws its candidates instead of taking the best.
 
     At every step candidates are drawn without replacement from the softmax of all hypotheses'
@@ -88,19 +52,31 @@ def beam_sample(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
       >>> beam_sample(model, prompt, jax.random.key(1), beam_size=4, max_new_tokens=6).tokens.shape
       (1, 4, 6)
     """
-    made = steps(
+
+    def draw(keys: Array, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+        here = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+        # Only differences count, and near 0 floats tell them apart best.
+        best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
+        perturbed, index = top_k_gumbel(here, (totals - best[:, None])[:, None], count)
+        score = jnp.take_along_axis(totals, index, axis=1)
+        return jnp.where(perturbed > -jnp.inf, score, -jnp.inf), index
+
+    num_return = check_beams(beam_size, num_return, early_stopping)
+    stop = Stop() if stop is None else stop
+    rules = Rules(stop, as_rule(length_penalty), early_stopping, draw)
+    return beam_steps(
+        one_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
         transform=transform,
         stop=stop,
+        init_rule=random.row_keys,
     )
-    return run(made, model, prompt, key)

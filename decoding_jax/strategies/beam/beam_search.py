@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, search
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
 from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
 
 
-def steps(
+@search
+def beam_search(
     *,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
+    beam_size: Static[int],
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
     length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
+    early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``beam_search``, for ``loop.run`` and ``loop.stream``."""
-
-    num_return = check_beams(beam_size, num_return, early_stopping)
-    stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping)
-    return beam_steps(
-        one_beam(rules, beam_size, max_new_tokens),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
-
-
-def beam_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
     """Keeps the K best hypotheses at every step, and returns the best that ended.
 
     Every step, the K best continuations of all hypotheses are looked at. Those that end enter a
@@ -84,6 +58,7 @@ def beam_search(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
@@ -91,13 +66,15 @@ def beam_search(
       >>> output.tokens.shape
       (1, 4, 6)
     """
-    made = steps(
+
+    num_return = check_beams(beam_size, num_return, early_stopping)
+    stop = Stop() if stop is None else stop
+    rules = Rules(stop, as_rule(length_penalty), early_stopping)
+    return beam_steps(
+        one_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
         transform=transform,
         stop=stop,
     )
-    return run(made, model, prompt)

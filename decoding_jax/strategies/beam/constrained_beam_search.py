@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run, stopping
+from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
+from decoding_jax.loop import Static, Steps, search, stopping
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam import competition
@@ -51,18 +51,69 @@ class Banks(NamedTuple):
     matched: Array
 
 
-def steps(
+@search
+def constrained_beam_search(
     *,
     constraints: Constraints,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
+    beam_size: Static[int],
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
     length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
+    early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``constrained_beam_search``, for ``loop.run`` and ``loop.stream``."""
+    """Beam search among the sequences that contain given phrases.
+
+    Dynamic beam allocation: Post & Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic
+    Beam Allocation for Neural Machine Translation", with the candidates of every row dealt with at
+    once as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and
+    Monolingual Rewriting". At every step the candidates are the best of all continuations, each
+    hypothesis's best, and the continuations that take a hypothesis a token further into a phrase.
+    They are sorted into banks by how many tokens they lack, and the K places are handed out in
+    turn: the best of the bank that lacks least, the best of the next, ..., then every bank's second
+    best. A phrase in progress that is broken off goes back to the longest part of it that the text
+    still ends with. Without constraints all this is ``beam_search``.
+
+    What would end a sequence is banned until the sequence contains all it must, or does with that
+    very token. Sequences that reach the limit, or a place where all is banned, without containing
+    it are returned after all those that do, not finished; ``info.met`` tells them apart.
+
+    Args:
+      model: the language model.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      constraints: the phrases, and the sets of alternatives of which one must appear.
+      beam_size: K, hypotheses a row. There is a bank for each token of the phrases and one more;
+        where K is less than that, the emptier ones get no place.
+      num_return: N, at most K; K where None.
+      max_new_tokens: L, the most new tokens.
+      length_penalty: as for ``beam_search``.
+      early_stopping: as for ``beam_search``; only sequences that meet the constraints count.
+      transform: applied to each hypothesis's log-probabilities, and added to the score as it is. A
+        token that it bans is banned inside a phrase, too.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput``, first the sequences that meet the constraints, best first, then those
+      that do not, best first; otherwise as from ``beam_search``. ``info`` is a
+      ``ConstrainedBeamInfo``.
+
+    Raises:
+      ValueError: as ``beam_search``, and for constraints of another number of rows.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> must = Constraints(phrases=((3, 3, 1),))
+      >>> output = constrained_beam_search(
+      ...     model, prompt, constraints=must, beam_size=4, max_new_tokens=5
+      ... )
+      >>> output.tokens[0, 0].tolist()
+      [1, 3, 3, 1, 4]
+    """
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
     rules = Rules(stop, as_rule(length_penalty), early_stopping)
@@ -227,79 +278,3 @@ def _apart(pool: Pool, met: Array) -> tuple[Pool, Pool]:
     """The part of a pool that meets the constraints, and the other."""
     ready = pool._replace(score=jnp.where(met, pool.score, -jnp.inf))
     return ready, pool._replace(score=jnp.where(met, -jnp.inf, pool.score))
-
-
-def constrained_beam_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    constraints: Constraints,
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
-    """Beam search among the sequences that contain given phrases.
-
-    Dynamic beam allocation: Post & Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic
-    Beam Allocation for Neural Machine Translation", with the candidates of every row dealt with at
-    once as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and
-    Monolingual Rewriting". At every step the candidates are the best of all continuations, each
-    hypothesis's best, and the continuations that take a hypothesis a token further into a phrase.
-    They are sorted into banks by how many tokens they lack, and the K places are handed out in
-    turn: the best of the bank that lacks least, the best of the next, ..., then every bank's second
-    best. A phrase in progress that is broken off goes back to the longest part of it that the text
-    still ends with. Without constraints all this is ``beam_search``.
-
-    What would end a sequence is banned until the sequence contains all it must, or does with that
-    very token. Sequences that reach the limit, or a place where all is banned, without containing
-    it are returned after all those that do, not finished; ``info.met`` tells them apart.
-
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      constraints: the phrases, and the sets of alternatives of which one must appear.
-      beam_size: K, hypotheses a row. There is a bank for each token of the phrases and one more;
-        where K is less than that, the emptier ones get no place.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
-      length_penalty: as for ``beam_search``.
-      early_stopping: as for ``beam_search``; only sequences that meet the constraints count.
-      transform: applied to each hypothesis's log-probabilities, and added to the score as it is. A
-        token that it bans is banned inside a phrase, too.
-      stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput``, first the sequences that meet the constraints, best first, then those
-      that do not, best first; otherwise as from ``beam_search``. ``info`` is a
-      ``ConstrainedBeamInfo``.
-
-    Raises:
-      ValueError: as ``beam_search``, and for constraints of another number of rows.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax.testing import TableLM
-      >>> model = TableLM.random(jax.random.key(0), 5)
-      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-      >>> must = Constraints(phrases=((3, 3, 1),))
-      >>> output = constrained_beam_search(
-      ...     model, prompt, constraints=must, beam_size=4, max_new_tokens=5
-      ... )
-      >>> output.tokens[0, 0].tolist()
-      [1, 3, 3, 1, 4]
-    """
-    made = steps(
-        constraints=constraints,
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        transform=transform,
-        stop=stop,
-    )
-    return run(made, model, prompt)

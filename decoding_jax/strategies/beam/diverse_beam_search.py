@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, search
 from decoding_jax.strategies.beam.competition import (
     Beam,
     EarlyStopping,
@@ -25,19 +25,58 @@ from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
-def steps(
+@search
+def diverse_beam_search(
     *,
-    beam_size: int,
-    num_groups: int,
+    beam_size: Static[int],
+    num_groups: Static[int],
     diversity_penalty: float | Array = 0.5,
-    num_return: int | None = None,
-    max_new_tokens: int,
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
     length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
+    early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``diverse_beam_search``, for ``loop.run`` and ``loop.stream``."""
+    """Beam search in groups, each penalised for the tokens that earlier groups choose.
+
+    Vijayakumar et al. 2018, "Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence
+    Models", algorithm 1 with Hamming diversity: at every step the groups choose in turn, and a
+    token's score loses ``diversity_penalty`` for every hypothesis of an earlier group that goes on
+    with it at this step. Each group has ``beam_size / num_groups`` hypotheses and a pool of its
+    own; at the end all are ranked together.
+
+    Args:
+      model: the language model.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      beam_size: K, hypotheses a row, of all groups.
+      num_groups: G, a divisor of K.
+      diversity_penalty: in nats, 0 or above; a number or float32 ``[B]``, one a row. At 0 every
+        group gives what ``beam_search`` of its width gives.
+      num_return: N, at most K; K where None.
+      max_new_tokens: L, the most new tokens.
+      length_penalty: as for ``beam_search``.
+      early_stopping: as for ``beam_search``, group by group.
+      transform: applied to each hypothesis's log-probabilities, and added to the score as it is.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput``, best first, as from ``beam_search``; ``score`` has lost the diversity
+      penalties, ``log_prob`` has not.
+
+    Raises:
+      ValueError: as ``beam_search``, and for a ``num_groups`` that does not divide ``beam_size``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> output = diverse_beam_search(model, prompt, beam_size=4, num_groups=2, max_new_tokens=6)
+      >>> output.tokens.shape
+      (1, 4, 6)
+    """
     num_return = check_beams(beam_size, num_return, early_stopping)
     if num_groups < 1 or beam_size % num_groups:
         raise ValueError(
@@ -100,69 +139,3 @@ def _together(stack: Array) -> Array:
 def _apart(rows: Array, num_groups: int) -> Array:
     """``[B, K, ...]`` as ``[G, B, K / G, ...]``."""
     return jnp.moveaxis(rows.reshape(rows.shape[0], num_groups, -1, *rows.shape[2:]), 1, 0)
-
-
-def diverse_beam_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    beam_size: int,
-    num_groups: int,
-    diversity_penalty: float | Array = 0.5,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
-    """Beam search in groups, each penalised for the tokens that earlier groups choose.
-
-    Vijayakumar et al. 2018, "Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence
-    Models", algorithm 1 with Hamming diversity: at every step the groups choose in turn, and a
-    token's score loses ``diversity_penalty`` for every hypothesis of an earlier group that goes on
-    with it at this step. Each group has ``beam_size / num_groups`` hypotheses and a pool of its
-    own; at the end all are ranked together.
-
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      beam_size: K, hypotheses a row, of all groups.
-      num_groups: G, a divisor of K.
-      diversity_penalty: in nats, 0 or above; a number or float32 ``[B]``, one a row. At 0 every
-        group gives what ``beam_search`` of its width gives.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
-      length_penalty: as for ``beam_search``.
-      early_stopping: as for ``beam_search``, group by group.
-      transform: applied to each hypothesis's log-probabilities, and added to the score as it is.
-      stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput``, best first, as from ``beam_search``; ``score`` has lost the diversity
-      penalties, ``log_prob`` has not.
-
-    Raises:
-      ValueError: as ``beam_search``, and for a ``num_groups`` that does not divide ``beam_size``.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax.testing import TableLM
-      >>> model = TableLM.random(jax.random.key(0), 5)
-      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-      >>> output = diverse_beam_search(model, prompt, beam_size=4, num_groups=2, max_new_tokens=6)
-      >>> output.tokens.shape
-      (1, 4, 6)
-    """
-    made = steps(
-        beam_size=beam_size,
-        num_groups=num_groups,
-        diversity_penalty=diversity_penalty,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        transform=transform,
-        stop=stop,
-    )
-    return run(made, model, prompt)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run, stopping
+from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
+from decoding_jax.loop import Static, Steps, sampler, stopping
 from decoding_jax.ops import random
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import log_softmax
@@ -56,14 +56,55 @@ class Drawn(NamedTuple):
     finished: Array
 
 
-def steps(
+@sampler
+def stochastic_beam_search(
     *,
-    beam_size: int,
-    max_new_tokens: int,
+    beam_size: Static[int],
+    max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``stochastic_beam_search``, for ``loop.run`` and ``loop.stream``."""
+    """Draws K different sequences, without replacement, in the order of the draws.
+
+    Kool et al. 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for Sampling
+    Sequences Without Replacement", algorithm 1. Every sequence's log-probability gets independent
+    Gumbel noise; the K with the largest sums are a sample without replacement, and they are found
+    from above: the largest sum below a node is Gumbel itself, so only the K best nodes of every
+    length need children. The first sequence is an ordinary sample; the others are drawn from what
+    the ones before have left.
+
+    Expectations come from the weighted sequences: see ``estimators.without_replacement``.
+
+    Args:
+      model: the language model.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row.
+      beam_size: K, sequences a row. The search holds one more, for the threshold.
+      max_new_tokens: L, the most new tokens. What reaches it is a whole sequence, not finished.
+      transform: applied to the logits of every node, and normalised.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput`` with N = K in the order of the draws; ``score`` is the perturbed
+      log-probability. Where there are fewer than K sequences, the rest have length 0 and score
+      and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
+
+    Raises:
+      ValueError: for a raw key, a prompt of wrong shapes, ``beam_size`` below 1, a length that the
+        model cannot hold, or a model with neither ``tree`` nor ``select``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> output = stochastic_beam_search(
+      ...     model, prompt, jax.random.key(1), beam_size=4, max_new_tokens=6
+      ... )
+      >>> len({tuple(tokens) for tokens in output.tokens[0].tolist()})
+      4
+    """
     num_return = check_beams(beam_size, None)
     width = beam_size + 1  # one more, whose key is the threshold
     stop = Stop() if stop is None else stop
@@ -152,57 +193,3 @@ def steps(
 def _at(keys: Array, position: Array | int) -> Array:
     """Each row's key at a position."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, position)
-
-
-def stochastic_beam_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    key: Array,
-    *,
-    beam_size: int,
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
-    """Draws K different sequences, without replacement, in the order of the draws.
-
-    Kool et al. 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for Sampling
-    Sequences Without Replacement", algorithm 1. Every sequence's log-probability gets independent
-    Gumbel noise; the K with the largest sums are a sample without replacement, and they are found
-    from above: the largest sum below a node is Gumbel itself, so only the K best nodes of every
-    length need children. The first sequence is an ordinary sample; the others are drawn from what
-    the ones before have left.
-
-    Expectations come from the weighted sequences: see ``estimators.without_replacement``.
-
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row.
-      beam_size: K, sequences a row. The search holds one more, for the threshold.
-      max_new_tokens: L, the most new tokens. What reaches it is a whole sequence, not finished.
-      transform: applied to the logits of every node, and normalised.
-      stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput`` with N = K in the order of the draws; ``score`` is the perturbed
-      log-probability. Where there are fewer than K sequences, the rest have length 0 and score
-      and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
-
-    Raises:
-      ValueError: for a raw key, a prompt of wrong shapes, ``beam_size`` below 1, a length that the
-        model cannot hold, or a model with neither ``tree`` nor ``select``.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax.testing import TableLM
-      >>> model = TableLM.random(jax.random.key(0), 5)
-      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-      >>> output = stochastic_beam_search(
-      ...     model, prompt, jax.random.key(1), beam_size=4, max_new_tokens=6
-      ... )
-      >>> len({tuple(tokens) for tokens in output.tokens[0].tolist()})
-      4
-    """
-    made = steps(beam_size=beam_size, max_new_tokens=max_new_tokens, transform=transform, stop=stop)
-    return run(made, model, prompt, key)

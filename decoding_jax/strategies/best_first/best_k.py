@@ -4,82 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Steps, run
+from decoding_jax.base import Stop, Transform
+from decoding_jax.loop import Static, Steps, search, steps_of
 from decoding_jax.strategies.best_first.algorithm import best_first
 from decoding_jax.strategies.best_first.expansion import Expansion
 from decoding_jax.strategies.best_first.priority import Score, as_decay, as_score
 
 
-def steps(
+@search
+def best_k_search(
     *,
-    k: int,
-    budget: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
+    k: Static[int],
+    budget: Static[int],
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
     gamma: Any = 0.05,
-    branching: int = 10,
-    frontier_size: int = 500,
-    fallback: bool = False,
+    branching: Static[int] = 10,
+    frontier_size: Static[int] = 500,
+    fallback: Static[bool] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``best_k_search``, for ``loop.run`` and ``loop.stream``."""
-    num_return = k if num_return is None else num_return
-    for name, value in (
-        ("k", k),
-        ("budget", budget),
-        ("num_return", num_return),
-        ("branching", branching),
-        ("frontier_size", frontier_size),
-    ):
-        if value < 1:
-            raise ValueError(f"{name}: got {value}; takes 1 or more")
-    if isinstance(gamma, (int, float)) and not 0 <= gamma <= 1:
-        raise ValueError(f"gamma: got {gamma}; takes a probability from 0 to 1")
-    expand = Expansion(
-        branching=branching,
-        gamma=gamma,
-        max_new_tokens=max_new_tokens,
-        score=as_score(score),
-        transform=transform,
-        stop=Stop() if stop is None else stop,
-    )
-    return best_first(
-        expand,
-        as_decay(decay),
-        width=k,
-        budget=budget,
-        num_return=num_return,
-        frontier_size=frontier_size,
-        fallback=fallback,
-    )
-
-
-def best_first_steps(*, num_return: int = 1, **settings: Any) -> Steps:
-    """The steps of ``best_first_search``, for ``loop.run`` and ``loop.stream``."""
-    return steps(k=1, num_return=num_return, **settings)
-
-
-def best_k_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    k: int,
-    budget: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    score: str | Score = "log_prob",
-    decay: Any = 0.0,
-    gamma: Any = 0.05,
-    branching: int = 10,
-    frontier_size: int = 500,
-    fallback: bool = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> DecodeOutput:
     """Expands the k best hypotheses of a frontier at a time, until the budget is spent.
 
     Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", arXiv:2211.11924. A
@@ -126,6 +73,7 @@ def best_k_search(
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
@@ -133,8 +81,83 @@ def best_k_search(
       >>> output.tokens.shape, int(output.info.expanded[0]) <= 30
       ((1, 3, 4), True)
     """
-    made = steps(
-        k=k,
+    num_return = k if num_return is None else num_return
+    for name, value in (
+        ("k", k),
+        ("budget", budget),
+        ("num_return", num_return),
+        ("branching", branching),
+        ("frontier_size", frontier_size),
+    ):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}; takes 1 or more")
+    if isinstance(gamma, (int, float)) and not 0 <= gamma <= 1:
+        raise ValueError(f"gamma: got {gamma}; takes a probability from 0 to 1")
+    expand = Expansion(
+        branching=branching,
+        gamma=gamma,
+        max_new_tokens=max_new_tokens,
+        score=as_score(score),
+        transform=transform,
+        stop=Stop() if stop is None else stop,
+    )
+    return best_first(
+        expand,
+        as_decay(decay),
+        width=k,
+        budget=budget,
+        num_return=num_return,
+        frontier_size=frontier_size,
+        fallback=fallback,
+    )
+
+
+@search
+def best_first_search(
+    *,
+    budget: Static[int],
+    num_return: Static[int] = 1,
+    max_new_tokens: Static[int],
+    score: str | Score = "log_prob",
+    decay: Any = 0.0,
+    gamma: Any = 0.05,
+    branching: Static[int] = 10,
+    frontier_size: Static[int] = 500,
+    fallback: Static[bool] = False,
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> Steps:
+    """Expands the best hypothesis of a frontier, one at a time, until the budget is spent.
+
+    ``best_k_search`` with k = 1, and its arguments. With ``gamma=0``, no transform and children
+    and frontier enough, the first sequence to complete is the likeliest there is.
+
+    Args:
+      model: the language model, with ragged rows and trees.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      budget: C, the most hypotheses that a row expands.
+      num_return: N.
+      max_new_tokens: L, the most new tokens.
+      score, decay, gamma, branching, frontier_size, fallback, transform, stop: as for
+        ``best_k_search``.
+
+    Returns:
+      As ``best_k_search``.
+
+    Raises:
+      ValueError: as ``best_k_search``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> best_first_search(model, prompt, budget=30, max_new_tokens=4, gamma=0).tokens.shape
+      (1, 1, 4)
+    """
+    return steps_of(best_k_search)(
+        k=1,
         budget=budget,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
@@ -147,46 +170,3 @@ def best_k_search(
         transform=transform,
         stop=stop,
     )
-    return run(made, model, prompt)
-
-
-def best_first_search(
-    model: LanguageModel,
-    prompt: Prompt,
-    *,
-    budget: int,
-    num_return: int = 1,
-    max_new_tokens: int,
-    **settings: Any,
-) -> DecodeOutput:
-    """Expands the best hypothesis of a frontier, one at a time, until the budget is spent.
-
-    ``best_k_search`` with k = 1, and its arguments. With ``gamma=0``, no transform and children
-    and frontier enough, the first sequence to complete is the likeliest there is.
-
-    Args:
-      model: the language model, with ragged rows and trees.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      budget: C, the most hypotheses that a row expands.
-      num_return: N.
-      max_new_tokens: L, the most new tokens.
-      **settings: as for ``best_k_search``.
-
-    Returns:
-      As ``best_k_search``.
-
-    Raises:
-      ValueError: as ``best_k_search``.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax.testing import TableLM
-      >>> model = TableLM.random(jax.random.key(0), 5)
-      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-      >>> best_first_search(model, prompt, budget=30, max_new_tokens=4, gamma=0).tokens.shape
-      (1, 1, 4)
-    """
-    made = best_first_steps(
-        budget=budget, num_return=num_return, max_new_tokens=max_new_tokens, **settings
-    )
-    return run(made, model, prompt)

@@ -1,6 +1,6 @@
 """Speculative decoding: drafters propose tokens, verifiers keep as many as the law allows."""
 
-from decoding_jax.strategies.speculative.algorithm import steps
+from decoding_jax.strategies.speculative.algorithm import speculative_sample
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     Fixed,
@@ -17,7 +17,6 @@ from decoding_jax.strategies.speculative.drafters import (
     PromptLookup,
 )
 from decoding_jax.strategies.speculative.info import Info
-from decoding_jax.strategies.speculative.sample import speculative_sample
 from decoding_jax.strategies.speculative.theory import emitted_tokens, speed_up
 from decoding_jax.strategies.speculative.verifiers import (
     VERIFIERS,
@@ -54,5 +53,4 @@ __all__ = [
     "emitted_tokens",
     "speculative_sample",
     "speed_up",
-    "steps",
 ]

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop import Lanes, Steps, check_lengths, empty_lanes, stopping
+from decoding_jax.loop import (
+    Lanes,
+    Static,
+    Steps,
+    check_lengths,
+    drafted_sampler,
+    empty_lanes,
+    stopping,
+)
 from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import chain, distributions, emission, tree_drafts
 from decoding_jax.strategies.speculative.chain import Situation
@@ -35,18 +43,66 @@ class State(NamedTuple):
     info: Info
 
 
-def steps(
-    *,
+@drafted_sampler
+def speculative_sample(
     drafter: LanguageModel | Drafter | Guesser,
-    num_samples: int = 1,
-    num_draft_tokens: int | DraftLength,
-    num_drafts: int = 1,
+    *,
+    num_samples: Static[int] = 1,
+    num_draft_tokens: Static[int | DraftLength],
+    num_drafts: Static[int] = 1,
     verifier: str | Verifier = "token",
-    max_new_tokens: int,
+    max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of ``speculative_sample``, for ``loop.run`` and ``loop.stream``."""
+    """Samples the target's law with fewer calls of it, by verifying what a drafter proposes.
+
+    Leviathan, Kalman and Matias 2022, "Fast Inference from Transformers via Speculative Decoding";
+    Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling". The
+    law of every sample is the transformed target's, whatever the drafter; how many calls it takes
+    depends on how often the two agree.
+
+    Args:
+      model: the target, ``ragged``.
+      drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
+        ``PromptLookup``, ``Bigram``, ``NextToken``, or one of your own.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row. The greedy
+        verifier needs none.
+      num_samples: N.
+      num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
+        lane and block.
+      num_drafts: how many drafts of K tokens, drawn independently, the target judges in one call
+        as a tree. More than one takes the token verifier and a language model as the drafter, and
+        models with ``tree`` and ``keep``.
+      verifier: by name or as an object. ``token`` and ``block`` accept drafts at random, ``block``
+        more of them. ``greedy`` gives what ``greedy`` gives. ``gumbel`` gives samples that do not
+        depend on the drafter. ``code`` gives what ``arithmetic_sample`` gives for the same key.
+        ``coded_token`` is ``token`` with drafts that are spread over the samples as on a lattice.
+      max_new_tokens: L, the most new tokens.
+      transform: applied to the logits of target and draft alike, each with its own path.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput`` in the order of the lanes; ``info`` is an ``Info``. ``score`` is
+      ``log_prob``. A lane whose every continuation is banned ends there, not finished. A drafted
+      token that is banned is never accepted.
+
+    Raises:
+      ValueError: for models whose vocabularies differ or that are not ragged, K below 1, an unknown
+        verifier, a raw key, a prompt of wrong shapes, or a length that either model cannot hold.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> output = speculative_sample(
+      ...     model, model, prompt, jax.random.key(1), num_draft_tokens=3, max_new_tokens=9)
+      >>> output.tokens.shape, int(output.info.target_calls), float(output.info.acceptance_rate)
+      ((1, 1, 9), 2, 1.0)
+    """
     drafts, judge, sizes = as_drafter(drafter), named(verifier), as_draft_length(num_draft_tokens)
     stop = Stop() if stop is None else stop
     most = sizes.most

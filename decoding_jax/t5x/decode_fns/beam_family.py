@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from decoding_jax import registry
 from decoding_jax.base import Array, DecodeOutput, Prompt, Transform
 from decoding_jax.loop import Steps, run
-from decoding_jax.strategies import STEPS
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
 from decoding_jax.t5x.decode_fns import call as requests
 from decoding_jax.t5x.decode_fns.beam_search import FromStart
@@ -51,7 +51,8 @@ def diverse_beam_search(
         inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
         initial_index,
     )  # fmt: skip
-    steps = STEPS["diverse_beam_search"](
+    steps = registry.steps(
+        "diverse_beam_search",
         beam_size=num_decodes,
         num_groups=num_groups,
         diversity_penalty=diversity_penalty,
@@ -95,7 +96,8 @@ def beam_sample(
         initial_index,
     )  # fmt: skip
     rule = sampling_rule(transform, temperature, topk, topp)
-    steps = STEPS["beam_sample"](
+    steps = registry.steps(
+        "beam_sample",
         beam_size=num_decodes,
         max_new_tokens=request.length,
         length_penalty=FromStart(GNMTPenalty(alpha), request.base),
@@ -147,7 +149,8 @@ def stochastic_beam_search(
     rule = sampling_rule(transform, temperature, topk, topp)
     # The search keeps one sequence more than it returns, for the threshold of an estimator. Here
     # it is one of the draws, since T5X has lanes for no more.
-    steps = STEPS["stochastic_beam_search"](
+    steps = registry.steps(
+        "stochastic_beam_search",
         beam_size=num_decodes - 1,
         max_new_tokens=request.length,
         transform=rule if rule.transforms else None,

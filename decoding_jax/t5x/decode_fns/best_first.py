@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from decoding_jax import registry
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
-from decoding_jax.strategies import STEPS
 from decoding_jax.strategies.best_first.priority import Score
 from decoding_jax.t5x.decode_fns import call as requests
 
@@ -136,7 +136,8 @@ def _search(
             " NativeEncoderDecoderModel or NativeDecoderOnlyModel of decoding_jax.t5x.models"
         )
     num_decodes = arguments[5]
-    steps = STEPS[name](
+    steps = registry.steps(
+        name,
         num_return=num_decodes,
         budget=num_decodes * request.length if budget is None else budget,
         max_new_tokens=request.length,

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from decoding_jax import registry
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
-from decoding_jax.strategies import STEPS
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
 from decoding_jax.t5x.decode_fns import call as requests
@@ -82,7 +82,8 @@ def constrained_beam_search(
     if isinstance(model, T5XAdapter):
         # Forced tokens are no part of any phrase.
         model = dataclasses.replace(model, show_prompt=False)
-    steps = STEPS["constrained_beam_search"](
+    steps = registry.steps(
+        "constrained_beam_search",
         constraints=Constraints(_tokens("phrases", phrases, vocabulary), alternatives),
         beam_size=num_decodes,
         max_new_tokens=request.length,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax import codes, transforms
+from decoding_jax import codes, registry, transforms
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import Steps, run
-from decoding_jax.strategies import STEPS
 from decoding_jax.t5x.decode_fns import call as requests
 from decoding_jax.t5x.decode_fns.sampling_settings import (
     KeepForced,
@@ -84,7 +84,7 @@ def temperature_sample(
       Array([[[2, 3, 4, 0]]], dtype=int32)
     """
     return _sample(
-        STEPS["sample"],
+        functools.partial(registry.steps, "sample"),
         inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
         cache_offset, initial_index, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, state_callback_fn, logit_callback_fn, transform,
@@ -139,7 +139,9 @@ def arithmetic_sample(
     """
 
     def steps(*, num_samples: int, **settings: Any) -> Steps:
-        return STEPS["arithmetic_sample"](num_samples=num_samples, points=points, **settings)
+        return registry.steps(
+            "arithmetic_sample", num_samples=num_samples, points=points, **settings
+        )
 
     return _sample(
         steps,
@@ -182,7 +184,7 @@ def _sample(
     if num_decodes == 1 and callbacks is None and is_greedy(temperature, topk):
         # No lot is drawn, and after the temperature every token is certain.
         first = None if transform is None else KeepForced(transform)
-        steps = STEPS["greedy"](max_new_tokens=request.length, transform=first, stop=stop)
+        steps = registry.steps("greedy", max_new_tokens=request.length, transform=first, stop=stop)
         certain = rescale_log_probs
     else:
         rule, certain = sampling_rule(transform, temperature, topk, topp), False

@@ -8,11 +8,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax import transforms
+from decoding_jax import registry, transforms
 from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies import STEPS
 from decoding_jax.strategies.speculative import DraftLength, Greedy, ModelDrafter, Verifier
 from decoding_jax.strategies.speculative.drafters import as_drafter
 from decoding_jax.t5x.decode_fns import call as requests
@@ -115,7 +114,8 @@ def speculative_sample(
             if isinstance(drafter, ModelDrafter):
                 drafter = ModelDrafter(Rescaled(drafter.model, rule))
             rule = transforms.chain()
-    built = STEPS["speculative_sample"](
+    built = registry.steps(
+        "speculative_sample",
         drafter=drafter,
         num_samples=num_decodes,
         num_draft_tokens=num_draft_tokens,
