@@ -24,6 +24,7 @@ import numpy as np
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, uint64
+from decoding_jax.ops.logits import largest
 
 TOTAL = np.uint32(2**31)  # what the masses of each level sum to
 _LARGEST = np.finfo(np.float32).max
@@ -142,7 +143,8 @@ def block_sums(logits: Array, peak: Array | None = None) -> Array:
 
     Args:
       logits: float ``[..., V]``, as for ``draw``.
-      peak: ``[..., 1]``, the largest of them, where that is known; NaN where one is NaN.
+      peak: ``[..., 1]``, the largest of them, where that is known; NaN where one is NaN (see
+        ``ops.logits.largest``).
 
     Returns:
       float32 ``[..., K]``, for ``draw``. They sum to the softmax's denominator.
@@ -207,10 +209,10 @@ def _with_peak(
         peak = jnp.minimum(peak.astype(jnp.float32), _LARGEST)
         return function(jnp.where(jnp.isneginf(peak), 0.0, peak))
 
-    # A bare maximum is several times faster than one that drops NaN, and tells when it must.
+    # NaN is rare, and a maximum that drops it takes longer: only rows that have one pay for it.
     # The branch serves the result too: without it a compiler that fuses products and sums at
     # will makes the exponentials anew for each of their uses.
-    peak = jnp.max(logits, axis=-1, keepdims=True) if peak is None else peak
+    peak = largest(logits) if peak is None else peak
     return jax.lax.cond(
         jnp.any(jnp.isnan(peak)),
         lambda: call(jnp.max(jnp.where(jnp.isnan(logits), -jnp.inf, logits), -1, keepdims=True)),

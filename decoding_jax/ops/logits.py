@@ -21,10 +21,32 @@ def clean(logits: Array) -> Array:
     return jnp.minimum(logits, jnp.finfo(jnp.float32).max)
 
 
+def largest(logits: Array) -> Array:
+    """The largest of ``logits [..., V]``, ``[..., 1]``; NaN where one of them is NaN.
+
+    XLA's maximum gives no NaN for certain: on a CPU it ignores one or forgets what came before it,
+    depending on the place of the NaN and on V. One pass therefore takes the maximum and asks for
+    NaN; it takes no longer than the maximum alone.
+
+    Example:
+      >>> largest(jnp.array([[1.0, 3.0], [jnp.nan, 1.0]]))
+      Array([[ 3.],
+             [nan]], dtype=float32)
+    """
+
+    def both(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        return jnp.maximum(left[0], right[0]), left[1] | right[1]
+
+    start = jnp.array(-jnp.inf, logits.dtype), jnp.array(False)
+    best, spoiled = jax.lax.reduce((logits, jnp.isnan(logits)), start, both, (logits.ndim - 1,))
+    return jnp.where(spoiled, jnp.nan, best)[..., None]
+
+
 def log_prob_of(logits: Array, token: Array) -> Array:
     """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
 
-    -inf for a banned token, also where every token is banned.
+    The logits are clean: no NaN and no +inf. The result is -inf for a banned token, also where
+    every token is banned.
 
     Example:
       >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
@@ -57,7 +79,7 @@ def normaliser(logits: Array) -> tuple[Array, Array]:
 
 
 def lowest_argmax(logits: Array) -> Array:
-    """The lowest id among the largest of ``logits [..., V]``, int32.
+    """The lowest id among the largest of ``logits [..., V]``, int32. No logit is NaN.
 
     Two plain reductions: XLA's own argmax is one reduction over pairs, which the CPU does not
     vectorise.
@@ -74,6 +96,8 @@ def lowest_argmax(logits: Array) -> Array:
 
 def log_softmax(logits: Array) -> Array:
     """Log-probabilities, in nats, of ``logits [..., V]``; all -inf where every token is banned.
+
+    The logits are clean: no NaN and no +inf.
 
     Example:
       >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)

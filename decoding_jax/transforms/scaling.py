@@ -17,8 +17,7 @@ from decoding_jax.transforms import settings
 
 Array = jax.Array
 
-# Below this, logits / temperature could overflow float32.
-_LEAST = 1e-30
+_LEAST = 1e-30  # values below it count as 0
 
 
 @pytree
@@ -29,6 +28,9 @@ class Temperature:
     Temperature 0 is argmax: the most probable token, the lowest id among equals, gets logit 0 and
     all others -inf. Ackley, Hinton & Sejnowski (1985), "A learning algorithm for Boltzmann
     machines", Cognitive Science 9.
+
+    Where the largest logit over the temperature would overflow float32, it is subtracted from all
+    of its row first, which changes no probability.
 
     Attributes:
       value: t, 0 and above: a number or float32 ``[B]``. A traced value below 1e-30, negative ones
@@ -58,6 +60,9 @@ class Temperature:
         value = settings.per_row(self, "value", logits)
         greedy = value < _LEAST
         masked = logits == -jnp.inf
-        scaled = logits / jnp.where(greedy, 1.0, value)
+        divisor = jnp.where(greedy, 1.0, value)
+        peak = logits.max(-1, keepdims=True)
+        overflows = jnp.isinf(peak / divisor) & ~masked
+        scaled = (logits - jnp.where(overflows, peak, 0.0)) / divisor
         scaled = jnp.where(greedy, jnp.where(vocab.first_argmax(logits), 0.0, -jnp.inf), scaled)
         return jnp.where(masked, -jnp.inf, scaled)

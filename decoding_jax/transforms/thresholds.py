@@ -1,4 +1,9 @@
-"""Truncation by a threshold on each token's probability: min-p, epsilon, eta."""
+"""Truncation by a threshold on each token's probability: min-p, epsilon, eta.
+
+A token's ``exp(logit - peak)`` is compared with the threshold times the sum of these. A probability
+that equals its threshold is kept: one below it by no more than ``SLACK`` of its value counts as
+equal, since float32 cannot tell the two apart.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +15,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Prefix
-from decoding_jax.ops import vocab
-from decoding_jax.ops.logits import clean
+from decoding_jax.ops import exact, vocab
+from decoding_jax.ops.logits import clean, normaliser
 from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 Array = jax.Array
+
+SLACK = 2.0**-18
+"""About 4e-6: what the rounding of logits, exponentials and sums may take from a probability."""
 
 
 def _fraction(x: np.ndarray) -> np.ndarray:
     return (x >= 0) & (x <= 1)
 
 
-def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
-    """Masks tokens below the threshold, but never the most probable one."""
-    keep = (log_probs >= log_threshold) | vocab.first_argmax(logits)
+def _at_least(logits: Array, weights: Array, threshold: Array) -> Array:
+    """Masks tokens whose weight is below the threshold, but never the most probable one."""
+    keep = (weights >= threshold * (1.0 - SLACK)) | vocab.first_argmax(logits)
     return jnp.where(keep, logits, -jnp.inf)
+
+
+def _softmax(logits: Array) -> tuple[Array, Array, Array]:
+    """``logits - peak`` and its exponential ``[..., V]``, and their sum ``[..., 1]``."""
+    peak, total = normaliser(logits)
+    below = logits - peak
+    return below, exact.exp(below), total
 
 
 @pytree
@@ -33,8 +48,9 @@ def _at_least(logits: Array, log_probs: Array, log_threshold: Array) -> Array:
 class MinP:
     """Keeps tokens at least a fraction as probable as the most probable one.
 
-    ``p_i >= p max_j p_j``. Nguyen, Baker, Neo, Roush, Kirsch & Shwartz-Ziv (2024), "Turning up the
-    heat: min-p sampling for creative and coherent LLM outputs", arXiv:2407.01082.
+    ``p_i >= p max_j p_j``, to a relative 4e-6. Nguyen, Baker, Neo, Roush, Kirsch & Shwartz-Ziv
+    (2024), "Turning up the heat: min-p sampling for creative and coherent LLM outputs",
+    arXiv:2407.01082.
 
     Attributes:
       p: from 0 (every token) to 1 (the most probable and its equals): a number or float32
@@ -58,7 +74,9 @@ class MinP:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         p = jnp.clip(settings.per_row(self, "p", logits), 0.0, 1.0)
-        return jnp.where(vocab.below_max(logits) >= jnp.log(p), logits, -jnp.inf)
+        below = vocab.below_max(logits)
+        keep = jnp.where(p < 1, exact.exp(below) >= p * (1.0 - SLACK), below >= 0)
+        return jnp.where(keep, logits, -jnp.inf)
 
 
 @pytree
@@ -66,8 +84,8 @@ class MinP:
 class Epsilon:
     """Keeps tokens of at least a probability: epsilon sampling.
 
-    ``p_i >= epsilon``, or the most probable token where there is none. Hewitt, Manning & Liang
-    (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
+    ``p_i >= epsilon``, to a relative 4e-6, or the most probable token where there is none. Hewitt,
+    Manning & Liang (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
 
     Attributes:
       epsilon: from 0 (every token) to 1: a number or float32 ``[B]``; traced values outside are
@@ -91,7 +109,8 @@ class Epsilon:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
-        return _at_least(logits, vocab.log_softmax(logits), jnp.log(epsilon))
+        _, weights, total = _softmax(logits)
+        return _at_least(logits, weights, epsilon * total)
 
 
 @pytree
@@ -99,9 +118,9 @@ class Epsilon:
 class Eta:
     """Keeps tokens above a probability that falls with the entropy: eta sampling.
 
-    ``p_i >= min(epsilon, sqrt(epsilon) exp(-H))`` with ``H = -sum_i p_i log p_i``, or the most
-    probable token where there is none. Hewitt, Manning & Liang (2022), "Truncation sampling as
-    language model desmoothing", arXiv:2210.15191.
+    ``p_i >= min(epsilon, sqrt(epsilon) exp(-H))``, to a relative 4e-6, with
+    ``H = -sum_i p_i log p_i``; or the most probable token where there is none. Hewitt, Manning &
+    Liang (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
 
     Attributes:
       epsilon: from 0 (every token) to 1: a number or float32 ``[B]``; traced values outside are
@@ -124,7 +143,9 @@ class Eta:
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        log_epsilon = jnp.log(jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0))
-        log_probs = vocab.log_softmax(logits)
-        by_entropy = 0.5 * log_epsilon - vocab.entropy(log_probs)
-        return _at_least(logits, log_probs, jnp.minimum(log_epsilon, by_entropy))
+        epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
+        below, weights, total = _softmax(logits)
+        # exp(-H) total = exp(mean of the logits below the peak), which no token's weight exceeds.
+        mean = exact.sum_last(jnp.where(weights > 0, weights * below, 0.0))[..., None]
+        by_entropy = jnp.sqrt(epsilon) * exact.exp(mean / jnp.maximum(total, 1.0))
+        return _at_least(logits, weights, jnp.minimum(epsilon * total, by_entropy))

@@ -7,6 +7,7 @@ import pytest
 
 from decoding_jax import codes
 from decoding_jax.ops import uint64
+from decoding_jax.ops.logits import largest
 
 SIZES = [1, 2, 3, 5, 7, 16, 31, 97, 1000, 32_128, 256_000]
 
@@ -146,10 +147,35 @@ def test_logits_that_are_not_finite_have_a_law() -> None:
     assert draw(logits, bits * 0).tolist() == [0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("size", [97, 256, 8_000])
+def test_a_nan_anywhere_counts_as_banned(size) -> None:
+    """Each row has one NaN or two, after its maximum in all but the first rows."""
+    places = np.linspace(0, size - 1, 32).astype(int)
+    logits = np.random.default_rng(size).normal(size=(len(places), size)).astype(np.float32)
+    logits[:, 5] = 100.0
+    logits[1, 7] = np.inf
+    spoiled, banned = logits.copy(), logits.copy()
+    for row, place in enumerate(places):
+        spoiled[row, [place, size - 1]] = np.nan
+        banned[row, [place, size - 1]] = -np.inf
+    np.testing.assert_array_equal(np.isnan(jax.jit(largest)(spoiled)), True)
+    np.testing.assert_array_equal(jax.jit(largest)(banned)[:, 0], banned.max(-1))
+    for got, want in zip(law_of(spoiled), law_of(banned), strict=True):
+        np.testing.assert_array_equal(got, want)
+    bits = jax.random.bits(jax.random.key(size), (len(places), 2))
+    np.testing.assert_array_equal(draw(spoiled, bits), draw(banned, bits))
+    last = jnp.full_like(bits, 0xFFFFFFFF)
+    for got, want in zip(invert(spoiled, bits, last), invert(banned, bits, last), strict=True):
+        np.testing.assert_array_equal(got, want)
+    sums = jax.jit(codes.block_sums)
+    np.testing.assert_array_equal(sums(spoiled), sums(banned))
+
+
 @pytest.mark.parametrize("size", [1, 5, 97, 8_000])
 def test_a_draw_of_known_sums_is_the_draw(size) -> None:
-    logits = jnp.array(list(distributions(size).values()), jnp.float32).at[0, 0].set(jnp.nan)
-    sums = jax.jit(codes.block_sums)(logits, logits.max(-1, keepdims=True))
+    logits = jnp.array(list(distributions(size).values()), jnp.float32)
+    logits = logits.at[0, size // 2].set(jnp.nan)
+    sums = jax.jit(lambda x: codes.block_sums(x, largest(x)))(logits)
     bits = jax.random.bits(jax.random.key(size), (64, len(logits), 2))
     np.testing.assert_array_equal(
         jax.vmap(draw, (None, 0, None))(logits, bits, sums), jax.vmap(draw, (None, 0))(logits, bits)

@@ -63,7 +63,7 @@ class Softmax(NamedTuple):
 
 
 def softmax(logits: Array, peak: Array | None = None) -> Softmax:
-    """The law of ``logits [..., V]``, whose largest is ``peak [..., 1]`` where that is known.
+    """The law of clean ``logits [..., V]``, whose largest is ``peak [..., 1]`` if that is known.
 
     Example:
       >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item(), 6)

@@ -10,7 +10,7 @@ from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, stopping
-from decoding_jax.ops.logits import clean
+from decoding_jax.ops.logits import clean, largest
 from decoding_jax.strategies.speculative.distributions import Softmax, settle, softmax
 
 
@@ -69,9 +69,9 @@ def allow(
         paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
         changed = clean(transform(free(), Prefix(*prompt, paths, length)))
         return Allowed(*settle(changed, changed.max(-1, keepdims=True)), None)
-    # The largest logit is NaN where any is, so where all of these are finite, and no end token is
-    # banned, nothing was changed. (Logits handed to the branch would be written out for it.)
-    given = logits.max(-1, keepdims=True)
+    # The largest logit is finite where none is NaN or +inf: if it is everywhere, and no end token
+    # is banned, nothing was changed. (Logits handed to the branch would be written out for it.)
+    given = largest(logits)
     early = length < stopping.minimum(stop)[:, None, None]
     as_given = jnp.isfinite(given).all() & ~early.any()
     peak = lax.cond(as_given, lambda: given, lambda: free().max(-1, keepdims=True))

@@ -1,4 +1,9 @@
-"""Gumbel-coupled verification: target and draft take the argmax of logits and the same noise."""
+"""Gumbel-coupled verification: target and draft take the argmax of logits and the same noise.
+
+A token's logit with Gumbel noise is the log of its weight ``exp(logit - peak)`` over an exponential
+variable, so the largest of these quotients decides. They are compared as they are: a logarithm
+would round large ones to the same number, and a logit far from 0 would round the noise away.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.ops import random
+from decoding_jax.ops import exact, random
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.verifiers.greedy import match
@@ -26,7 +30,8 @@ class Gumbel:
     After Daliri, Musco and Suresh 2025, "Coupling without Communication and Drafter-Invariant
     Speculative Decoding". A lane has Gumbel noise of its own for every position and token, so the
     drafted token is the target's own with probability at least (1 - d) / (1 + d), where d is the
-    total variation between the two distributions. V random numbers a position are drawn, twice.
+    total variation between the two distributions. V random numbers of 64 bits a position are drawn,
+    twice. Each token's probability is that of its logits to 1e-6, whatever is added to all of them.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -37,31 +42,34 @@ class Gumbel:
         self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        noise = gumbel_noise(seed, position[..., None], law.logits.shape[-1])
-        return lowest_argmax(law.logits + noise[:, :, 0]), memory
+        noise = exponentials(seed, position[..., None], law.logits.shape[-1])[:, :, 0]
+        return winner(law, noise), memory
 
     def verify(
         self,
         seed: Any,
         memory: Any,
         block: Block,
-        law: distributions.Softmax,
+        law: Softmax,
         position: Array,
         clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        logits = law.logits
-        positions = position[..., None] + jnp.arange(logits.shape[2])[None, None]
-        own = lowest_argmax(logits + gumbel_noise(seed, positions, logits.shape[-1]))
+        positions = position[..., None] + jnp.arange(law.logits.shape[2])[None, None]
+        own = winner(law, exponentials(seed, positions, law.logits.shape[-1]))
         return Verdict(own, match(block, own), memory)
 
 
-def gumbel_noise(keys: Array, position: Array, size: int) -> Array:
-    """Standard Gumbel noise for every lane, position and token.
+def winner(law: Softmax, noise: Array) -> Array:
+    """The token whose weight over its ``exponentials [..., V]`` is largest: int32 ``[...]``."""
+    return lowest_argmax(exact.exp(law.logits - law.peak) / noise)
 
-    It is minus the log of an exponential variable. The largest of V of them decides, which is the
-    least exponential; made of a uniform near 0, that one keeps its bits where it is as small as
-    1 / V.
+
+def exponentials(keys: Array, position: Array, size: int) -> Array:
+    """A standard exponential variable for every lane, position and token.
+
+    The least of V of them is about 1 / V. It is made of a uniform number near 0, of 64 bits, and so
+    is as fine as a float32 can be: the two least are equal once in some 1e7 positions.
 
     Args:
       keys: typed keys ``[B, W]``.
@@ -69,13 +77,15 @@ def gumbel_noise(keys: Array, position: Array, size: int) -> Array:
       size: V.
 
     Returns:
-      float32 ``[B, W, T, V]``, finite.
+      float32 ``[B, W, T, V]``, finite and above 0.
     """
 
     def one(key: Array, position: Array) -> Array:
-        bits = jax.random.bits(jax.random.fold_in(key, position), (size,), jnp.uint32)
-        uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
-        return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
+        here = jax.random.fold_in(key, position)
+        words = jax.vmap(jax.random.fold_in, (None, 0))(here, jnp.arange(size, dtype=jnp.int32))
+        high, low = jnp.moveaxis(jax.random.key_data(words)[..., :2].astype(jnp.float32), -1, 0)
+        uniform = high * 2.0**-32 + (low + 0.5) * 2.0**-64
+        return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
 
     positions = jax.vmap(one, (None, 0))
     return jax.vmap(jax.vmap(positions))(keys, position)

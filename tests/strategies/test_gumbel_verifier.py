@@ -1,0 +1,43 @@
+"""The Gumbel verifier's draws: their resolution, and their law wherever the logits are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from decoding_jax.ops import random
+from decoding_jax.strategies.speculative import distributions as laws
+from decoding_jax.strategies.speculative.verifiers.gumbel import Gumbel, exponentials
+
+KEYS = random.lane_keys(random.row_keys(jax.random.key(0), 1), 1)
+DRAWS, LEVEL = 4096, 1e-4
+
+
+@jax.jit
+def drawn(law):
+    draw = jax.vmap(lambda t: Gumbel().draw(KEYS, (), law, t[None, None], t)[0][0, 0])
+    return draw(jnp.arange(DRAWS))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e7, 1e8])
+def test_what_is_added_to_all_logits_changes_no_draw(offset):
+    """Two equal logits: a coin, 4,096 throws; the other steps are whole multiples of 8."""
+    logits = jnp.array([0.0, 0.0, -64.0])
+    here = drawn(laws.softmax((logits + offset)[None, None]))
+    np.testing.assert_array_equal(here, drawn(laws.softmax(logits[None, None])))
+    heads = int((here == 0).sum())
+    assert stats.binomtest(heads, DRAWS).pvalue > LEVEL
+
+
+def test_the_least_of_a_wide_vocabulary_are_as_fine_as_floats():
+    """2**18 exponentials: some 64 are below 2**-12, and no two of those are equal.
+
+    Times 2**32 they are no more one number beyond the point, as those of 32 bits are.
+    """
+    noise = np.asarray(jax.jit(exponentials, static_argnums=2)(KEYS, jnp.int32([[[3]]]), 2**18))
+    noise = noise.ravel().astype(np.float64)
+    assert stats.kstest(noise[::16], stats.expon.cdf).pvalue > LEVEL
+    least = noise[noise < 2.0**-12]
+    assert len(np.unique(least)) == len(least) > 32
+    assert len(np.unique(least * 2.0**32 % 1.0)) > len(least) // 2
