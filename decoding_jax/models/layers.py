@@ -91,7 +91,14 @@ def merge_heads(x: Array) -> Array:
 
 
 def key_value(key: Array, value: Array, heads: int) -> KeyValue:
-    """Two projections ``[B, W, T, H * d]`` as a block of keys and values ``[B, W, H, T, d]``."""
+    """Two projections ``[B, W, T, H * d]`` as a block of keys and values ``[B, W, H, T, d]``.
+
+    All values are finite. A weight of 0 times NaN is NaN, so a value that is not finite would reach
+    the tokens from which the mask hides it. It is replaced by 0, and its key by NaN: the tokens
+    that see the key have NaN, as they should, and the mask drops the score of all others.
+    """
+    finite = jnp.isfinite(value)
+    key, value = jnp.where(finite, key, jnp.nan), jnp.where(finite, value, 0.0)
     return KeyValue(split_heads(key, heads)[:, :, :, 0], split_heads(value, heads)[:, :, :, 0])
 
 

@@ -241,3 +241,40 @@ def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
             ValueError, match=f"num_layers: got {number}; takes 1 to the network's 2"
         ):
             deep.early_exit(number)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_token_that_is_not_finite_reaches_only_those_that_see_it(name: str, value: float) -> None:
+    """Token 63, as a draft between others, as a sibling in a tree, and as padding."""
+    bad = VOCAB - 1
+    sound = network(name)
+
+    def spoil(path: Any, leaf: jax.Array) -> jax.Array:
+        label = jax.tree_util.keystr(path)
+        return leaf.at[bad].set(value) if "token_embedder" in label else leaf
+
+    params = jax.tree_util.tree_map_with_path(spoil, sound.params)
+    source = np.where(np.arange(7) < SOURCE_LENGTH[:, None], SOURCE, bad)
+    tree = jnp.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], bool)  # two children of the first
+    answers = []
+    for model in (sound, type(sound)(params, sound.config)):
+        if isinstance(model, T5):
+            model = model.bind(jnp.asarray(source), jnp.asarray(SOURCE_LENGTH))
+        prompt = jnp.array([[1, 2, bad], [3, bad, bad], [4, 5, 6]])
+        first, cache = prefill(model, prompt, jnp.array([2, 1, 3]))
+        block = jnp.broadcast_to(jnp.array([7, bad, 9]), (3, 2, 3))
+        start = jnp.zeros((3, 2), jnp.int32)
+        visible = jnp.broadcast_to(tree, (3, 2, 3, 3))
+        parts = (
+            first,
+            extend(model, cache, block, start)[0],
+            extend(model, cache, block, start, visible)[0],
+        )
+        answers.append([np.asarray(part.logits)[..., :bad] for part in parts])
+    (first, chain, nodes), (got_first, got_chain, got_nodes) = answers
+    np.testing.assert_array_equal(got_first, first)
+    np.testing.assert_array_equal(got_chain[:, :, 0], chain[:, :, 0])
+    assert np.isnan(got_chain[:, :, 1:]).all()
+    np.testing.assert_array_equal(got_nodes[:, :, ::2], nodes[:, :, ::2])
+    assert np.isnan(got_nodes[:, :, 1]).all()
