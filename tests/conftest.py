@@ -1,18 +1,40 @@
-"""Strict settings for every test: no silent promotion of ranks; eight devices on the CPU."""
+"""Settings of every test: strict ranks, eight CPU devices, and one cache of compiled programs.
 
+Compiling takes most of the time of these tests. Every process of a run, the workers of
+pytest-xdist and the commands that tests start among them, reads and writes the same folder of
+compiled programs, which is deleted when the run ends. To keep it for the next run, name a folder of
+your own in ``JAX_COMPILATION_CACHE_DIR``.
+"""
+
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # The workers inherit the variable from the process that starts them, which owns the folder.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="decoding_jax_programs_")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Gives each worker neighbouring tests, which share programs, as ``--dist worksteal`` does."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 @pytest.fixture(autouse=True, scope="module")
