@@ -1,9 +1,12 @@
-"""Settings of every test: strict ranks, eight CPU devices, and one cache of compiled programs.
+"""Settings of every test: strict ranks, eight CPU devices, quick compilation, one program cache.
 
-Compiling takes most of the time of these tests. Every process of a run, the workers of
-pytest-xdist and the commands that tests start among them, reads and writes the same folder of
-compiled programs, which is deleted when the run ends. To keep it for the next run, name a folder of
-your own in ``JAX_COMPILATION_CACHE_DIR``.
+Compiling takes most of the time of these tests, so two settings make it short:
+
+- Every process of a run, the workers of pytest-xdist and the commands that tests start among them,
+  reads and writes the same folder of compiled programs, which is deleted when the run ends. To keep
+  it for the next run, name a folder of your own in ``JAX_COMPILATION_CACHE_DIR``.
+- Programs are compiled with few optimizations. A test about what the optimizing compiler does (the
+  order of sums to the bit, updates in place) is marked ``optimized`` and compiles as users do.
 """
 
 import atexit
@@ -28,6 +31,7 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,6 +50,15 @@ def fresh_programs() -> Iterator[None]:
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def quick_compiles(request: pytest.FixtureRequest) -> None:
+    """Compiles with few optimizations, except in tests that are marked ``optimized``."""
+    quick = request.node.get_closest_marker("optimized") is None
+    if quick != jax.config.read("jax_disable_most_optimizations"):
+        jax.clear_caches()  # A program in memory is reused whichever way it was compiled.
+        jax.config.update("jax_disable_most_optimizations", quick)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,8 @@ from scipy import stats
 from decoding_jax import codes
 from decoding_jax.ops import random, uint64
 
+pytestmark = pytest.mark.optimized
+
 V = 6  # two blocks of three
 STEPS = 4
 LINE = 2**64

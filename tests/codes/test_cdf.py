@@ -9,6 +9,8 @@ from decoding_jax import codes
 from decoding_jax.ops import uint64
 from decoding_jax.ops.logits import largest
 
+pytestmark = pytest.mark.optimized
+
 SIZES = [1, 2, 3, 5, 7, 16, 31, 97, 1000, 32_128, 256_000]
 
 law_of = jax.jit(codes.integer_law)

@@ -12,6 +12,8 @@ from scipy import stats
 from decoding_jax import codes
 from decoding_jax.ops import random, uint64
 
+pytestmark = pytest.mark.optimized
+
 KEY = jax.random.key(5)
 COUNTS = [1, 2, 3, 8, 1000]
 

@@ -144,10 +144,10 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_loop_of_scalar_starts_copies_no_cache(name: str) -> None:
     """In the compiled loop, what has the size of the slots is updated where it lies."""
-    jax.config.update("jax_disable_most_optimizations", False)
     model, slots = bound(network(name), slice(0, 1)), 1009
 
     def run(model: Any, cache: Any) -> Any:

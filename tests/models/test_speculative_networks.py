@@ -35,13 +35,6 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quick_compiles():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def rounded(model: Any) -> Any:
     """A good draft: the model's own weights, in eight bits."""
     return jax.tree.map(

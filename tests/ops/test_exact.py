@@ -5,6 +5,8 @@ import pytest
 
 from decoding_jax.ops import exact
 
+pytestmark = pytest.mark.optimized
+
 
 def test_exp_is_within_2e_7_of_the_exponential() -> None:
     x = np.concatenate([-np.logspace(-9, np.log10(87), 200_000), np.linspace(-87, 0, 300_000)])

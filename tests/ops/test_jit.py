@@ -5,6 +5,8 @@ import pytest
 from decoding_jax import transforms
 from decoding_jax.ops.jit import jit
 
+pytestmark = pytest.mark.optimized
+
 
 def counted():
     traces = []

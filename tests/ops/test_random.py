@@ -6,6 +6,8 @@ from scipy import stats
 
 from decoding_jax.ops import random, uint64
 
+pytestmark = pytest.mark.optimized
+
 KEY = jax.random.key(11)
 
 

@@ -8,6 +8,8 @@ from jax import lax
 
 from decoding_jax.ops.top_k import top_k
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.parametrize("size", [5, 640, 641, 9999])
 @pytest.mark.parametrize("kind", ["normal", "ties", "mostly banned", "all banned"])

@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from decoding_jax.ops import uint64
+
+pytestmark = pytest.mark.optimized
 
 _EDGES = [0, 1, 2, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**33 + 5, 2**63, 2**64 - 1]
 _RNG = np.random.default_rng(0)

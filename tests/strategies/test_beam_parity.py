@@ -26,14 +26,9 @@ LENGTHS = np.array([4, 2, 3])
 PENALTIES = (0.0, 1.0, 2.0, -0.5)
 
 
-@pytest.fixture(autouse=True)
-def quick_compiles():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(scope="module", params=["gpt2", "llama", "t5"])
+@pytest.fixture(
+    scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.exhaustive), "t5"]
+)
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
     """The same random network there and here, and two end tokens."""
     torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")

@@ -250,6 +250,7 @@ def test_a_penalty_that_forbids_makes_groups_differ_at_every_step():
             assert len(set(position)) == 4
 
 
+@pytest.mark.optimized
 def test_the_loop_gives_no_operation_a_whole_cache_as_its_result():
     """Keys and values lie in the loop's carry; all that is done to them is done in place."""
     model = decoding_jax.load("translation-en-fr")[0]

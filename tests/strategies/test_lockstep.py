@@ -12,6 +12,8 @@ from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
 from decoding_jax.ops import random
 from decoding_jax.testing import TableLM, chi_square, enumerate_law, same_bits
 
+pytestmark = pytest.mark.optimized
+
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))

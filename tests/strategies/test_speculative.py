@@ -42,13 +42,6 @@ def stop_at(eos_id, least=(0, 0), most=(9, 9)):
 STOP = stop_at(0, (5, 0), (9, 7))
 
 
-@pytest.fixture(autouse=True)
-def quick_compiles(request):
-    jax.config.update("jax_disable_most_optimizations", "copies" not in request.node.name)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def run(verifier="token", *, model=MODEL, drafter=DRAFT, prompt=PROMPT, key=KEY, **settings):
     settings = {"num_draft_tokens": 3, "max_new_tokens": LENGTH, **settings}
     settings = {"num_samples": 4, "stop": stop_at(-1), **settings}
@@ -319,6 +312,7 @@ def test_a_draft_begins_alike_by_one_call_and_by_two():
     assert same_bits(*got)
 
 
+@pytest.mark.optimized
 def test_the_loop_copies_no_cache():
     """In the compiled loops, target's and draft's caches are updated where they lie.
 

@@ -30,13 +30,6 @@ DRAFT = TableLM.random(jax.random.key(77), VOCAB, sharpness=2.0)
 SPARSE = TableLM.random(jax.random.key(78), VOCAB, sharpness=2.0, zeros=0.4)
 
 
-@pytest.fixture(autouse=True)
-def quick_compiles():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def problem(seed):
     """A random model, and for every row a prompt, stop conditions, dead ends and penalties."""
     draw = np.random.default_rng(seed)

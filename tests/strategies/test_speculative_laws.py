@@ -49,9 +49,6 @@ def quick(monkeypatch):
     monkeypatch.setitem(problems.TRANSFORMS, "few", few)
     monkeypatch.setitem(problems.TRANSFORMS, "smallest sets", smallest_sets)
     monkeypatch.setattr(certify, "REPEATS", 512)
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytree

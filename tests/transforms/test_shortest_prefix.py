@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from decoding_jax import transforms
 from decoding_jax.ops import vocab
 from decoding_jax.ops.shortest_prefix import shortest_prefix
+
+pytestmark = pytest.mark.optimized
 
 
 @jax.jit
