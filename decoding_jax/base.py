@@ -34,7 +34,8 @@ class ModelOutput(NamedTuple):
     """What a model says of the tokens it was fed.
 
     Attributes:
-      logits: float32 ``[B, W, T, V]``.
+      logits: float32 ``[B, W, T, V]``. Strategies also take other floating dtypes, such as
+        bfloat16, and convert them to float32 first.
       hidden: ``[B, W, T, D]`` (``[B, 1, P, D]`` from a prefill), after the final normalisation
         and before the projection and its scaling, or None where the model gives none.
     """
@@ -247,18 +248,29 @@ class Stop:
         if isinstance(self.eos_ids, int):
             object.__setattr__(self, "eos_ids", (self.eos_ids,))
         if isinstance(self.eos_ids, (tuple, list)):
-            ids = np.asarray(self.eos_ids, np.int32)
-            if np.any(ids < 0):
-                raise ValueError(f"eos_ids: got {self.eos_ids}; takes token ids of 0 and above")
+            ids = _whole(self.eos_ids, "eos_ids", "token ids of 0 and above")
             object.__setattr__(self, "eos_ids", ids)
+        for name in ("eos_ids", "sequences"):
+            if isinstance(value := getattr(self, name), (str, bytes, float)):
+                raise ValueError(f"{name}: got {value!r}; takes token ids of 0 and above")
         if isinstance(self.sequences, (tuple, list)):
             object.__setattr__(self, "sequences", pad_left(self.sequences, "sequences"))
         for name in ("min_new_tokens", "max_new_tokens"):
             value = getattr(self, name)
-            if isinstance(value, (int, tuple, list)):
-                if np.any(np.asarray(value) < 0):
-                    raise ValueError(f"{name}: got {value}; takes counts of 0 and above")
-                object.__setattr__(self, name, np.asarray(value, np.int32))
+            if isinstance(value, (int, float, str, tuple, list)):
+                object.__setattr__(self, name, _whole(value, name, "counts of 0 and above"))
+
+
+def _whole(value: Any, name: str, takes: str) -> np.ndarray:
+    """Plain whole numbers of 0 and above as int32."""
+    try:
+        array = np.asarray(value)
+        whole = array.dtype.kind in "iu" or array.size == 0
+    except ValueError:  # lists of several lengths
+        whole = False
+    if not whole or np.any(array < 0):
+        raise ValueError(f"{name}: got {value!r}; takes {takes}")
+    return array.astype(np.int32)
 
 
 def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
@@ -271,12 +283,16 @@ def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
     Raises:
       ValueError: for an empty sequence or a negative id.
     """
-    width = max((len(s) for s in sequences), default=0)
-    out = np.full((len(sequences), width), -1, np.int32)
-    for row, s in zip(out, sequences, strict=True):
-        if len(s) == 0 or min(s) < 0:
-            raise ValueError(
-                f"{name}: got {tuple(s)}; takes non-empty sequences of token ids of 0 and above"
-            )
-        row[width - len(s) :] = s
+    takes = "non-empty sequences of token ids of 0 and above"
+    rows = []
+    for s in sequences:
+        ids = np.asarray(s) if isinstance(s, (tuple, list, np.ndarray)) else np.asarray("")
+        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu" or ids.min() < 0:
+            got = tuple(s) if isinstance(s, list) else s
+            raise ValueError(f"{name}: got {got!r}; takes {takes}")
+        rows.append(ids)
+    width = max((len(s) for s in rows), default=0)
+    out = np.full((len(rows), width), -1, np.int32)
+    for row, ids in zip(out, rows, strict=True):
+        row[width - len(ids) :] = ids
     return out

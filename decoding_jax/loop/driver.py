@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.loop.values import check_prompt_type
 
 
 class Steps(NamedTuple):
@@ -33,11 +34,8 @@ def check_prompt(prompt: Prompt) -> Prompt:
     Raises:
       ValueError: if its shapes are not ``[B, P]`` and ``[B]`` with P of at least 1.
     """
-    tokens, length = prompt
+    tokens, length = check_prompt_type(prompt)
     tokens, length = jnp.asarray(tokens), jnp.asarray(length)
-    for name, value in (("tokens", tokens), ("length", length)):
-        if not jnp.issubdtype(value.dtype, jnp.integer):
-            raise ValueError(f"prompt.{name}: got {value.dtype}; takes int32")
     if tokens.ndim != 2 or tokens.shape[1] == 0 or length.shape != tokens.shape[:1]:
         raise ValueError(
             f"prompt: got tokens {list(tokens.shape)} and length {list(length.shape)}; "

@@ -21,7 +21,7 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
-from decoding_jax.loop import stopping
+from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
 from decoding_jax.ops.logits import clean, log_prob_of
@@ -79,7 +79,7 @@ def grow(
         allowed = stopping.ban_end_tokens(stop, logits, at.length[..., None])
         if transform is not None:
             path = Prefix(*prompt, at.tokens[:, :, None], at.length[..., None])
-            allowed = clean(transform(allowed, path))
+            allowed = clean(model_calls.transformed(transform, allowed, path))
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         token, rule = choose(state.rule, allowed, state.step)
         dead = allowed.max(-1) == -jnp.inf
@@ -102,15 +102,17 @@ def grow(
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
-        output, cache = model.prefill(*prompt, lanes=lanes, slots=max(max_new_tokens - 1, 1))
+        slots = max(max_new_tokens - 1, 1)
+        logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
         limit = stopping.limits(stop, batch, max_new_tokens)
         empty = empty_lanes(limit, lanes, max_new_tokens)
         state = State(cache, empty, empty.length, init_rule(key, batch), jnp.int32(0))
-        logits = jnp.broadcast_to(output.logits, (batch, lanes, *output.logits.shape[2:]))
+        logits = jnp.broadcast_to(logits, (batch, lanes, *logits.shape[2:]))
         return advance(logits, prompt, state)
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        output, cache = model.extend(state.cache, state.token[..., None], state.step - 1)
+        token, start = state.token[..., None], state.step - 1
+        output, cache = model_calls.extend(model, state.cache, token, start)
         return advance(output.logits, prompt, state._replace(cache=cache))
 
     def done(state: State) -> Array:

@@ -58,9 +58,11 @@ def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:
     """
     parts: list[Any] = []
     for number, transform in enumerate(transforms):
-        if not callable(transform):
+        if not callable(transform) or isinstance(transform, type) or transform is chain:
+            hint = ", without its settings" if callable(transform) else ""
+            name = getattr(transform, "__name__", repr(transform)) if hint else repr(transform)
             raise ValueError(
-                f"chain: got {transform!r} as transform {number}; takes functions of "
+                f"chain: got {name} as transform {number}{hint}; takes functions of "
                 "(logits, prefix)"
             )
         if jax.tree_util.all_leaves([transform]):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
 from decoding_jax.loop import Static, Steps, search, stopping
+from decoding_jax.loop.values import describe
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam import competition
@@ -114,6 +115,11 @@ def constrained_beam_search(
       >>> output.tokens[0, 0].tolist()
       [1, 3, 3, 1, 4]
     """
+    if not isinstance(constraints, Constraints):
+        raise ValueError(
+            f"constraints: got {describe(constraints)}; takes Constraints(phrases=((5, 6),)) of "
+            "token ids, or decoding_jax.text.constraints(tokenizer, phrases) of strings"
+        )
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
     rules = Rules(stop, as_rule(length_penalty), early_stopping)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import stopping
+from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.ops.logits import clean, log_softmax
@@ -92,7 +92,7 @@ def scores_of(
     allowed = stopping.ban_end_tokens(stop, log_probs, length)
     if transform is not None:
         path = Prefix(*prompt, tokens[:, :, None], length[..., None])
-        allowed = clean(transform(allowed[:, :, None], path))[:, :, 0]
+        allowed = clean(model_calls.transformed(transform, allowed[:, :, None], path))[:, :, 0]
     return allowed, log_probs
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsSelect
+from decoding_jax.loop import model_calls
 
 
 class Branches(NamedTuple):
@@ -50,10 +51,10 @@ def sprout(
             "either, since hypotheses branch"
         )
     lanes, slots = (1, width * steps) if model.tree else (width, steps)
-    output, cache = model.prefill(*prompt, lanes=lanes, slots=slots)
+    logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     batch = prompt.tokens.shape[0]
     ancestors = jnp.zeros((batch, width, slots), bool) if model.tree else None
-    return output.logits[:, 0, 0], Branches(cache, ancestors, jnp.int32(0))
+    return logits[:, 0, 0], Branches(cache, ancestors, jnp.int32(0))
 
 
 def feed(
@@ -62,14 +63,15 @@ def feed(
     """Feeds the last token ``[B, K]`` of every hypothesis: logits ``[B, K, V]`` after it."""
     cache, ancestors, fed = branches
     if ancestors is None:
-        output, cache = model.extend(cache, token[..., None], fed)
+        output, cache = model_calls.extend(model, cache, token[..., None], fed)
         logits = output.logits[:, :, 0]
     else:
         # One depth for all of a row's nodes, said without broadcasting: position biases are then
         # one small table.
         position = (prompt.length + fed)[:, None, None]
         start = fed * token.shape[1]
-        output, cache = model.extend(cache, token[:, None], start, ancestors[:, None], position)
+        tree = ancestors[:, None], position
+        output, cache = model_calls.extend(model, cache, token[:, None], start, *tree)
         logits = output.logits[:, 0]
     return logits, Branches(cache, ancestors, fed + 1)
 

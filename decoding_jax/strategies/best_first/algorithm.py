@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop import stopping
+from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.strategies.best_first import frontier, token_tree
@@ -112,7 +112,7 @@ def best_first(
                 f"model: got ragged={model.ragged} and tree={model.tree}; a best-first search "
                 "takes one with both: its rows stand at different slots, each in a token tree"
             )
-        output, cache = model.prefill(*prompt, lanes=1, slots=slots)
+        logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
         none = jnp.zeros(batch, jnp.int32)
         state = State(
             cache=cache,
@@ -130,7 +130,7 @@ def best_first(
         limit = stopping.limits(stop, batch, max_new_tokens)[:, None]
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
         path = jnp.zeros((batch, 1, max_new_tokens), jnp.int32)
-        return advance(output.logits, prompt, state, root, root.parent, path)
+        return advance(logits, prompt, state, root, root.parent, path)
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
         fed = state.chosen
@@ -138,7 +138,8 @@ def best_first(
         start = state.tree.used[:, None]
         count = (fed.kind == OPEN).sum(1, dtype=jnp.int32)
         tree, slot, visible = token_tree.add(state.tree, fed.parent, path, count)
-        output, cache = model.extend(state.cache, fed.token[:, None], start, visible[:, None])
+        token = fed.token[:, None]
+        output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
         state = state._replace(cache=cache, tree=tree)
         return advance(output.logits, prompt, state, fed, slot, path)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import stopping
+from decoding_jax.loop import model_calls, stopping
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, normaliser
 from decoding_jax.ops.top_k import top_k
@@ -91,7 +91,7 @@ class Expansion:
         allowed = stopping.ban_end_tokens(self.stop, logits, length)
         if self.transform is not None:
             prefix = Prefix(*prompt, path[:, None], length)
-            allowed = clean(self.transform(allowed, prefix))
+            allowed = clean(model_calls.transformed(self.transform, allowed, prefix))
         return logits[:, 0], allowed[:, 0]
 
     def _of_allowed(

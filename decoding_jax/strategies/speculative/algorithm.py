@@ -19,6 +19,7 @@ from decoding_jax.loop import (
     check_lengths,
     drafted_sampler,
     empty_lanes,
+    model_calls,
     stopping,
 )
 from decoding_jax.ops.logits import clean
@@ -125,10 +126,10 @@ def speculative_sample(
             tree_drafts.check(model, drafts, judge)
         seed, memory = judge.init(key, batch, num_samples)
         slots = max(max_new_tokens - 1, 1) + spare
-        output, cache = model.prefill(*prompt, lanes=num_samples, slots=slots)
+        logits, cache = model_calls.prefill(model, prompt, lanes=num_samples, slots=slots)
         lanes = empty_lanes(limits(prompt), num_samples, max_new_tokens)
         shape = (batch, num_samples)
-        raw = jnp.broadcast_to(output.logits, (*shape, *output.logits.shape[2:]))
+        raw = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
         allowed = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
         law = distributions.softmax(clean(raw))
         own = allowed.law().place(0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt
-from decoding_jax.loop import Lanes
+from decoding_jax.loop import Lanes, model_calls
 from decoding_jax.strategies.speculative import emission
 from decoding_jax.strategies.speculative.block import Block, leading
 from decoding_jax.strategies.speculative.distributions import Softmax
@@ -89,7 +89,7 @@ def advance(
     at = now.lanes
     block, state, calls = propose(drafter, judge, now, most, model.vocab_size)
     fed = jnp.concatenate([last_tokens(at), block.tokens], axis=-1)
-    output, cache = model.extend(now.cache, fed, at.length - 1)
+    output, cache = model_calls.extend(model, now.cache, fed, at.length - 1)
     written = emission.put(at.tokens, block.tokens, at.length)
     length = at.length[..., None] + jnp.arange(most + 1)[None, None]
     allowed = now.allow(output.logits, written, length)
@@ -116,10 +116,15 @@ def propose(
     path = Path(now.prompt, now.lanes.tokens, now.lanes.length)
     if isinstance(drafter, Guesser):
         tokens = drafter.guess(now.drafter, path, most)
+        _check_guess(tokens, (*path.length.shape, most))
         known = (tokens >= 0) & (tokens < vocab_size)
         drafted = jnp.minimum(now.wanted, leading(known))
         block = Block(jnp.where(known, tokens, 0), drafted, None, ())
         return block, now.drafter, jnp.int32(1)
+
+    def given(logits: Array, verb: str) -> Array:
+        shape = (*path.length.shape, vocab_size)
+        return model_calls.as_logits(logits, shape, "drafter: got logits", verb, "[B, W, V]")
 
     def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Softmax, Any]:
         at = path.length + i
@@ -147,10 +152,12 @@ def propose(
         at = path.length + i - 1
         written = emission.put(written, token[..., None], at)
         logits, state = drafter.next(state, token, at)
+        logits = given(logits, "next")
         token, law, memory = draw(i, logits, written, memory)
         return record(i, block, token, law, memory), state, memory, written
 
     logits, state = drafter.begin(now.drafter, path)
+    logits = given(logits, "begin")
     token, law, memory = draw(0, logits, path.tokens, now.memory)
     block = Block(
         tokens=room(token, 2),
@@ -162,3 +169,11 @@ def propose(
     calls = jnp.maximum(now.wanted.max(), 1)
     block, state, _, _ = lax.fori_loop(1, calls, more, carry)
     return block, state, calls
+
+
+def _check_guess(tokens: Array, shape: tuple[int, ...]) -> None:
+    if jnp.shape(tokens) != shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise ValueError(
+            f"drafter: got {jnp.result_type(tokens)}{list(jnp.shape(tokens))} from guess; "
+            f"takes int32 [B, W, K], which is {list(shape)} here"
+        )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import Lanes, stopping
+from decoding_jax.loop import Lanes, model_calls, stopping
 from decoding_jax.ops.logits import clean, largest
 from decoding_jax.strategies.speculative.distributions import Softmax, settle, softmax
 
@@ -67,7 +67,8 @@ def allow(
     if transform is not None:
         paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
         paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
-        changed = clean(transform(free(), Prefix(*prompt, paths, length)))
+        prefix = Prefix(*prompt, paths, length)
+        changed = clean(model_calls.transformed(transform, free(), prefix))
         return Allowed(*settle(changed, changed.max(-1, keepdims=True)), None)
     # The largest logit is finite where none is NaN or +inf: if it is everywhere, and no end token
     # is banned, nothing was changed. (Logits handed to the branch would be written out for it.)

@@ -19,6 +19,7 @@ from jax import lax
 
 from decoding_jax import codes
 from decoding_jax.base import Array, LanguageModel, SupportsKeep
+from decoding_jax.loop import model_calls
 from decoding_jax.ops import exact, random
 from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import distributions, emission
@@ -86,7 +87,7 @@ def advance(model: Any, drafter: Any, now: Situation, most: int, num_drafts: int
     visible = jnp.concatenate([before, ancestors(root, level, draft, num_drafts, slot)], axis=2)
     nodes = drafts.tokens.reshape(*root.shape, size)
     fed = jnp.concatenate([last_tokens(at), nodes], axis=-1)
-    output, target = model.extend(now.cache, fed, root, visible)
+    output, target = model_calls.extend(model, now.cache, fed, root, visible)
 
     paths = jax.vmap(emission.put, (None, 3, None), 2)(at.tokens, drafts.tokens, at.length)
     paths = jnp.concatenate([at.tokens[:, :, None], paths[:, :, draft]], axis=2)
@@ -155,7 +156,9 @@ def propose(drafter: Any, now: Situation, most: int, num_drafts: int) -> tuple[D
         paths = put_each(paths, tokens, at.length + i - 1)
         start = at.length + (i - 1) * num_drafts
         visible = ancestors(at.length - 1, branch * 0 + i - 1, branch, num_drafts, slot)
-        output, cache = drafter.model.extend(cache, tokens, start, visible)
+        output, cache = model_calls.extend(
+            drafter.model, cache, tokens, start, visible, name="drafter"
+        )
         return record(i, drafts, *draw(i, output.logits, paths)), cache, paths
 
     logits, cache = drafter.begin(now.drafter, Path(now.prompt, at.tokens, at.length))

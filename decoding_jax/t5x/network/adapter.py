@@ -8,6 +8,7 @@ hidden states, and where its ``cache_index`` is a single number, all rows stand 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,7 @@ class T5XAdapter:
         """Whether the cache has an index for every row."""
         return network_cache.has_vector_index(self.cache, self.cache_offset)
 
-    @property
+    @functools.cached_property
     def vocab_size(self) -> int:
         prompt = self.start_prompt()
         shapes = jax.eval_shape(
@@ -185,6 +186,8 @@ class T5XAdapter:
             cache=freeze(network) if isinstance(self.cache, FrozenDict) else network,
         )
         logits, network = self.tokens_to_logits(state)
+        # Once seen, the vocabulary needs no tracing of its own.
+        vars(self).setdefault("vocab_size", logits.shape[-1])
         if self.callbacks is not None:
             logits = self.callbacks.on_logits(logits, state, known, cache.loop)
         cache = cache._replace(network=network_cache.plain(network))

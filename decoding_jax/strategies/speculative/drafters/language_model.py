@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsProject
-from decoding_jax.loop import check_lengths
+from decoding_jax.base import Array, Cache, LanguageModel, ModelOutput, Prompt, SupportsProject
+from decoding_jax.loop import check_lengths, model_calls
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
 
@@ -49,7 +49,7 @@ class ModelDrafter:
         except ValueError as error:
             raise ValueError(f"drafter: {error}") from None
         slots = max(max_new_tokens - 1, 1) + spare
-        return self.model.prefill(*prompt, lanes=lanes, slots=slots)[1]
+        return model_calls.prefill(self.model, prompt, lanes=lanes, slots=slots, name="drafter")[1]
 
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
         """See ``Drafter.begin``."""
@@ -64,19 +64,23 @@ class ModelDrafter:
 
     def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
         """See ``Drafter.next``."""
-        output, cache = self.model.extend(state, token[..., None], slot)
+        output, cache = self._extend(state, token[..., None], slot)
         return output.logits[:, :, 0], cache
 
     def feed_at_once(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
         """The logits ``[B, W, V]`` after two tokens ``[B, W, 2]``, by one call of the model."""
-        output, cache = self.model.extend(cache, tokens, start)
+        output, cache = self._extend(cache, tokens, start)
         if isinstance(self.model, SupportsProject) and output.hidden is not None:
             # The first token's logits are not read: a compiler then leaves both projections out
             # that ``extend`` makes, and makes this one of half the size.
-            return self.model.project(output.hidden[:, :, 1]), cache
+            hidden = output.hidden[:, :, 1]
+            return model_calls.project(self.model, hidden, self.vocab_size, name="drafter"), cache
         return output.logits[:, :, 1], cache
 
     def feed_in_turn(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
         """As ``feed_at_once``, by two calls, of which the first only leaves keys and values."""
-        _, cache = self.model.extend(cache, tokens[..., :1], start)
+        _, cache = self._extend(cache, tokens[..., :1], start)
         return self.next(cache, tokens[..., 1], start + 1)
+
+    def _extend(self, cache: Cache, tokens: Array, start: Array) -> tuple[ModelOutput, Cache]:
+        return model_calls.extend(self.model, cache, tokens, start, name="drafter")

@@ -1,0 +1,216 @@
+"""Calls of strategies, checked before anything is traced: one line for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from decoding_jax import transforms
+from decoding_jax.loop.values import (
+    COUNTS,
+    check_prompt_ids,
+    check_token_ids,
+    check_value,
+    describe,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIGNATURES: dict[str, inspect.Signature] = {}
+"""Of every strategy that ``checked`` was given."""
+
+_TAKES = {
+    "constraints": "Constraints(phrases=...)",
+    "drafter": "a language model or a drafter",
+    "key": "a typed key such as jax.random.key(0)",
+    "model": "a language model",
+    "num_draft_tokens": "an int of 1 or more, Heuristic or Measured",
+    "prompt": "Prompt(tokens [B, P], length [B])",
+    **dict.fromkeys(COUNTS, "an int of 1 or more"),
+}
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "assistant_model": ("drafter",),
+    "beam_width": ("beam_size",),
+    "beams": ("beam_size",),
+    "draft": ("drafter",),
+    "draft_model": ("drafter",),
+    "gamma": ("num_draft_tokens",),
+    "max_decode_len": ("max_new_tokens",),
+    "max_decode_steps": ("max_new_tokens",),
+    "max_len": ("max_new_tokens",),
+    "max_length": ("max_new_tokens",),
+    "max_tokens": ("max_new_tokens",),
+    "n": ("num_samples", "num_return"),
+    "num_assistant_tokens": ("num_draft_tokens",),
+    "num_beam_groups": ("num_groups",),
+    "num_beams": ("beam_size",),
+    "num_decodes": ("num_samples", "beam_size", "num_return"),
+    "num_return_sequences": ("num_samples", "num_return", "beam_size"),
+    "num_speculative_tokens": ("num_draft_tokens",),
+    "width": ("beam_size", "k"),
+}
+"""What arguments are called elsewhere, and here: of several names the first that a strategy has."""
+
+_KEY = "key=jax.random.key(0)"
+_END = "stop=Stop(eos_ids=(1,))"
+_TEXTS = "stop=Stop(sequences=((5, 6),)) of token ids"
+_EXPRESSIONS: dict[str, tuple[str, str]] = {
+    "alpha": ("length_penalty", "length_penalty=GNMTPenalty({value})"),
+    "bad_words_ids": ("transform", "transform=transforms.banned_sequences({value})"),
+    "brevity_penalty": ("length_penalty", "length_penalty=GNMTPenalty(0.6)"),
+    "decode_rng": ("key", _KEY),
+    "eos_id": ("stop", _END),
+    "eos_ids": ("stop", _END),
+    "eos_token_id": ("stop", _END),
+    "epsilon_cutoff": ("transform", "transform=transforms.epsilon({value})"),
+    "eta_cutoff": ("transform", "transform=transforms.eta({value})"),
+    "force_words_ids": ("constraints", "constraints=Constraints(phrases=((5, 6),))"),
+    "forced_bos_token_id": ("transform", "transform=transforms.forced_first_token({value})"),
+    "logits_processor": ("transform", "transform=transforms.chain(...)"),
+    "min_length": ("stop", "stop=Stop(min_new_tokens={value})"),
+    "min_new_tokens": ("stop", "stop=Stop(min_new_tokens={value})"),
+    "no_repeat_ngram_size": ("transform", "transform=transforms.no_repeat_ngram({value})"),
+    "phrases": ("constraints", "constraints=Constraints(phrases=((5, 6),))"),
+    "prng_key": ("key", _KEY),
+    "rng": ("key", _KEY),
+    "seed": ("key", "key=jax.random.key({value})"),
+    "stop_sequences": ("stop", _TEXTS),
+    "stop_strings": ("stop", _TEXTS),
+    "stopping_criteria": ("stop", _TEXTS),
+    "topk": ("transform", "transform=transforms.top_k({value})"),
+    "topp": ("transform", "transform=transforms.top_p({value})"),
+    "transforms": ("transform", "transform=transforms.chain(...)"),
+    "typical_p": ("transform", "transform=transforms.typical({value})"),
+}
+"""Settings of other libraries, the argument they belong to here, and how it is written."""
+
+
+def checked(strategy: F) -> F:
+    """A strategy whose arguments are checked before it is called.
+
+    Counts are passed on as ints. Attributes of the function, such as ``lower``, stay.
+
+    Args:
+      strategy: takes a model, a prompt and perhaps more by position, and its settings by keyword.
+    """
+    signature = inspect.signature(strategy)
+    name = strategy.__name__
+    _SIGNATURES[name] = signature
+
+    @functools.wraps(strategy)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = check_call(name, signature, args, kwargs)
+        return strategy(*args, **kwargs)
+
+    return cast(F, wrapper)
+
+
+def check_call(
+    name: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a call, checked.
+
+    Raises:
+      ValueError: in one line, for an argument that is missing, unknown, or of no use.
+    """
+    by_place = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(by_place):
+        extra = describe(args[len(by_place)])
+        raise ValueError(
+            f"{name}: got {len(args)} arguments without a name, the last of them {extra}; takes "
+            f"{', '.join(by_place)}, and its settings by name"
+        )
+    placed = dict(zip(by_place, args, strict=False))
+    for twice in placed.keys() & kwargs.keys():
+        raise ValueError(f"{twice}: got {describe(kwargs[twice])} and another; takes one")
+    given = check_settings(name, signature, {**placed, **kwargs})
+    check_ids(given)
+    args = tuple(given.pop(key) for key in placed)
+    return args, given
+
+
+def check_settings(
+    name: str,
+    signature: inspect.Signature,
+    settings: Mapping[str, Any],
+    *,
+    given_elsewhere: Iterable[str] = (),
+    also: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The settings of a strategy, checked by their names and types.
+
+    Args:
+      name: of the strategy.
+      signature: of the strategy.
+      settings: by name.
+      given_elsewhere: arguments that are not missing.
+      also: names that the caller takes too.
+
+    Raises:
+      ValueError: in one line, for a setting that is missing, unknown, or of no use.
+    """
+    parameters = signature.parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for setting, value in settings.items():
+        if setting not in parameters and not takes_any:
+            raise ValueError(_unknown(name, list(parameters), setting, value, list(also)))
+    there = {*settings, *given_elsewhere}
+    for setting, parameter in parameters.items():
+        required = parameter.default is parameter.empty and parameter.kind in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        )
+        if required and setting not in there:
+            takes = _TAKES.get(setting, "a value")
+            raise ValueError(f"{setting}: got none; {name} takes {takes}")
+    return {setting: check_value(setting, value) for setting, value in settings.items()}
+
+
+def check_ids(arguments: Mapping[str, Any]) -> None:
+    """Checks token ids against the model's vocabulary where they can be read.
+
+    Raises:
+      ValueError: for a prompt, an end token or a phrase that the model cannot have.
+    """
+    vocab_size = arguments["model"].vocab_size
+    check_prompt_ids(arguments["prompt"], vocab_size)
+    stop, constraints = arguments.get("stop"), arguments.get("constraints")
+    for name, owner in (("stop", stop), ("constraints", constraints)):
+        for field in ("eos_ids", "sequences", "phrases", "alternatives"):
+            ids = getattr(owner, field, None)
+            if ids is not None:
+                check_token_ids(f"{name}.{field}", ids, vocab_size)
+
+
+def _unknown(name: str, parameters: list[str], setting: str, value: Any, also: list[str]) -> str:
+    """What is wrong with a setting that a strategy does not have, and what is near."""
+    got = f"{setting}: got {describe(value)}; {name} takes"
+    if setting == "key":
+        return f"{got} none, since it draws nothing"
+    if setting == "do_sample":
+        return f"{got} none: sampling is a strategy of its own, sample"
+    for other in _NAMES.get(setting, ()):
+        if other in parameters:
+            return f"{got} {other}={describe(value)} instead"
+    owner, text = _EXPRESSIONS.get(setting, ("transform", ""))
+    if not text and setting in transforms.__all__ and setting.islower():
+        text = f"transform=transforms.{setting}({{value}})"
+    if text and owner in parameters:
+        return f"{got} {text.format(value=describe(value))} instead"
+    takers = sorted(
+        strategy
+        for strategy, signature in _SIGNATURES.items()
+        if {setting, *_NAMES.get(setting, ()), *((owner,) if text else ())}
+        & set(signature.parameters)
+    )
+    if takers:
+        return f"{got} no such setting, which belongs to {', '.join(takers)}"
+    known = [p for p in [*parameters, *also] if p not in ("model", "prompt")]
+    near = difflib.get_close_matches(setting, known, 1)
+    if near:
+        return f"{got} {near[0]}={describe(value)} instead"
+    return f"{got} {', '.join(known)}"

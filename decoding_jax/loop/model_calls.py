@@ -1,0 +1,153 @@
+"""Calls of models and transforms, whose results are checked where they are traced.
+
+Every strategy calls ``prefill`` and ``extend`` through here, for target and draft alike. A wrong
+shape would otherwise often broadcast into a plausible result. Logits of any floating dtype are
+taken; they are float32 from here on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.base import (
+    Array,
+    Cache,
+    LanguageModel,
+    ModelOutput,
+    Prefix,
+    Prompt,
+    SupportsProject,
+    Transform,
+)
+
+
+def prefill(
+    model: LanguageModel, prompt: Prompt, *, lanes: int, slots: int, name: str = "model"
+) -> tuple[Array, Cache]:
+    """Runs the prompts: float32 logits ``[B, 1, 1, V]`` and the cache.
+
+    A model may also give logits for every lane, ``[B, W, 1, V]``.
+
+    Args:
+      model: a target or a draft.
+      prompt: B prompts.
+      lanes: W.
+      slots: S.
+      name: the argument that the model came in, for the error.
+
+    Raises:
+      ValueError: for logits of another shape or dtype.
+    """
+    returned = model.prefill(*prompt, lanes=lanes, slots=slots)
+    output, cache = _pair(returned, f"{name}: got", "prefill")
+    batch, vocab_size = prompt.tokens.shape[0], model.vocab_size
+    many = jnp.shape(output.logits)[1:2] == (lanes,)
+    shape = (batch, lanes if many else 1, 1, vocab_size)
+    source = f"{name}: got logits"
+    return as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]"), cache
+
+
+def extend(
+    model: LanguageModel,
+    cache: Cache,
+    tokens: Array,
+    start: Array | int,
+    *tree: Array,
+    name: str = "model",
+) -> tuple[ModelOutput, Cache]:
+    """Feeds tokens ``[B, W, T]``: the output with float32 logits ``[B, W, T, V]``, and the cache.
+
+    Args:
+      model: a target or a draft.
+      cache: the model's.
+      tokens: int32 ``[B, W, T]``.
+      start: see ``LanguageModel.extend``.
+      *tree: ``visible`` and ``position``, for a model that takes them.
+      name: the argument that the model came in, for the error.
+
+    Raises:
+      ValueError: for logits or hidden states of another shape or dtype, or a cache unlike the one
+        that was given.
+    """
+    returned = model.extend(cache, tokens, start, *tree)
+    output, new_cache = _pair(returned, f"{name}: got", "extend")
+    shape = (*tokens.shape, model.vocab_size)
+    logits = as_logits(output.logits, shape, f"{name}: got logits", "extend", "[B, W, T, V]")
+    hidden = output.hidden
+    if hidden is not None and (hidden.ndim != 4 or hidden.shape[:3] != tokens.shape):
+        raise ValueError(
+            f"{name}: got hidden {hidden.dtype}{list(hidden.shape)} from extend; takes None or "
+            f"[B, W, T, D], which begins with {list(tokens.shape)} here"
+        )
+    _check_cache(cache, new_cache, name)
+    return output._replace(logits=logits), new_cache
+
+
+def project(model: SupportsProject, hidden: Array, vocab_size: int, *, name: str) -> Array:
+    """The float32 logits ``[..., V]`` of hidden states ``[..., D]``.
+
+    Raises:
+      ValueError: for logits of another shape or dtype.
+    """
+    shape = (*hidden.shape[:-1], vocab_size)
+    return as_logits(model.project(hidden), shape, f"{name}: got logits", "project", "[..., V]")
+
+
+def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
+    """What a transform makes of logits ``[B, W, T, V]``.
+
+    Raises:
+      ValueError: for a result of another shape or dtype.
+    """
+    made = transform(logits, prefix)
+    shape = logits.shape
+    return as_logits(made, shape, "transform: got logits", "a transform", "[B, W, T, V]")
+
+
+def as_logits(logits: Any, shape: tuple[int, ...], source: str, verb: str, letters: str) -> Array:
+    """Logits of one shape as float32.
+
+    Args:
+      logits: what was returned.
+      shape: what is due.
+      source: how the error begins.
+      verb: what returned them.
+      letters: the shape in the letters of ``base``.
+
+    Raises:
+      ValueError: for another shape, or a dtype that is not floating.
+    """
+    takes = f"takes float32 {letters}, which is {list(shape)} here"
+    if not hasattr(logits, "shape") or not hasattr(logits, "dtype"):
+        raise ValueError(f"{source} of type {type(logits).__name__} from {verb}; {takes}")
+    if tuple(logits.shape) != shape or not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {verb}; {takes}")
+    return jnp.asarray(logits).astype(jnp.float32)
+
+
+def _pair(returned: Any, source: str, verb: str) -> tuple[ModelOutput, Cache]:
+    takes = f"from {verb}; takes (ModelOutput(logits), cache)"
+    if not isinstance(returned, tuple) or isinstance(returned, ModelOutput) or len(returned) != 2:
+        raise ValueError(f"{source} a {type(returned).__name__} {takes}")
+    if not hasattr(returned[0], "logits"):
+        raise ValueError(f"{source} a {type(returned[0]).__name__} and a cache {takes}")
+    return returned
+
+
+def _check_cache(before: Cache, after: Cache, name: str) -> None:
+    takes = "takes a cache of the structure, shapes and dtypes that it was given"
+    old, new = jax.tree.structure(before), jax.tree.structure(after)
+    if old != new:
+        raise ValueError(f"{name}: got a cache of another structure from extend; {takes}")
+    paths = jax.tree_util.tree_leaves_with_path(before)
+    for (path, was), now in zip(paths, jax.tree.leaves(after), strict=True):
+        if jnp.shape(was) != jnp.shape(now) or jnp.result_type(was) != jnp.result_type(now):
+            place = jax.tree_util.keystr(path) or "an array"
+            raise ValueError(
+                f"{name}: got a cache from extend whose {place} became "
+                f"{jnp.result_type(now)}{list(jnp.shape(now))}; {takes}, "
+                f"{jnp.result_type(was)}{list(jnp.shape(was))} there"
+            )

@@ -1,0 +1,250 @@
+"""Checks of single arguments, by their names, which mean the same in every strategy.
+
+What can be read on the host is checked there: token ids and lengths. Traced values are left alone,
+and so are arrays that other processes hold. Reading an array waits until it has been computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from decoding_jax import transforms
+from decoding_jax.base import Prompt, Stop
+
+COUNTS = (
+    "batch_size",
+    "beam_size",
+    "branching",
+    "budget",
+    "chunk",
+    "frontier_size",
+    "k",
+    "max_new_tokens",
+    "num_drafts",
+    "num_groups",
+    "num_return",
+    "num_samples",
+)
+_MODEL = ("prefill", "extend", "vocab_size", "max_positions", "ragged", "tree")
+
+
+def describe(value: Any) -> str:
+    """A value in an error: an array by its dtype and shape, anything else in at most 60 characters.
+
+    Example:
+      >>> describe(np.zeros((2, 3))), describe([1]), describe(Prompt)
+      ('float64[2, 3]', '[1]', 'the class Prompt')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if hasattr(value, "shape") and hasattr(value, "dtype") and np.shape(value):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, tuple) and len(value) == 2 and _is_model(value[0]):
+        return f"a pair with a {type(value[0]).__name__}"
+    if _is_model(value) or type(value).__repr__ is object.__repr__:
+        return f"a {type(value).__name__}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_model(value: Any) -> bool:
+    return not isinstance(value, type) and (hasattr(value, "bind") or hasattr(value, "prefill"))
+
+
+def check_model(model: Any) -> Any:
+    """The model.
+
+    Raises:
+      ValueError: for what has not all of a ``LanguageModel``.
+    """
+    if not isinstance(model, type) and hasattr(model, "bind") and not hasattr(model, "prefill"):
+        raise ValueError(
+            f"model: got a {type(model).__name__} that is not bound to its inputs; takes "
+            "model.bind(tokens, length), which decoding_jax.generate does by itself"
+        )
+    lacks = [name for name in _MODEL if not hasattr(model, name)]
+    if isinstance(model, type) or len(lacks) == len(_MODEL):
+        hint = "decoding_jax.load gives a pair, a model and its tokenizer"
+        raise ValueError(f"model: got {describe(model)}; takes a language model: {hint}")
+    if lacks:
+        raise ValueError(
+            f"model: got a {type(model).__name__} without {', '.join(lacks)}; takes a LanguageModel"
+        )
+    return model
+
+
+def check_prompt_type(prompt: Any) -> Any:
+    """The prompt.
+
+    Raises:
+      ValueError: for what is not a pair of arrays.
+    """
+    takes = "takes Prompt(tokens [B, P], length [B])"
+    if isinstance(prompt, str):
+        raise ValueError(f"prompt: got {describe(prompt)}; {takes}; generate takes texts")
+    if not isinstance(prompt, tuple) or len(prompt) != 2:
+        raise ValueError(f"prompt: got {describe(prompt)}; {takes}")
+    for name, value in zip(Prompt._fields, prompt, strict=True):
+        try:
+            kind = value.dtype.kind if hasattr(value, "dtype") else np.asarray(value).dtype.kind
+        except (ValueError, TypeError):  # lists of several lengths
+            kind = ""
+        if kind not in ("i", "u"):
+            got = f"{value.dtype}" if hasattr(value, "dtype") else describe(value)
+            raise ValueError(f"prompt.{name}: got {got}; takes int32, as in {takes[6:]}")
+    return prompt
+
+
+def check_count(name: str, value: Any) -> Any:
+    """A count as an int; whether it is large enough is for the strategy to say.
+
+    Raises:
+      ValueError: for anything but a whole number.
+    """
+    if value is None and name == "num_return":
+        return None
+    try:
+        if isinstance(value, (bool, np.bool_, jax.core.Tracer)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        got = "a traced value" if isinstance(value, jax.core.Tracer) else describe(value)
+        raise ValueError(f"{name}: got {got}; takes an int of 1 or more") from None
+
+
+def check_transform(transform: Any) -> Any:
+    """The transform, or None.
+
+    Raises:
+      ValueError: for anything but None or a function of ``(logits, prefix)``.
+    """
+    takes = "takes one transform, such as transforms.temperature(0.8)"
+    if transform is None:
+        return None
+    if isinstance(transform, type) or transform is transforms.chain:
+        name = transform.__name__
+        lower = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+        name = f"transforms.{lower}" if hasattr(transforms, lower) else name
+        raise ValueError(f"transform: got {name} without its settings; takes {name}(...)")
+    if isinstance(transform, (list, tuple)):
+        raise ValueError(
+            f"transform: got a {type(transform).__name__} of {len(transform)}; {takes}; several "
+            "are transforms.chain(first, second)"
+        )
+    if not callable(transform):
+        raise ValueError(f"transform: got {describe(transform)}; {takes}")
+    try:
+        inspect.signature(transform).bind(None, None)
+    except TypeError as error:
+        raise ValueError(
+            f"transform: got {describe(transform)}, which does not take two arguments ({error}); "
+            "takes a function of (logits, prefix)"
+        ) from None
+    except ValueError:  # a function of which no signature is known
+        pass
+    return transform
+
+
+def check_stop(stop: Any) -> Any:
+    """The stop conditions, or None.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if stop is None or isinstance(stop, Stop):
+        return stop
+    if isinstance(stop, str):
+        raise ValueError(
+            f"stop: got {stop!r}; takes Stop(sequences=(ids,)) with the token ids of a text, such "
+            "as tokenizer.pieces gives"
+        )
+    raise ValueError(f"stop: got {describe(stop)}; takes Stop(eos_ids=(1,)), for example")
+
+
+def check_switch(name: str, value: Any) -> bool:
+    """A bool.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}: got {describe(value)}; takes True or False")
+    return bool(value)
+
+
+def check_value(name: str, value: Any) -> Any:
+    """A strategy's argument, checked by what its name stands for.
+
+    Raises:
+      ValueError: for a value of another type than the argument takes.
+    """
+    if name in COUNTS:
+        return check_count(name, value)
+    if name == "fallback":
+        return check_switch(name, value)
+    return _CHECKS[name](value) if name in _CHECKS else value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "model": check_model,
+    "prompt": check_prompt_type,
+    "stop": check_stop,
+    "transform": check_transform,
+}
+
+
+def on_host(*values: Any) -> list[np.ndarray] | None:
+    """Arrays on the host, or None if one of them is traced or partly held by other processes."""
+    leaves = jax.tree.leaves(values)
+    if any(isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) for x in leaves):
+        return None
+    if any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves):
+        return None
+    return [np.asarray(x) for x in jax.device_get(values)]
+
+
+def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> None:
+    """Checks what can be read of a prompt: lengths from 1 to P, ids within the vocabulary.
+
+    Raises:
+      ValueError: for a length or an id that is out of range.
+    """
+    read = on_host(*prompt)
+    if read is None:
+        return
+    tokens, length = read
+    if tokens.ndim != 2 or length.shape != tokens.shape[:1] or {tokens.dtype.kind} - set("iu"):
+        return  # ``check_prompt`` says what is wrong with these
+    size = tokens.shape[1]
+    wrong = (length < 1) | (length > size)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{name}.length: got {length[row]} in row {row}; takes 1 to P, {size}")
+    real = np.arange(size)[None] < length[:, None]
+    wrong = real & ((tokens < 0) | (tokens >= vocab_size))
+    if wrong.any():
+        row, place = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{name}.tokens: got {tokens[row, place]} in row {row}; takes ids from 0 to "
+            f"{vocab_size - 1}, the model's vocabulary"
+        )
+
+
+def check_token_ids(name: str, ids: Any, vocab_size: int) -> None:
+    """Checks ids that can be read, -1 for none among them.
+
+    Raises:
+      ValueError: for an id beyond the vocabulary.
+    """
+    read = on_host(ids)
+    if read is not None and read[0].size and read[0].max() >= vocab_size:
+        raise ValueError(
+            f"{name}: got {read[0].max()}; takes ids from 0 to {vocab_size - 1}, the model's "
+            "vocabulary"
+        )
