@@ -245,7 +245,7 @@ class Stop:
     max_new_tokens: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.eos_ids, int):
+        if isinstance(self.eos_ids, (int, np.integer)):
             object.__setattr__(self, "eos_ids", (self.eos_ids,))
         if isinstance(self.eos_ids, (tuple, list)):
             ids = _whole(self.eos_ids, "eos_ids", "token ids of 0 and above")

@@ -139,8 +139,8 @@ def _pair(returned: Any, source: str, verb: str) -> tuple[ModelOutput, Cache]:
 
 def _check_cache(before: Cache, after: Cache, name: str) -> None:
     takes = "takes a cache of the structure, shapes and dtypes that it was given"
-    old, new = jax.tree.structure(before), jax.tree.structure(after)
-    if old != new:
+    structures = {jax.tree.structure(cache) for cache in (before, after)}
+    if len(structures) > 1:
         raise ValueError(f"{name}: got a cache of another structure from extend; {takes}")
     paths = jax.tree_util.tree_leaves_with_path(before)
     for (path, was), now in zip(paths, jax.tree.leaves(after), strict=True):

@@ -1,0 +1,210 @@
+"""What models, drafters and transforms return is checked where it is traced; nothing compiles."""
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import decoding_jax
+from decoding_jax import ModelOutput, Prompt, pytree
+from decoding_jax.loop import model_calls
+from decoding_jax.strategies.speculative import NextToken
+from decoding_jax.testing import TableLM
+
+KEY = jax.random.key(1)
+TABLE = TableLM.random(jax.random.key(0), 5)
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Changed:
+    """A table whose outputs are changed on the way out."""
+
+    table: Any
+    verb: str = dataclasses.field(metadata={"static": True})
+    change: Any = dataclasses.field(metadata={"static": True})
+    vocab_size: int = dataclasses.field(default=5, metadata={"static": True})
+    tree: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    max_positions = None
+    ragged = True
+
+    def prefill(self, *args, **kwargs):
+        returned = self.table.prefill(*args, **kwargs)
+        return self.change(*returned) if self.verb in ("prefill", "both") else returned
+
+    def extend(self, *args):
+        returned = self.table.extend(*args)
+        return self.change(*returned) if self.verb in ("extend", "both") else returned
+
+    def project(self, hidden):
+        logits = jnp.zeros((*hidden.shape[:-1], self.vocab_size))
+        return logits[..., 0] if self.verb == "project" else logits
+
+    def select(self, cache, lanes):
+        return self.table.select(cache, lanes)
+
+    def keep(self, cache, source, start):
+        return self.table.keep(cache, source, start)
+
+
+def decode(strategy, model, **settings):
+    """All strategies by name, and the ways in which they call a model."""
+    name, _, way = strategy.partition(", ")
+    settings = {"max_new_tokens": 4, **settings}
+    if "beam" in name:
+        settings["beam_size"] = 2
+    if name == "diverse_beam_search":
+        settings["num_groups"] = 2
+    if name == "constrained_beam_search":
+        settings["constraints"] = decoding_jax.Constraints(((1,),))
+    if name.startswith("best"):
+        settings["budget"] = 6
+    if name == "best_k_search":
+        settings["k"] = 2
+    if name == "arithmetic_sample":
+        settings["num_samples"] = 2
+    if way == "lanes":
+        model = dataclasses.replace(model, tree=False)
+    args = (PROMPT,)
+    if name in ("sample", "arithmetic_sample", "beam_sample", "stochastic_beam_search"):
+        args = (PROMPT, KEY)
+    if name == "speculative_sample":
+        args = (PROMPT, KEY)
+        settings |= {"num_draft_tokens": 2, "num_drafts": 2 if way.endswith("tree") else 1}
+        if way.startswith("drafter"):
+            return decoding_jax.speculative_sample(TABLE, model, *args, **settings)
+        return decoding_jax.speculative_sample(model, TABLE, *args, **settings)
+    return getattr(decoding_jax, name)(model, *args, **settings)
+
+
+def logits(change):
+    return lambda output, cache: (output._replace(logits=change(output.logits)), cache)
+
+
+STRATEGIES = [
+    "greedy",
+    "sample",
+    "arithmetic_sample",
+    "beam_search",
+    "beam_search, lanes",
+    "beam_sample",
+    "constrained_beam_search",
+    "diverse_beam_search",
+    "stochastic_beam_search",
+    "best_first_search",
+    "best_k_search",
+    "speculative_sample, model",
+    "speculative_sample, model of a tree",
+    "speculative_sample, drafter",
+    "speculative_sample, drafter of a tree",
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_checks_both_verbs(strategy):
+    name = "drafter" if "drafter" in strategy else "model"
+    for verb in ("prefill", "extend"):
+        model = Changed(TABLE, verb, logits(lambda x: x[:, :, 0]))
+        with pytest.raises(ValueError, match=rf"^{name}: got logits float32\[.*\] from {verb}; "):
+            decode(strategy, model)
+    with pytest.raises(ValueError, match=r"^(model|drafter): got (logits|a vocabulary of )"):
+        decode(strategy, Changed(TABLE, "neither", None, vocab_size=6))
+
+
+@pytest.mark.parametrize(
+    ("verb", "change", "words"),
+    [
+        ("prefill", logits(lambda x: x[:, 0]), "got logits float32[2, 1, 5] from prefill"),
+        ("prefill", logits(lambda x: x[:, :, :, :4]), "takes float32 [B, 1, 1, V], which is"),
+        ("prefill", logits(lambda x: x[:1]), "which is [2, 1, 1, 5] here"),
+        ("extend", logits(lambda x: x.sum(1)), "takes float32 [B, W, T, V], which is [2, 1, 1, 5]"),
+        ("extend", logits(lambda x: x.astype(jnp.int32)), "got logits int32[2, 1, 1, 5]"),
+        ("extend", logits(lambda x: None), "got logits of type NoneType from extend"),
+        ("extend", lambda o, c: (o.logits, c), "and a cache from extend; takes (ModelOutput"),
+        ("extend", lambda o, c: o, "got a ModelOutput from extend; takes (ModelOutput(logits)"),
+        ("extend", lambda o, c: (o, (c, 1)), "got a cache of another structure from extend"),
+        (
+            "extend",
+            lambda o, c: (o, c._replace(length=c.length * 1.0)),
+            "got a cache from extend whose .length became float32[2]",
+        ),
+        (
+            "extend",
+            lambda o, c: (ModelOutput(o.logits, o.logits[:, 0]), c),
+            "got hidden float32[2, 1, 5] from extend; takes None or [B, W, T, D]",
+        ),
+    ],
+)
+def test_one_line_says_what_was_got_and_what_is_taken(verb, change, words):
+    with pytest.raises(ValueError, match="^model: .*" + re.escape(words)) as error:
+        decode("greedy", Changed(TABLE, verb, change))
+    assert "\n" not in str(error.value)
+
+
+def test_what_project_returns(monkeypatch):
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, cpu, default: default(*a))
+    with pytest.raises(ValueError, match=r"drafter: got logits float32\[2, 1\] from project"):
+        decode("speculative_sample, drafter", Changed(TABLE, "project", None))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_logits_of_another_floating_dtype_are_converted(dtype):
+    cast = Changed(TABLE, "both", logits(lambda x: x.astype(dtype)))
+    first, cache = model_calls.prefill(cast, PROMPT, lanes=2, slots=3)
+    plain, _ = TABLE.prefill(*PROMPT, lanes=2, slots=3)
+    assert first.dtype == jnp.float32
+    assert (first == plain.logits.astype(dtype).astype(jnp.float32)).all()
+    output, _ = model_calls.extend(cast, cache, jnp.ones((2, 2, 2), jnp.int32), 0)
+    plain, _ = TABLE.extend(cache, jnp.ones((2, 2, 2), jnp.int32), 0)
+    assert output.logits.dtype == jnp.float32
+    assert (output.logits == plain.logits.astype(dtype).astype(jnp.float32)).all()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_takes_bfloat16(strategy):
+    cast = Changed(TABLE, "both", logits(lambda x: x.astype(jnp.bfloat16)))
+    result = jax.eval_shape(lambda model: decode(strategy, model), cast)
+    assert result.log_prob.dtype == result.score.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (lambda x, p: x[:, :, 0], r"^transform: got logits float32\["),
+        (lambda x, p: None, "^transform: got logits of type NoneType from a transform; takes"),
+        (lambda x, p: x > 0, r"^transform: got logits bool\["),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["greedy", "beam_search", "best_k_search", STRATEGIES[-4]])
+def test_what_a_transform_returns(strategy, transform, words):
+    with pytest.raises(ValueError, match=words):
+        decode(strategy, TABLE, transform=transform)
+
+
+def test_what_a_drafter_returns():
+    class Short(NextToken):
+        def guess(self, state, path, count):
+            return super().guess(state, path, count)[:, :, :1]
+
+    drafter = pytree(Short)(jnp.zeros(5, jnp.int32))
+    with pytest.raises(ValueError, match=r"drafter: got int32\[2, 1, 1\] from guess; takes int32"):
+        decoding_jax.speculative_sample(
+            TABLE, drafter, PROMPT, KEY, num_draft_tokens=2, max_new_tokens=4
+        )
+
+
+def test_no_strategy_calls_a_model_past_the_checks():
+    package = Path(decoding_jax.__file__).parent
+    paths = [*package.glob("loop/*.py"), *package.glob("strategies/**/*.py")]
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in ("prefill", "extend"):
+                owner = ast.unparse(node.value)
+                assert owner == "model_calls" or path.name == "model_calls.py", (path.name, owner)
