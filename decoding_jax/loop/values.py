@@ -219,7 +219,7 @@ def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> N
     if read is None:
         return
     tokens, length = read
-    if tokens.ndim != 2 or length.shape != tokens.shape[:1] or {tokens.dtype.kind} - set("iu"):
+    if tokens.ndim != 2 or tokens.size == 0 or length.shape != tokens.shape[:1]:
         return  # ``check_prompt`` says what is wrong with these
     size = tokens.shape[1]
     wrong = (length < 1) | (length > size)
