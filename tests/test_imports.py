@@ -18,6 +18,8 @@ LAYERS = [
     "registry",
     "models",
     "text",
+    "gin_path",
+    "gin_reach",
     "t5x",
     "infer",
     "testing",

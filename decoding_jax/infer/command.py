@@ -12,7 +12,7 @@ import gin.config as gin
 import jax
 from absl import flags
 
-from decoding_jax.infer import gin_files, gin_names, progress
+from decoding_jax.infer import gin_bindings, gin_files, gin_names, progress
 from decoding_jax.infer.job import run
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files say.
@@ -126,9 +126,13 @@ def _read_gin(files: list[str], bindings: list[str], search_paths: list[str]) ->
         with _includes_by_name(search_paths):
             for name in files:
                 gin.parse_config_file(name)
+        given = []
         for binding in bindings:
             gin.parse_config(binding)
+            given += gin_bindings.bindings_in(binding)
+        gin_bindings.excuse_unread()
         gin.finalize()
+        gin_bindings.refuse_unread(given)
     except Exception as e:  # gin raises most kinds, whatever went wrong with a name
         raise UsageError(_explain(e)) from e
 

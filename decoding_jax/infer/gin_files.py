@@ -6,14 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-import decoding_jax
-
-
-def shipped() -> Path:
-    """The folder of gin files that comes with the library: in a wheel's copy or in a checkout."""
-    package = Path(decoding_jax.__file__).parent
-    in_wheel = package / "gin_files"
-    return in_wheel if in_wheel.is_dir() else package.parent / "gin"
+from decoding_jax import gin_path
 
 
 def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
@@ -33,7 +26,7 @@ def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
       Traceback (most recent call last):
       ValueError: greedy.gin: no such file; nearest: strategies/greedy.gin
     """
-    folders = [Path(), *(Path(p) for p in search_paths), shipped()]
+    folders = [Path(), *(Path(p) for p in search_paths), gin_path.folder()]
     for folder in folders:
         if (folder / name).is_file():
             return folder / name

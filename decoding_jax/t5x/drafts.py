@@ -24,7 +24,7 @@ class DraftCheckpoint:
         many gates, else those that ``from_t5x`` takes.
     """
 
-    directory: str
+    directory: str | None
     config: Any = None
 
     def load(self, target: Any, *, bidirectional_prompt: bool = False) -> T5 | T5Decoder:
@@ -36,8 +36,14 @@ class DraftCheckpoint:
 
         Raises:
           CheckpointError: as ``load_t5x``.
-          ValueError: for a directory elsewhere, or a ``config`` that the arrays contradict.
+          ValueError: for no directory, for one elsewhere, or for a ``config`` that the arrays
+            contradict.
         """
+        if self.directory is None:
+            raise ValueError(
+                "directory: got None; takes a T5X checkpoint, DRAFT_CHECKPOINT_PATH in the gin "
+                "files, unless DRAFTER is another drafter"
+            )
         if "://" in str(self.directory):
             raise ValueError(f"directory: got {self.directory}; takes a folder on a disk")
         config = target if self.config is None else self.config

@@ -94,6 +94,7 @@ def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
         "infer.run.drafter = @speculative.PromptLookup()\n"
     )
     files[2] = "own.gin"
+    settings.pop("DRAFT_DIR")  # which only a draft model reads
     assert command(OUTPUT_DIR="lookup", **settings) == 0
     copied = Path("lookup/decodes-00000-of-00001.jsonl").read_text().splitlines()
     assert [[o["text"] for o in json.loads(line)["outputs"]] for line in copied] == drafted
@@ -213,6 +214,65 @@ def test_a_fault_of_gin_is_told_in_one_line(command, capsys, argument, message):
     check(command(argument), capsys, 2, message)
 
 
+UNREAD = [
+    # One letter short; of another strategy; a macro for a parameter; of another source, strategy or
+    # scope; what the job passes itself; what another binding overrides.
+    (
+        "--gin.NUM_SAMPLE=4",
+        "nothing reads NUM_SAMPLE; nearest: NUM_SAMPLES, decoding_jax.sample.num",
+    ),
+    ("--gin.BEAM_SIZE=4", "nothing reads BEAM_SIZE; the job reads BATCH_SIZE, DTYPE, INPUT, MAX_"),
+    ("--gin.with_tokens=True", "nothing reads with_tokens; nearest: infer.run.with_tokens"),
+    ("--gin.JsonLines.field='en'", "nothing reads infer.JsonLines.field; "),
+    (
+        "--gin.greedy.max_new_tokens=4",
+        "nothing reads decoding_jax.greedy.max_new_tokens; nearest: ",
+    ),
+    (
+        "--gin.draft/load.directory='x'",
+        "nothing reads draft/decoding_jax.load.directory; nearest: ",
+    ),
+    (
+        "--gin.sample.stop=@Stop()",
+        "nothing reads decoding_jax.sample.stop; nearest: infer.run.stop",
+    ),
+    ("--gin.infer.run.seed=1", "nothing reads SEED; nearest: infer.run.seed"),
+]
+
+
+@pytest.mark.parametrize(("argument", "message"), UNREAD)
+def test_a_binding_that_nothing_reads_is_refused(command, capsys, argument, message):
+    files = [INFER[0], "strategies/sample.gin", INFER[2]]
+    check(command(argument, files=files, SEED=2), capsys, 2, message)
+    assert not Path("out").exists()
+
+
+def test_a_strategy_takes_no_other_strategys_macro(command, capsys):
+    check(command(TEMPERATURE=0.5), capsys, 2, "nothing reads TEMPERATURE; the job reads BATCH_")
+
+
+def test_a_binding_that_python_reads_is_taken(command, monkeypatch):
+    """A function that gin's decorator wraps reads its bindings wherever it is called."""
+    monkeypatch.syspath_prepend(HERE)
+    Path("own.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport gin_fakes\n"
+        "STRATEGY = @gin_fakes.draw_lanes\nLANES = 1\ngin_fakes.lanes.count = %LANES\n"
+    )
+    given = {"files": [*INFER, "own.gin"], "MAX_NEW_TOKENS": None, "LANES": 2}
+    assert command(**given) == 0
+    assert [len(r["outputs"]) for r in records()] == [2, 2, 0, 0]
+
+
+def test_what_nothing_reads_need_not_be_given(command, monkeypatch):
+    """``runs/infer.gin`` requires INPUT, which a source of one's own does not read."""
+    monkeypatch.syspath_prepend(HERE)
+    Path("own.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport gin_fakes\nSOURCE = @gin_fakes.words()\n"
+    )
+    assert command(files=[*INFER, "own.gin"], INPUT=None) == 0
+    assert [r["inputs"] for r in records()] == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -262,7 +322,7 @@ def test_faults_of_the_job_are_told_in_one_line(command, capsys):
     check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
     check(command(SEED="x"), capsys, 1, "seed: got 'x'")
     without = "--gin.STRATEGY=@decoding_jax.sample"
-    check(command(without), capsys, 1, "'max_new_tokens'")
+    check(command(without, MAX_NEW_TOKENS=None), capsys, 1, "'max_new_tokens'")
     Path("out").mkdir()
     Path("out/decodes.txt").write_text("")
     check(command(), capsys, 1, "out holds decodes.txt but no job.json")
@@ -275,7 +335,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(command, monkeypatch):
         "STRATEGY = @infer_fakes.broken\n"
     )
     with pytest.raises(TypeError):
-        command(files=[*INFER, "own.gin"])
+        command(files=[*INFER, "own.gin"], MAX_NEW_TOKENS=None)
     with pytest.raises(ValueError, match="no such directory"):
         command("--traceback", MODEL_DIR="nowhere")
 
@@ -335,8 +395,9 @@ def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
     shipped = library / "decoding_jax" / "gin_files"
     assert sorted(str(p.relative_to(shipped)) for p in shipped.glob("**/*.gin")) == SHIPPED
     ask = (
-        "import gin, sys; from decoding_jax.infer import gin_files;"
-        "assert gin.parse_config and gin_files.shipped().name == 'gin_files';"
+        "import gin, sys; from decoding_jax import gin_path;"
+        "from decoding_jax.infer import gin_files;"
+        "assert gin.parse_config and gin_path.folder().name == 'gin_files';"
         "print([str(gin_files.find(name)) for name in sys.argv[1:]])"
     )
     (tmp_path / "elsewhere" / "gin").mkdir(parents=True)  # python -c looks here first

@@ -147,14 +147,16 @@ def test_predictions_are_written(kind, strategy, native, tmp_path):
     gin_files = [f"gin/t5x/{strategy}.gin"]
     if native:
         gin_files.append(f"gin/t5x/native_{kind}.gin")
-    bindings = {
-        "CHECKPOINT_PATH": f'"{checkpoint}"',
-        "NUM_DECODES": "1" if strategy == "greedy" else "4",
-    }
+    count = 1 if strategy == "greedy" else 4
+    every = strategy in ("arithmetic_sample", "stochastic_beam_search")
+    bindings = {"CHECKPOINT_PATH": f'"{checkpoint}"', "NUM_DECODES": count}
     if strategy == "constrained_beam_search":
         bindings["PHRASES"] = f"({PHRASE!r},)"
     predictions = infer(tmp_path, gin_files, bindings)
     assert all(predictions)
+    if every:
+        assert [len(texts) for texts in predictions] == [4, 4, 4]
+        assert all(isinstance(text, str) for texts in predictions for text in texts)
     if strategy == "constrained_beam_search":
         assert all(PHRASE in prediction for prediction in predictions)
 
@@ -201,11 +203,12 @@ def test_speculation_with_a_draft_named_in_gin(kind, draft, tmp_path):
     """With a draft's configuration, at temperature 0, it writes what greedy decoding writes."""
     bindings = {"CHECKPOINT_PATH": f'"{write(kind, tmp_path)}"'}
     gin_files = [f"gin/t5x/speculative_{kind}.gin"]
-    drafting = {"DRAFT_CHECKPOINT_PATH": '"draft/checkpoint_5"'}
+    drafting = {}
     if draft in DRAFTERS:
         (tmp_path / "draft.gin").write_text(DRAFTERS[draft])
         gin_files.append("draft.gin")
     if draft in ("checkpoint", "config"):
+        drafting["DRAFT_CHECKPOINT_PATH"] = '"draft/checkpoint_5"'
         layers = {"num_decoder_layers": 1} if kind == "encoder_decoder" else {"num_layers": 1}
         save_t5x(random_model(kind, seed=1, **layers), tmp_path / "draft", step=5)
     found = infer(tmp_path, gin_files, bindings | drafting)

@@ -1,0 +1,127 @@
+"""What is asked of a job's gin bindings: those of the command line are read, or refused."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import gin.config as gin
+
+from decoding_jax.gin_reach import MACRO, Binding, Config, Reach, called_from_python, reach
+from decoding_jax.gin_reach import references as references_in
+
+RUN = "decoding_jax.infer.run"
+# What the job itself passes to a strategy; a binding of these has no effect.
+_PASSED = ("model", "drafter", "prompt", "key", "stop")
+
+
+def bindings_in(text: str) -> list[Binding]:
+    """The bindings that a piece of gin sets.
+
+    Example:
+      >>> bindings_in("SEED = 1")
+      [Binding(scope='SEED', selector='gin.macro', parameter='value')]
+    """
+    found = []
+    for statement in gin.config_parser.ConfigParser(text, gin.ParserDelegate(skip_unknown=True)):
+        if isinstance(statement, gin.config_parser.BindingStatement):
+            scope, selector, parameter = statement[:3]
+            if parameter:
+                full = gin.ParsedBindingKey.parse((scope, selector, parameter)).complete_selector
+                found.append(Binding(scope, full, parameter))
+            else:
+                name = f"{scope}/{selector}" if scope else selector
+                found.append(Binding(name, MACRO, "value"))
+    return found
+
+
+def excuse_unread() -> None:
+    """Takes ``%gin.REQUIRED`` back from bindings that nothing reads: they need no value."""
+    config = _config()
+    read = _read(config).bindings
+    for (scope, selector), parameters in list(config.items()):
+        for parameter, value in list(parameters.items()):
+            if Binding(scope, selector, parameter) not in read and _is_required(value):
+                gin.bind_parameter((scope, selector, parameter), None)
+
+
+def refuse_unread(given: Iterable[Binding]) -> None:
+    """Refuses bindings that have no effect on the job.
+
+    Args:
+      given: the bindings of the command line. Those of files are not asked: files are combined,
+        and each may bind what only another strategy or source reads.
+
+    Raises:
+      ValueError: in one line, with the nearest names that the job does read.
+    """
+    config = _config()
+    if ("", RUN) not in config:
+        return  # the run itself will say what it lacks
+    read = _read(config)
+    strategies = _behind(config, Binding("", RUN, "strategy"))
+    passed = {(name, parameter) for name in strategies for parameter in _PASSED}
+    for binding in given:
+        if binding not in read.bindings or (binding.selector, binding.parameter) in passed:
+            raise ValueError(f"nothing reads {_name(binding)}; {_hint(binding, read, passed)}")
+
+
+def _config() -> Config:
+    # Gin shows its bindings to finalize hooks alone, after its own checks.
+    return gin._CONFIG
+
+
+def _read(config: Config) -> Reach:
+    return reach(config, [("", RUN), *called_from_python(config)])
+
+
+def _is_required(value: Any) -> bool:
+    constant = isinstance(value, gin.ConfigurableReference) and value.config_key[0]
+    return value is gin.REQUIRED or constant == "gin.REQUIRED"
+
+
+def _behind(config: Config, binding: Binding) -> set[str]:
+    """The configurables that a binding's value is, macros followed."""
+    scope, selector, parameter = binding
+    found = set()
+    for reference in references_in(config.get((scope, selector), {}).get(parameter)):
+        inner, target = reference.config_key
+        if target == MACRO:
+            found |= _behind(config, Binding(inner, MACRO, "value"))
+        else:
+            found.add(target)
+    return found
+
+
+def _name(binding: Binding) -> str:
+    """As a gin file writes it, by the last two parts of a configurable's name."""
+    if binding.selector == MACRO:
+        return binding.scope
+    scope = f"{binding.scope}/" if binding.scope else ""
+    return f"{scope}{'.'.join(binding.selector.split('.')[-2:])}.{binding.parameter}"
+
+
+def _hint(binding: Binding, read: Reach, passed: set[tuple[str, str]]) -> str:
+    macros = sorted({b.scope for b in read.bindings if b.selector == MACRO})
+    names = [*macros]
+    for selector in sorted(read.selectors):
+        if not selector.startswith("gin."):
+            parameters = inspect.signature(gin.get_configurable(selector)).parameters
+            names += [
+                _name(Binding("", selector, parameter))
+                for parameter in parameters
+                if (selector, parameter) not in passed
+            ]
+    last = [_last(name) for name in names]
+    wanted = _last(_name(binding))
+    near = [wanted] if wanted in last else difflib.get_close_matches(wanted, last, 3, 0.75)
+    nearest = [name for name, own in zip(names, last, strict=True) if own in near]
+    if nearest:
+        return f"nearest: {', '.join(nearest)}"
+    return f"the job reads {', '.join(macros)}"
+
+
+def _last(name: str) -> str:
+    return name.split(".")[-1].casefold()
