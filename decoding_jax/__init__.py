@@ -35,7 +35,7 @@ from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb
 from decoding_jax.text import generate, load, stream
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Constraints",

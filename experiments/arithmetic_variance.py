@@ -1,6 +1,6 @@
 """How much less the mean of N arithmetic samples varies than that of N independent ones.
 
-    python experiments/arithmetic_variance.py --out runs/variance
+    python -m experiments.arithmetic_variance --out runs/variance
 
 Every held-out sentence is decoded in many repeated runs, N samples each. The figure is the
 standard deviation over runs of mean sentence-BLEU: of the mean over samples, then over sentences.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -21,8 +20,6 @@ import matplotlib
 import numpy as np
 import sacrebleu
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch

@@ -1,6 +1,6 @@
 """BLEU of a translation model's greedy output on the held-out sentences.
 
-    python experiments/evaluate_translation.py --model translation-en-fr
+    python -m experiments.evaluate_translation --model translation-en-fr
 
 ``--english`` and ``--french`` name a test set of one's own, a sentence a line.
 """
@@ -8,12 +8,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import sacrebleu
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import decoding_jax
 from experiments import held_out

@@ -1,6 +1,6 @@
 """A text, plainly and by speculation: both times, both texts.
 
-    python experiments/gpt2_speculative.py --prompt "Alan Turing theorized that computers would" \\
+    python -m experiments.gpt2_speculative --prompt "Alan Turing theorized that computers would" \\
         --n_tokens_to_generate 40 --draft_model DIR --target_model DIR --K 4 --temperature 0.0
 
 At temperature 0 the two texts are the same. Directories are in the Hugging Face layout; without

@@ -1,6 +1,6 @@
 """Quality against diversity of many strategies, all at one budget of token forwards.
 
-    python experiments/quality_diversity.py --out runs/quality_diversity
+    python -m experiments.quality_diversity --out runs/quality_diversity
 
 Every held-out sentence is translated many times by the embedded model. A token forward is one
 token fed to the decoder. Strategies with lanes or beams are given as many as the budget allows
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ import jax
 import matplotlib
 import numpy as np
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import decoding_jax
 from decoding_jax import transforms

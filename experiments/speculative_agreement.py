@@ -1,6 +1,6 @@
 """How often speculation gives, token for token, what the target gives alone.
 
-    python experiments/speculative_agreement.py --out runs/agreement
+    python -m experiments.speculative_agreement --out runs/agreement
 
 The embedded pair translates held-out sentences in batches of several sizes: greedily with a draft
 model and by prompt lookup, beside ``greedy``; and by code, beside ``arithmetic_sample`` with the
@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import decoding_jax
 from decoding_jax.strategies.speculative import PromptLookup

@@ -1,6 +1,6 @@
 """How often coupled drafts stand, and how much of a lattice's evenness speculation keeps.
 
-    python experiments/speculative_couplings.py --out runs/couplings
+    python -m experiments.speculative_couplings --out runs/couplings
 
 Started again with the same settings, it goes on after the last sentence that was decoded.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 import sacrebleu
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch

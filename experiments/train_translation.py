@@ -1,6 +1,6 @@
 """Trains the embedded English-French translation pair: a target model and its small draft.
 
-    python experiments/train_translation.py --data fra-eng.tsv.gz --out runs/translation
+    python -m experiments.train_translation --data fra-eng.tsv.gz --out runs/translation
 
 Both models share one vocabulary. Seeds are fixed; a run that was killed goes on from its last
 checkpoint. ``--model draft`` trains the draft, ``--export DIR`` writes the Hugging Face layout that

@@ -1,7 +1,7 @@
 """Times decoding, side by side with what else there is; prints ratios, writes JSON and plots.
 
-    python experiments/benchmarks/run.py --out runs/benchmarks
-    python experiments/benchmarks/run.py --out runs/benchmarks --only beam_search
+    python -m experiments.benchmarks.run --out runs/benchmarks
+    python -m experiments.benchmarks.run --out runs/benchmarks --only beam_search
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; speculative decoding beside plain decoding and theory; and,
@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from experiments.benchmarks import beam_search, best_k, sampling_step, speculative, whole_decode
 

@@ -1,6 +1,6 @@
 """Milliseconds a step: T5X's decode functions, these in their place, and these on native models.
 
-    python experiments/benchmarks/t5x_steps.py --out runs/benchmarks
+    python -m experiments.benchmarks.t5x_steps --out runs/benchmarks
 
 Needs T5X. One process, in turns, the same model and parameters: greedy, top-k 40, top-p 0.9, top-k
 with 8 decodes, beams of 4 and 16, for T5s of 4 and of 77 million parameters. The end token is taken
@@ -14,12 +14,9 @@ import argparse
 import itertools
 import json
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 import jax.numpy as jnp

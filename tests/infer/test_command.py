@@ -384,7 +384,7 @@ def test_a_job_ended_by_sigkill_ends_with_the_same_bytes(byte_t5, tmp_path):
 
 def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
     """Builds the package as a wheel holds it, and asks it from another folder for every file."""
-    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    pytest.importorskip("setuptools", "77", reason="needs the test extra: setuptools 77")
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build", "--build-base", tmp_path / "build"],
         cwd=ROOT,
