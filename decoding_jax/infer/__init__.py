@@ -5,7 +5,17 @@ function.
 """
 
 from decoding_jax.infer.job import Summary, run
+from decoding_jax.infer.phrases import beam_search_with_phrases
 from decoding_jax.infer.printing import Printer
 from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
 
-__all__ = ["Item", "JsonLines", "Printer", "SeqioTask", "Summary", "TextLines", "run"]
+__all__ = [
+    "Item",
+    "JsonLines",
+    "Printer",
+    "SeqioTask",
+    "Summary",
+    "TextLines",
+    "beam_search_with_phrases",
+    "run",
+]

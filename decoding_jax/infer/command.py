@@ -24,6 +24,14 @@ python -m decoding_jax.infer --gin_file=models/translation_en_fr.gin \\
 """
 
 
+_CLUSTER = ("coordinator_address", "num_processes", "process_id")
+_TAKES = (
+    "takes --coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) "
+    "on each of the processes"
+)
+_WEEK = 7 * 24 * 3600
+
+
 class UsageError(ValueError):
     """Flags or gin settings that do not serve, in one line."""
 
@@ -63,8 +71,7 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         return 0
     if len(rest) > 1:
         raise UsageError(f"got the argument {rest[1]!r}; takes flags alone, --help lists them")
-    if values.distributed:
-        jax.distributed.initialize()
+    _join(values)
     gin_names.register()
     # Whatever state gin was in, it is in again afterwards.
     with gin.unlock_config():
@@ -73,6 +80,32 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         with progress.log_lines():
             gin.get_configurable(run)()
     return 0
+
+
+def _join(values: flags.FlagValues) -> None:
+    """Starts ``jax.distributed`` if the flags ask for it."""
+    address: Any = values.coordinator_address
+    count: Any = values.num_processes
+    number: Any = values.process_id
+    missing = [f"--{name}" for name in _CLUSTER if values[name].value is None]
+    given = [f"--{name}" for name in _CLUSTER if values[name].value is not None]
+    if not values.distributed:
+        if given:
+            raise UsageError(f"{given[0]}: got it without --distributed; takes both")
+        return
+    if given and missing:
+        raise UsageError(f"--distributed: got no {' and no '.join(missing)}; {_TAKES}")
+    if given and not re.fullmatch(r".+:\d+", address):
+        raise UsageError(f"--coordinator_address: got {address!r}; takes HOST:PORT")
+    if given and number >= count:
+        raise UsageError(f"--process_id: got {number} of {count} processes; takes 0 to {count - 1}")
+    try:
+        # A process that is done waits for the others, however long their shards take.
+        jax.distributed.initialize(address, count, number, shutdown_timeout_seconds=_WEEK)
+    except ValueError as e:
+        raise UsageError(f"--distributed: found no cluster to join; {_TAKES}") from e
+    except RuntimeError as e:
+        raise UsageError(f"--distributed: {_first_line(e)}") from e
 
 
 def _define_flags() -> flags.FlagValues:
@@ -96,7 +129,28 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_boolean(
         "distributed",
         False,
-        "Start jax.distributed, and share the shards among its processes.",
+        "Start jax.distributed, and share the shards among its processes. On TPUs, and under Slurm "
+        "and Open MPI, it finds the other processes; elsewhere the next three flags name them.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "coordinator_address",
+        None,
+        "With --distributed: HOST:PORT of process 0, the same for every process.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_processes",
+        None,
+        "With --distributed: how many processes there are.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "process_id",
+        None,
+        "With --distributed: the number of this process, from 0.",
+        lower_bound=0,
         flag_values=values,
     )
     flags.DEFINE_boolean(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.ops.jit import jit
 from decoding_jax.text import (
     Completion,
@@ -46,6 +48,7 @@ class Decoder:
     Attributes:
       batch_size: rows of a batch.
       batches: how many batches were decoded.
+      compiling: measures the time that compilation takes.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Decoder:
         devices = jax.local_devices() if devices is None else devices
         self.batch_size = -(-batch_size // len(devices)) * len(devices)
         self.batches = 0
+        self.compiling = Stopwatch()
         self._widths: set[int] = set()
         drafter = check_drafter(strategy, drafter)
         self._rows: NamedSharding | None = None
@@ -108,12 +112,15 @@ class Decoder:
           index: of each input in the job.
           width: what the tokens are padded to.
         """
-        if width not in self._widths:
+        new = width not in self._widths
+        if new:
             self._widths.add(width)
             rows, number = self.batch_size, len(self._widths)
             _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
         self.batches += 1
-        return self._decode(*self._batch(ids, index, width))
+        batch = self._batch(ids, index, width)
+        with self.compiling if new else contextlib.nullcontext():
+            return self._decode(*batch)
 
     def finish(self, output: DecodeOutput, ids: Sequence[list[int]]) -> list[list[Completion]]:
         """Waits for a batch; the completions of its real rows."""

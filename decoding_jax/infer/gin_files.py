@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoding_jax import gin_path
+from decoding_jax.models.checkpoint.files import local_path
 
 
 def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
@@ -17,7 +18,7 @@ def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
       search_paths: folders that go before the library's own.
 
     Raises:
-      ValueError: in one line, with the nearest names, if there is none.
+      ValueError: in one line, with the nearest names, if there is none; and for a URL.
 
     Example:
       >>> find("strategies/sample.gin").name
@@ -26,6 +27,7 @@ def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
       Traceback (most recent call last):
       ValueError: greedy.gin: no such file; nearest: strategies/greedy.gin
     """
+    local_path("path", name)
     folders = [Path(), *(Path(p) for p in search_paths), gin_path.folder()]
     for folder in folders:
         if (folder / name).is_file():

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-import decoding_jax
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
-from decoding_jax.infer import gin_names, manifest, progress, records, shards
+from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards
 from decoding_jax.infer.decoder import Decoder
+from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.shard_decoder import ShardDecoder
 from decoding_jax.infer.sources import Item
+from decoding_jax.models.checkpoint.files import local_path
 from decoding_jax.text import Tokenizer, with_end_tokens
 
 _LOGGER = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ def run(
       (8, {})
     """
     net, tokenizer = model
+    directory = None if output_dir is None else local_path("output_dir", output_dir)
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
     _check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
@@ -115,62 +118,74 @@ def run(
         raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
     stop = with_end_tokens(stop, tokenizer)
     widths = bucketing.widths(max_input_length, buckets)
+    bound = _with_tokenizer(strategy, tokenizer)
     decoder = Decoder(
-        net, tokenizer, strategy, stop=stop, seed=seed, batch_size=batch_size, drafter=drafter
+        net, tokenizer, bound, stop=stop, seed=seed, batch_size=batch_size, drafter=drafter
     )
     decoder.check(widths[-1])
-    total, digest = manifest.count_and_digest(source)
-    if total == 0:
+    inputs = manifest.survey(source, shard_size)
+    if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
-    directory = None if output_dir is None else Path(output_dir)
+    settings: dict[str, Any] = {}
     if directory is not None:
         settings = {
-            "decoding_jax": decoding_jax.__version__,
-            "inputs": {"count": total, "sha256": digest},
-            "model": manifest.model_digest(net),
+            **manifest.environment(),
+            "inputs": {"count": inputs.count, "sha256": inputs.digest},
+            "model": digest(net),
             "tokenizer": manifest.tokenizer_digest(tokenizer),
-            "strategy": manifest.describe_strategy(strategy),
+            "strategy": describe(strategy),
             "gin": gin_names.settings(),
             "seed": seed,
             "batch_size": decoder.batch_size,
             "shard_size": shard_size,
             "buckets": widths,
-            "stop": repr(stop),
+            "stop": describe(stop),
             "with_tokens": with_tokens,
             "name": name,
         }
         if drafter is not None:
-            drafts = drafter[0] if isinstance(drafter, tuple) else drafter
-            settings["drafter"] = manifest.model_digest(drafts)
-        manifest.claim(directory, settings)
+            settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     worker = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
-    count = -(-total // shard_size)
     faults: Counter[str] = Counter()
-    inputs = finished = 0
-    mine = range(jax.process_index(), count, jax.process_count())
-    sizes = [min(shard_size, total - shard * shard_size) for shard in mine]
-    with contextlib.closing(progress.bar(sum(sizes))) as bar:
-        for shard, items in enumerate(_chunks(source, shard_size)):
+    own = finished = 0
+    process, processes = jax.process_index(), jax.process_count()
+    count = len(inputs.of_shards)
+    mine = range(process, count, processes)
+    sizes = [min(shard_size, inputs.count - shard * shard_size) for shard in mine]
+    with contextlib.ExitStack() as stack:
+        if directory is not None:
+            _make(directory)
+            stack.enter_context(lock.hold(directory, process, processes))
+            manifest.claim(directory, settings)
+        bar = stack.enter_context(
+            contextlib.closing(progress.Bar(sum(sizes), compiling=decoder.compiling))
+        )
+        for shard, items in enumerate(manifest.unchanged(source, shard_size, inputs)):
             if shard not in mine:
                 continue
-            inputs += len(items)
-            path = None
+            own += len(items)
+            first = shard * shard_size
+            path = made = None
             if directory is not None:
                 path = directory / shards.shard_name(name, shard, count)
-                if path.exists():
-                    faults += records.count_faults(shards.read_records(path))
-                    finished += 1
-                    bar.initial += len(items)  # not work of this run: no part of its rate
-                    bar.update(len(items))
-                    continue
-            made = worker.decode(items, shard * shard_size, bar)
-            if path is not None:
-                shards.write_records(path, made)
+                made = _finished(path, items, first)
+            if made is not None:
+                finished += 1
+                bar.skip(len(items))
+            else:
+                with bar.working:
+                    made = worker.decode(items, first, bar)
+                    made = [
+                        records.with_id(record, item.id)
+                        for record, item in zip(made, items, strict=True)
+                    ]
+                    if path is not None:
+                        shards.write_records(path, made)
+                    if report is not None:
+                        for record in made:
+                            report(record)
             faults += records.count_faults(made)
-            if report is not None:
-                for record in made:
-                    report(record)
-    summary = Summary(inputs, dict(faults), finished, decoder.batches, decoder.compilations)
+    summary = Summary(own, dict(faults), finished, decoder.batches, decoder.compilations)
     _LOGGER.info("%s", _in_words(summary, directory))
     return summary
 
@@ -181,10 +196,28 @@ def _check_counts(**counts: int) -> None:
             raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
 
 
-def _chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    items = iter(source)
-    while chunk := list(itertools.islice(items, size)):
-        yield chunk
+def _with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:
+    """The strategy, with the model's tokenizer if it takes one."""
+    if "tokenizer" not in inspect.signature(strategy).parameters:
+        return strategy
+    return functools.partial(strategy, tokenizer=tokenizer)
+
+
+def _make(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"output_dir: {directory} is a file; takes a directory")
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | None:
+    """The records of a shard that an earlier run has finished; None if it is to be decoded."""
+    if not path.exists():
+        return None
+    try:
+        return shards.read_records(path, items, first)
+    except ValueError as e:
+        _LOGGER.warning("%s; the shard is decoded again", e)
+        return None
 
 
 def _in_words(summary: Summary, directory: Path | None) -> str:

@@ -2,52 +2,108 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jaxlib
 
-from decoding_jax.infer import shards
+import decoding_jax
+from decoding_jax.infer import lock, shards
 from decoding_jax.infer.sources import Item
 from decoding_jax.text import Tokenizer
 
 FILE = "job.json"
 _PROBE = "The quick brown fox, 0123456789! Größe, ça où; Привет, 你好, مرحبا.\n\t<pad></s>"
+# What changes the last bits of a result, or which numbers are drawn, in JAX's configuration.
+_JAX_SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
 
 
-def count_and_digest(source: Iterable[Item]) -> tuple[int, str]:
-    """How many items a source has, and a digest of all of them in their order.
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The inputs of a job, as they were when it began.
+
+    Attributes:
+      count: how many there are.
+      digest: of all of them in their order.
+      of_shards: a digest of the inputs of each shard.
+    """
+
+    count: int
+    digest: str
+    of_shards: list[str]
+
+
+def survey(source: Iterable[Item], shard_size: int) -> Inputs:
+    """Counts the items of a source, and takes digests of them.
 
     Example:
-      >>> count, digest = count_and_digest([Item("one"), Item("", "empty")])
-      >>> count, digest[:8]
-      (2, '7bf20e99')
+      >>> inputs = survey([Item("one"), Item("", "empty")], shard_size=1)
+      >>> inputs.count, inputs.digest[:8], len(inputs.of_shards)
+      (2, '', 2)
     """
-    digest, count = hashlib.sha256(), 0
+    count, of_shards = 0, []
+    for items in chunks(source, shard_size):
+        count += len(items)
+        of_shards.append(_digest_of(items))
+    whole = hashlib.sha256("".join(of_shards).encode()).hexdigest()
+    return Inputs(count, whole, of_shards)
+
+
+def unchanged(source: Iterable[Item], shard_size: int, inputs: Inputs) -> Iterator[list[Item]]:
+    """The items of each shard, compared with what they were when the job began.
+
+    Args:
+      source: iterated over again.
+      shard_size: items of a shard.
+      inputs: from ``survey``.
+
+    Raises:
+      ValueError: in one line, as soon as a shard's items differ or are missing.
+    """
+    found = 0
+    for shard, items in enumerate(chunks(source, shard_size)):
+        if shard >= len(inputs.of_shards) or _digest_of(items) != inputs.of_shards[shard]:
+            raise _changed(shard * shard_size, inputs)
+        found += len(items)
+        yield items
+    if found != inputs.count:
+        raise _changed(found, inputs)
+
+
+def chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items of a source, ``size`` at a time."""
+    chunk: list[Item] = []
     for item in source:
-        digest.update(json.dumps(item).encode() + b"\n")
-        count += 1
-    return count, digest.hexdigest()
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def model_digest(model: Any) -> str:
-    """A digest of a model's weights and settings, whatever files they came from."""
-    leaves, structure = jax.tree.flatten(model)
-    digest = hashlib.sha256(_stable(str(structure)).encode())
-    for leaf in leaves:
-        if callable(leaf):
-            digest.update(_name_of(leaf).encode())
-        else:
-            array = np.asarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
+def environment() -> dict[str, Any]:
+    """What a job's results depend on beside its settings: versions, device and JAX's settings."""
+    device = jax.local_devices()[0]
+    return {
+        "versions": {
+            "decoding_jax": decoding_jax.__version__,
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+        },
+        "device": f"{device.platform}: {device.device_kind}",
+        "jax": {name: getattr(jax.config, name) for name in _JAX_SETTINGS},
+    }
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
@@ -60,48 +116,54 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps([seen, ends]).encode()).hexdigest()
 
 
-def describe_strategy(strategy: Callable[..., Any]) -> str:
-    """A strategy's name and the settings bound to it by ``functools.partial``.
-
-    Example:
-      >>> import decoding_jax
-      >>> describe_strategy(functools.partial(decoding_jax.sample, num_samples=2))
-      'decoding_jax.strategies.sampling.sample(num_samples=2)'
-    """
-    if isinstance(strategy, functools.partial):
-        settings = ", ".join(f"{k}={v!r}" for k, v in sorted(strategy.keywords.items()))
-        return _stable(f"{describe_strategy(strategy.func)}({settings})")
-    return _name_of(strategy)
-
-
 def claim(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the directory this job's, or sees that it already is.
+
+    Of several processes that claim a new directory at once, one writes its manifest, and the others
+    compare theirs with it.
+
+    Args:
+      directory: an existing directory, held by ``lock.hold``.
+      manifest: whatever the job's results depend on.
 
     Raises:
       ValueError: in one line, if it belongs to another job or holds something else.
     """
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"output_dir: {directory} is a file; takes a directory")
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / FILE
     manifest = json.loads(json.dumps(manifest))
-    if path.exists():
-        found = _read(path)
-        different = [k for k in {**manifest, **found} if manifest.get(k) != found.get(k)]
-        if different:
+    if not path.exists():
+        others = sorted(p.name for p in directory.iterdir() if not _is_passing(p.name))
+        if others and not path.exists():
             raise ValueError(
-                f"output_dir: {directory} belongs to another job (not the same: "
-                f"{', '.join(different)}); takes an empty directory or this job's own"
+                f"output_dir: {directory} holds {others[0]} but no {FILE}; takes an empty "
+                "directory or this job's own"
             )
-        return
-    # A job killed before its manifest was in place leaves at most a temporary file.
-    others = sorted(p.name for p in directory.iterdir() if not re.fullmatch(r"\..*\.tmp", p.name))
-    if others:
+        if shards.create(path, [json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"]):
+            return
+    found = _read(path)
+    different = [k for k in {**manifest, **found} if manifest.get(k) != found.get(k)]
+    if different:
         raise ValueError(
-            f"output_dir: {directory} holds {others[0]} but no {FILE}; takes an empty directory "
-            "or this job's own"
+            f"output_dir: {directory} belongs to another job (not the same: "
+            f"{', '.join(different)}); takes an empty directory or this job's own"
         )
-    shards.write(path, [json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"])
+
+
+def _is_passing(name: str) -> bool:
+    """Whether a file is a lock, or temporary: what a job leaves behind that is killed early."""
+    return bool(re.fullmatch(r"\..*\.tmp", name)) or name.startswith(lock.FILE)
+
+
+def _digest_of(items: Sequence[Item]) -> str:
+    text = "".join(f"{json.dumps(item)}\n" for item in items)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _changed(index: int, inputs: Inputs) -> ValueError:
+    return ValueError(
+        f"source: the inputs from index {index} on are not the {inputs.count} that the job began "
+        "with; takes a source that gives the same items each time, and a file that nobody edits"
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -110,14 +172,3 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as e:
         raise ValueError(f"output_dir: {path} is not JSON: {e}") from e
     return found if isinstance(found, dict) else {"": found}
-
-
-def _name_of(function: Any) -> str:
-    module = getattr(function, "__module__", "")
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{module}.{name}"
-
-
-def _stable(text: str) -> str:
-    """Without memory addresses, which differ from run to run."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)

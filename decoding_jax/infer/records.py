@@ -12,6 +12,9 @@ from decoding_jax.text import Completion
 
 Record = dict[str, Any]
 
+LONGEST = 1000
+"""The most characters that the record of a fault repeats of its input, and of its error."""
+
 
 def decoded(
     index: int,
@@ -58,11 +61,39 @@ def decoded(
 def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:
     """The record of an input that cannot be decoded: no outputs, and an ``error``.
 
+    An input of more than 1,000 characters is cut there, and ``inputs_length`` gives its length; an
+    error is cut in the same way.
+
+    Args:
+      index: of the input, from 0.
+      inputs: the text, or what there was instead.
+      error: what is wrong with it: a kind, and after a colon the rest.
+      seed: of the job.
+
     Example:
       >>> fault(3, "", "empty", seed=7)
       {'index': 3, 'inputs': '', 'outputs': [], 'seed': 7, 'error': 'empty'}
+      >>> fault(4, "[" * 100_000, "broken JSON", seed=7)["inputs_length"]
+      100000
     """
-    return {"index": index, "inputs": inputs, "outputs": [], "seed": seed, "error": error}
+    if len(error) > LONGEST:
+        error = f"{error[:LONGEST]} [...] ({len(error):,} characters)"
+    record = {"index": index, "inputs": inputs[:LONGEST], "outputs": [], "seed": seed}
+    if len(inputs) > LONGEST:
+        record["inputs_length"] = len(inputs)
+    return {**record, "error": error}
+
+
+def with_id(record: Record, own: Any) -> Record:
+    """The record with the input's own ``id`` after its index, if it has one.
+
+    Example:
+      >>> with_id(fault(3, "", "empty", seed=7), "line-3")["id"]
+      'line-3'
+    """
+    if own is None:
+        return record
+    return {"index": record["index"], "id": own, **record}
 
 
 def to_line(record: Record) -> str:

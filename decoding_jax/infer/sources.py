@@ -6,6 +6,7 @@ iterated over. A fault of one input is an item too: nothing is dropped.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -21,15 +22,18 @@ class Item(NamedTuple):
     Attributes:
       inputs: the text, or, of a faulty input, what there was instead.
       error: what is wrong with it: a kind, and after a colon the rest.
+      id: a name of the input's own, which its record repeats: whatever JSON can express; None for
+        none.
     """
 
     inputs: str
     error: str | None = None
+    id: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TextLines:
-    r"""One input a line, UTF-8, lines ended by ``\n`` or ``\r\n``.
+    r"""One input a line, UTF-8, lines ended by ``\n`` or ``\r\n``; a byte order mark is skipped.
 
     Attributes:
       path: a file, or the name of one that comes with the library.
@@ -54,7 +58,7 @@ class TextLines:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line, whose ``field`` is the input.
+    """One JSON object a line, whose ``field`` is the input; its ``id``, if any, is kept.
 
     Attributes:
       path: a file, or the name of one that comes with the library.
@@ -66,11 +70,11 @@ class JsonLines:
     Example:
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.jsonl"
-      >>> _ = path.write_text('{"en": "Good morning."}\\n{"fr": "Bonjour."}\\n')
+      >>> _ = path.write_text('{"en": "Good morning.", "id": 7}\\n{"fr": "Bonjour."}\\n')
       >>> for item in JsonLines(str(path), field="en"):
       ...     print(item)
-      Item(inputs='Good morning.', error=None)
-      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'")
+      Item(inputs='Good morning.', error=None, id=7)
+      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", id=None)
     """
 
     path: str
@@ -92,12 +96,17 @@ class JsonLines:
             return Item(line, f"broken JSON: {e}")
         if not isinstance(value, dict):
             return Item(line, f"not a JSON object: {type(value).__name__}")
+        own = value.get("id")
+        try:  # NaN and halves of surrogate pairs can be read, but not be written
+            json.dumps(own, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        except (ValueError, RecursionError) as e:
+            return Item(line, f"id cannot be written as JSON: {e}")
         if self.field not in value:
-            return Item(line, f"no field: {self.field!r}")
+            return Item(line, f"no field: {self.field!r}", own)
         text = value[self.field]
         if not isinstance(text, str):
-            return Item(line, f"not text: {self.field!r} is {type(text).__name__}")
-        return text_item(text)
+            return Item(line, f"not text: {self.field!r} is {type(text).__name__}", own)
+        return text_item(text)._replace(id=own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +174,7 @@ def text_item(text: str) -> Item:
 
     Example:
       >>> text_item("  ")
-      Item(inputs='  ', error='empty')
+      Item(inputs='  ', error='empty', id=None)
     """
     try:
         text.encode("utf-8")
@@ -176,7 +185,9 @@ def text_item(text: str) -> Item:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file):
+            if number == 0:
+                line = line.removeprefix(codecs.BOM_UTF8)
             yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
+from decoding_jax.models.checkpoint.files import local_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
 Model = T5 | T5Decoder | GPT2 | Llama
@@ -35,14 +36,17 @@ def load(
       ``generate`` does.
 
     Raises:
-      ValueError: in one line, for a directory, a file or a setting that does not serve.
+      ValueError: in one line, for a directory, a file or a setting that does not serve, and for a
+        URL: paths are local.
 
     Example:
       >>> model, tokenizer = load("translation-en-fr-draft")
       >>> tokenizer.decode(tokenizer.encode("Good morning!"))
       'Good morning!'
     """
-    path = Path(directory)
+    path = local_path("directory", directory)
+    if tokenizer is not None:
+        tokenizer = local_path("tokenizer", tokenizer)
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
     model = load_model(path, dtype=dtype)

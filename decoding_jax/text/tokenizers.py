@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import sentencepiece
 import tokenizers
 
+from decoding_jax.models.checkpoint.files import local_path
+
 SENTENCEPIECE_FILES = (
     "spiece.model",
     "tokenizer.model",
@@ -138,8 +140,9 @@ def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = Non
 
     Raises:
       TokenizerError: in one line, if there is none or it cannot be read.
+      ValueError: for a URL.
     """
-    directory = Path(directory)
+    directory = local_path("tokenizer", directory)
     if directory.is_file():
         return _sentencepiece(directory, family or {}, ())
     config = _json(directory / "config.json") or family or {}

@@ -38,3 +38,13 @@ def files_of(directory):
 def broken(model, prompt, *, stop):
     """A strategy with a mistake in it."""
     return None + prompt
+
+
+OWN = (
+    "from __gin__ import dynamic_registration\n"
+    "import infer_fakes\n"
+    "from decoding_jax import infer\n"
+    'include "models/directory.gin"\n'
+    'include "runs/infer.gin"\n'
+    "STRATEGY = @infer_fakes.draw\n"
+)

@@ -4,15 +4,13 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
 import pytest
-from infer_fakes import files_of
+from infer_fakes import OWN
 
 from decoding_jax.infer import gin_files
 from decoding_jax.infer.command import main
@@ -76,6 +74,20 @@ def test_phrases_are_set_on_the_command_line(command):
     assert all((5, 9) in itertools.pairwise(tokens) for tokens in outputs)
 
 
+def test_phrases_may_be_strings(command, capsys):
+    """They are tokenised by the model's own tokenizer, beside others that are tokens."""
+    files = [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]
+    given = ["--gin.PHRASES=('ab', (70,))", "--gin.ALTERNATIVES=[['c', 'd']]"]
+    assert command(*given, files=files, BEAM_SIZE=5, MAX_NEW_TOKENS=4) == 0
+    texts = [output["text"] for r in records() for output in r["outputs"]]
+    assert len(texts) == 2
+    assert all("ab" in text and "C" in text for text in texts)
+    assert all("c" in text or "d" in text for text in texts)
+    capsys.readouterr()
+    one = "--gin.PHRASES='ab'"
+    check(command(one, files=files, OUTPUT_DIR="one"), capsys, 1, "phrases: got 'ab'; takes a list")
+
+
 def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     """A model that drafts for itself; the job belongs to its drafter as it does to its model."""
     files = ["runs/infer.gin", "models/directory.gin", "strategies/speculative_sample.gin"]
@@ -109,16 +121,6 @@ def test_transforms_are_set_on_the_command_line(command):
     assert any(
         line.endswith(".k = 1") for line in json.loads(Path("out/job.json").read_text())["gin"]
     )
-
-
-OWN = (
-    "from __gin__ import dynamic_registration\n"
-    "import infer_fakes\n"
-    "from decoding_jax import infer\n"
-    'include "models/directory.gin"\n'
-    'include "runs/infer.gin"\n'
-    "STRATEGY = @infer_fakes.draw\n"
-)
 
 
 def test_a_job_may_move_but_not_change(command, capsys, monkeypatch, byte_t5):
@@ -181,6 +183,44 @@ FAULTS = {
     "unknown flag": (["infer", "--gin_fiel=x"], 2, "gin_fiel"),
     "stray argument": (["infer", "runs/demo.gin"], 2, "got the argument 'runs/demo.gin'"),
     "no value": (["infer", "--gin.SEED"], 2, "got --gin.SEED; takes --gin.NAME=VALUE"),
+    "no coordinator": (
+        ["infer", "--distributed", "--num_processes=2", "--process_id=0"],
+        2,
+        "--distributed: got no --coordinator_address; takes --coordinator_address=HOST:PORT, ",
+    ),
+    "no process": (
+        ["infer", "--distributed", "--coordinator_address=localhost:1"],
+        2,
+        "--distributed: got no --num_processes and no --process_id; takes",
+    ),
+    "not distributed": (
+        ["infer", "--process_id=1"],
+        2,
+        "--process_id: got it without --distributed; takes both",
+    ),
+    "no port": (
+        [
+            "infer",
+            "--distributed",
+            "--coordinator_address=a",
+            "--num_processes=2",
+            "--process_id=1",
+        ],
+        2,
+        "--coordinator_address: got 'a'; takes HOST:PORT",
+    ),
+    "no such process": (
+        [
+            "infer",
+            "--distributed",
+            "--coordinator_address=a:1",
+            "--num_processes=2",
+            "--process_id=2",
+        ],
+        2,
+        "--process_id: got 2 of 2 processes; takes 0 to 1",
+    ),
+    "no processes": (["infer", "--distributed", "--num_processes=0"], 2, "num_processes"),
     "unquoted text": (["infer", "--gin.INPUT=a/b"], 2, "cannot read 'INPUT = a/b'; text is put in"),
 }
 
@@ -318,6 +358,10 @@ def test_a_spoilt_checkpoint_is_told_in_one_line(command, capsys, byte_t5, spoil
 
 def test_faults_of_the_job_are_told_in_one_line(command, capsys):
     check(command(MODEL_DIR="nowhere"), capsys, 1, "nowhere: no such directory")
+    for setting in ("MODEL_DIR", "INPUT", "OUTPUT_DIR"):
+        bucket = {setting: "gs://bucket/x"}
+        check(command(**bucket), capsys, 1, "got 'gs://bucket/x'; takes a local path")
+    assert not Path("gs:").exists()
     check(command(INPUT="nowhere.txt"), capsys, 1, "nowhere.txt: no such file")
     check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
     check(command(SEED="x"), capsys, 1, "seed: got 'x'")
@@ -343,43 +387,6 @@ def test_a_fault_of_the_program_keeps_its_traceback(command, monkeypatch):
 def test_help(capsys):
     assert main(["infer", "--help"]) == 0
     assert "--gin_file=runs/demo.gin" in capsys.readouterr().out
-
-
-def test_a_job_ended_by_sigkill_ends_with_the_same_bytes(byte_t5, tmp_path):
-    lines = [f"number {i}" for i in range(150)]
-    (tmp_path / "inputs.txt").write_text("\n".join(lines))
-    (tmp_path / "own.gin").write_text(
-        f"{OWN}"
-        f"MODEL_DIR = {str(byte_t5)!r}\n"
-        f"INPUT = {str(tmp_path / 'inputs.txt')!r}\n"
-        "MAX_INPUT_LENGTH = 16\n"
-        "SHARD_SIZE = 1\n"
-    )
-
-    def argv(directory):
-        out = f"--gin.OUTPUT_DIR={str(tmp_path / directory)!r}"
-        return [f"--gin_file={tmp_path / 'own.gin'}", out]
-
-    def shards():
-        return list((tmp_path / "killed").glob("decodes-*"))
-
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-    job = subprocess.Popen(
-        [sys.executable, "-m", "decoding_jax.infer", *argv("killed")],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-    )
-    while job.poll() is None and len(shards()) < 2:
-        time.sleep(0.002)
-    job.send_signal(signal.SIGKILL)
-    said = job.communicate()[1].decode()
-    assert job.returncode == -signal.SIGKILL, said
-    assert 2 <= len(shards()) < 150
-    assert main(["infer", *argv("killed")]) == 0
-    assert main(["infer", *argv("whole")]) == 0
-    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
-    assert len(files_of(tmp_path / "whole")) == 151
 
 
 def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):

@@ -10,7 +10,7 @@ import os
 import jax
 import jax.numpy as jnp
 import pytest
-from infer_fakes import draw
+from infer_fakes import draw, files_of
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, infer
@@ -179,9 +179,101 @@ def test_a_directory_of_something_else_is_refused(decode, tmp_path):
         decode(LINES, "out/thesis.tex")
 
 
-def test_another_model_is_another_job(table):
-    changed = jax.tree.map(lambda x: x.at[(0,) * x.ndim].add(1e-6), table[0])
-    assert job.manifest.model_digest(changed) != job.manifest.model_digest(table[0])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:40] + bytes(20) + data[60:],
+        lambda data: bytes(len(data)),
+        lambda data: data[: data.index(b"\n") + 1],
+        lambda data: data[:-1],
+        lambda data: data * 2,
+        lambda data: b"".join(reversed(data.splitlines(keepends=True))),
+        lambda data: data.replace(b'"outputs"', b'"output"'),
+        lambda data: data.replace(b'"5 6 ', b'"5 5 '),
+        lambda data: b"",
+    ],
+)
+def test_a_finished_shard_that_is_not_whole_is_decoded_again(decode, tmp_path, caplog, spoil):
+    whole = decode(LINES, shard_size=2)
+    name = "decodes-00001-of-00003.jsonl"
+    (tmp_path / "out" / name).write_bytes(spoil(whole[name]))
+    caplog.set_level(logging.INFO, "decoding_jax")
+    caplog.clear()
+    assert decode(LINES, shard_size=2) == whole
+    [told] = [m for m in caplog.messages if m.endswith("; the shard is decoded again")]
+    assert name in told
+    assert "shards finished before: 2" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda lines: [*lines[:3], "3 2", *lines[4:]],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines, "1"],
+        lambda lines: lines[:4],
+        lambda lines: [*lines[:2], "", *lines[2:-1]],
+    ],
+)
+def test_inputs_edited_under_a_job_are_noticed(table, tmp_path, edit):
+    """Shards of before the edit are written, and no other."""
+    passes = itertools.count()
+
+    class Edited:
+        def __iter__(self):
+            lines = edit(LINES) if next(passes) else LINES
+            return iter([infer.Item(line) for line in lines])
+
+    given = {"output_dir": tmp_path, "batch_size": 2, "max_input_length": 16, "shard_size": 2}
+    with pytest.raises(
+        ValueError, match=r"^source: the inputs from index \d on are not the 6 that"
+    ):
+        infer.run(table, Edited(), draw, **given)
+    infer.run(table, [infer.Item(line) for line in LINES], draw, **given)
+    made = records(files_of(tmp_path))
+    assert [r["inputs"] for r in made] == LINES
+
+
+def test_another_environment_is_another_job(decode, monkeypatch):
+    decode(LINES)
+    with (
+        jax.default_matmul_precision("highest"),
+        pytest.raises(ValueError, match=r"not the same: jax\)"),
+    ):
+        decode(LINES)
+    monkeypatch.setattr(job.manifest.jaxlib, "__version__", "0.0.1")
+    with pytest.raises(ValueError, match=r"not the same: versions\)"):
+        decode(LINES)
+
+
+def test_ids_of_inputs_are_in_their_records(table):
+    made = []
+    items = [infer.Item("1", None, "a"), infer.Item("2"), infer.Item("", "empty", [3])]
+    infer.run(table, items, draw, report=made.append, max_input_length=16)
+    assert [r.get("id") for r in made] == ["a", None, [3]]
+    assert [list(r)[:3] for r in made[:2]] == [
+        ["index", "id", "inputs"],
+        ["index", "inputs", "outputs"],
+    ]
+
+
+def test_the_bar_counts_skipped_shards_and_times_the_others(decode, tmp_path, monkeypatch):
+    bars = []
+
+    class Seen(job.progress.Bar):
+        def close(self):
+            if self.disable:  # closed before
+                return
+            bars.append((self.n, self.initial, self.format_dict["rate"]))
+            super().close()
+
+    monkeypatch.setattr(job.progress, "Bar", Seen)
+    decode(LINES, shard_size=2)
+    (tmp_path / "out" / "decodes-00001-of-00003.jsonl").unlink()
+    decode(LINES, shard_size=2)
+    decode(LINES, shard_size=2)
+    assert [bar[:2] for bar in bars] == [(6, 0), (6, 4), (6, 6)]
+    assert [bar[2] is None for bar in bars] == [False, False, True]
 
 
 def test_processes_share_the_shards(decode, monkeypatch):

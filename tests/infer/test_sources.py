@@ -54,7 +54,56 @@ def test_json_lines(tmp_path):
     assert made[2].inputs == lines[2]
     for item in made:  # whatever was read can be written
         record = records.fault(0, item.inputs, item.error or "", seed=0)
-        assert json.loads(records.to_line(record).encode())["inputs"] == item.inputs
+        written = json.loads(records.to_line(record).encode())
+        assert written["inputs"] == item.inputs[:1000]
+        assert written.get("inputs_length", len(item.inputs)) == len(item.inputs)
+
+
+@pytest.mark.parametrize(("source", "line"), [(TextLines, "one"), (JsonLines, '{"inputs": "one"}')])
+def test_a_byte_order_mark_is_no_part_of_the_first_input(tmp_path, source, line):
+    path = tmp_path / "marked"
+    path.write_text(f"\ufeff{line}\n\ufeff\n", encoding="utf-8")
+    first, second = source(str(path))
+    assert first == Item("one")
+    assert second.inputs == "\ufeff"  # it is one at the head of the file only
+
+
+def test_ids_of_json_records_are_kept(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = [
+        '{"inputs": "one", "id": "a"}',
+        '{"inputs": "two", "id": [1, {"b": null}]}',
+        '{"inputs": 3, "id": 3}',
+        '{"id": 4}',
+        '{"inputs": "", "id": 5}',
+        '{"inputs": "six", "id": null}',
+        '{"inputs": "seven", "id": NaN}',
+        '{"inputs": "eight", "id": "\\ud800"}',
+    ]
+    path.write_text("\n".join(lines))
+    made = list(JsonLines(str(path)))
+    assert [item.id for item in made] == ["a", [1, {"b": None}], 3, 4, 5, None, None, None]
+    assert [item.error for item in made[:2]] == [None, None]
+    kinds = [item.error.partition(":")[0] for item in made if item.error]
+    assert kinds == ["not text", "no field", "empty", *["id cannot be written as JSON"] * 2]
+    assert [item.inputs for item in made[6:]] == lines[6:]
+
+
+def test_a_long_faulty_input_is_cut_and_its_length_told():
+    record = records.fault(3, "x" * 100_000, "cannot be tokenized: " + "x" * 100_000, seed=0)
+    assert record["inputs"] == "x" * 1000
+    assert record["inputs_length"] == 100_000
+    assert record["error"].endswith("x [...] (100,021 characters)")
+    assert len(records.to_line(record)) < 2200
+    assert records.count_faults([record]) == {"cannot be tokenized": 1}
+    assert "inputs_length" not in records.fault(3, "x" * 1000, "empty", seed=0)
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/a.txt", "https://host/a.txt", "gs:/bucket/a.txt"])
+@pytest.mark.parametrize("source", [TextLines, JsonLines])
+def test_urls_are_refused_as_inputs(source, path):
+    with pytest.raises(ValueError, match=f"^path: got '{path}'; takes a local path, as URLs"):
+        source(path)
 
 
 @pytest.mark.parametrize("source", [TextLines, JsonLines])

@@ -18,6 +18,7 @@ from decoding_jax.models.checkpoint.files import (
     CheckpointError,
     Settings,
     Tensors,
+    local_path,
     write_params,
 )
 from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
@@ -65,7 +66,7 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
         that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
         the networks here do not have.
-      ValueError: for an unknown ``dtype``.
+      ValueError: for an unknown ``dtype``, or a URL such as ``gs://bucket/model``.
 
     Example:
       >>> load_model("nowhere")
@@ -73,7 +74,7 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
       decoding_jax.models.checkpoint.files.CheckpointError: nowhere: no such directory
     """
     _check_dtype(dtype)
-    directory = Path(directory)
+    directory = local_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
@@ -106,7 +107,7 @@ def save_model(
       settings: more entries for ``config.json``, such as ``eos_token_id``.
 
     Raises:
-      ValueError: for a model or a ``dtype`` that this layout does not take.
+      ValueError: for a model or a ``dtype`` that this layout does not take, or a URL.
     """
     if dtype is not None:
         _check_dtype(dtype)
@@ -119,7 +120,7 @@ def save_model(
         "dtype": dtype or _dtype_of(model),
         **(settings or {}),
     }
-    directory = Path(directory)
+    directory = local_path("directory", directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_params(directory / WEIGHTS, module.table(model.config), model.params, dtype)
     text = json.dumps(values, indent=2, sort_keys=True)

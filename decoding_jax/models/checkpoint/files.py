@@ -43,6 +43,29 @@ class CheckpointError(ValueError):
     """A model directory that cannot be used, said in one line with the file and what is wrong."""
 
 
+def local_path(name: str, path: str | Path) -> Path:
+    """A path on this machine's file systems.
+
+    Args:
+      name: the argument's name, for the error.
+      path: a local path. ``pathlib`` writes ``gs://bucket`` as ``gs:/bucket``, so a scheme is
+        recognised with one slash as well.
+
+    Raises:
+      ValueError: for a path with a scheme, such as ``gs://bucket/out``.
+
+    Example:
+      >>> local_path("output_dir", "gs://bucket/out")
+      Traceback (most recent call last):
+      ValueError: output_dir: got 'gs://bucket/out'; takes a local path, as URLs are not supported
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise ValueError(
+            f"{name}: got {str(path)!r}; takes a local path, as URLs are not supported"
+        )
+    return Path(path)
+
+
 class Settings:
     """``config.json``, or an object in it, read with its types checked."""
 

@@ -1,0 +1,150 @@
+"""What an object is, as text that is the same in every process: for ``job.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+_WRITTEN_OUT = 16  # entries of an array
+_LONGEST = 1000  # characters of a part
+
+
+def describe(value: Any) -> str:
+    """Describes settings, models and functions by their contents.
+
+    Arrays are given by dtype, shape and entries; objects by their class and attributes; functions
+    by their names. The description of a function that cannot be imported by its name (a lambda, a
+    function inside another, a function of a notebook) holds its code and its closure as well.
+    Whatever is long is replaced by its SHA-256.
+
+    Args:
+      value: anything at all.
+
+    Returns:
+      One line of text, without memory addresses.
+
+    Example:
+      >>> describe({"temperature": 0.5, "bias": np.zeros(2, np.float32)})
+      "{'temperature': 0.5, 'bias': float32[2] [0.0, 0.0]}"
+      >>> describe(np.zeros(5000)) == describe(np.ones(5000))
+      False
+    """
+    return _Describer().text(value)
+
+
+def digest(value: Any) -> str:
+    """The SHA-256 of a description, in hexadecimal digits.
+
+    Example:
+      >>> digest(1.0)[:8]
+      'd0ff5974'
+    """
+    return hashlib.sha256(describe(value).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+class _Describer:
+    """Describes every object once, however often others refer to it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[Any, str]] = {}
+
+    def text(self, value: Any) -> str:
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            return repr(value)
+        if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            return _array(value, self._part)
+        if isinstance(value, functools.partial):
+            given = [self._part(v) for v in value.args]
+            given += [f"{k}={self._part(v)}" for k, v in sorted(value.keywords.items())]
+            return f"{self.text(value.func)}({', '.join(given)})"
+        if isinstance(value, types.MethodType):
+            return f"{self._part(value.__self__)}.{value.__name__}"
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if hasattr(value, "__qualname__"):  # classes, built-in and compiled functions
+            inside = getattr(value, "__wrapped__", None)
+            return _name_of(value) if inside is None else self.text(inside)
+        return self._object(value)
+
+    def _part(self, value: Any) -> str:
+        """The description of a part of something; a part that contains itself is told by dots."""
+        if id(value) in self._parts:
+            return self._parts[id(value)][1]
+        self._parts[id(value)] = value, "..."  # with the value, so that no other gets its id
+        text = self.text(value)
+        if len(text) > _LONGEST:
+            text = f"sha256:{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()}"
+        self._parts[id(value)] = value, text
+        return text
+
+    def _object(self, value: Any) -> str:
+        name = type(value).__qualname__
+        if isinstance(value, Mapping):
+            text = ", ".join(f"{self._part(k)}: {self._part(v)}" for k, v in value.items())
+            return f"{{{text}}}" if type(value) is dict else f"{name}({{{text}}})"
+        if isinstance(value, (tuple, list)):
+            text = ", ".join(map(self._part, value))
+            return f"[{text}]" if type(value) is list else f"{name}({text})"
+        if isinstance(value, (set, frozenset)):
+            return f"{name}({', '.join(sorted(map(self._part, value)))})"
+        if dataclasses.is_dataclass(value):
+            attributes = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        elif hasattr(value, "__dict__"):
+            attributes = vars(value)
+        else:
+            leaves, structure = jax.tree.flatten(value)
+            text = "" if len(leaves) == 1 and leaves[0] is value else self._part(leaves)
+            return re.sub(r" at 0x[0-9a-f]+", "", f"{structure if text else value!r}{text}")
+        given = ", ".join(f"{k}={self._part(v)}" for k, v in attributes.items())
+        return f"{name}({given})"
+
+    def _function(self, function: types.FunctionType) -> str:
+        name = _name_of(function)
+        if "<" not in name and not name.startswith("__main__."):
+            return name
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        defaults = [function.__defaults__, function.__kwdefaults__]
+        return f"{name}({self._part([_code(function.__code__), cells, defaults])})"
+
+
+def _array(value: Any, part: Any) -> str:
+    name = str(value.dtype)
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    shape = ", ".join(map(str, array.shape))
+    if array.dtype == object:
+        entries = part(array.tolist())
+    elif array.size <= _WRITTEN_OUT:
+        entries = str(array.tolist())
+    else:
+        data = np.ascontiguousarray(array).view(np.uint8).data
+        entries = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return f"{name}[{shape}] {entries}"
+
+
+def _code(code: types.CodeType) -> str:
+    """A digest of what a function does, whatever file and line it is in."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts]
+    return digest([code.co_code, code.co_names, constants])
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # a name that is bound later
+        return False
+    return True
+
+
+def _name_of(function: Any) -> str:
+    module = getattr(function, "__module__", "")
+    return f"{module}.{function.__qualname__}"

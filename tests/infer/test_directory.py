@@ -1,0 +1,135 @@
+"""An output directory: one claim, one job at a time, files that are whole."""
+
+import errno
+import os
+import threading
+
+import pytest
+
+from decoding_jax.infer import lock, manifest, shards
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE", 0.0)
+
+
+def refused(directory, *which):
+    with (
+        pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on .*; takes a dir"),
+        lock.hold(directory, *which),
+    ):
+        pass
+
+
+def test_a_directory_is_held_by_one_job(tmp_path):
+    with lock.hold(tmp_path):
+        refused(tmp_path)
+        refused(tmp_path, 0, 2)
+        refused(tmp_path, 1, 2)
+    assert list(tmp_path.iterdir()) == []
+    with lock.hold(tmp_path, 1, 3), lock.hold(tmp_path, 0, 3), lock.hold(tmp_path, 2, 3):
+        refused(tmp_path)
+        refused(tmp_path, 0, 3)
+        refused(tmp_path, 1, 2)
+    with lock.hold(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_process_removes_what_killed_ones_left(tmp_path):
+    names = [".job.json.host-1-00ff.tmp", ".decodes-00000-of-00002.jsonl.host-2-00ff.tmp"]
+    for name in [*names, ".own.tmp"]:
+        (tmp_path / name).touch()
+    with lock.hold(tmp_path, 0, 2):
+        with lock.hold(tmp_path, 1, 2):
+            pass
+        assert (tmp_path / names[1]).exists()  # it might be one that process 0 writes
+    assert [p.name for p in tmp_path.iterdir()] == [".own.tmp"]
+
+
+def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, caplog):
+    def flock(handle, mode):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with lock.hold(tmp_path):
+        pass
+    [message] = caplog.messages
+    assert "cannot be locked ([Errno" in message
+    assert "nothing keeps a second job out" in message
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_of_several_claims_at_once_one_wins(tmp_path, monkeypatch, linked):
+    """Four claims, two by two the same. 25 new directories."""
+    if not linked:
+
+        def link(*args):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", link)
+    for trial in range(25 if linked else 1):
+        directory = tmp_path / f"{trial}"
+        directory.mkdir()
+        start = threading.Barrier(4 if linked else 1)
+        won, errors = [], []
+
+        def claim(seed, directory=directory, start=start, won=won, errors=errors):
+            start.wait()
+            try:
+                manifest.claim(directory, {"seed": seed})
+            except Exception as error:
+                errors.append(str(error))
+            else:
+                won.append(seed)
+
+        seeds = [0, 1, 0, 1]
+        threads = [threading.Thread(target=claim, args=(seed,)) for seed in seeds]
+        for thread in threads:
+            thread.start()
+            if not linked:
+                thread.join()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 2, errors
+        assert len(set(won)) == 1
+        assert all("belongs to another job (not the same: seed)" in e for e in errors)
+        assert [p.name for p in directory.iterdir()] == ["job.json"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "shard"
+
+    def interrupted(end):
+        yield "a" * 100_000
+        shards.write(path, ["b\n"])
+        assert path.read_text() == "b\n"
+        yield from end
+
+    shards.write(path, interrupted(["c\n"]))
+    assert path.read_text() == "a" * 100_000 + "c\n"
+
+    def killed():
+        raise KilledError
+        yield
+
+    with pytest.raises(KilledError):
+        shards.write(path, interrupted(killed()))
+    assert path.read_text() == "b\n"
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    def fsync(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "decodes-00000-of-00001.jsonl"
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'") as caught:
+        shards.write(path, ["text"])
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
