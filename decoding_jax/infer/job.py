@@ -98,7 +98,8 @@ def run(
 
     Example:
       >>> import functools
-      >>> from decoding_jax.infer import Printer, TextLines
+      >>> import decoding_jax
+      >>> from decoding_jax.infer import TextLines
       >>> summary = run(
       ...     decoding_jax.load("translation-en-fr-draft"),
       ...     TextLines("runs/demo_sentences.txt"),

@@ -48,8 +48,8 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
 
     Example:
       >>> inputs = survey([Item("one"), Item("", "empty")], shard_size=1)
-      >>> inputs.count, inputs.digest[:8], len(inputs.of_shards)
-      (2, '', 2)
+      >>> inputs.count, len(inputs.of_shards)
+      (2, 2)
     """
     count, of_shards = 0, []
     for items in chunks(source, shard_size):

@@ -42,6 +42,8 @@ def test_a_completion_contains_its_phrases():
         (("hi",), "phrases: got 'hi'; takes a list of strings"),
         (((), ["hi"]), "alternatives: got 'hi'; takes a list of strings"),
         ((["hi", ""],), "phrases: got ''; takes texts with a token"),
+        ((["hi", 5],), "phrases: got 5; takes strings or token sequences"),
+        ((["hi", (-1,)],), "phrases: got .-1,.; takes non-empty sequences"),
         (((), [[]]), "alternatives: got an empty set"),
     ],
 )
