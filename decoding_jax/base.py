@@ -239,10 +239,10 @@ class Stop:
              [-1,  7]], dtype=int32)
     """
 
-    eos_ids: Any = None
-    sequences: Any = ()
-    min_new_tokens: Any = 0
-    max_new_tokens: Any = None
+    eos_ids: Any = dataclasses.field(default=None, metadata={"shared_axes": 1})
+    sequences: Any = dataclasses.field(default=(), metadata={"shared_axes": 2})
+    min_new_tokens: Any = dataclasses.field(default=0, metadata={"shared_axes": 0})
+    max_new_tokens: Any = dataclasses.field(default=None, metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         if isinstance(self.eos_ids, (int, np.integer)):

@@ -8,6 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "decoding_jax"
 LAYERS = [
     "pytrees",
+    "rows",
     "base",
     "ops",
     "transforms",

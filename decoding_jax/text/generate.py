@@ -14,6 +14,7 @@ from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.random import row_keys
 from decoding_jax.registry import STRATEGIES
+from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -23,6 +24,7 @@ from decoding_jax.text.batch import (
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.loading import Model
+from decoding_jax.text.sizes import buffer_length, limited, padded_width, round_up
 from decoding_jax.text.tokenizers import Tokenizer
 
 Strategy = Callable[..., DecodeOutput]
@@ -57,7 +59,10 @@ def generate(
       max_new_tokens: the most new tokens of a text.
       stop: when a text ends; by default at the tokenizer's end tokens, which are also used where
         its ``eos_ids`` is None. ``Stop(eos_ids=())`` has none.
-      **settings: of the strategy, such as ``num_samples``, ``beam_size`` and ``transform``.
+      **settings: of the strategy, such as ``num_samples``, ``beam_size`` and ``transform``. Where
+        a number in them is an array with one value for each text, such as
+        ``transforms.temperature([0, 0.7])``, each text is decoded with its own (see
+        ``decoding_jax.rows``).
 
     Returns:
       For every text its completions, in the strategy's order, each with what the strategy says of
@@ -75,24 +80,27 @@ def generate(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
-    run = _strategy(strategy)
+    run, known = _strategy(strategy)
+    arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
     # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     results: list[list[Completion]] = [[] for _ in ids]
-    stop = with_end_tokens(stop, tokenizer)
+    given = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+    size = min(batch_size, round_up(len(order)))
     starts = range(0, len(order), batch_size)
     for first in tqdm(starts, "decoding", unit="batch", delay=3, disable=len(starts) < 2):
         members = order[first : first + batch_size]
-        # A last, smaller batch is filled up with copies: one shape, one compilation.
-        rows = (members + members[:1] * batch_size)[: min(batch_size, len(order))]
-        bound, prompt, width = _bind(model, [ids[i] for i in rows], max_new_tokens)
-        args = (prompt,) if keys is None else (prompt, keys[jnp.asarray(rows)])
-        if drafter is not None:
-            args = (bind_drafter(drafter, model, [ids[i] for i in rows], width), *args)
-        output = run(bound, *args, max_new_tokens=max_new_tokens, stop=stop, **settings)
+        # A smaller batch is filled up with copies of its first text: few shapes to compile.
+        rows = members + members[:1] * (size - len(members))
+        batch = _Batch(model, [ids[i] for i in rows], max_new_tokens)
+        own = take_rows(given, rows, len(ids), arguments)
+        args = (batch.prompt,) if keys is None else (batch.prompt, keys[jnp.asarray(rows)])
+        if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
+            args = (drafts, *args)
+        output = run(batch.model, *args, **batch.lengths(own, drafts, known=known))
         context = context_of(model, [ids[i] for i in members])
         texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
         for i, row in zip(members, texts_out, strict=True):
@@ -132,39 +140,41 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
-    build = loop.steps_of(_strategy(strategy))
+    run, known = _strategy(strategy)
+    build = loop.steps_of(run)
     draws = key is not None if callable(strategy) else STRATEGIES[strategy].draws
     keys = _keys(draws, key, len(texts))
     ids = _encode(tokenizer, texts)
-    bound, prompt, width = _bind(model, ids, max_new_tokens)
     drafter = check_drafter(build, drafter)
-    if drafter is not None:
-        settings["drafter"] = bind_drafter(drafter, model, ids, width)
-    stop = with_end_tokens(stop, tokenizer)
+    rows = [*range(len(ids)), *[0] * (round_up(len(ids)) - len(ids))]
+    batch = _Batch(model, [ids[i] for i in rows], max_new_tokens)
+    given = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+    own = take_rows(given, rows, len(ids), row_arguments(run))
+    if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
+        own["drafter"] = drafts
     context = context_of(model, ids)
     for output, last in loop.stream_until_done(
         build,
-        bound,
-        prompt,
-        keys,
+        batch.model,
+        batch.prompt,
+        None if keys is None else keys[jnp.asarray(rows)],
         chunk=chunk,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        **settings,
+        **batch.lengths(own, drafts, known=known),
     ):
-        rows = completions(tokenizer, jax.device_get(output), len(ids), context)
+        made = completions(tokenizer, jax.device_get(output), len(ids), context)
         if not last:
-            rows = [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in rows]
-        yield rows
+            made = [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in made]
+        yield made
 
 
-def _strategy(strategy: str | Callable[..., Any]) -> Callable[..., Any]:
+def _strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """The strategy as a function, and whether it is one of the table."""
     if callable(strategy):
-        return strategy
+        return strategy, any(strategy is entry.function for entry in STRATEGIES.values())
     if strategy not in STRATEGIES:
         names = ", ".join(sorted(STRATEGIES))
         raise ValueError(f"strategy: got {strategy!r}; takes one of {names}")
-    return STRATEGIES[strategy].function
+    return STRATEGIES[strategy].function, True
 
 
 def _draws(run: Callable[..., Any]) -> bool:
@@ -189,11 +199,33 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
-def _bind(model: Any, ids: list[list[int]], max_new_tokens: int) -> tuple[LanguageModel, Any, int]:
-    """Pads to a multiple of 16, so that few shapes are compiled, or to all there is room for."""
-    longest = max(len(row) for row in ids)
-    width = -(-longest // 16) * 16
-    most = getattr(model, "max_positions", None)
-    if most is not None:
-        width = max(longest, min(width, most - max_new_tokens + 1))
-    return *encode_batch(model, ids, width), width
+class _Batch:
+    """Texts that are decoded together, padded to one of a few sizes.
+
+    Attributes:
+      model: the language model, bound to the texts where it is an encoder-decoder.
+      prompt: of as many rows as there are texts.
+    """
+
+    def __init__(self, model: Any, ids: list[list[int]], max_new_tokens: int):
+        most = getattr(model, "max_positions", None)
+        self._given, self._ids, self._max_new_tokens = model, ids, max_new_tokens
+        self._width = padded_width(max(len(row) for row in ids), max_new_tokens, most)
+        self.model, self.prompt = encode_batch(model, ids, self._width)
+
+    def bind_drafter(self, drafter: Any) -> Any:
+        """The drafter for these texts."""
+        return bind_drafter(drafter, self._given, self._ids, self._width)
+
+    def lengths(self, settings: dict[str, Any], drafter: Any, *, known: bool) -> dict[str, Any]:
+        """The settings with ``max_new_tokens``.
+
+        A strategy of the table keeps to ``stop.max_new_tokens``, whose value is not compiled, so
+        that its own may be rounded up. What another function makes of it is its own affair.
+        """
+        if not known:
+            return {**settings, "max_new_tokens": self._max_new_tokens}
+        models = (self.model, drafter, getattr(drafter, "model", None))
+        length = buffer_length(self._max_new_tokens, self.prompt.tokens.shape[1], models)
+        stop = limited(settings["stop"], self._max_new_tokens)
+        return {**settings, "stop": stop, "max_new_tokens": length}

@@ -89,7 +89,7 @@ class BannedSequences:
       Array([[[[  0., -inf,   0., -inf]]]], dtype=float32)
     """
 
-    sequences: Any
+    sequences: Any = dataclasses.field(metadata={"shared_axes": 2})
     include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
 
     def __post_init__(self) -> None:

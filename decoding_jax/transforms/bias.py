@@ -17,6 +17,11 @@ from decoding_jax.transforms import history, settings
 Array = jax.Array
 
 
+def _shared_axes(bias: Any) -> int:
+    """A table of the vocabulary has one axis, each number in a dictionary none."""
+    return 0 if isinstance(bias, dict) else 1
+
+
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitBias:
@@ -38,7 +43,7 @@ class LogitBias:
       Array([0., 0., 5.], dtype=float32)
     """
 
-    bias: Any
+    bias: Any = dataclasses.field(metadata={"shared_axes": _shared_axes})
 
     def __post_init__(self) -> None:
         bias = self.bias
@@ -101,7 +106,7 @@ class AllowedTokens:
       Array([  0., -inf,   0.], dtype=float32)
     """
 
-    tokens: Any
+    tokens: Any = dataclasses.field(metadata={"shared_axes": 1})
 
     def __post_init__(self) -> None:
         if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):

@@ -40,9 +40,9 @@ class Trie:
       (1, [5, 7, 1, 6, 1, 1])
     """
 
-    first_edge: Any
-    token: Any
-    depth: Any
+    first_edge: Any = dataclasses.field(metadata={"shared_axes": None})
+    token: Any = dataclasses.field(metadata={"shared_axes": None})
+    depth: Any = dataclasses.field(metadata={"shared_axes": None})
     most_children: int = dataclasses.field(metadata={"static": True})
 
     @classmethod
@@ -139,7 +139,7 @@ class Automaton:
       Array([ 1,  0, -1], dtype=int32)
     """
 
-    transitions: Any
+    transitions: Any = dataclasses.field(metadata={"shared_axes": None})
 
     def __post_init__(self) -> None:
         table = self.transitions

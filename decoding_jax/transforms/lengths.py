@@ -46,8 +46,8 @@ class MinLength:
       Array([  0., -inf,   0.], dtype=float32)
     """
 
-    min_new_tokens: Any
-    eos_ids: Any
+    min_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
+    eos_ids: Any = dataclasses.field(metadata={"shared_axes": 1})
 
     def __post_init__(self) -> None:
         settings.check(self, "min_new_tokens", "counts of 0 and above", _count, np.int32)
@@ -100,7 +100,7 @@ class ForcedFirstToken:
       Array([-inf,   0., -inf], dtype=float32)
     """
 
-    token: Any
+    token: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(
@@ -138,8 +138,8 @@ class ForcedLastToken:
       Array([[[[-inf,   0., -inf]]]], dtype=float32)
     """
 
-    token: Any
-    max_new_tokens: Any
+    token: Any = dataclasses.field(metadata={"shared_axes": 0})
+    max_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(

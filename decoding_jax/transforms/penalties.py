@@ -45,7 +45,7 @@ class RepetitionPenalty:
       Array([ 2. ,  3. , -4.5], dtype=float32)
     """
 
-    penalty: Any
+    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
     include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class PresencePenalty:
       Array([ 0. , -0.5,  0. ], dtype=float32)
     """
 
-    penalty: Any
+    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
     include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class FrequencyPenalty:
       Array([ 0., -1.,  0.], dtype=float32)
     """
 
-    penalty: Any
+    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
     include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:

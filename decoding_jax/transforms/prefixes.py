@@ -52,7 +52,7 @@ class PrefixAllowedTokens:
     """
 
     language: Any
-    start: Any = 0
+    start: Any = dataclasses.field(default=0, metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "start", "states of 0 and above", lambda x: x >= 0, np.int32)

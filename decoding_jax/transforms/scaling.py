@@ -48,7 +48,7 @@ class Temperature:
       Array([-inf,   0., -inf], dtype=float32)
     """
 
-    value: Any
+    value: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(

@@ -44,7 +44,7 @@ class TopK:
       Array([-inf,   2.,   2., -inf], dtype=float32)
     """
 
-    k: Any
+    k: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "k", "k of 1 and above", lambda x: x >= 1, np.int32)
@@ -83,7 +83,7 @@ class TopP:
       Array([0.  , 0.5 , 0.25, 0.  ], dtype=float32)
     """
 
-    p: Any
+    p: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "p", "p from 0 to 1", _fraction)
@@ -127,7 +127,7 @@ class Typical:
       Array([0. , 0.2, 0. , 0. ], dtype=float32)
     """
 
-    mass: Any
+    mass: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "mass", "a mass from 0 to 1", _fraction)

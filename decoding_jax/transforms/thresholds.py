@@ -66,7 +66,7 @@ class MinP:
       Array([  0.,  -1., -inf], dtype=float32)
     """
 
-    p: Any
+    p: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "p", "p from 0 to 1", _fraction)
@@ -101,7 +101,7 @@ class Epsilon:
       Array([ True,  True, False], dtype=bool)
     """
 
-    epsilon: Any
+    epsilon: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
@@ -136,7 +136,7 @@ class Eta:
       Array([ True,  True, False], dtype=bool)
     """
 
-    epsilon: Any
+    epsilon: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:
         settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)

@@ -9,6 +9,7 @@ from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
 from decoding_jax.ops.gumbel import top_k_gumbel
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
 from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
@@ -20,7 +21,7 @@ def beam_sample(
     beam_size: Static[int],
     num_return: Static[int | None] = None,
     max_new_tokens: Static[int],
-    length_penalty: float | Array | LengthPenalty = 0.0,
+    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
     early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,

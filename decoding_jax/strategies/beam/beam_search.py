@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, search
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
 from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
@@ -15,7 +16,7 @@ def beam_search(
     beam_size: Static[int],
     num_return: Static[int | None] = None,
     max_new_tokens: Static[int],
-    length_penalty: float | Array | LengthPenalty = 0.0,
+    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
     early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,

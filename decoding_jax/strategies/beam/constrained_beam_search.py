@@ -12,6 +12,7 @@ from decoding_jax.loop import Static, Steps, search, stopping
 from decoding_jax.loop.values import describe
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import (
     Beam,
@@ -59,7 +60,7 @@ def constrained_beam_search(
     beam_size: Static[int],
     num_return: Static[int | None] = None,
     max_new_tokens: Static[int],
-    length_penalty: float | Array | LengthPenalty = 0.0,
+    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
     early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,

@@ -43,8 +43,8 @@ class Constraints:
               [ 2,  3]]], dtype=int32)
     """
 
-    phrases: Any = ()
-    alternatives: Any = ()
+    phrases: Any = dataclasses.field(default=(), metadata={"shared_axes": 2})
+    alternatives: Any = dataclasses.field(default=(), metadata={"shared_axes": 3})
 
     def __post_init__(self) -> None:
         if isinstance(self.phrases, (tuple, list)):

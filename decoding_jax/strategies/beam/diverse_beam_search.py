@@ -11,6 +11,7 @@ from jax import lax
 
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, search
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import (
     Beam,
     EarlyStopping,
@@ -30,10 +31,10 @@ def diverse_beam_search(
     *,
     beam_size: Static[int],
     num_groups: Static[int],
-    diversity_penalty: float | Array = 0.5,
+    diversity_penalty: PerRow[float | Array] = 0.5,
     num_return: Static[int | None] = None,
     max_new_tokens: Static[int],
-    length_penalty: float | Array | LengthPenalty = 0.0,
+    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
     early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,

@@ -30,7 +30,7 @@ class PowerPenalty:
       [2.0]
     """
 
-    exponent: Any = 0.0
+    exponent: Any = dataclasses.field(default=0.0, metadata={"shared_axes": 0})
 
     def __call__(self, length: Array) -> Array:
         return length.astype(jnp.float32) ** _per_row(self.exponent, length)
@@ -49,7 +49,7 @@ class GNMTPenalty:
       [1.0, 2.0]
     """
 
-    alpha: Any = 0.6
+    alpha: Any = dataclasses.field(default=0.6, metadata={"shared_axes": 0})
 
     def __call__(self, length: Array) -> Array:
         return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)

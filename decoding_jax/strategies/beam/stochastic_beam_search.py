@@ -115,8 +115,9 @@ def stochastic_beam_search(
         zeros = jnp.zeros(shape, jnp.float32)
         # The root's noise is drawn too: with any number in its place the order would be right, but
         # not the threshold.
-        root = jax.vmap(lambda key: gumbel(key, (1,)))(_at(keys, max_new_tokens))
         limit = stopping.limits(stop, batch_size, max_new_tokens)
+        at_limit = jax.vmap(jax.random.fold_in)(keys, limit)  # no step draws there
+        root = jax.vmap(lambda key: gumbel(key, (1,)))(at_limit)
         return Drawn(
             tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
             length=jnp.zeros(shape, jnp.int32),

@@ -6,6 +6,7 @@ from typing import Any
 
 from decoding_jax.base import Stop, Transform
 from decoding_jax.loop import Static, Steps, search, steps_of
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies.best_first.algorithm import best_first
 from decoding_jax.strategies.best_first.expansion import Expansion
 from decoding_jax.strategies.best_first.priority import Score, as_decay, as_score
@@ -20,7 +21,7 @@ def best_k_search(
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: Any = 0.05,
+    gamma: PerRow[Any] = 0.05,
     branching: Static[int] = 10,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,
@@ -120,7 +121,7 @@ def best_first_search(
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: Any = 0.05,
+    gamma: PerRow[Any] = 0.05,
     branching: Static[int] = 10,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,

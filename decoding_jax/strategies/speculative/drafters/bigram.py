@@ -23,7 +23,7 @@ class Bigram:
       logits: float32 ``[V, V]``, of the next token given the last.
     """
 
-    logits: Any
+    logits: Any = dataclasses.field(metadata={"shared_axes": None})
 
     @property
     def vocab_size(self) -> int:
@@ -55,7 +55,7 @@ class NextToken:
       [-1, -1, -1, -1, -1, 6, 5, -1]
     """
 
-    table: Any
+    table: Any = dataclasses.field(metadata={"shared_axes": None})
 
     @classmethod
     def from_texts(cls, texts: Iterable[Sequence[int]], vocab_size: int) -> NextToken:

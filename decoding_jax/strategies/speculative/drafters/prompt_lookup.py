@@ -11,6 +11,9 @@ from decoding_jax.base import Array, Prompt
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
 
+# The axes of a source that serves all rows, if there was one: tokens [P'], length [].
+_SHARED = Prompt(1, 0)  # type: ignore[arg-type]
+
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class PromptLookup:
     """
 
     size: int = dataclasses.field(default=3, metadata={"static": True})
-    source: Prompt | None = None
+    source: Prompt | None = dataclasses.field(default=None, metadata={"shared_axes": _SHARED})
 
     def __post_init__(self) -> None:
         if self.size < 1:
