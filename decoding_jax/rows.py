@@ -138,7 +138,7 @@ class _Taker:
 
     def take(self, tree: Any, name: str, axes: Any = _UNDECLARED) -> Any:
         """The rows of a tree, declared as ``axes`` unless it is a dataclass."""
-        if hasattr(tree, "extend") or hasattr(tree, "bind"):  # a model, bound or not
+        if hasattr(tree, "prefill") or hasattr(tree, "bind"):  # a model, bound or not
             return tree
         if axes is not _UNDECLARED and not dataclasses.is_dataclass(tree):
             return self._declared(tree, name, axes(tree) if callable(axes) else axes)

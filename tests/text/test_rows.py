@@ -1,0 +1,230 @@
+"""Settings with one value for each text follow their texts through sorting, batches and padding."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from text_fakes import TABLE, VOCABULARY, Digits
+
+import decoding_jax
+from decoding_jax import (
+    Constraints,
+    GNMTPenalty,
+    PowerPenalty,
+    Prompt,
+    Stop,
+    rows,
+    transforms,
+)
+from decoding_jax.strategies.speculative import Bigram, NextToken, PromptLookup
+from decoding_jax.text.tokenizers import ByteTokenizer
+
+# Of five lengths, neither ascending nor descending: sorting moves every text but one.
+TEXTS = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3"]
+COUNT = len(TEXTS)
+TOKENIZER = Digits()
+
+
+def each(*values):
+    return np.asarray(values)
+
+
+PHRASES = each([[-1, 3]], [[2, 4]], [[-1, -1]], [[-1, 5]], [[6, 6]])
+ENDS = each([0, -1], [3, 0], [-1, -1], [1, 2], [-1, 5])
+SOURCE = Prompt(each([1, 2, 3], [4, 4, 5], [6, 1, 0], [2, 3, 0], [5, 0, 0]), each(3, 3, 2, 2, 1))
+ALLOWED = np.arange(COUNT * VOCABULARY).reshape(COUNT, -1) % 3 > 0
+BIAS = np.random.default_rng(1).normal(size=(COUNT, VOCABULARY))
+
+# Every class of settings, with a value for each text wherever it takes one.
+PER_TEXT = {
+    "allowed_tokens": transforms.allowed_tokens(ALLOWED),
+    "banned_sequences": transforms.banned_sequences(PHRASES),
+    "epsilon": transforms.epsilon(each(0, 0.1, 0.2, 0.05, 0.3)),
+    "eta": transforms.eta(each(0.3, 0.1, 0, 0.05, 0.2)),
+    "forced_first_token": transforms.forced_first_token(each(-1, 2, 3, -1, 5)),
+    "forced_last_token": transforms.forced_last_token(each(1, 2, -1, 4, 5), each(3, 4, 5, 2, 1)),
+    "frequency_penalty": transforms.frequency_penalty(each(0, 1, 2, -1, 0.5)),
+    "logit_bias": transforms.logit_bias(BIAS),
+    "logit_bias of some tokens": transforms.logit_bias({1: each(1.0, 2, 3, -4, 5), 2: 1.0}),
+    "min_length": transforms.min_length(each(1, 2, 0, 3, 2), ENDS),
+    "min_p": transforms.min_p(each(0, 0.1, 0.5, 0.2, 1)),
+    "prefix_allowed_tokens": transforms.prefix_allowed_tokens(
+        transforms.Trie.from_sequences([(1, 2), (3, 4, 5)], eos_ids=0), start=each(0, 1, 0, 2, 0)
+    ),
+    "an automaton": transforms.prefix_allowed_tokens(
+        transforms.Automaton([[1] * VOCABULARY] * COUNT), start=each(0, 1, 4, 2, 3)
+    ),
+    "presence_penalty": transforms.presence_penalty(each(0, 1, 2, -1, 0.5)),
+    "repetition_penalty": transforms.repetition_penalty(each(1, 2, 0.5, 1.5, 3)),
+    "temperature": transforms.temperature(each(0, 5, 0.5, 1, 2)),
+    "top_k": transforms.top_k(each(1, 2, 3, 4, 5)),
+    "top_p": transforms.top_p(each(0.1, 0.9, 0.5, 1, 0)),
+    "typical": transforms.typical(each(0.1, 0.9, 0.5, 1, 0.3)),
+    "stop": Stop(ENDS, PHRASES, each(0, 1, 2, 0, 1), each(3, 4, 0, 5, 2)),
+    "constraints": Constraints(PHRASES, PHRASES[:, None]),
+    "power penalty": PowerPenalty(each(0, 1, 0.5, 2, 0.1)),
+    "GNMT penalty": GNMTPenalty(each(0, 1, 0.5, 2, 0.1)),
+    "prompt lookup": PromptLookup(source=SOURCE),
+    "no prompt lookup source": PromptLookup(),
+    "bigram": Bigram(np.zeros((COUNT, COUNT))),
+    "next token": NextToken(np.zeros(COUNT, int)),
+}
+SHARED = {"bigram": 1, "next token": 1, "prefix_allowed_tokens": 3, "an automaton": 1}
+SHARED["logit_bias of some tokens"] = 1
+
+
+def of_text(settings, i):
+    """What ``settings`` say of text i, by hand."""
+
+    def pick(leaf):
+        return leaf[i] if np.ndim(leaf) and len(leaf) == COUNT else leaf
+
+    return jax.tree.map(pick, settings)
+
+
+@pytest.mark.parametrize("name", PER_TEXT)
+def test_every_setting_with_a_row_axis_is_taken_by_rows(name):
+    order = [3, 0, 0, 4]
+    [taken] = rows.take_rows({name: PER_TEXT[name]}, order, COUNT).values()
+    changed = 0
+    for old, new in zip(jax.tree.leaves(PER_TEXT[name]), jax.tree.leaves(taken), strict=True):
+        if new is not old:
+            np.testing.assert_array_equal(new, np.asarray(old)[order])
+            changed += 1
+    assert changed == len(jax.tree.leaves(PER_TEXT[name])) - SHARED.get(name, 0)
+    assert jax.tree.structure(taken) == jax.tree.structure(PER_TEXT[name])
+
+
+def test_every_array_of_a_settings_class_says_what_its_axes_are():
+    classes = {type(value) for value in PER_TEXT.values()}
+    classes |= {getattr(transforms, name) for name in transforms.__all__ if name[0].isupper()}
+    for cls in classes - {transforms.Chain}:
+        for field in dataclasses.fields(cls):
+            declared = field.metadata.keys() & {"static", "shared_axes"}
+            assert declared or field.name == "language", f"{cls.__name__}.{field.name}"
+
+
+def test_what_serves_all_texts_is_left_as_it_is():
+    given = {
+        "transform": transforms.chain(transforms.temperature(0.5), transforms.logit_bias(BIAS[0])),
+        "stop": Stop(eos_ids=(1, 2, 3, 4, 5), sequences=((1, 2), (3,))),
+        "drafter": TABLE,
+        "num_samples": 3,
+        "key": None,
+    }
+    taken = rows.take_rows(given, [0, 0], COUNT)
+    for old, new in zip(jax.tree.leaves(given), jax.tree.leaves(taken), strict=True):
+        assert new is old
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"transform": transforms.chain(transforms.top_p([0.5, 0.6]))},
+            r"transform.transforms\[0\].p: got values for 2 texts; takes one for all, or one for "
+            "each of the 5 texts",
+        ),
+        ({"stop": Stop(max_new_tokens=[1] * 6)}, "stop.max_new_tokens: got values for 6 texts"),
+        ({"gamma": [0.5, 0.6]}, "gamma: got values for 2 texts"),
+        ({"transform": transforms.logit_bias({3: each(1.0, 2)})}, r"transform.bias\[3\]: got val"),
+        (
+            {"drafter": PromptLookup(source=Prompt(*(x[:3] for x in SOURCE)))},
+            "drafter.source: got values for 3 texts",
+        ),
+        ({"other": np.zeros((COUNT, 2))}, r"other: got an array of shape \[5, 2\] for 5 texts"),
+    ],
+)
+def test_another_number_of_values_than_texts_is_refused_by_name(given, words):
+    arguments = rows.row_arguments(decoding_jax.best_k_search)
+    with pytest.raises(ValueError, match=words):
+        rows.take_rows(given, [0], COUNT, arguments)
+
+
+def test_a_class_of_ones_own_declares_its_row_axes():
+    @decoding_jax.pytree
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        factor: object = dataclasses.field(metadata={"shared_axes": 0})
+        table: object = dataclasses.field(metadata={"shared_axes": None})
+
+    table = np.zeros(COUNT)
+    taken = rows.take_rows({"transform": Scaled(each(1, 2, 3, 4, 5), table)}, [4, 1], COUNT)
+    assert taken["transform"].factor.tolist() == [5, 2]
+    assert taken["transform"].table is table
+
+    def search(model, prompt, *, gain: rows.PerRow[float], **settings): ...
+
+    marked = rows.row_arguments(functools.partial(search, gain=[1, 2]))
+    taken = rows.take_rows({"gain": [1, 2]}, [1, 1, 0], 2, marked)
+    assert taken["gain"].tolist() == [2, 2, 1]
+
+
+def test_a_strategy_is_given_the_values_of_its_texts():
+    seen = []
+
+    def look(model, prompt, *, stop, transform, max_new_tokens):
+        for row, length in enumerate(prompt.length):
+            text = prompt.tokens[row, : int(length)].tolist()
+            seen.append((text, transform.value[row], stop.max_new_tokens[row]))
+        none = np.zeros((prompt.length.shape[0], 1), np.int32)
+        return decoding_jax.DecodeOutput(none[..., None], none, none, none, none)
+
+    values, limits = [0, 5, 6], [1, 2, 3]
+    settings = {
+        "transform": transforms.temperature(values),
+        "stop": Stop(max_new_tokens=limits),
+    }
+    texts = ["Stop!", "Where is the station?", "I was invited to the party last night."]
+    tokenizer = ByteTokenizer()
+    ids = [tuple(tokenizer.encode(text)) for text in texts]
+    want = dict(zip(ids, zip(values, limits, strict=True), strict=True))
+    for batch_size in (1, 2, 16):
+        decoding_jax.generate(
+            TABLE, tokenizer, texts, strategy=look, batch_size=batch_size, **settings
+        )
+    assert len(seen) >= 9
+    for text, value, limit in seen:
+        assert want[tuple(text)] == (value, limit)
+
+
+CHAIN = transforms.chain(
+    *(PER_TEXT[name] for name in PER_TEXT if name in transforms.__all__ and "allowed" not in name)
+)
+LIMITS = Stop(eos_ids=ENDS, max_new_tokens=each(3, 4, 5, 0, 2))
+STRATEGIES = {
+    "greedy": {"transform": PER_TEXT["presence_penalty"]},
+    "sample": {"num_samples": 3, "transform": CHAIN},
+    "constrained_beam_search": {
+        "beam_size": 4,
+        "constraints": Constraints(PHRASES),
+        "length_penalty": each(0, 1, 0.5, 2, 0.1),
+    },
+    "best_k_search": {"k": 2, "budget": 9, "gamma": each(0, 0.1, 0.2, 0.05, 0.3)},
+    "speculative_sample": {
+        "drafter": PromptLookup(source=SOURCE),
+        "num_draft_tokens": 2,
+        "transform": PER_TEXT["temperature"],
+    },
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_batches_give_what_each_text_gives_by_itself(strategy):
+    """Shuffled texts in batches of 2 against two copies of one text, with its own values alone."""
+    entry = decoding_jax.registry.STRATEGIES[strategy]
+    settings = {"stop": LIMITS, **STRATEGIES[strategy]}
+    keys = jax.random.split(jax.random.key(0), COUNT)
+    fixed = {"strategy": strategy, "batch_size": 2, "max_new_tokens": 5}
+    run = functools.partial(decoding_jax.generate, TABLE, TOKENIZER, **fixed)
+    got = run(TEXTS, key=keys if entry.draws else None, **settings)
+    for i, text in enumerate(TEXTS):
+        alone = rows.take_rows(settings, [i, i], COUNT, rows.row_arguments(entry.function))
+        pair = run([text, text], key=keys[np.array([i, i])] if entry.draws else None, **alone)
+        for want in pair:
+            assert [c.tokens for c in got[i]] == [c.tokens for c in want]
+            assert [c.finished for c in got[i]] == [c.finished for c in want]
+            scores = [c.score for c in got[i]]
+            assert scores == pytest.approx([c.score for c in want], abs=1e-5)
