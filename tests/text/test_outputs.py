@@ -7,7 +7,7 @@ from text_fakes import TABLE, Digits, Halves
 
 import decoding_jax
 from decoding_jax import Stop, loop, transforms
-from decoding_jax.loop import driver
+from decoding_jax.loop import streaming
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())
@@ -31,9 +31,9 @@ def test_a_stream_compiles_nothing_after_its_first_item():
     settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
     items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
     next(items)
-    before = driver._advance.cache_size()
+    before = streaming._advance.cache_size()
     *_, last = items
-    assert driver._advance.cache_size() == before > 0
+    assert streaming._advance.cache_size() == before > 0
     assert [len(c.tokens) for row in last for c in row] == [7] * 6
 
 
