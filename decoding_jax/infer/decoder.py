@@ -14,8 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.infer import gin_names
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.ops.jit import jit
+from decoding_jax.rows import row_arguments, take_rows, with_rows
 from decoding_jax.text import (
     Completion,
     Tokenizer,
@@ -77,15 +79,21 @@ class Decoder:
         self._model = model
         self._drafter = drafter
         self._tokenizer = tokenizer
+        self._count: int | None = None
+        self._arguments = row_arguments(strategy)
+        self._settings = {**gin_names.bound_settings(strategy), "stop": stop}
+        self._per_input = with_rows(self._settings, self._arguments)
         draws = "key" in inspect.signature(strategy).parameters
 
-        def decode(bound: LanguageModel, prompt: Prompt, index: Array, drafts: Any) -> DecodeOutput:
+        def decode(
+            bound: LanguageModel, prompt: Prompt, index: Array, drafts: Any, own: dict[str, Any]
+        ) -> DecodeOutput:
             fold = jax.vmap(jax.random.fold_in, (None, 0))
             # A seed means the same whatever kind of key the process has by default.
             seeded = jax.random.key(seed, impl="threefry2x32")
             key = (fold(seeded, index),) if draws else ()
             models = (bound,) if drafts is None else (bound, drafts)
-            return strategy(*models, prompt, *key, stop=stop)._replace(info=None)
+            return strategy(*models, prompt, *key, **{"stop": stop, **own})._replace(info=None)
 
         self._traced = decode
         self._decode = jit(decode, ())
@@ -94,6 +102,15 @@ class Decoder:
     def compilations(self) -> int:
         """How many shapes were compiled."""
         return self._decode.cache_size()  # type: ignore[attr-defined]
+
+    def expect(self, count: int) -> None:
+        """Sets how many inputs the job has.
+
+        Raises:
+          ValueError: for settings with a value for each of another number of inputs.
+        """
+        self._count = count
+        take_rows({**self._settings, "drafter": self._drafter}, [0], count, self._arguments)
 
     def check(self, width: int) -> None:
         """Traces a batch of that width, without compiling it.
@@ -129,18 +146,22 @@ class Decoder:
 
     def _batch(
         self, ids: Sequence[list[int]], index: Sequence[int], width: int
-    ) -> tuple[LanguageModel, Prompt, Array, Any]:
+    ) -> tuple[LanguageModel, Prompt, Array, Any, dict[str, Any]]:
         # Spare rows are copies of the first: they take no more steps than it does.
         spare = self.batch_size - len(ids)
         rows = np.asarray([*index, *[index[0]] * spare], np.uint32)
         filled = [*ids, *[ids[0]] * spare]
         bound, prompt = encode_batch(self._model, filled, width)
-        drafts = bind_drafter(self._drafter, self._model, filled, width)
+        given = {name: self._settings[name] for name in self._per_input}
+        given["drafter"] = self._drafter
+        own = take_rows(given, rows, self._count, self._arguments)
+        drafts = bind_drafter(own.pop("drafter"), self._model, filled, width)
         if self._rows is None:
-            return bound, prompt, jnp.asarray(rows), drafts
-        # Whatever the binding added to the model's own leaves belongs to the batch's rows.
-        own = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter))}
-        return _put((bound, prompt, rows, drafts), self._rows, own)
+            return bound, prompt, jnp.asarray(rows), drafts, own
+        # Whatever the binding added to the model's own leaves belongs to the batch's rows, and so
+        # does what was taken from settings by rows.
+        shared = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter, given))}
+        return _put((bound, prompt, rows, drafts, own), self._rows, shared)
 
 
 def _put(tree: Any, sharding: NamedSharding, leave: set[int] | frozenset[int] = frozenset()) -> Any:

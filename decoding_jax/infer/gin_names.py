@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections.abc import Callable
+from typing import Any
 
 import gin.config as gin
 
@@ -38,6 +40,23 @@ def register() -> None:
                 continue
             known.add(value)
             gin.external_configurable(value, name=name, module=module_name)
+
+
+def bound_settings(strategy: Callable[..., Any]) -> dict[str, Any]:
+    """The settings that ``functools.partial`` and gin bind to a strategy.
+
+    Example:
+      >>> bound_settings(functools.partial(print, sep=","))
+      {'sep': ','}
+    """
+    given: dict[str, Any] = {}
+    while isinstance(strategy, functools.partial):
+        given = {**strategy.keywords, **given}
+        strategy = strategy.func
+    try:
+        return {**gin.get_bindings(strategy), **given}
+    except ValueError:  # gin does not know it
+        return given
 
 
 def settings() -> list[str]:

@@ -74,7 +74,8 @@ def run(
         iterated over again.
       strategy: such as ``decoding_jax.sample`` with its settings bound, by gin or
         ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and with a key of
-        each row where it takes one.
+        each row where it takes one. A number in its settings, in ``stop`` or in ``drafter`` may be
+        an array with one value for each input, in their order (see ``decoding_jax.rows``).
       output_dir: where ``NAME-00000-of-00012.jsonl`` and ``job.json`` go; an empty directory, or
         this same job's own.
       report: called with each record of a shard once the shard is finished, such as a ``Printer``.
@@ -127,6 +128,7 @@ def run(
     inputs = manifest.survey(source, shard_size)
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
+    decoder.expect(inputs.count)
     settings: dict[str, Any] = {}
     if directory is not None:
         settings = {

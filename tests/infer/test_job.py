@@ -7,14 +7,15 @@ import json
 import logging
 import os
 
+import gin.config as gin
 import jax
 import jax.numpy as jnp
 import pytest
 from infer_fakes import draw, files_of
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, infer
-from decoding_jax.infer import job
+from decoding_jax import Prompt, Stop, infer, transforms
+from decoding_jax.infer import gin_names, job
 from decoding_jax.infer.decoder import Decoder
 
 LINES = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3 2 1", "3 3 3"]
@@ -335,3 +336,53 @@ def test_a_model_too_small_for_the_buckets_is_told_before_anything_is_decoded(ta
 def test_neither_directory_nor_report(table):
     with pytest.raises(ValueError, match="output_dir: got None, and no report either"):
         infer.run(table, [infer.Item("1")], decoding_jax.greedy)
+
+
+def tell(model, prompt, *, stop, transform):
+    """A strategy whose one token is the row's temperature, and whose length is its limit."""
+    tokens = jnp.asarray(transform.value).astype(jnp.int32)[:, None, None]
+    length = jnp.asarray(stop.max_new_tokens)[:, None]
+    none = jnp.zeros(length.shape, jnp.float32)
+    return decoding_jax.DecodeOutput(jnp.tile(tokens, (1, 1, 3)), length, none, none, length > 0)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_settings_with_a_value_for_each_input_follow_their_inputs(decode, devices):
+    """Through shards, buckets, batches that are not full and rows spread over devices."""
+    values, limits = [1, 2, 3, 4, 5, 6], [3, 2, 1, 1, 2, 3]
+    lines = [*LINES[:2], "too long" + " 1" * 20, *LINES[3:]]
+    made = records(
+        decode(
+            lines,
+            devices=devices,
+            strategy=functools.partial(tell, transform=transforms.temperature(values)),
+            stop=Stop(max_new_tokens=limits),
+            shard_size=4,
+            batch_size=2,
+            buckets=[2, 8],
+            with_tokens=True,
+        )
+    )
+    got = [output["tokens"] for record in made for output in record["outputs"]]
+    assert got == [[v] * n for v, n in zip(values, limits, strict=True) if v != 3]
+
+
+def test_another_number_of_values_than_inputs_is_refused(decode):
+    strategy = functools.partial(tell, transform=transforms.temperature([1, 2, 3]))
+    words = "transform.value: got values for 3 texts; takes one for all, or one for each of the 6"
+    with pytest.raises(ValueError, match=words):
+        decode(LINES, strategy=strategy, stop=Stop(max_new_tokens=[1] * 6))
+
+
+def test_settings_are_found_where_gin_has_bound_them():
+    gin_names.register()
+    with gin.unlock_config():
+        gin.parse_config(
+            "decoding_jax.sample.transform = @decoding_jax.transforms.temperature()\n"
+            "decoding_jax.transforms.temperature.value = [1, 2]\n"
+        )
+        try:
+            bound = gin_names.bound_settings(gin.get_configurable("decoding_jax.sample"))
+        finally:
+            gin.clear_config()
+    assert bound["transform"].value.tolist() == [1, 2]
