@@ -366,7 +366,7 @@ def test_faults_of_the_job_are_told_in_one_line(command, capsys):
     check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
     check(command(SEED="x"), capsys, 1, "seed: got 'x'")
     without = "--gin.STRATEGY=@decoding_jax.sample"
-    check(command(without, MAX_NEW_TOKENS=None), capsys, 1, "'max_new_tokens'")
+    check(command(without, MAX_NEW_TOKENS=None), capsys, 1, "max_new_tokens: got none")
     Path("out").mkdir()
     Path("out/decodes.txt").write_text("")
     check(command(), capsys, 1, "out holds decodes.txt but no job.json")
