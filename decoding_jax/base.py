@@ -195,7 +195,9 @@ class DecodeOutput(NamedTuple):
     Attributes:
       tokens: int32 ``[B, N, L]``: new tokens only, 0 after the end.
       length: int32 ``[B, N]``: how many, the end token included when there is one.
-      log_prob: float32 ``[B, N]``, in nats: under the model, before any transform.
+      log_prob: float32 ``[B, N]``, in nats: under the model, before any transform. Strategies that
+        grow samples, greedy decoding and speculation compensate the sum, which is right to its
+        last digit; searches round it at every token.
       score: float32 ``[B, N]``: what the strategy ranks by.
       finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
         or of allowed tokens.

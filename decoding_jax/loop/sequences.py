@@ -16,6 +16,7 @@ class Lanes(NamedTuple):
       tokens: int32 ``[B, W, L]``, 0 from ``length`` on.
       length: int32 ``[B, W]``.
       log_prob: float32 ``[B, W]``.
+      log_prob_lost: float32 ``[B, W]``, what its rounding has lost (see ``ops.exact.add``).
       finished: bool ``[B, W]``, ended by a stop condition.
       done: bool ``[B, W]``, finished, at its limit, or without an allowed continuation.
     """
@@ -23,6 +24,7 @@ class Lanes(NamedTuple):
     tokens: Array
     length: Array
     log_prob: Array
+    log_prob_lost: Array
     finished: Array
     done: Array
 
@@ -34,6 +36,7 @@ def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
         tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
         length=jnp.zeros(shape, jnp.int32),
         log_prob=jnp.zeros(shape, jnp.float32),
+        log_prob_lost=jnp.zeros(shape, jnp.float32),
         finished=jnp.zeros(shape, bool),
         done=jnp.broadcast_to(limit[:, None] < 1, shape),
     )

@@ -118,6 +118,33 @@ def sum_last(x: Array) -> Array:
     return x[..., 0]
 
 
+def add(total: Array, lost: Array, x: Array) -> tuple[Array, Array]:
+    """``total + lost + x``, rounded, and what this rounding loses: a compensated running sum.
+
+    Knuth's two-sum gives the error of an addition exactly. However many numbers are added, the
+    total stays the float32 next to their sum, or one beside it.
+
+    Args:
+      total: float32 of any shape.
+      lost: float32 of that shape, from the addition before, or 0.
+      x: float32 of that shape.
+
+    Returns:
+      The new ``total`` and ``lost``, which is 0 where the total is not finite.
+
+    Example:
+      >>> total, lost = add(jnp.float32(2**24), jnp.float32(0), jnp.float32(1))
+      >>> total.item(), lost.item(), add(total, lost, jnp.float32(1))[0].item()
+      (16777216.0, 1.0, 16777218.0)
+    """
+    rough = total + x
+    part = rough - total
+    lost += (total - (rough - part)) + (x - part)
+    new = rough + lost
+    finite = jnp.isfinite(rough)
+    return jnp.where(finite, new, rough), jnp.where(finite, lost - (new - rough), 0.0)
+
+
 def chunks(x: Array, fill: float) -> list[Array]:
     """``[..., n]`` as up to 16 arrays ``[..., m]`` in order, the last filled up with ``fill``.
 

@@ -24,6 +24,7 @@ from decoding_jax.base import (
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
+from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, log_prob_of
 
 Choose = Callable[[Any, Array, Array], tuple[Array, Any]]
@@ -90,10 +91,13 @@ def grow(
         ended = stopping.ends(stop, token, tokens, length)
         finished = at.finished | (alive & ended)
         limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)
+        gained = jnp.where(alive, log_prob_of(logits, token), 0.0)
+        log_prob, lost = exact.add(at.log_prob, at.log_prob_lost, gained)
         new = Lanes(
             tokens=tokens,
             length=length,
-            log_prob=at.log_prob + jnp.where(alive, log_prob_of(logits, token), 0.0),
+            log_prob=log_prob,
+            log_prob_lost=lost,
             finished=finished,
             done=at.done | dead | finished | (length >= limit[:, None]),
         )

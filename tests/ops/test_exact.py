@@ -65,3 +65,25 @@ def test_results_do_not_depend_on_the_program_they_are_part_of() -> None:
         np.testing.assert_array_equal(got, step_by_step)
     for got, alone in zip(whole, jax.jit(run)(x[3, 1]), strict=True):
         np.testing.assert_array_equal(got[3, 1], alone)
+
+
+def test_a_running_sum_stays_next_to_the_sum() -> None:
+    """50,000 numbers near -2, of which a plain sum is off by hundreds of its steps."""
+    x = np.random.default_rng(0).normal(-2, 1, 50_000).astype(np.float32)
+
+    def step(carry, number):
+        return exact.add(*carry, number), carry[0]
+
+    zero = jnp.float32(0)
+    (total, _), so_far = jax.jit(lambda x: jax.lax.scan(step, (zero, zero), x))(x)
+    sums = np.cumsum(x.astype(np.float64))
+    assert abs(float(total) - sums[-1]) <= np.spacing(np.float32(1e5))
+    assert np.max(np.abs(so_far[1:] - sums[:-1]) / np.spacing(np.abs(so_far[1:]))) <= 1
+
+
+def test_a_running_sum_of_infinities_is_no_nan() -> None:
+    for numbers in ([-np.inf, -1.0], [-1.0, -np.inf, -np.inf]):
+        total = lost = jnp.float32(0)
+        for number in numbers:
+            total, lost = exact.add(total, lost, jnp.float32(number))
+        assert (total.item(), lost.item()) == (-np.inf, 0)

@@ -27,7 +27,9 @@ def beam_search(
     pool of at most K, ranked by ``log_prob / length_penalty``; the K best that do not end go on.
     Hypotheses that reach the length limit enter the pool too, not finished; so does one whose
     every continuation is banned. The pool, the length penalty and ``early_stopping`` are those of
-    ``transformers``. Ties go to the hypothesis that ranks first, then to the lower token.
+    ``transformers``. Ties go to the hypothesis that ranks first, then to the lower token. Scores
+    are float32 sums, rounded at every token: hypotheses that differ by less than the rounding
+    (steps of 0.008 nats near -100,000, of 0.00006 near -1,000) count as tied.
 
     Where the model has ``tree``, hypotheses are nodes of one tree and no key or value moves (see
     ``shared_cache``).
@@ -42,7 +44,9 @@ def beam_search(
         ``[B]``, one a row; or a rule such as ``GNMTPenalty(0.6)``, which is T5X's.
       early_stopping: when a row with a full pool stops. True: at once. False: when no running
         hypothesis beats the pool's worst by its score at the present length. "never": when none
-        could at any length up to the limit.
+        could at any length up to the limit, provided that no further token adds to its score. Of
+        the transforms here, a ``logit_bias`` above 0 and a presence or frequency penalty below 0
+        may add to it: a row may then close before its best sequence has ended.
       transform: applied to each hypothesis's log-probabilities. What it returns is added to the
         score as it is, without normalising again.
       stop: when a sequence ends.

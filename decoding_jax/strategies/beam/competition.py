@@ -77,7 +77,8 @@ class Rules(NamedTuple):
       stop: the stop conditions.
       penalty: divides the scores of the pool.
       early_stopping: when a full pool closes its row: True at once; False when no running
-        hypothesis would beat its worst at the present length; "never" when none could at any.
+        hypothesis would beat its worst at the present length; "never" when none could at any,
+        given that no further token adds to a score.
       choose: the candidates.
       finish_from: how many of the candidates, from the first, may enter the pool: K where None.
         The others only replace those of the first K that end.
@@ -211,7 +212,7 @@ def go_on(
     kept = jnp.where(take(candidates.goes_on, at), take(score, at), -jnp.inf)
     going = Running(take(tokens, at), take(log_prob, at), kept)
     is_open = is_open & (step + 1 < limit)
-    is_open &= _may_improve(rules, going, pool, step + 1, limit)
+    is_open &= may_improve(rules, going, pool, step + 1, limit)
     return Beam(going, pool, is_open), take(candidates.token, at), take(candidates.parent, at)
 
 
@@ -240,16 +241,17 @@ def first_of(chosen: Array, count: int) -> Array:
     return top_k(jnp.where(chosen, -place, -jnp.inf), count)[1]
 
 
-def _may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: Array) -> Array:
+def may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: Array) -> Array:
     """bool ``[B]``: whether a running hypothesis may still enter the pool."""
     best = running.score.max(-1)
     full = (pool.score > -jnp.inf).all(-1)
     if rules.early_stopping is True:
         return (best > -jnp.inf) & ~full
-    divisor = rules.penalty(jnp.broadcast_to(step, best.shape))
+    reach = best / rules.penalty(jnp.broadcast_to(step, best.shape))
     if rules.early_stopping == "never":
-        divisor = jnp.maximum(divisor, rules.penalty(jnp.maximum(limit, 1)))
-    return (best > -jnp.inf) & (~full | (best / divisor > pool.score.min(-1)))
+        # A penalty is monotone in the length, so the quotient is largest at one of the two ends.
+        reach = jnp.maximum(reach, best / rules.penalty(jnp.maximum(limit, 1)))
+    return (best > -jnp.inf) & (~full | (reach > pool.score.min(-1)))
 
 
 def ranked(rules: Rules, beam: Beam, step: Array) -> Pool:

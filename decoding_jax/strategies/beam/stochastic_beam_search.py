@@ -73,7 +73,9 @@ def stochastic_beam_search(
     length need children. The first sequence is an ordinary sample; the others are drawn from what
     the ones before have left.
 
-    Expectations come from the weighted sequences: see ``estimators.without_replacement``.
+    Expectations come from the weighted sequences: see ``estimators.without_replacement``. Perturbed
+    log-probabilities are float32, so the probability of a draw is right to about 1e-7 times the
+    size of the log-probability in nats: 1e-4 for texts of -1,000 nats, 0.01 for texts of -100,000.
 
     Args:
       model: the language model.

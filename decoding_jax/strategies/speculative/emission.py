@@ -10,6 +10,7 @@ from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import Lanes, model_calls, stopping
+from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, largest
 from decoding_jax.strategies.speculative.distributions import Softmax, settle, softmax
 
@@ -139,10 +140,12 @@ def append(
     stuck = (dead & (place == took[..., None]) & (place < count[..., None])).any(-1)
     real = jnp.arange(written.shape[-1])[None, None] < length[..., None]
     gained = jnp.where(taken > 0, law.log_of(new), 0.0).sum(-1)
+    log_prob, lost = exact.add(lanes.log_prob, lanes.log_prob_lost, gained)
     return Lanes(
         tokens=jnp.where(real, written, 0),
         length=length,
-        log_prob=lanes.log_prob + gained,
+        log_prob=log_prob,
+        log_prob_lost=lost,
         finished=finished,
         done=lanes.done | finished | stuck | (length >= limit[:, None]),
     ), took

@@ -164,9 +164,9 @@ class Callbacks:
         source = jnp.broadcast_to(source, lanes.tokens.shape)
         tokens = jnp.take_along_axis(written, source, axis=-1)
         tokens = jnp.where(jnp.arange(size)[None, None] < lanes.length[..., None], tokens, 0)
-        lanes = lanes._replace(
-            tokens=tokens, log_prob=log_prob.reshape(shape), done=ended.reshape(shape)
-        )
+        log_prob, done = log_prob.reshape(shape), ended.reshape(shape)
+        lost = jnp.where(log_prob == lanes.log_prob, lanes.log_prob_lost, 0.0)
+        lanes = lanes._replace(tokens=tokens, log_prob=log_prob, log_prob_lost=lost, done=done)
         if isinstance(outer, RescaledCache):
             known = tokens[..., : outer.tokens.shape[-1]]
             outer = outer._replace(inner=cache, tokens=known)
