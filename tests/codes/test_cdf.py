@@ -149,6 +149,7 @@ def test_logits_that_are_not_finite_have_a_law() -> None:
     assert draw(logits, bits * 0).tolist() == [0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("size", [97, 256, 8_000])
 def test_a_nan_anywhere_counts_as_banned(size) -> None:
     """Each row has one NaN or two, after its maximum in all but the first rows."""

@@ -67,6 +67,7 @@ def test_results_do_not_depend_on_the_program_they_are_part_of() -> None:
         np.testing.assert_array_equal(got[3, 1], alone)
 
 
+@pytest.mark.optimized
 def test_a_running_sum_stays_next_to_the_sum() -> None:
     """50,000 numbers near -2, of which a plain sum is off by hundreds of its steps."""
     x = np.random.default_rng(0).normal(-2, 1, 50_000).astype(np.float32)

@@ -46,6 +46,7 @@ def kept(transform, rows):
     return out[: len(rows)] > -np.inf
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", MADE)
 def test_a_nan_in_a_wide_vocabulary_counts_as_banned(name):
     """The NaN is at a place of its own in each of 12 rows, in 11 of them after the maximum."""
