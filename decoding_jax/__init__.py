@@ -32,7 +32,7 @@ from decoding_jax.registry import (
     stochastic_beam_search,
 )
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
-from decoding_jax.strategies.best_first import Decay, MeanLogProb
+from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
 from decoding_jax.text import generate, load, stream
 
 __version__ = "0.2.0"
@@ -54,6 +54,8 @@ __all__ = [
     "beam_sample",
     "beam_search",
     "best_first_search",
+    "best_k_last",
+    "best_k_mean",
     "best_k_search",
     "codes",
     "constrained_beam_search",

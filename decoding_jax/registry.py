@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from decoding_jax import strategies
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop import Steps, static_argnames, steps_of
+from decoding_jax.loop import Steps, static_argnames, static_numbers, steps_of
 from decoding_jax.loop.arguments import checked
 from decoding_jax.ops.jit import jit
 
@@ -50,7 +50,7 @@ def register(strategy: F) -> F:
       The compiled strategy, with the model as an argument and its ``Static`` settings static.
     """
     static = static_argnames(strategy)
-    compiled = checked(jit(strategy, static))
+    compiled = checked(jit(strategy, static, static_numbers(strategy)))
     takes = inspect.signature(strategy).parameters
     entry = Strategy(compiled, steps_of(strategy), static, "key" in takes, "drafter" in takes)
     STRATEGIES[strategy.__name__] = entry

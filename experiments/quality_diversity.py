@@ -5,11 +5,13 @@
 Every held-out sentence is translated many times by the embedded model. A token forward is one
 token fed to the decoder. Strategies with lanes or beams are given as many as the budget allows
 where each feeds as many tokens as the greedy translation, on average; best-k search is given the
-budget itself, and as many texts to return. What was really fed is in the table.
+budget itself, which it uses to its end. The table has what was really fed.
 
-Sentences' completions are those that ended. ``distinct-n`` is over words, of the completions of a
-sentence; BLEU and ROUGE-L are of each completion (mean) and of the best of a sentence (oracle); all
-are averaged over sentences.
+S is the number of completions that ended, and ``unique`` counts their different texts. The other
+figures are of as many completions as a strategy has lanes, those of the best score if there are
+more, and of an empty text if a search completed none. ``distinct-n`` divides the distinct n-grams
+of a sentence's completions by their words. BLEU and ROUGE-L are of each completion (mean) and of
+the best of a sentence (oracle). All figures are averaged over sentences.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def strategies(count: int, budget: int) -> dict[str, tuple[str, Decode, Fed]]:
     """Every strategy by name: its family, the function, and how to count what it fed.
 
     Args:
-      count: lanes, beams, and texts returned.
+      count: lanes or beams.
       budget: token forwards a sentence.
     """
     api, bind = decoding_jax, functools.partial
@@ -74,7 +76,7 @@ def strategies(count: int, budget: int) -> dict[str, tuple[str, Decode, Fed]]:
         return "beam", bind(decode, beam_size=count, **settings), fed_by_beams
 
     def best_k(k: int, **settings: Any) -> tuple[str, Decode, Fed]:
-        search = bind(api.best_k_search, k=k, budget=budget, num_return=count, **settings)
+        search = bind(api.best_k_search, k=k, budget=budget, num_return="all", **settings)
         return "best-k", search, fed_by_search
 
     return {
@@ -86,9 +88,9 @@ def strategies(count: int, budget: int) -> dict[str, tuple[str, Decode, Fed]]:
         "arithmetic": drawn(api.arithmetic_sample),
         "best-5": best_k(5),
         "best-5, gamma 0.01": best_k(5, gamma=0.01),
-        "best-5 mean": best_k(5, score="mean"),
-        "best-5 mean, decay 0.05": best_k(5, score="mean", decay=0.05),
-        "best-5 last, decay 0.2": best_k(5, score="last", decay=0.2),
+        "best-5 mean": best_k(5, **api.best_k_mean()),
+        "best-5 mean, decay 0.05": best_k(5, **api.best_k_mean(kappa=0.05)),
+        "best-5 last, decay 0.2": best_k(5, **api.best_k_last(kappa=0.2)),
     }
 
 
@@ -120,13 +122,13 @@ class Task:
 
 
 def measured(
-    rows: list[list[Completion]], sentences: list[held_out.Sentence], fed: float
+    rows: list[list[Completion]], sentences: list[held_out.Sentence], fed: float, count: int
 ) -> dict[str, float]:
-    """The table's figures for one strategy."""
+    """The table's figures for one strategy, of at most ``count`` completions a sentence."""
     figures: list[dict[str, float]] = []
     for row, sentence in zip(rows, sentences, strict=True):
         ended = [c for c in row if c.finished]
-        texts = [c.text for c in ended or row]
+        texts = [c.text for c in ended or row][:count] or [""]
         figure: dict[str, float] = {"S": len(ended), "unique": len(unique(ended))}
         figure |= {f"distinct-{n}": diversity.distinct_n(texts, n) for n in (1, 2, 3)}
         for name, metric in (("BLEU", quality.bleu), ("ROUGE-L", quality.rouge)):
@@ -176,7 +178,7 @@ def main() -> None:
         for name, (_, run, fed) in chosen.items():
             bar.set_postfix_str(name)
             rows, tokens = task.decode(run, fed, bar)
-            results[name] = measured(rows, sentences, tokens)
+            results[name] = measured(rows, sentences, tokens, count)
     print(
         f"{len(sentences)} sentences, {args.budget} token forwards each; {count} lanes or beams "
         f"(greedy feeds {length:.1f})"

@@ -1,4 +1,4 @@
-"""How different a set of texts is: of one input, or of many taken together."""
+"""Measures of how different a set of texts is."""
 
 from __future__ import annotations
 
@@ -6,39 +6,46 @@ from collections.abc import Iterable, Sequence
 
 
 def words(text: str) -> list[str]:
-    """The words of a text: what stands between its spaces, in lower case."""
+    """The words of a text in lower case, split at white space."""
     return text.lower().split()
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    """Every n neighbours of a list of words."""
+    """The n-grams of a list of words."""
     return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
 
 
 def distinct_n(texts: Iterable[str], n: int) -> float:
-    """How many of all n-grams over words are different ones: from 0 (none there are) to 1.
+    """The number of distinct n-grams divided by the number of words, from 0 to 1.
 
-    Li et al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models".
+    Li et al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models",
+    scale by the number of generated tokens, as do Xu et al. 2022 ("Best-k Search Algorithm for
+    Neural Text Generation") and their program. A text of m words has m - n + 1 n-grams, so for n
+    of 2 and above the value stays below 1 even if no n-gram is repeated.
 
     Args:
       texts: the completions of one input.
-      n: 1 and above.
+      n: 1 or more.
+
+    Returns:
+      The ratio over all texts together; 0 if they have no words.
 
     Raises:
       ValueError: for an n below 1.
 
     Example:
       >>> distinct_n(["the cat sat", "the cat ran"], 2)
-      0.75
+      0.5
     """
     if n < 1:
         raise ValueError(f"n: got {n}; takes 1 or more")
-    found = [gram for text in texts for gram in ngrams(words(text), n)]
-    return len(set(found)) / max(len(found), 1)
+    split = [words(text) for text in texts]
+    distinct = {gram for tokens in split for gram in ngrams(tokens, n)}
+    return len(distinct) / max(sum(map(len, split)), 1)
 
 
 def num_unique(texts: Iterable[str]) -> int:
-    """How many different texts there are: after decoding, where tokens may spell one text twice.
+    """The number of different texts. Texts are compared because many tokens can spell the same one.
 
     Example:
       >>> num_unique(["a b", "a b", "b a"])

@@ -4,10 +4,12 @@ from decoding_jax.loop.driver import Steps, check_prompt, run
 from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
 from decoding_jax.loop.strategy import (
     Static,
+    StaticNumber,
     drafted_sampler,
     sampler,
     search,
     static_argnames,
+    static_numbers,
     steps_of,
 )
 from decoding_jax.loop.streaming import stream, stream_until_done
@@ -15,6 +17,7 @@ from decoding_jax.loop.streaming import stream, stream_until_done
 __all__ = [
     "Lanes",
     "Static",
+    "StaticNumber",
     "Steps",
     "check_lengths",
     "check_prompt",
@@ -24,6 +27,7 @@ __all__ = [
     "sampler",
     "search",
     "static_argnames",
+    "static_numbers",
     "steps_of",
     "stream",
     "stream_until_done",

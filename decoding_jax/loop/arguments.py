@@ -167,7 +167,15 @@ def check_settings(
         if required and setting not in there:
             takes = _TAKES.get(setting, "a value")
             raise ValueError(f"{setting}: got none; {name} takes {takes}")
-    return {setting: check_value(setting, value) for setting, value in settings.items()}
+    literals = {k for k, value in settings.items() if _is_literal(parameters.get(k), value)}
+    return {k: value if k in literals else check_value(k, value) for k, value in settings.items()}
+
+
+def _is_literal(parameter: inspect.Parameter | None, value: Any) -> bool:
+    """Whether a value is a word that the annotation of the parameter names."""
+    if parameter is None or not isinstance(value, str):
+        return False
+    return f"Literal[{value!r}]" in str(parameter.annotation)  # annotations are text
 
 
 def check_ids(arguments: Mapping[str, Any]) -> None:

@@ -26,6 +26,14 @@ Static = Annotated[T, _STATIC]
 Changing a static setting compiles the strategy again. Settings without this mark may be arrays.
 """
 
+_STATIC_NUMBER = "static number"
+
+StaticNumber = Annotated[T, _STATIC_NUMBER]
+"""Marks a setting that is static where it is a plain number, and traced where it is an array.
+
+Such a number determines a shape that has a (larger) bound without it.
+"""
+
 Builder = Callable[P, Steps]
 
 
@@ -87,8 +95,23 @@ def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
       >>> static_argnames(strategies.sample)
       ('num_samples', 'max_new_tokens')
     """
+    return _marked(strategy, _STATIC)
+
+
+def static_numbers(strategy: Callable[..., Any]) -> tuple[str, ...]:
+    """The settings that a strategy, or a function that builds ``Steps``, marks ``StaticNumber``.
+
+    Example:
+      >>> from decoding_jax import strategies
+      >>> static_numbers(strategies.best_k_search)
+      ('gamma',)
+    """
+    return _marked(strategy, _STATIC_NUMBER)
+
+
+def _marked(strategy: Callable[..., Any], mark: str) -> tuple[str, ...]:
     hints = typing.get_type_hints(steps_of(strategy), include_extras=True)
-    return tuple(n for n, hint in hints.items() if _STATIC in getattr(hint, "__metadata__", ()))
+    return tuple(n for n, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
 
 
 def _function(build: Callable[..., Steps], *inputs: tuple[str, Any]) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.driver import Steps, check_prompt
-from decoding_jax.loop.strategy import static_argnames, steps_of
-from decoding_jax.ops.jit import jit
+from decoding_jax.loop.strategy import static_argnames, static_numbers, steps_of
+from decoding_jax.ops.jit import is_static, jit
 
 
 def advance_stream(
@@ -101,9 +101,11 @@ def stream_until_done(
     if chunk < 1:
         raise ValueError(f"chunk: got {chunk}; takes 1 or more")
     prompt = check_prompt(prompt)
-    names, build = static_argnames(strategy), steps_of(strategy)
-    static = tuple(sorted((k, v) for k, v in settings.items() if k in names))
-    options = {k: v for k, v in settings.items() if k not in names}
+    names, numbers = static_argnames(strategy), static_numbers(strategy)
+    fixed = {k for k, v in settings.items() if is_static(k, v, names, numbers)}
+    static = tuple((k, settings[k]) for k in sorted(fixed))
+    options = {k: v for k, v in settings.items() if k not in fixed}
+    build = steps_of(strategy)
     state, output, done = _begin(build, model, prompt, key, options, settings=static)
 
     def advance(count: int) -> tuple[Any, DecodeOutput, Array]:

@@ -107,7 +107,7 @@ def check_count(name: str, value: Any) -> Any:
     Raises:
       ValueError: for anything but a whole number.
     """
-    if value is None and name == "num_return":
+    if value is None and name in ("branching", "num_return"):
         return None
     try:
         if isinstance(value, (bool, np.bool_, jax.core.Tracer)):

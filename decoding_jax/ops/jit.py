@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -14,7 +14,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
 
-def jit(fn: F, static_argnames: Sequence[str]) -> F:
+def is_static(name: str, value: Any, names: Collection[str], numbers: Collection[str]) -> bool:
+    """Whether an argument is in ``names``, or in ``numbers`` and a plain number."""
+    return name in names or (name in numbers and isinstance(value, (int, float, np.generic)))
+
+
+def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = ()) -> F:
     """``jax.jit`` that takes any pytree: leaves that are no arrays are static.
 
     A model or a transform may hold plain functions among its leaves, or be one. They are compared
@@ -24,6 +29,8 @@ def jit(fn: F, static_argnames: Sequence[str]) -> F:
     Args:
       fn: the function; the result has its signature, and its ``lower`` and ``cache_size`` too.
       static_argnames: keyword arguments that are static: they set shapes.
+      static_numbers: keyword arguments that are static where they are plain numbers, and traced
+        where they are arrays.
 
     Example:
       >>> import jax.numpy as jnp
@@ -31,7 +38,7 @@ def jit(fn: F, static_argnames: Sequence[str]) -> F:
       >>> double(jnp.ones(2), jnp.negative)
       Array([-2., -2.], dtype=float32)
     """
-    names = frozenset(static_argnames)
+    names, numbers = frozenset(static_argnames), frozenset(static_numbers)
 
     def call(structure: Any, constants: tuple, static: tuple, arrays: list) -> Any:
         leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
@@ -43,8 +50,9 @@ def jit(fn: F, static_argnames: Sequence[str]) -> F:
     compiled = jax.jit(call, static_argnums=(0, 1, 2))
 
     def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list]:
-        static = tuple(sorted((k, v) for k, v in kwargs.items() if k in names))
-        dynamic = {k: v for k, v in kwargs.items() if k not in names}
+        fixed = {k for k, v in kwargs.items() if is_static(k, v, names, numbers)}
+        static = tuple((k, kwargs[k]) for k in sorted(fixed))
+        dynamic = {k: v for k, v in kwargs.items() if k not in fixed}
         leaves, structure = jax.tree.flatten((args, dynamic))
         arrays = [x if isinstance(x, _ARRAYS) else None for x in leaves]
         constants = tuple(None if isinstance(x, _ARRAYS) else x for x in leaves)

@@ -5,13 +5,14 @@ import pytest
 from decoding_jax.estimators import diversity, quality
 
 
-def test_distinct_n_counts_different_ngrams_over_all():
+def test_distinct_n_divides_distinct_ngrams_by_words():
     texts = ["Le chat dort", "le chat mange", "oui"]
     assert diversity.distinct_n(texts, 1) == 5 / 7
-    assert diversity.distinct_n(texts, 2) == 3 / 4
-    assert diversity.distinct_n(texts, 3) == 1
+    assert diversity.distinct_n(texts, 2) == 3 / 7
+    assert diversity.distinct_n(texts, 3) == 2 / 7
     assert diversity.distinct_n(texts, 4) == 0
     assert diversity.distinct_n(["a b"] * 4, 1) == 2 / 8
+    assert diversity.distinct_n([], 1) == diversity.distinct_n([""], 2) == 0
     assert diversity.num_unique(["a", "b", "a"]) == 2
     with pytest.raises(ValueError, match="n: got 0; takes 1 or more"):
         diversity.distinct_n(texts, 0)

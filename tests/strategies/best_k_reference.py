@@ -1,4 +1,4 @@
-"""Best-k search with a Python heap and float32 sums, one row at a time, no cache: the reference."""
+"""Algorithm 1 of Xu et al. 2022 with a Python heap, one row at a time and without a cache."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from decoding_jax.testing.certificate.enumeration import CHECKSUMS, row_stop
 
 
 class Table:
-    """The log-probabilities of a TableLM, and what may follow, to the library's own bits."""
+    """The log-probabilities of a TableLM and the tokens allowed after a path, to the bit."""
 
     def __init__(self, model, temperature=1.0):
         peak, total = normaliser(model.table)
@@ -36,7 +36,7 @@ class Table:
         return logits, np.asarray(weight), np.asarray(exact.sum_last(weight))
 
     def allowed(self, path, banned, gamma):
-        """Ids with a probability of at least gamma, and the likeliest of all, or (), None."""
+        """The ids with a probability of at least gamma, and the most likely id; or (), None."""
         context = self.context(path)
         logits, weight, total = (x[context] for x in self.masses(frozenset(banned)))
         if logits.max() == -np.inf:
@@ -48,38 +48,123 @@ class Table:
 
 @dataclasses.dataclass
 class Node:
+    """n in the paper; ``time`` is n.time, ``number`` counts nodes in the order of their making."""
+
     path: tuple
     log_prob: np.float32
     score: np.float32 = 0
-    born: int = 0
+    time: int = 0
     number: int = 0
     kind: str = "open"
+    most_likely: bool = False
 
 
 @functools.cache
 def powers(alpha):
-    """What a log-probability is multiplied by, at lengths from 0."""
+    """The factor of a log-probability at lengths from 0."""
     return np.asarray(exact.inverse_power(jnp.maximum(jnp.arange(100), 1), jnp.float32(alpha)))
 
 
 @dataclasses.dataclass
 class Search:
-    """One row. ``expanded`` is the paths in the order in which they were expanded."""
+    """Algorithm 1 of Xu et al. for one row, in their symbols: H, P, C, b, t, g and gamma.
+
+    Beyond the paper: ended nodes take none of the g places, the last group is cut to the budget,
+    nodes that tie are popped in the order of their making, a row stops once its result is settled,
+    and ``fallback`` finishes a row greedily.
+
+    ``expanded`` is the paths in the order in which they were expanded.
+    """
 
     table: Table
     prompt: list
-    dead: int  # after which nothing is allowed: a token outside the vocabulary for none
+    dead: int  # the token after which none is allowed; outside the vocabulary for no such token
     stop: object  # RowStop
     k: int
     budget: int
-    num_return: int
-    branching: int
+    num_return: object  # a number or "all"
+    branching: object  # a number or None
     frontier_size: int
     fallback: bool
     gamma: float
     score: str
     alpha: float
-    cost: np.ndarray
+    kappa: float
+    beta: float
+
+    def run(self):
+        self.H = [Node((), np.float32(0), kind="cut" if self.stop.limit < 1 else "open")]
+        self.P, self.completed, self.pruned, self.made = [], 0, 0, 1
+        self.b, self.t, self.expanded, self.greedy = 0, 0, [], False
+        while group := self.pop():
+            dead_ends = []
+            for n in group:
+                self.b += 1
+                children = self.children(n)
+                self.H += children
+                if not children:
+                    dead_ends.append(dataclasses.replace(n, kind="cut"))
+            self.complete(dead_ends)
+            self.t += 1
+            self.prune()
+        self.within_budget = self.b
+        ended = any(n.kind != "open" for n in self.H)
+        if self.fallback and self.b >= self.budget and self.H and not (self.completed or ended):
+            self.greedy = True
+            self.finish()
+        return self
+
+    def decay(self, n):
+        """-kappa (t - n.time)^beta."""
+        return np.float32(-float(self.kappa) * float(self.t - n.time) ** float(self.beta))
+
+    def order(self, n):
+        """The highest priority first, then the oldest."""
+        return -np.float32(n.score + self.decay(n)), n.number
+
+    def pop(self):
+        """g nodes to expand; the ended nodes popped on the way are complete."""
+        g = min(self.k, self.budget - self.b)
+        queue = [(*self.order(n), n) for n in self.H]
+        heapq.heapify(queue)
+        group, ended = [], []
+        while queue and len(group) < max(g, 1):
+            n = heapq.heappop(queue)[-1]
+            (group if n.kind == "open" else ended).append(n)
+        self.H = [n for n in self.H if n not in ended]
+        self.complete(sorted(ended, key=lambda n: n.number))
+        group = [] if self.settled() else group[: max(g, 0)]
+        self.H = [n for n in self.H if n not in group]
+        return group
+
+    def children(self, n):
+        """The nodes v below n with p(v) >= gamma, and the most likely one."""
+        self.expanded.append(n.path)
+        path = [*self.prompt, *n.path]
+        early = len(n.path) < self.stop.min_new_tokens
+        ids, best = self.table.allowed(path, self.stop.eos_ids if early else (), self.gamma)
+        if n.path and n.path[-1] == self.dead:
+            ids = ()
+        logs, logits = (x[self.table.context(path)] for x in (self.table.log_prob, self.table.raw))
+        if self.branching is not None:
+            ids = sorted(sorted(ids, key=lambda v: (-logits[v], v))[: self.branching])
+        found = []
+        for v in ids:
+            new, log_prob = (*n.path, v), np.float32(n.log_prob + logs[v])
+            kind = "cut" if len(new) >= self.stop.limit else "open"
+            kind = "finished" if self.stop.finishes(new) else kind
+            score = logs[v] if self.score == "last" else self.final(log_prob, len(new))
+            found.append(Node(new, log_prob, score, self.t, self.made, kind, v == best))
+            self.made += 1
+        return found
+
+    def prune(self):
+        kept = []
+        for is_open in (True, False):
+            kind = [n for n in self.H if (n.kind == "open") == is_open]
+            kept += sorted(kind, key=self.order)[: self.frontier_size]
+        self.pruned += len(self.H) - len(kept)
+        self.H = kept
 
     def final(self, log_prob, length):
         if self.score != "mean":
@@ -88,139 +173,51 @@ class Search:
             return log_prob / np.float32(max(length, 1))
         return log_prob * powers(float(self.alpha))[length]
 
-    def worth(self, node):
-        return self.final(node.log_prob, len(node.path))
-
-    def grow(self, node):
-        """Its children, and the likeliest of them."""
-        self.expanded.append(node.path)
-        early = len(node.path) < self.stop.min_new_tokens
-        path = [*self.prompt, *node.path]
-        ids, best = self.table.allowed(path, self.stop.eos_ids if early else (), self.gamma)
-        if node.path and node.path[-1] == self.dead:
-            ids, best = (), None
-        children = []
-        logs = self.table.log_prob[self.table.context(path)]
-        logits = self.table.raw[self.table.context(path)]
-        if len(ids) > self.branching:
-            ids = sorted(sorted(ids, key=lambda v: (-logits[v], v))[: self.branching])
-        for v in ids:
-            log_prob = np.float32(node.log_prob + logs[v])
-            new = Node((*node.path, v), log_prob, born=self.now, number=self.made)
-            new.score = logs[v] if self.score == "last" else self.final(log_prob, len(new.path))
-            self.made += 1
-            if self.stop.finishes(new.path):
-                new.kind = "finished"
-            elif len(new.path) >= self.stop.limit:
-                new.kind = "cut"
-            children.append((new, v == best))
-        return children
-
-    def key(self, node):
-        return (-np.float32(node.score - self.cost[self.now - node.born]), node.number)
+    def worth(self, n):
+        return self.final(n.log_prob, len(n.path))
 
     def complete(self, nodes):
         self.completed += len(nodes)
-        ranked = sorted(self.results + nodes, key=lambda n: -self.worth(n))
-        self.results = ranked[: self.num_return]
-
-    def prune(self):
-        kept = []
-        for is_open in (True, False):
-            kind = [n for n in self.frontier if (n.kind == "open") == is_open]
-            kept += sorted(kind, key=self.key)[: self.frontier_size]
-        self.pruned += len(self.frontier) - len(kept)
-        self.frontier = kept
+        ranked = sorted(self.P + nodes, key=lambda n: -self.worth(n))
+        self.P = ranked if self.num_return == "all" else ranked[: self.num_return]
 
     def settled(self):
-        if len(self.results) < self.num_return:
+        if self.num_return == "all" or len(self.P) < self.num_return:
             return False
-        worst = self.worth(self.results[-1])
-        limits = [self.stop.limit if n.kind == "open" else len(n.path) for n in self.frontier]
-        reach = (self.final(n.log_prob, m) for n, m in zip(self.frontier, limits, strict=True))
-        return all(r <= worst for r in reach)
-
-    def pop(self):
-        """The nodes to expand next; what has ended before them is complete."""
-        self.prune()
-        places = min(self.k, self.budget - len(self.expanded))
-        heap = [(*self.key(n), n) for n in self.frontier]
-        heapq.heapify(heap)
-        chosen, ended = [], []
-        while heap and len(chosen) < max(places, 1):
-            node = heapq.heappop(heap)[-1]
-            if node.kind == "open":
-                chosen.append(node)
-            else:
-                ended.append(node)
-        self.frontier = [n for n in self.frontier if n not in ended]
-        self.complete(self.dead_ends + sorted(ended, key=lambda n: n.number))
-        self.dead_ends = []
-        chosen = [] if self.settled() else chosen[: max(places, 0)]
-        self.frontier = [n for n in self.frontier if n not in chosen]
-        return chosen
-
-    def run(self):
-        self.frontier, self.results, self.expanded, self.dead_ends = [], [], [], []
-        self.now = self.made = self.completed = self.pruned = 0
-        self.within_budget, self.greedy = 0, False
-        root = Node((), np.float32(0))
-        if self.stop.limit < 1:
-            root.kind = "cut"
-            self.complete([root])
-            return self
-        chosen = [root]
-        self.now = -1
-        while chosen:
-            self.now += 1
-            for node in chosen:
-                children = self.grow(node)
-                self.frontier += [child for child, _ in children]
-                if not children:
-                    node.kind = "cut"
-                    self.dead_ends.append(node)
-            chosen = self.pop()
-        self.within_budget = len(self.expanded)
-        self.greedy = (
-            self.fallback
-            and self.completed == 0
-            and len(self.expanded) >= self.budget
-            and bool(self.frontier)
-            and all(n.kind == "open" for n in self.frontier)
-        )
-        if self.greedy:
-            self.finish()
-        return self
+        worst = self.worth(self.P[-1])
+        lengths = [self.stop.limit if n.kind == "open" else len(n.path) for n in self.H]
+        bounds = (self.final(n.log_prob, m) for n, m in zip(self.H, lengths, strict=True))
+        return all(bound <= worst for bound in bounds)
 
     def finish(self):
-        count = min(self.k, self.frontier_size, max(self.budget - 1, 1), self.num_return)
-        alive = sorted(self.frontier, key=self.key)[:count]
-        self.frontier = [n for n in self.frontier if n not in alive]
+        """Continues the best nodes of H by their most likely children alone."""
+        count = min(self.k, self.frontier_size, max(self.budget - 1, 1))
+        count = count if self.num_return == "all" else min(count, self.num_return)
+        alive = sorted(self.H, key=self.order)[:count]
+        self.H = [n for n in self.H if n not in alive]
         while alive:
-            self.now += 1
-            ended, grown = [], []
-            for node in alive:
-                best = [child for child, likeliest in self.grow(node) if likeliest]
+            self.t += 1
+            grown, ended = [], []
+            for n in alive:
+                best = [child for child in self.children(n) if child.most_likely]
                 grown += best
                 if not best:
-                    node.kind = "cut"
-                    ended.append(node)
-            ended += [n for n in grown if n.kind != "open"]
-            self.complete(ended)
-            alive = sorted((n for n in grown if n.kind == "open"), key=self.key)
+                    ended.append(dataclasses.replace(n, kind="cut"))
+            self.complete(ended + [n for n in grown if n.kind != "open"])
+            alive = sorted((n for n in grown if n.kind == "open"), key=self.order)
 
     def output(self):
-        """At most N sequences: complete ones, ended ones, open ones; each group by its worth."""
-        out = list(self.results)
-        for is_open in (False, True):
-            rest = [n for n in self.frontier if (n.kind == "open") == is_open]
+        """Completed nodes, ended ones, and open ones unless all are returned; each part ranked."""
+        out = list(self.P)
+        for is_open in (False, True) if self.num_return != "all" else (False,):
+            rest = [n for n in self.H if (n.kind == "open") == is_open]
             rest = sorted(rest, key=lambda n: n.number)
-            out += sorted(rest, key=lambda n: -self.worth(n))[: self.num_return]
-        return out[: self.num_return]
+            out += sorted(rest, key=lambda n: -self.worth(n))
+        return out if self.num_return == "all" else out[: self.num_return]
 
 
 def search(model, prompt, row, *, temperature, dead, stop, max_new_tokens, **settings):
-    """The search of one row; ``cost`` is the decay's table."""
+    """The search of one row."""
     length = int(prompt.length[row])
     return Search(
         table=temperature if isinstance(temperature, Table) else Table(model, temperature),

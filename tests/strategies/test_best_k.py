@@ -1,6 +1,5 @@
-"""Best-first and best-k search: against enumeration, and against a heap in plain Python."""
+"""Best-first and best-k search, against enumeration and against Algorithm 1 in plain Python."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -47,7 +46,7 @@ def tables(count):
 
 
 def random_stop(rng, plain):
-    """Leaves of one shape and dtype, so that all of them share one program."""
+    """Stop conditions whose leaves have one shape and dtype, so that all share one program."""
     if plain:
         ends, least, most = np.full((ROWS, 2), -1), np.zeros(ROWS), np.full(ROWS, L)
         sequence = [[-1, -1]]
@@ -63,12 +62,13 @@ PLANS = {
     "best-first": {"k": 1, "budget": 12, "num_return": 3, "branching": V, "frontier_size": 500},
     "pruned": {"k": 3, "budget": 20, "num_return": 5, "branching": V, "frontier_size": 4},
     "fallback": {"k": 3, "budget": 4, "num_return": 2, "branching": 2, "frontier_size": 500},
+    "all": {"k": 2, "budget": 9, "num_return": "all", "branching": None, "frontier_size": 500},
     "wide": {"k": 6, "budget": 40, "num_return": 30, "branching": 3, "frontier_size": 30},
 }
 
 
 def expanded(tree, row):
-    """The paths in the row's slots, in order; as long as they have ancestors, themselves one."""
+    """The paths in the row's slots, in order; a path is as long as its node has ancestor bits."""
     paths, bits = tree.paths[row, : tree.used[row]], tree.ancestors[row, : tree.used[row]]
     return [
         tuple(p[: sum(int(w).bit_count() for w in b)]) for p, b in zip(paths, bits, strict=True)
@@ -76,8 +76,9 @@ def expanded(tree, row):
 
 
 def compare(output, row, want):
-    """One row of an output is that of the reference, to the bit."""
+    """Asserts that one row of an output equals that of the reference to the bit."""
     nodes = want.output()
+    assert len(nodes) <= output.tokens.shape[1]
     for n, node in enumerate(nodes):
         length = output.length[row, n]
         assert tuple(output.tokens[row, n, :length]) == node.path
@@ -91,7 +92,7 @@ def compare(output, row, want):
     assert info.completed[row] == want.completed
     assert info.pruned[row] == want.pruned
     assert info.expanded[row] == want.within_budget
-    assert info.fallback[row].sum() == (len(want.results) if want.greedy else 0)
+    assert info.fallback[row].sum() == (len(want.P) if want.greedy else 0)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,7 @@ def compare(output, row, want):
         ("fallback", "last"),
         ("pruned", "mean"),
         ("wide", "log_prob"),
+        ("all", "mean"),
     ],
 )
 def test_the_search_is_that_of_a_python_heap(plan, score):
@@ -126,7 +128,7 @@ def test_the_search_is_that_of_a_python_heap(plan, score):
         output, tree = jax.device_get(
             SEARCHED(model, PROMPT, options, settings=tuple(sorted(sizes.items())))
         )
-        table, cost = Table(model, temperature), np.asarray(decay.table(100))
+        table = Table(model, temperature)
         for row in range(ROWS):
             want = search(
                 model,
@@ -138,7 +140,8 @@ def test_the_search_is_that_of_a_python_heap(plan, score):
                 gamma=gamma,
                 score=score,
                 alpha=alpha,
-                cost=cost,
+                kappa=kappa,
+                beta=decay.beta,
                 **sizes,
             )
             assert expanded(tree, row) == want.expanded[1:], f"table {i}, row {row}"
@@ -245,40 +248,3 @@ def test_what_did_not_finish_is_reported_with_its_probability():
             tokens = np.asarray(output.tokens[row, n, : output.length[row, n]]).tolist()
             each = [log_probs(MODEL, path + tokens[:i])[t] for i, t in enumerate(tokens)]
             assert output.log_prob[row, n] == pytest.approx(sum(each), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"k": 0}, "k: got 0"),
-        ({"budget": 0}, "budget: got 0"),
-        ({"num_return": 0}, "num_return: got 0"),
-        ({"branching": 0}, "branching: got 0"),
-        ({"frontier_size": 0}, "frontier_size: got 0"),
-        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
-        ({"score": "sum"}, "score: got 'sum'; takes one of log_prob, mean, last"),
-        ({"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)}, "prompt: got tokens"),
-        ({"model": MODEL.lockstep()}, "model: got ragged=False and tree=False"),
-        ({"model": dataclasses.replace(MODEL, tree=False)}, "ragged=True and tree=False"),
-        ({"model": dataclasses.replace(MODEL, max_positions=5)}, "takes at most 3"),
-    ],
-)
-def test_bad_arguments_get_one_line(change, words):
-    settings = {"model": MODEL, "prompt": PROMPT, **SEARCH, **change}
-    with pytest.raises(ValueError, match=words) as caught:
-        decoding_jax.best_k_search(settings.pop("model"), settings.pop("prompt"), **settings)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: MeanLogProb(-1.0), "mean_log_prob: got alpha=-1.0"),
-        (lambda: Decay(-0.1), "decay: got kappa=-0.1"),
-        (lambda: Decay(0.1, 0.0), "decay: got beta=0.0"),
-        (lambda: loop.steps_of(strategies.best_k_search)(**SEARCH, gamma=1.5), "gamma: got 1.5"),
-    ],
-)
-def test_bad_settings_get_one_line(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()

@@ -1,6 +1,18 @@
 """Best-first and best-k search (Xu et al. 2022): a frontier of hypotheses of all lengths."""
 
-from decoding_jax.strategies.best_first.best_k import best_first_search, best_k_search
+from decoding_jax.strategies.best_first.best_k import (
+    best_first_search,
+    best_k_last,
+    best_k_mean,
+    best_k_search,
+)
 from decoding_jax.strategies.best_first.priority import Decay, MeanLogProb
 
-__all__ = ["Decay", "MeanLogProb", "best_first_search", "best_k_search"]
+__all__ = [
+    "Decay",
+    "MeanLogProb",
+    "best_first_search",
+    "best_k_last",
+    "best_k_mean",
+    "best_k_search",
+]

@@ -1,13 +1,35 @@
-"""Search over a token tree: hypotheses of all lengths wait in a frontier, the best go first.
+"""Best-k search, Algorithm 1 of Xu et al. 2022 (arXiv:2211.11924), as one ``while_loop``.
 
-Best-first and best-k search are settings of this loop. Each row keeps one tree in one lane's
-slots, so a prefix that many hypotheses share is computed once, and rows stand at cursors of their
-own. Everything is in one ``while_loop``: the frontier, the scores, the pruning, the model's calls.
+The paper's symbols and steps, and where they are in this folder:
+
+======================================================  ===========================================
+Paper                                                   Here
+======================================================  ===========================================
+H, the heap of nodes that were found, not yet expanded  ``State.heap``
+P, the completed paths                                  ``State.results``
+t, the time step, and n.time                            ``State.t`` and ``Nodes.time``
+b < C, the budget that is used                          ``State.expanded < budget``
+priority, ``n.score + decay(n.time, t)``                ``priority`` in ``advance``; ``priority.py``
+pop the k best of the heap                              ``pop``
+``p(v) >= gamma`` for each token v: the children        ``expansion.py``
+heap pruning                                            ``frontier.prune``
+======================================================  ===========================================
+
+Best-first search is k = 1. Four things differ from the paper's pseudo-code or are added to it:
+
+- Completed nodes do not take up one of the k places and do not use the budget, because the model is
+  not called for them.
+- The last group is cut to the budget that is left, so that the budget is never exceeded.
+- A row stops early once no open node can change the result.
+- A row in which nothing was completed can be finished greedily (``fallback``).
+
+Each row keeps its nodes as one tree in the cache slots of one lane (``token_tree.py``), so that a
+shared prefix is computed once, and each row has its own cursor.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -23,17 +45,18 @@ from decoding_jax.strategies.best_first.token_tree import TokenTree
 
 
 class SearchInfo(NamedTuple):
-    """What a search did.
+    """Statistics of a search.
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
-      expanded: int32 ``[B]``, nodes expanded within the budget, the prompt included.
-      completed: int32 ``[B]``, nodes popped after they had ended: S in the paper. The first of
-        the row's sequences are those, as many as were asked for.
-      pruned: int32 ``[B]``, nodes dropped because the frontier was full.
-      fallback: bool ``[B, N]``, sequences finished greedily after the budget was spent.
-      slots_used: int32 ``[B]``, slots of the cache that were written.
-      slots_held: int32, slots of the cache that a row has.
+      expanded: int32 ``[B]``, the number of nodes expanded within the budget, prompt included.
+      completed: int32 ``[B]``, the number of ended nodes that were popped. With
+        ``num_return="all"`` this is S in the paper; with a number, a row may stop before it has
+        used its budget. The row's first sequences are these, as many as were asked for.
+      pruned: int32 ``[B]``, the number of nodes dropped because the frontier was full.
+      fallback: bool ``[B, N]``, the sequences finished greedily after the budget was used.
+      slots_used: int32 ``[B]``, the number of cache slots that were written.
+      slots_held: int32, the number of cache slots reserved for a row.
     """
 
     model_calls: Array
@@ -46,25 +69,25 @@ class SearchInfo(NamedTuple):
 
 
 class State(NamedTuple):
-    """The carry.
+    """The state of the loop, with F for the size of the frontier.
 
     Attributes:
-      cache: the model's.
-      tree: the nodes that it holds.
-      waiting: the frontier, ``[B, 2 F]``: F open nodes, and F that have ended and wait their turn.
-      chosen: ``[B, k]``, popped and about to be fed; those that are not absent come first.
-      results: ``[B, N]``, completed, best first.
-      step: int32 ``[B]``, of the row.
-      greedy: bool ``[B]``, whether the budget is spent and the row is being finished greedily.
+      cache: the model's cache.
+      tree: the nodes in the cache.
+      heap: H, ``[B, 2 F]``: room for F open nodes and for F that have ended.
+      popped: ``[B, k]``, the nodes to expand next; unused places are at the end.
+      results: P, ``[B, N]``, best first, or in the order of completion if all are kept.
+      t: int32 ``[B]``, the time step of each row.
+      greedy: bool ``[B]``, whether the row is being finished greedily.
       model_calls, expanded, completed, pruned: as in ``SearchInfo``.
     """
 
     cache: Cache
     tree: TokenTree
-    waiting: Nodes
-    chosen: Nodes
+    heap: Nodes
+    popped: Nodes
     results: Nodes
-    step: Array
+    t: Array
     greedy: Array
     model_calls: Array
     expanded: Array
@@ -76,56 +99,60 @@ def best_first(
     expand: Expansion,
     decay: Decay,
     *,
-    width: int,
+    k: int,
     budget: int,
-    num_return: int,
+    num_return: int | Literal["all"],
     frontier_size: int,
     fallback: bool = False,
 ) -> Steps:
-    """The steps of a search that expands the best ``width`` hypotheses of the frontier at a time.
+    """The steps of a search that expands the k best hypotheses of the frontier at a time.
 
     Args:
-      expand: gives the children of hypotheses, and says when they end and what they are worth.
-      decay: what waiting costs.
-      width: k, the most hypotheses expanded in one call.
-      budget: C, the most that a row expands, its prompt included.
-      num_return: N.
-      frontier_size: F, how many open hypotheses may wait, and how many that have ended.
+      expand: makes the children of hypotheses.
+      decay: the temporal decay.
+      k: the largest number of hypotheses expanded in one call of the model.
+      budget: C, the largest number of hypotheses that a row expands, its prompt included.
+      num_return: N, or "all" for every completed hypothesis.
+      frontier_size: F, the room for open hypotheses in the frontier, and for ended ones.
       fallback: whether rows that complete nothing within the budget are finished greedily.
 
     Raises:
       ValueError: when traced, for a model that is not ragged or has no trees, or a length that it
         cannot hold.
     """
-    rank, stop, max_new_tokens = expand.score, expand.stop, expand.max_new_tokens
-    cost = decay.table(budget + 1)
-    held = min(frontier_size, budget * expand.branching)
-    width = min(width, held, max(budget - 1, 1))
-    finishers = min(width, num_return) if fallback else 0
-    slots = max(budget - 1, 1) + finishers * (max_new_tokens - 1)
+    score, stop, max_new_tokens = expand.score, expand.stop, expand.max_new_tokens
+    decays = decay.table(budget + 1)  # by age
+    return_all = num_return == "all"
+    k = min(k, frontier_size, max(budget - 1, 1))
+    num_fallback = 0
+    if fallback:
+        num_fallback = k if num_return == "all" else min(k, num_return)
+    slots = max(budget - 1, 1) + num_fallback * (max_new_tokens - 1)
 
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """H holds the prompt alone, and b and t are 0; the prompt is expanded."""
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
         if not (model.ragged and model.tree):
             raise ValueError(
                 f"model: got ragged={model.ragged} and tree={model.tree}; a best-first search "
-                "takes one with both: its rows stand at different slots, each in a token tree"
+                "takes one with both: its rows are at different slots, each in a token tree"
             )
         logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
-        none = jnp.zeros(batch, jnp.int32)
+        most_children = budget * expand.num_children(logits.shape[-1])
+        zeros = jnp.zeros(batch, jnp.int32)
         state = State(
             cache=cache,
             tree=token_tree.empty(batch, slots, max_new_tokens),
-            waiting=frontier.absent(batch, 2 * held),
-            chosen=frontier.absent(batch, width),
-            results=frontier.absent(batch, num_return),
-            step=none - 1,
-            greedy=none > 0,
+            heap=frontier.absent(batch, 2 * min(frontier_size, most_children)),
+            popped=frontier.absent(batch, k),
+            results=frontier.absent(batch, most_children if num_return == "all" else num_return),
+            t=zeros - 1,
+            greedy=zeros > 0,
             model_calls=jnp.int32(0),
-            expanded=none,
-            completed=none,
-            pruned=none,
+            expanded=zeros,
+            completed=zeros,
+            pruned=zeros,
         )
         limit = stopping.limits(stop, batch, max_new_tokens)[:, None]
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
@@ -133,105 +160,122 @@ def best_first(
         return advance(logits, prompt, state, root, root.parent, path)
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        fed = state.chosen
-        path = token_tree.paths(state.tree, fed.parent, fed.token, fed.length)
+        """Feeds the popped nodes to the model in one call, and goes on with their children."""
+        nodes = state.popped
+        path = token_tree.paths(state.tree, nodes.parent, nodes.token, nodes.length)
         start = state.tree.used[:, None]
-        count = (fed.kind == OPEN).sum(1, dtype=jnp.int32)
-        tree, slot, visible = token_tree.add(state.tree, fed.parent, path, count)
-        token = fed.token[:, None]
+        tree, slot, visible = token_tree.add(state.tree, nodes.parent, path, num_open(nodes))
+        token = nodes.token[:, None]
         output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
         state = state._replace(cache=cache, tree=tree)
-        return advance(output.logits, prompt, state, fed, slot, path)
+        return advance(output.logits, prompt, state, nodes, slot, path)
 
     def advance(
-        logits: Array, prompt: Prompt, state: State, fed: Nodes, slot: Array, path: Array
+        logits: Array, prompt: Prompt, state: State, nodes: Nodes, slot: Array, path: Array
     ) -> State:
-        """Puts the children of ``fed [B, n]`` into the frontier and pops what comes next."""
-        count = (fed.kind == OPEN).sum(1, dtype=jnp.int32)
-        now = state.step + (count > 0)
-        children, likeliest, stuck = expand(logits, prompt, fed, slot, path, now)
-        children = frontier.only(children, likeliest | ~state.greedy[:, None])
-        stuck |= fed.kind == CUT
-        grown = frontier.join(state.waiting, children)
-        size = grown.kind.shape[1]
-        priority = grown.score - cost[jnp.clip(now[:, None] - grown.born, 0, budget)]
-        pool = frontier.prune(grown, priority, held)
-        pruned = frontier.count(grown) - frontier.count(pool)
-        expanded = state.expanded + jnp.where(state.greedy, 0, count)
+        """Adds the children of ``nodes [B, n]`` to the heap, prunes it, and pops the next nodes."""
+        # b <- b + 1 for every node that is expanded; its children have n.time = t.
+        t = state.t + (num_open(nodes) > 0)
+        expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
+        children, most_likely, dead_end = expand(logits, prompt, nodes, slot, path, t)
+        children = frontier.only(children, most_likely | ~state.greedy[:, None])
+        dead_end |= nodes.kind == CUT
+        dead_ends = frontier.only(nodes._replace(kind=jnp.full_like(nodes.kind, CUT)), dead_end)
 
-        # A greedy row goes on with its own children alone; the rest of its frontier is reported.
-        is_old = jnp.arange(size)[None] < state.waiting.kind.shape[1]
-        in_turn = ~(state.greedy[:, None] & is_old)
-        is_open = (pool.kind == OPEN) & in_turn
-        places = jnp.where(state.greedy, width, jnp.minimum(budget - expanded, width))
-        index = frontier.best(priority, is_open, width)
-        reach = jnp.where(state.greedy, size, jnp.maximum(places, 1))
-        ended = (pool.kind > OPEN) & in_turn & frontier.before(priority, is_open, index, reach)
-        dead_ends = frontier.only(fed._replace(kind=jnp.full_like(fed.kind, CUT)), stuck)
-        done = frontier.join(dead_ends, frontier.only(pool, ended))
-        completed = state.completed + frontier.count(done)
-        results = ranked(frontier.join(state.results, done), num_return)
-        pool = frontier.only(pool, ~ended)
-
-        greedy = state.greedy
-        if fallback:
-            nothing = (completed == 0) & (pool.kind <= OPEN).all(1)
-            begins = ~greedy & (expanded >= budget) & nothing
-            places, greedy = jnp.where(begins, finishers, places), greedy | begins
-        places = jnp.where(settled(pool, results), 0, places)
-        taken = jnp.minimum(places, is_open.sum(1, dtype=jnp.int32))
-        taken = jnp.arange(width)[None] < taken[:, None]
-        popped = frontier.members(jnp.where(taken, index, size), size)
-        return State(
-            cache=state.cache,
-            tree=state.tree,
-            waiting=frontier.compact(frontier.only(pool, ~popped), 2 * held),
-            chosen=frontier.only(frontier.take(pool, index), taken),
-            results=results,
-            step=now,
-            greedy=greedy,
+        # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
+        heap = frontier.join(state.heap, children)
+        age = jnp.clip(t[:, None] + 1 - heap.time, 0, budget)
+        priority = heap.score + decays[age]
+        pruned = frontier.prune(heap, priority, state.heap.kind.shape[1] // 2)
+        state = state._replace(
+            t=t,
             model_calls=state.model_calls + 1,
             expanded=expanded,
+            pruned=state.pruned + frontier.count(heap) - frontier.count(pruned),
+        )
+        return pop(state, pruned, priority, dead_ends)
+
+    def pop(state: State, heap: Nodes, priority: Array, dead_ends: Nodes) -> State:
+        """Pops nodes in order of priority until min(k, C - b) open ones are found.
+
+        The ended nodes among them go to P. A row in the greedy fallback pops its newest children
+        alone, which are those after the nodes of ``state.heap``.
+        """
+        size, greedy = heap.kind.shape[1], state.greedy[:, None]
+        is_new = jnp.arange(size)[None] >= state.heap.kind.shape[1]
+        is_open = (heap.kind == OPEN) & (is_new | ~greedy)
+        is_ended = (heap.kind > OPEN) & (is_new | ~greedy)
+        best = frontier.best(priority, is_open, k)
+        num_pops = jnp.where(state.greedy, k, jnp.minimum(budget - state.expanded, k))
+
+        # Ended nodes are popped up to the last open one, or all of them once the budget is used.
+        rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
+        is_ended &= frontier.before(priority, is_open, best, rank)
+        ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
+        completed = state.completed + frontier.count(ended)
+        results = keep(frontier.join(state.results, ended), state.results.kind.shape[1])
+        heap = frontier.only(heap, ~is_ended)
+
+        still_greedy = state.greedy
+        if fallback:
+            nothing = (completed == 0) & (heap.kind <= OPEN).all(1)
+            begins = ~still_greedy & (state.expanded >= budget) & nothing
+            num_pops, still_greedy = (
+                jnp.where(begins, num_fallback, num_pops),
+                still_greedy | begins,
+            )
+        num_pops = jnp.where(settled(heap, results), 0, num_pops)
+        num_pops = jnp.minimum(num_pops, is_open.sum(1, dtype=jnp.int32))
+        is_popped = jnp.arange(k)[None] < num_pops[:, None]
+        remaining = ~frontier.members(jnp.where(is_popped, best, size), size)
+        return state._replace(
+            heap=frontier.compact(frontier.only(heap, remaining), state.heap.kind.shape[1]),
+            popped=frontier.only(frontier.take(heap, best), is_popped),
+            results=results,
+            greedy=still_greedy,
             completed=completed,
-            pruned=state.pruned + pruned,
         )
 
-    def ranked(nodes: Nodes, size: int) -> Nodes:
-        """The best ``size``, in order, by what they are worth when done."""
-        size = min(size, nodes.kind.shape[1])
-        worth = rank.final(nodes.log_prob, nodes.length)
-        return frontier.take(nodes, frontier.best(worth, nodes.kind != ABSENT, size))
+    def num_open(nodes: Nodes) -> Array:
+        return (nodes.kind == OPEN).sum(1, dtype=jnp.int32)
 
-    def settled(pool: Nodes, results: Nodes) -> Array:
-        """bool ``[B]``: whether nothing that is left can change the results."""
-        limit = stopping.limits(stop, pool.kind.shape[0], max_new_tokens)[:, None]
-        length = jnp.where(pool.kind == OPEN, limit, pool.length)
-        worth = rank.final(pool.log_prob, length)  # at most: log-probabilities only fall
-        worst = rank.final(results.log_prob, results.length)[:, -1:]
-        better = (pool.kind != ABSENT) & (worth > worst)
+    def keep(nodes: Nodes, size: int) -> Nodes:
+        return frontier.compact(nodes, size) if return_all else ranked(nodes, size)
+
+    def ranked(nodes: Nodes, size: int) -> Nodes:
+        """The ``size`` nodes with the best final scores, in order."""
+        size = min(size, nodes.kind.shape[1])
+        final = score.final(nodes.log_prob, nodes.length)
+        return frontier.take(nodes, frontier.best(final, nodes.kind != ABSENT, size))
+
+    def settled(heap: Nodes, results: Nodes) -> Array:
+        """bool ``[B]``: whether no node of the heap can change the results."""
+        limit = stopping.limits(stop, heap.kind.shape[0], max_new_tokens)[:, None]
+        length = jnp.where(heap.kind == OPEN, limit, heap.length)
+        bound = score.final(heap.log_prob, length)  # log-probabilities only fall
+        worst = score.final(results.log_prob, results.length)[:, -1:]
+        better = (heap.kind != ABSENT) & (bound > worst)
         return (results.kind[:, -1] != ABSENT) & ~better.any(1)
 
     def done(state: State) -> Array:
-        return (state.chosen.kind == ABSENT).all()
+        """Whether no row has a node to expand."""
+        return (state.popped.kind == ABSENT).all()
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        rest = frontier.join(state.waiting, state.chosen)
-        ended, growing = (frontier.only(rest, m) for m in (rest.kind > OPEN, rest.kind == OPEN))
-        ordered = frontier.join(
-            state.results, ranked(ended, num_return), ranked(growing, num_return)
-        )
-        out = frontier.compact(ordered, num_return)
-        real = out.kind != ABSENT
-        score = rank.final(out.log_prob, out.length)
+        """P, then the ended nodes that are left in the heap, then the best open ones."""
+        size = state.results.kind.shape[1]
+        heap = frontier.join(state.heap, state.popped)
+        parts = [ranked(state.results, size), ranked(frontier.only(heap, heap.kind > OPEN), size)]
+        if not return_all:
+            parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
+        out = frontier.compact(frontier.join(*parts), size)
+        exists = out.kind != ABSENT
+        tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
         return DecodeOutput(
-            tokens=jnp.where(
-                real[..., None],
-                token_tree.paths(state.tree, out.parent, out.token, out.length),
-                0,
-            ),
-            length=jnp.where(real, out.length, 0),
-            log_prob=jnp.where(real, out.log_prob, -jnp.inf),
-            score=jnp.where(real, score, -jnp.inf),
+            tokens=jnp.where(exists[..., None], tokens, 0),
+            length=jnp.where(exists, out.length, 0),
+            log_prob=jnp.where(exists, out.log_prob, -jnp.inf),
+            score=jnp.where(exists, score.final(out.log_prob, out.length), -jnp.inf),
             finished=out.kind == FINISHED,
             info=SearchInfo(
                 model_calls=state.model_calls,

@@ -1,15 +1,61 @@
-"""Best-first and best-k search: hypotheses of all lengths wait, the best are expanded first."""
+"""Best-first and best-k search, with the presets of Xu et al. 2022."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from decoding_jax.base import Stop, Transform
-from decoding_jax.loop import Static, Steps, search, steps_of
+from decoding_jax.loop import Static, StaticNumber, Steps, search, steps_of
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.best_first.algorithm import best_first
 from decoding_jax.strategies.best_first.expansion import Expansion
-from decoding_jax.strategies.best_first.priority import Score, as_decay, as_score
+from decoding_jax.strategies.best_first.priority import (
+    Decay,
+    LastLogProb,
+    MeanLogProb,
+    Score,
+    as_decay,
+    as_score,
+)
+
+
+def best_k_last(*, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
+    """The settings of best-k search that the paper calls "last": a memoryless score.
+
+    Args:
+      kappa: the weight of the temporal decay; the paper tries 0, 0.01, 0.05, 0.1 and 0.2.
+      beta: its exponent.
+
+    Returns:
+      Keyword arguments for ``best_k_search``: score, decay, gamma and frontier_size.
+
+    Example:
+      >>> best_k_last(kappa=0.05)["decay"]
+      Decay(kappa=0.05, beta=0.5)
+    """
+    return _preset(LastLogProb(), Decay(kappa, beta))
+
+
+def best_k_mean(*, alpha: Any = 1.0, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
+    """The settings of best-k search that the paper calls "mean": a length-normalised score.
+
+    Args:
+      alpha: the exponent of the length.
+      kappa: the weight of the temporal decay; the paper tries 0, 0.01, 0.05, 0.1 and 0.2.
+      beta: its exponent.
+
+    Returns:
+      Keyword arguments for ``best_k_search``: score, decay, gamma and frontier_size.
+
+    Example:
+      >>> best_k_mean(alpha=0.5)["score"]
+      MeanLogProb(alpha=0.5)
+    """
+    return _preset(MeanLogProb(alpha), Decay(kappa, beta))
+
+
+def _preset(score: Score, decay: Decay) -> dict[str, Any]:
+    return {"score": score, "decay": decay, "gamma": 0.05, "frontier_size": 500}
 
 
 @search
@@ -17,56 +63,67 @@ def best_k_search(
     *,
     k: Static[int],
     budget: Static[int],
-    num_return: Static[int | None] = None,
+    num_return: Static[int | Literal["all"] | None] = None,
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: PerRow[Any] = 0.05,
-    branching: Static[int] = 10,
+    gamma: StaticNumber[PerRow[Any]] = 0.05,
+    branching: Static[int | None] = None,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Expands the k best hypotheses of a frontier at a time, until the budget is spent.
+    """Expands the k best hypotheses of a frontier at a time, until the budget is used.
 
-    Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", arXiv:2211.11924. A
-    hypothesis waits in the frontier with its score, less a cost that grows with its age, and is
-    popped when its turn comes, however long it is: unlike a beam, whose hypotheses are all of one
-    length, the search returns to a shorter one that turns out better. A popped hypothesis that
-    has ended is complete; of the others k are expanded in one call. A row stops early only where
-    nothing that is left can change what it returns.
+    Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", arXiv:2211.11924. The
+    frontier holds hypotheses of all lengths. Each step pops those of the highest priority, which
+    is the score plus a temporal decay. Popped hypotheses that have ended are complete, and the k
+    best of the others are expanded in one call of the model. A beam's hypotheses all have the same
+    length; this search can return to a shorter hypothesis that turns out to be better. A row stops
+    before its budget is used only if nothing that is left can change its result.
 
-    Ties go to the hypothesis made earlier, then to the lower token id.
+    Ties go to the hypothesis that was made first, then to the lower token id.
+
+    The paper counts its budget C in expansions of nodes, and gives a search as many as a beam
+    search expands: C = b T for a beam of width b and length T. The same is counted here: every
+    hypothesis that is fed to the model, the prompt included. Completed hypotheses are not fed, so
+    they are not counted. The authors' program also counts this way, but it checks the budget once
+    a step, so its last step can exceed C by up to k - 1 expansions; here the last step is cut.
 
     Args:
       model: the language model, with ragged rows and trees.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      k: hypotheses expanded in one call. 1 is best-first search.
-      budget: C, the most hypotheses that a row expands, its prompt included; so also the most
-        model calls. A beam of width b expands b T of them in T steps.
-      num_return: N, by default k.
-      max_new_tokens: L, the most new tokens.
-      score: ``log_prob``, ``mean`` (over the tokens), ``last`` (the last token's alone), or an
-        object, such as ``MeanLogProb(alpha)`` (see ``priority``).
-      decay: kappa, the cost of age, or a ``Decay(kappa, beta)``.
-      gamma: the least probability of a child, by the transformed and renormalised law. The
-        likeliest child is kept even below it. A scalar or ``[B]``.
-      branching: the most children of a hypothesis.
-      frontier_size: F, how many hypotheses may wait; the worst are dropped, and counted. As many
-        again may wait that have ended. Dropping changes nothing in what is expanded as long as
-        there is no decay and F is at least the budget.
-      fallback: whether a row in which nothing has ended when its budget is spent goes on beyond
-        it, greedily, with the best of its frontier.
+      k: the number of hypotheses expanded in one call. 1 is best-first search.
+      budget: C, the largest number of hypotheses that a row expands, and so of model calls.
+      num_return: N, by default k. "all" returns every completed hypothesis and uses the budget to
+        its end, so that ``info.completed`` is S in the paper; N is then the budget times the
+        number of children of a hypothesis (see ``branching``).
+      max_new_tokens: L, the largest number of new tokens.
+      score: ``log_prob``, ``mean`` (over the tokens), ``last`` (the last token alone), or an
+        object such as ``MeanLogProb(alpha)``. ``best_k_last`` and ``best_k_mean`` give the score
+        and the other settings of the paper.
+      decay: kappa, the weight of the temporal decay, or a ``Decay(kappa, beta)``.
+      gamma: the smallest probability of a child under the transformed, renormalised
+        distribution. The most likely child is kept even if its probability is smaller. A scalar or
+        ``[B]``. A plain number is static: another value compiles another program.
+      branching: the largest number of children of a hypothesis. None sets no limit but gamma: at
+        most ``1 / gamma`` tokens can have a probability of gamma, and room is made for so many.
+        Where gamma is 0 or an array, there is room for the whole vocabulary.
+      frontier_size: F, the room for open hypotheses in the frontier, and as much again for ended
+        ones. The worst are dropped, and counted. Dropping does not change which hypotheses are
+        expanded if there is no decay and F is at least the budget.
+      fallback: whether a row in which nothing has ended when its budget is used continues
+        greedily, beyond the budget, with the best of its frontier.
       transform: applied to the logits before children are chosen.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput``, best first by ``score`` (``log_prob``, except with a mean): first what
-      was completed, then what has ended and still waited, then, unfinished, the best of the
-      frontier. Where there is nothing more, length 0 and log-probability -inf. A sequence ends
-      unfinished at the length limit and where no continuation is allowed. ``info`` is a
-      ``algorithm.SearchInfo``.
+      A ``DecodeOutput``. First come the completed hypotheses, best first by ``score`` (which is
+      ``log_prob``, except with a mean), then those that have ended and are still in the frontier,
+      then, unless ``num_return`` is "all", the best unfinished ones of the frontier. Unused places
+      have length 0 and log-probability -inf. A sequence ends unfinished at the length limit and
+      where no token is allowed. ``info`` is a ``SearchInfo``.
 
     Raises:
       ValueError: for a model that is not ragged or has no trees, a prompt of wrong shapes, counts
@@ -83,6 +140,8 @@ def best_k_search(
       ((1, 3, 4), True)
     """
     num_return = k if num_return is None else num_return
+    if isinstance(num_return, str) and num_return != "all":
+        raise ValueError(f'num_return: got {num_return!r}; takes 1 or more, or "all"')
     for name, value in (
         ("k", k),
         ("budget", budget),
@@ -90,7 +149,7 @@ def best_k_search(
         ("branching", branching),
         ("frontier_size", frontier_size),
     ):
-        if value < 1:
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
     if isinstance(gamma, (int, float)) and not 0 <= gamma <= 1:
         raise ValueError(f"gamma: got {gamma}; takes a probability from 0 to 1")
@@ -105,7 +164,7 @@ def best_k_search(
     return best_first(
         expand,
         as_decay(decay),
-        width=k,
+        k=k,
         budget=budget,
         num_return=num_return,
         frontier_size=frontier_size,
@@ -117,28 +176,28 @@ def best_k_search(
 def best_first_search(
     *,
     budget: Static[int],
-    num_return: Static[int] = 1,
+    num_return: Static[int | Literal["all"]] = 1,
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: PerRow[Any] = 0.05,
-    branching: Static[int] = 10,
+    gamma: StaticNumber[PerRow[Any]] = 0.05,
+    branching: Static[int | None] = None,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Expands the best hypothesis of a frontier, one at a time, until the budget is spent.
+    """Expands the best hypothesis of a frontier, one at a time, until the budget is used.
 
-    ``best_k_search`` with k = 1, and its arguments. With ``gamma=0``, no transform and children
-    and frontier enough, the first sequence to complete is the likeliest there is.
+    ``best_k_search`` with k = 1, and its arguments. With ``gamma=0``, no transform and room enough
+    in the frontier, the first sequence to complete is the most likely one of all.
 
     Args:
       model: the language model, with ragged rows and trees.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      budget: C, the most hypotheses that a row expands.
-      num_return: N.
-      max_new_tokens: L, the most new tokens.
+      budget: C, the largest number of hypotheses that a row expands.
+      num_return: N, or "all".
+      max_new_tokens: L, the largest number of new tokens.
       score, decay, gamma, branching, frontier_size, fallback, transform, stop: as for
         ``best_k_search``.
 

@@ -1,10 +1,17 @@
-"""What comes after a hypothesis: its likeliest continuations, as nodes of a search."""
+"""The expansion of a hypothesis: its children, filtered by gamma.
+
+The loop over the vocabulary in Algorithm 1 (Xu et al. 2022): a token is a child if its probability
+is at least gamma.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
@@ -15,97 +22,126 @@ from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
 from decoding_jax.strategies.best_first.priority import Score
 
+_ROUNDING = 1e-5  # relative, of sums and products in float32: far more than they can be off by
+
+
+def max_children(gamma: Any) -> int | None:
+    """The largest number of tokens that can each have a probability of at least ``gamma``.
+
+    Args:
+      gamma: a scalar or ``[B]``.
+
+    Returns:
+      About ``1 / gamma``, of the smallest gamma, and at least 1. None where nothing is known: for
+      a gamma of 0 and for one that is traced.
+
+    Example:
+      >>> max_children(0.05), max_children([0.6, 0.3]), max_children(0.0)
+      (20, 3, None)
+    """
+    if isinstance(gamma, jax.core.Tracer):
+        return None
+    least = float(np.min(np.asarray(gamma, np.float32)))
+    return max(1, int((1 + _ROUNDING) / least)) if least > 0 else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-    """How hypotheses continue.
+    """The rule by which hypotheses continue.
 
     Attributes:
-      branching: the most children of a node.
-      gamma: float32, a scalar or ``[B]``: the least probability of a child. The likeliest one is
-        a child even so.
+      branching: the largest number of children of a node; None for all that gamma admits.
+      gamma: float32, a scalar or ``[B]``: the smallest probability of a child. The most likely
+        token is a child even if its probability is smaller.
       max_new_tokens: L.
-      score: of the children.
-      transform: applied to the logits; children are chosen by what comes out, renormalised.
+      score: gives the scores of children.
+      transform: applied to the logits. The probabilities that are compared with gamma are those
+        of the transformed logits, renormalised.
       stop: when a sequence ends.
     """
 
-    branching: int
-    gamma: Array | float
+    branching: int | None
+    gamma: Any
     max_new_tokens: int
     score: Score
     transform: Transform | None
     stop: Stop
 
+    def num_children(self, vocab_size: int) -> int:
+        """The number of places that are reserved for the children of a node."""
+        branching = max_children(self.gamma) if self.branching is None else self.branching
+        return vocab_size if branching is None else min(branching, vocab_size)
+
     def __call__(
-        self, logits: Array, prompt: Prompt, fed: Nodes, slot: Array, path: Array, step: Array
+        self, logits: Array, prompt: Prompt, nodes: Nodes, slot: Array, path: Array, t: Array
     ) -> tuple[Nodes, Array, Array]:
-        """The children of n nodes, b = min(branching, V) for each, by id within a parent.
+        """The children of n nodes, with b = ``num_children(V)`` places for each.
 
         Args:
           logits: ``[B, 1, n, V]``, after each node.
-          prompt: of the rows.
-          fed: the nodes, ``[B, n]``; those that are not open have no children.
-          slot: int32 ``[B, n]``, where they are in the tree.
-          path: int32 ``[B, n, L]``, their tokens.
-          step: int32 ``[B]``, at which their children are born.
+          prompt: the prompts of the rows.
+          nodes: ``[B, n]``; nodes that are not open have no children.
+          slot: int32 ``[B, n]``, the nodes' slots in the tree.
+          path: int32 ``[B, n, L]``, the nodes' tokens.
+          t: int32 ``[B]``, the step, which is the children's time.
 
         Returns:
-          The children, ``[B, n * b]``; bool of that shape, which of them is its parent's
-          likeliest; and bool ``[B, n]``, after which open nodes nothing at all is allowed.
+          The children, ``[B, n * b]``, in the order of their parents and of their token ids; bool
+          of that shape, true for the most likely child of each node; and bool ``[B, n]``, true for
+          open nodes after which no token is allowed.
         """
-        raw, allowed = self._allowed(logits, prompt, fed, path)
+        raw, allowed = self._allowed(logits, prompt, nodes, path)
         raw_peak, raw_total = normaliser(raw)
-        is_open = (fed.kind == OPEN)[..., None]
-        unsigned = jnp.where(allowed == 0, 0.0, allowed)  # a top-k puts -0.0 below 0.0
-        value, token = top_k(unsigned, min(self.branching, allowed.shape[-1]))
-        peak, total = self._of_allowed(raw_peak, raw_total, allowed, fed)
-        likeliest = jnp.broadcast_to(jnp.arange(value.shape[-1]) == 0, value.shape)
-        enough = exact.exp(value - peak) >= jnp.reshape(self.gamma, (-1, 1, 1)) * total
-        kept = is_open & (value > -jnp.inf) & (enough | likeliest)
-        token, kept, likeliest = lax.sort((token, kept, likeliest), num_keys=1)
+        is_open = (nodes.kind == OPEN)[..., None]
+        unsigned = jnp.where(allowed == 0, 0.0, allowed)  # top-k orders -0.0 below 0.0
+        value, token = top_k(unsigned, self.num_children(allowed.shape[-1]))
+        peak, total = self._normaliser(raw_peak, raw_total, allowed, nodes)
+        most_likely = jnp.broadcast_to(jnp.arange(value.shape[-1]) == 0, value.shape)
+        admitted = exact.exp(value - peak) >= jnp.reshape(self.gamma, (-1, 1, 1)) * total
+        is_child = is_open & (value > -jnp.inf) & (admitted | most_likely)
+        token, is_child, most_likely = lax.sort((token, is_child, most_likely), num_keys=1)
 
         last = jnp.take_along_axis(raw, token, axis=-1) - raw_peak
         last = last - exact.log(jnp.maximum(raw_total, 1.0))
-        log_prob = fed.log_prob[..., None] + last
-        length = jnp.broadcast_to(fed.length[..., None] + 1, token.shape)
+        log_prob = nodes.log_prob[..., None] + last
+        length = jnp.broadcast_to(nodes.length[..., None] + 1, token.shape)
         children = Nodes(
             parent=jnp.broadcast_to(slot[..., None], token.shape),
             token=token,
             length=length,
             log_prob=log_prob,
             score=self.score(log_prob, last, length),
-            born=jnp.broadcast_to(step[:, None, None], token.shape),
-            kind=jnp.where(kept, self._kind(token, length, path), ABSENT),
+            time=jnp.broadcast_to(t[:, None, None], token.shape),
+            kind=jnp.where(is_child, self._kind(token, length, path), ABSENT),
         )
         flat = (token.shape[0], -1)
         children = Nodes(*(field.reshape(flat) for field in children))
-        stuck = is_open & (value[..., :1] == -jnp.inf)
-        return children, (kept & likeliest).reshape(flat), stuck[..., 0]
+        dead_end = is_open & (value[..., :1] == -jnp.inf)
+        return children, (is_child & most_likely).reshape(flat), dead_end[..., 0]
 
     def _allowed(
-        self, logits: Array, prompt: Prompt, fed: Nodes, path: Array
+        self, logits: Array, prompt: Prompt, nodes: Nodes, path: Array
     ) -> tuple[Array, Array]:
-        """The model's logits and those that children are chosen by, both ``[B, n, V]``."""
-        logits, length = clean(logits), fed.length[:, None]
+        """The model's logits, and the logits that children are chosen by, both ``[B, n, V]``."""
+        logits, length = clean(logits), nodes.length[:, None]
         allowed = stopping.ban_end_tokens(self.stop, logits, length)
         if self.transform is not None:
             prefix = Prefix(*prompt, path[:, None], length)
             allowed = clean(model_calls.transformed(self.transform, allowed, prefix))
         return logits[:, 0], allowed[:, 0]
 
-    def _of_allowed(
-        self, peak: Array, total: Array, allowed: Array, fed: Nodes
+    def _normaliser(
+        self, peak: Array, total: Array, allowed: Array, nodes: Nodes
     ) -> tuple[Array, Array]:
-        """The normaliser of what is allowed, given the model's own, which it may be."""
+        """The normaliser of the allowed logits; the model's is reused where the two are equal."""
         if self.transform is not None:
             return normaliser(allowed)
-        early = (fed.length < stopping.minimum(self.stop)[:, None]).any()
+        early = (nodes.length < stopping.minimum(self.stop)[:, None]).any()
         same = lambda allowed: (peak, total)  # noqa: E731
         return lax.cond(early, normaliser, same, allowed)
 
     def _kind(self, token: Array, length: Array, path: Array) -> Array:
-        """OPEN, CUT or FINISHED, of children ``[B, n, b]`` of ``path [B, n, L]``."""
+        """OPEN, CUT or FINISHED for children ``[B, n, b]`` of nodes with ``path [B, n, L]``."""
         batch, limit = token.shape[0], self.max_new_tokens
         flat = (batch, token.shape[1] * token.shape[2])
         here = jnp.arange(limit)[None, None, None] == length[..., None] - 1

@@ -1,7 +1,7 @@
-"""A frontier: hypotheses that wait to be expanded, in the order in which they were made.
+"""The frontier of a search (the heap H in Algorithm 1): the hypotheses that wait for their turn.
 
-They stand in arrays of a fixed size, live ones first. Since they are in order of making, a top-k
-whose ties go to the lower index gives ties to the older hypothesis.
+Hypotheses are kept in arrays of a fixed size, in the order in which they were made, with unused
+places at the end. A top-k whose ties go to the lower index therefore prefers the older hypothesis.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from decoding_jax.base import Array
 from decoding_jax.ops.top_k import top_k
 
 ABSENT, OPEN, CUT, FINISHED = range(4)
-"""Kinds of nodes: none at all; one to expand; one at its length limit, or after which nothing is
-allowed; one that a stop condition ended."""
+"""Kinds of nodes: an unused place; a node to expand; a node that ended at the length limit or
+because no token may follow it; a node that a stop condition finished."""
 
 _LOWEST = jnp.finfo(jnp.float32).min
 
 
 class Nodes(NamedTuple):
-    """Hypotheses: each a token below a node of the tree.
+    """Hypotheses, each of which is a token below a node of the token tree.
 
     Attributes:
-      parent: int32 ``[B, n]``, the slot of the token before, -1 for none.
-      token: int32 ``[B, n]``.
-      length: int32 ``[B, n]``, new tokens, this one included.
-      log_prob: float32 ``[B, n]``, of all of them under the model.
-      score: float32 ``[B, n]``, what it is expanded by, apart from its age.
-      born: int32 ``[B, n]``, the step of its row that made it.
+      parent: int32 ``[B, n]``, the slot of the previous token, -1 for none.
+      token: int32 ``[B, n]``, the last token.
+      length: int32 ``[B, n]``, the number of new tokens, the last one included.
+      log_prob: float32 ``[B, n]``, of all new tokens under the model.
+      score: float32 ``[B, n]``, n.score in the paper: the priority before the temporal decay.
+      time: int32 ``[B, n]``, n.time in the paper: the step at which the hypothesis was made.
       kind: int32 ``[B, n]``: ABSENT, OPEN, CUT or FINISHED.
     """
 
@@ -39,18 +39,18 @@ class Nodes(NamedTuple):
     length: Array
     log_prob: Array
     score: Array
-    born: Array
+    time: Array
     kind: Array
 
 
 def absent(batch_size: int, size: int) -> Nodes:
-    """No nodes."""
+    """``size`` unused places a row."""
     whole, real = jnp.zeros((batch_size, size), jnp.int32), jnp.zeros((batch_size, size))
     return Nodes(whole - 1, whole, whole, real, real, whole, whole)
 
 
 def join(*parts: Nodes) -> Nodes:
-    """Nodes one after another."""
+    """Concatenates nodes."""
     return Nodes(*(jnp.concatenate(fields, axis=1) for fields in zip(*parts, strict=True)))
 
 
@@ -60,23 +60,23 @@ def take(nodes: Nodes, index: Array) -> Nodes:
 
 
 def count(nodes: Nodes) -> Array:
-    """int32 ``[B]``: how many are not absent."""
+    """int32 ``[B]``: the number of nodes, unused places left out."""
     return (nodes.kind != ABSENT).sum(1, dtype=jnp.int32)
 
 
 def only(nodes: Nodes, mask: Array) -> Nodes:
-    """The nodes with those outside ``mask`` bool ``[B, n]`` absent."""
+    """The nodes where ``mask`` bool ``[B, n]`` is true; the other places become unused."""
     return nodes._replace(kind=jnp.where(mask, nodes.kind, ABSENT))
 
 
 def members(index: Array, size: int) -> Array:
-    """bool ``[B, size]``: the places that ``index`` int32 ``[B, m]`` names; others are dropped."""
+    """bool ``[B, size]``: true at ``index`` int32 ``[B, m]``; indices out of range are ignored."""
     put = lambda at: jnp.zeros(size, bool).at[at].set(True, mode="drop")  # noqa: E731
     return jax.vmap(put)(index)
 
 
 def compact(nodes: Nodes, size: int) -> Nodes:
-    """The first ``size`` nodes that are not absent, in order, and absent ones behind them."""
+    """Moves the nodes to the front, in order, and keeps ``size`` places."""
     kept = nodes.kind != ABSENT
     number = jnp.cumsum(kept, axis=1, dtype=jnp.int32)
     place = jnp.where(kept, number - 1, size)
@@ -87,34 +87,35 @@ def compact(nodes: Nodes, size: int) -> Nodes:
 
 
 def best(values: Array, mask: Array, count: int) -> Array:
-    """Indices of the ``count`` largest, in order; equal ones and those outside by their index.
+    """Indices of the ``count`` largest values, in falling order; ties go to the lower index.
 
     Args:
       values: float32 ``[B, n]``.
-      mask: bool ``[B, n]``: which of them take part.
-      count: at most n. Behind those that take part come others.
+      mask: bool ``[B, n]``, the values to choose from.
+      count: at most n. Where the mask has fewer, indices outside it follow.
 
     Example:
       >>> values = jnp.array([[1.0, -jnp.inf, 3.0, 3.0]])
       >>> best(values, jnp.array([[True, True, True, False]]), 3)
       Array([[2, 0, 1]], dtype=int32)
     """
-    values = jnp.where(values == 0, 0.0, values)  # a top-k puts -0.0 below 0.0
+    values = jnp.where(values == 0, 0.0, values)  # top-k orders -0.0 below 0.0
     return top_k(jnp.where(mask, jnp.maximum(values, _LOWEST), -jnp.inf), count)[1]
 
 
 def before(values: Array, mask: Array, order: Array, rank: Array) -> Array:
-    """What comes before one of the best.
+    """The values that come before the one of a given rank.
 
     Args:
       values: float32 ``[B, n]``.
-      mask: bool ``[B, n]``: which of them took part in ``best``.
+      mask: bool ``[B, n]``, the values that ``best`` chose from.
       order: int32 ``[B, m]``, from ``best(values, mask, m)``.
-      rank: int32 ``[B]``, from 1: of the one in question.
+      rank: int32 ``[B]``, counted from 1.
 
     Returns:
-      bool ``[B, n]``: whether a value, itself in ``mask`` or not, comes before it: it is larger,
-      or equal and earlier. All do where fewer than ``rank`` took part.
+      bool ``[B, n]``: true where a value, inside the mask or outside it, is larger than the value
+      of that rank, or equal to it and at a lower index. It is true everywhere in rows whose mask
+      has fewer than ``rank`` values.
     """
     values = jnp.maximum(values, _LOWEST)
     limit = jnp.take_along_axis(order, rank[:, None] - 1, axis=1, mode="clip")
@@ -125,17 +126,16 @@ def before(values: Array, mask: Array, order: Array, rank: Array) -> Array:
 
 
 def prune(nodes: Nodes, priority: Array, size: int) -> Nodes:
-    """At most ``size`` open nodes, and as many that have ended: those of the highest priority."""
-
-    held = priority.shape[1]
+    """Heap pruning: keeps the best ``size`` open nodes and the best ``size`` ended ones."""
+    width = priority.shape[1]
 
     def fit(nodes: Nodes) -> Nodes:
         is_open = nodes.kind == OPEN
-        kept = is_open & members(best(priority, is_open, size), held)
-        kept |= ~is_open & members(best(priority, nodes.kind > OPEN, size), held)
+        kept = is_open & members(best(priority, is_open, size), width)
+        kept |= ~is_open & members(best(priority, nodes.kind > OPEN, size), width)
         return only(nodes, kept)
 
-    if held <= size:
+    if width <= size:
         return nodes
     counts = jnp.stack([(nodes.kind == OPEN).sum(1), (nodes.kind > OPEN).sum(1)])
     return jax.lax.cond((counts > size).any(), fit, lambda nodes: nodes, nodes)

@@ -1,7 +1,8 @@
-"""What a search ranks hypotheses by: scores, and a decay that favours the young.
+"""The priority of a hypothesis: its score, plus a temporal decay that favours recent ones.
 
-A score is fixed when a hypothesis is made. It is an object with ``Score``'s two functions; those
-here are frozen dataclasses and pytrees whose numbers are leaves.
+Line 5 of Algorithm 1 (Xu et al. 2022): ``n.score + decay(n.time, t)``. The score is fixed when a
+hypothesis is made. It is an object with the two functions of ``Score``; the scores in this file
+are frozen dataclasses and pytrees whose numbers are leaves.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from decoding_jax.transforms import settings
 
 
 class Score(Protocol):
-    """How good a hypothesis is: while it grows, and once it is done."""
+    """Scores of hypotheses: one to expand them by, and one to rank the results by."""
 
     def __call__(self, log_prob: Array, last: Array, length: Array) -> Array:
-        """What to expand first.
+        """The score that decides which hypothesis is expanded first.
 
         Args:
-          log_prob: float32 ``[...]``, of all new tokens, in nats, at most 0.
-          last: float32 ``[...]``, of the last of them.
-          length: int32 ``[...]``, how many they are, at least 1.
+          log_prob: float32 ``[...]``, the sum over all new tokens, in nats, at most 0.
+          last: float32 ``[...]``, the log-probability of the last token.
+          length: int32 ``[...]``, the number of new tokens, at least 1.
         """
         ...
 
     def final(self, log_prob: Array, length: Array) -> Array:
-        """What to return first. It must not rise as ``log_prob`` or ``length`` falls."""
+        """The score that ranks results. It must not rise as ``log_prob`` or ``length`` falls."""
         ...
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LogProb:
-    """The log-probability of the hypothesis: the sum over its tokens."""
+    """The log-probability of the hypothesis, which is the sum over its tokens."""
 
     def __call__(self, log_prob: Array, last: Array, length: Array) -> Array:
         return log_prob
@@ -50,10 +51,10 @@ class LogProb:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class MeanLogProb:
-    """The log-probability over ``length ** alpha``.
+    """The log-probability divided by ``length ** alpha``.
 
     Attributes:
-      alpha: 0 and above. 1 is the mean over the tokens, 0 their sum.
+      alpha: 0 or more. 1 gives the mean over the tokens, 0 the sum.
 
     Raises:
       ValueError: for a plain number below 0.
@@ -73,7 +74,7 @@ class MeanLogProb:
 
     def final(self, log_prob: Array, length: Array) -> Array:
         length = jnp.maximum(length, 1)
-        mean = log_prob / length.astype(jnp.float32)  # to the last bit, as users will compute it
+        mean = log_prob / length.astype(jnp.float32)  # the same bits as a plain division
         adjusted = -jnp.abs(log_prob * exact.inverse_power(length, self.alpha))
         return jnp.where(self.alpha == 1.0, mean, adjusted)
 
@@ -81,9 +82,10 @@ class MeanLogProb:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LastLogProb:
-    """The log-probability of the last token alone: a memoryless search.
+    """The log-probability of the last token alone, for a memoryless search.
 
-    What is done is ranked by its whole log-probability, since the end token's alone says nothing.
+    Results are ranked by their whole log-probability, because the log-probability of the end token
+    alone says little about a sequence.
     """
 
     def __call__(self, log_prob: Array, last: Array, length: Array) -> Array:
@@ -97,7 +99,7 @@ SCORES: dict[str, Score] = {"log_prob": LogProb(), "mean": MeanLogProb(), "last"
 
 
 def as_score(score: str | Score) -> Score:
-    """A score by its name, or one's own.
+    """Looks a score up by its name; an object is returned unchanged.
 
     Raises:
       ValueError: for an unknown name.
@@ -112,21 +114,25 @@ def as_score(score: str | Score) -> Score:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Decay:
-    """What waiting costs: ``kappa * age ** beta``, age in steps since a hypothesis was made.
+    """The temporal decay ``-kappa * (t - n.time) ** beta`` of a hypothesis n at step t.
 
-    Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", section 4.3, for which
-    kappa is one of 0, 0.01, 0.05, 0.1 and 0.2.
+    Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", section 4.3, where kappa
+    is one of 0, 0.01, 0.05, 0.1 and 0.2. The age ``t - n.time`` is at least 1: the children that
+    are made at step t compete for the first time at step t + 1.
 
     Attributes:
-      kappa: 0 and above.
+      kappa: 0 or more.
       beta: above 0.
 
     Raises:
       ValueError: for plain numbers out of range.
 
     Example:
-      >>> [f"{cost:.3f}" for cost in Decay(0.5).table(5)]
-      ['0.000', '0.500', '0.707', '0.866', '1.000']
+      A node found at step 1 has a decay of -4 at step 5, and one found at step 4 a decay of -1.
+
+      >>> decay = Decay(kappa=1.0, beta=1.0).table(5)
+      >>> [f"{decay[5 - time]:.3f}" for time in (1, 4)]
+      ['-4.000', '-1.000']
     """
 
     kappa: Any = 0.0
@@ -137,13 +143,13 @@ class Decay:
         settings.check(self, "beta", "numbers above 0", lambda x: x > 0)
 
     def table(self, size: int) -> Array:
-        """float32 ``[size]``: the cost at ages from 0."""
+        """float32 ``[size]``: the decay at ages 0 to ``size - 1``; at age 0 it is 0."""
         age = jnp.arange(size)
         beta = jnp.asarray(self.beta, jnp.float32)
-        cost = self.kappa / exact.inverse_power(jnp.maximum(age, 1), beta)
-        return jnp.where(age == 0, 0.0, cost)
+        decay = -self.kappa / exact.inverse_power(jnp.maximum(age, 1), beta)
+        return jnp.where(age == 0, 0.0, decay)
 
 
 def as_decay(decay: Any) -> Decay:
-    """A ``Decay``, from one or from its kappa."""
+    """A ``Decay``, or the ``Decay`` that has this kappa."""
     return decay if isinstance(decay, Decay) else Decay(decay)

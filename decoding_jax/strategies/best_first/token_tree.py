@@ -1,7 +1,8 @@
-"""A tree of tokens in one lane's slots: each node's path, and who its ancestors are.
+"""The tree of expanded hypotheses, held in the cache slots of one lane.
 
-A model keeps the keys and values of every node once, in the slot that the node was fed at; the
-tree knows which of them a new node may attend to. Rows stand at cursors of their own.
+The model's cache keeps the keys and values of every node once, so a prefix that many hypotheses
+share is computed once. The tree records which slots a new node may attend to. Each row has its own
+cursor.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _WORD = 32
 
 
 class TokenTree(NamedTuple):
-    """The nodes that were fed so far.
+    """The nodes in the cache.
 
     Attributes:
-      paths: int32 ``[B, S, L]``: the new tokens up to and with each slot's.
-      ancestors: uint32 ``[B, S, ceil(S / 32)]``: bit s of a node is set if slot s is among its
-        ancestors or its own.
-      used: int32 ``[B]``: each row's cursor, the slots that hold a node.
+      paths: int32 ``[B, S, L]``: the new tokens from the prompt to each slot's token.
+      ancestors: uint32 ``[B, S, ceil(S / 32)]``: bit s of a node is set if slot s holds the node
+        itself or one of its ancestors.
+      used: int32 ``[B]``: the number of slots in use, which is the next slot to write.
     """
 
     paths: Array
@@ -32,7 +33,7 @@ class TokenTree(NamedTuple):
 
 
 def empty(batch_size: int, slots: int, max_new_tokens: int) -> TokenTree:
-    """A tree of no nodes."""
+    """A tree without nodes."""
     return TokenTree(
         paths=jnp.zeros((batch_size, slots, max_new_tokens), jnp.int32),
         ancestors=jnp.zeros((batch_size, slots, -(-slots // _WORD)), jnp.uint32),
@@ -41,13 +42,13 @@ def empty(batch_size: int, slots: int, max_new_tokens: int) -> TokenTree:
 
 
 def paths(tree: TokenTree, parent: Array, token: Array, length: Array) -> Array:
-    """The new tokens of nodes below those of the tree.
+    """The new tokens of hypotheses whose parents are in the tree.
 
     Args:
-      tree: with the nodes' parents.
-      parent: int32 ``[B, n]``, slots; -1 for a child of the prompt.
-      token: int32 ``[B, n]``, the nodes' own.
-      length: int32 ``[B, n]``, of their paths, themselves included; 0 for the prompt itself.
+      tree: the tree.
+      parent: int32 ``[B, n]``, the parents' slots; -1 for a child of the prompt.
+      token: int32 ``[B, n]``, the last tokens.
+      length: int32 ``[B, n]``, the lengths of the paths, last token included; 0 for the prompt.
 
     Returns:
       int32 ``[B, n, L]``, 0 from ``length`` on.
@@ -61,30 +62,31 @@ def paths(tree: TokenTree, parent: Array, token: Array, length: Array) -> Array:
 def add(
     tree: TokenTree, parent: Array, path: Array, count: Array
 ) -> tuple[TokenTree, Array, Array]:
-    """Puts nodes into the next slots.
+    """Adds nodes at the next slots.
 
     Args:
-      tree: with the nodes' parents.
-      parent: int32 ``[B, n]``, slots; -1 for a child of the prompt.
+      tree: the tree.
+      parent: int32 ``[B, n]``, the parents' slots; -1 for a child of the prompt.
       path: int32 ``[B, n, L]``, from ``paths``.
-      count: int32 ``[B]``: how many of the n are real, the first ones.
+      count: int32 ``[B]``, the number of valid nodes; later entries are padding.
 
     Returns:
-      The tree; the nodes' slots int32 ``[B, n]`` (S for one that is not real); and bool
-      ``[B, n, S]``: the slots of their ancestors, themselves left out.
+      The tree; the nodes' slots int32 ``[B, n]``, with S for padding; and bool ``[B, n, S]``, the
+      slots of each node's ancestors, without the node itself.
     """
     slots, words = tree.ancestors.shape[1:]
     index = jnp.arange(parent.shape[1])[None]
-    real = index < count[:, None]
-    slot = jnp.where(real, tree.used[:, None] + index, slots)
+    valid = index < count[:, None]
+    slot = jnp.where(valid, tree.used[:, None] + index, slots)
     above = jnp.take_along_axis(tree.ancestors, jnp.maximum(parent, 0)[..., None], axis=1)
-    above = jnp.where((real & (parent >= 0))[..., None], above, jnp.uint32(0))
+    above = jnp.where((valid & (parent >= 0))[..., None], above, jnp.uint32(0))
     bit = jnp.uint32(1) << (slot % _WORD).astype(jnp.uint32)
-    own = jnp.where(slot[..., None] // _WORD == jnp.arange(words)[None, None], bit[..., None], 0)
-    put = jax.vmap(lambda held, at, new: held.at[at].set(new, mode="drop"))
+    itself = slot[..., None] // _WORD == jnp.arange(words)[None, None]
+    itself = jnp.where(itself, bit[..., None], 0)
+    put = jax.vmap(lambda array, index, new: array.at[index].set(new, mode="drop"))
     tree = TokenTree(
         paths=put(tree.paths, slot, path),
-        ancestors=put(tree.ancestors, slot, above | own),
+        ancestors=put(tree.ancestors, slot, above | itself),
         used=tree.used + count,
     )
     bits = above[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)[None, None, None]

@@ -1,4 +1,4 @@
-"""Decode functions for searches whose hypotheses are of all lengths: best-k and best-first."""
+"""Decode functions of best-k and best-first search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def best_k_search(
     score: str | Score = "log_prob",
     decay: Any = 0.0,
     gamma: float | Array = 0.05,
-    branching: int = 10,
+    branching: int | None = None,
     frontier_size: int = 500,
     fallback: bool = False,
     decode_rng: Array | None = None,
@@ -34,23 +34,23 @@ def best_k_search(
 ) -> tuple[Array, Array]:
     """Expands the k best hypotheses of a frontier at a time; on native models only.
 
-    See ``strategies.best_k_search`` (Xu et al. 2022). Its hypotheses form a tree and its rows stand
+    See ``strategies.best_k_search`` (Xu et al. 2022). Its hypotheses form a tree and its rows are
     at different depths, which T5X's ``tokens_to_logits`` cannot serve.
 
     Args:
-      inputs: this and what is not said here is as in ``beam_search``.
-      num_decodes: N, hypotheses that are returned.
-      k: hypotheses expanded in one call; N where None.
-      budget: the most hypotheses that a row expands; N L where None, which is what a beam of N
-        expands.
+      inputs: this argument, and those that are not listed here, are as in ``beam_search``.
+      num_decodes: N, the number of hypotheses that are returned.
+      k: the number of hypotheses expanded in one call; None means N.
+      budget: the largest number of hypotheses that a row expands; None means N L, as many as a
+        beam search of width N expands.
       score, decay, gamma, branching, frontier_size, fallback: see ``strategies.best_k_search``.
       decode_rng: not used.
-      max_decode_steps: the most tokens after the last of ``inputs``.
+      max_decode_steps: the largest number of tokens after the last of ``inputs``.
 
     Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. What was completed
-      comes after all that was not, each part in rising order. Where the search found fewer, length
-      0 and -inf.
+      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Completed hypotheses
+      come after those that were not completed; both parts are in rising order. Places that the
+      search could not fill have length 0 and score -inf.
 
     Raises:
       ValueError: on T5X's own networks, and for counts below 1.
@@ -82,7 +82,7 @@ def best_first_search(
     score: str | Score = "log_prob",
     decay: Any = 0.0,
     gamma: float | Array = 0.05,
-    branching: int = 10,
+    branching: int | None = None,
     frontier_size: int = 500,
     fallback: bool = False,
     decode_rng: Array | None = None,
