@@ -95,6 +95,7 @@ class Decoder:
             models = (bound,) if drafts is None else (bound, drafts)
             return strategy(*models, prompt, *key, **{"stop": stop, **own})._replace(info=None)
 
+        decode.__name__ = getattr(gin_names.innermost(strategy), "__name__", "decode")
         self._traced = decode
         self._decode = jit(decode, ())
 

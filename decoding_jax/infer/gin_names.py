@@ -42,6 +42,13 @@ def register() -> None:
             gin.external_configurable(value, name=name, module=module_name)
 
 
+def innermost(strategy: Callable[..., Any]) -> Callable[..., Any]:
+    """The function below every ``functools.partial``."""
+    while isinstance(strategy, functools.partial):
+        strategy = strategy.func
+    return strategy
+
+
 def bound_settings(strategy: Callable[..., Any]) -> dict[str, Any]:
     """The settings that ``functools.partial`` and gin bind to a strategy.
 
@@ -50,11 +57,12 @@ def bound_settings(strategy: Callable[..., Any]) -> dict[str, Any]:
       {'sep': ','}
     """
     given: dict[str, Any] = {}
-    while isinstance(strategy, functools.partial):
-        given = {**strategy.keywords, **given}
-        strategy = strategy.func
+    partial = strategy
+    while isinstance(partial, functools.partial):
+        given = {**partial.keywords, **given}
+        partial = partial.func
     try:
-        return {**gin.get_bindings(strategy), **given}
+        return {**gin.get_bindings(innermost(strategy)), **given}
     except ValueError:  # gin does not know it
         return given
 

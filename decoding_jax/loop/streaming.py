@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,8 +53,22 @@ def begin_stream(
     return state, steps.finalize(prompt, state), steps.done(state)
 
 
-_begin = jit(begin_stream, ("settings",))
-_advance = jit(advance_stream, ("settings",))
+@functools.cache
+def compiled(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``begin_stream`` and ``advance_stream``, compiled under the name of a strategy."""
+    return (
+        jit(_named(begin_stream, f"begin_{name}"), ("settings",)),
+        jit(_named(advance_stream, f"advance_{name}"), ("settings",)),
+    )
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    renamed.__name__ = name
+    return renamed
 
 
 def stream(
@@ -106,10 +121,11 @@ def stream_until_done(
     static = tuple((k, settings[k]) for k in sorted(fixed))
     options = {k: v for k, v in settings.items() if k not in fixed}
     build = steps_of(strategy)
-    state, output, done = _begin(build, model, prompt, key, options, settings=static)
+    begin, step = compiled(getattr(build, "__name__", type(build).__name__))
+    state, output, done = begin(build, model, prompt, key, options, settings=static)
 
     def advance(count: int) -> tuple[Any, DecodeOutput, Array]:
-        return _advance(build, model, prompt, state, options, jnp.int32(count), settings=static)
+        return step(build, model, prompt, state, options, jnp.int32(count), settings=static)
 
     if not bool(done):
         advance(0)  # changes nothing, but compiles the step before the first output is shown

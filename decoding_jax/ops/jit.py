@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Collection, Sequence
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_LOGGER = logging.getLogger(__name__)
+_SLOW = 3.0  # seconds
+_WATCH = threading.local()  # ``timers`` of the call that is watched on this thread, if any
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
@@ -41,6 +48,7 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
     names, numbers = frozenset(static_argnames), frozenset(static_numbers)
 
     def call(structure: Any, constants: tuple, static: tuple, arrays: list) -> Any:
+        _announce(call.__name__)
         leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return fn(*args, **kwargs, **dict(static))
@@ -65,3 +73,33 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
     wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
     wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]
     return cast(F, wrapper)
+
+
+@contextlib.contextmanager
+def compilation_announced() -> Iterator[None]:
+    """Logs a line where functions from ``jit`` that are called inside take long to compile.
+
+    Example:
+      >>> with compilation_announced():
+      ...     jit(lambda x: x + 1, ())(1)
+      Array(2, dtype=int32, weak_type=True)
+    """
+    before = getattr(_WATCH, "timers", None)
+    timers: list[threading.Timer] = []
+    _WATCH.timers = timers
+    try:
+        yield
+    finally:
+        _WATCH.timers = before
+        for timer in timers:
+            timer.cancel()
+
+
+def _announce(name: str) -> None:
+    """Called where a function is traced, which precedes its compilation."""
+    timers = getattr(_WATCH, "timers", None)
+    if timers == []:  # one line a call is enough
+        words = "compiling %s; later calls with the same shapes will not wait"
+        timers.append(threading.Timer(_SLOW, _LOGGER.warning, (words, name)))
+        timers[0].daemon = True
+        timers[0].start()

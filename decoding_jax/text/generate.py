@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
+from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.random import row_keys
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.rows import row_arguments, take_rows
@@ -100,7 +101,8 @@ def generate(
         args = (batch.prompt,) if keys is None else (batch.prompt, keys[jnp.asarray(rows)])
         if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
             args = (drafts, *args)
-        output = run(batch.model, *args, **batch.lengths(own, drafts, known=known))
+        with compilation_announced():
+            output = run(batch.model, *args, **batch.lengths(own, drafts, known=known))
         context = context_of(model, [ids[i] for i in members])
         texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
         for i, row in zip(members, texts_out, strict=True):
@@ -153,14 +155,18 @@ def stream(
     if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
         own["drafter"] = drafts
     context = context_of(model, ids)
-    for output, last in loop.stream_until_done(
+    outputs = loop.stream_until_done(
         build,
         batch.model,
         batch.prompt,
         None if keys is None else keys[jnp.asarray(rows)],
         chunk=chunk,
         **batch.lengths(own, drafts, known=known),
-    ):
+    )
+    last = False
+    while not last:
+        with compilation_announced():
+            output, last = next(outputs)
         made = completions(tokenizer, jax.device_get(output), len(ids), context)
         if not last:
             made = [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in made]

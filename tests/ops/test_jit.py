@@ -1,3 +1,8 @@
+import functools
+import importlib
+import logging
+import threading
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -43,8 +48,56 @@ def test_a_program_has_the_name_of_its_function():
     assert "module @jit_halve" in lowered.as_text()
 
 
+def test_a_function_and_its_numbers_are_one_program():
+    """As ``docs/compilation.md`` says of transforms that are plain functions."""
+
+    def scaled(factor, logits, prefix):
+        return factor * logits
+
+    apply = jit(lambda t, x: t(x, None), ())
+    for factor in (0.5, 0.7):
+        chain = transforms.chain(jax.tree_util.Partial(scaled, factor), transforms.top_k(2))
+        assert apply(chain, jnp.ones((1, 1, 1, 4)))[0, 0, 0, 0] == jnp.float32(factor)
+    assert apply.cache_size() == 1
+
+
 def test_lower_and_an_outer_jit():
     double = jit(lambda x, f: f(x) * 2, ())
     assert "negate" in double.lower(jax.ShapeDtypeStruct((2,), jnp.float32), jnp.negative).as_text()
     outer = jax.jit(lambda x: double(x, jnp.negative))
     assert outer(jnp.ones(2)).tolist() == [-2, -2]
+
+
+def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):
+    module = importlib.import_module("decoding_jax.ops.jit")
+    said = threading.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record):
+            said.set()
+
+    heard = Heard()
+    monkeypatch.setattr(module, "_SLOW", 0.0)
+    logging.getLogger(module.__name__).addHandler(heard)
+
+    @functools.partial(jit, static_argnames=())
+    def waits(x):
+        said.wait(30)  # as long as a slow compiler
+        return x
+
+    with module.compilation_announced():
+        waits(jnp.ones(2))
+    logging.getLogger(module.__name__).removeHandler(heard)
+    assert said.is_set()
+    assert caplog.messages == ["compiling waits; later calls with the same shapes will not wait"]
+
+
+def test_nothing_is_announced_elsewhere_or_of_what_is_compiled(monkeypatch, caplog):
+    module = importlib.import_module("decoding_jax.ops.jit")
+    started = []
+    monkeypatch.setattr(module.threading, "Timer", lambda *args: started.append(args))
+    double = jit(lambda x: x * 2, ())
+    double(jnp.ones(2))
+    with module.compilation_announced():
+        double(jnp.ones(2))
+    assert started == []

@@ -31,9 +31,11 @@ def test_a_stream_compiles_nothing_after_its_first_item():
     settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
     items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
     next(items)
-    before = streaming._advance.cache_size()
+    _, advance = streaming.compiled("sample")
+    before = advance.cache_size()
     *_, last = items
-    assert streaming._advance.cache_size() == before > 0
+    assert advance.cache_size() == before > 0
+    assert advance.__name__ == "advance_sample"
     assert [len(c.tokens) for row in last for c in row] == [7] * 6
 
 
