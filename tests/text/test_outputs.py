@@ -74,7 +74,7 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
         return decoding_jax.DecodeOutput(none[..., None], none, none, none, none)
 
     monkeypatch.setattr(
-        loop, "stream_until_done", lambda build, *args, **s: [(look(*args, **s), True)]
+        loop, "stream_until_done", lambda build, *args, **s: iter([(look(*args, **s), True)])
     )
     settings = {"max_new_tokens": 1, "stop": stop}
     decoding_jax.generate(TABLE, Digits(), ["1 2"], strategy=look, **settings)
