@@ -117,6 +117,15 @@ SEARCHES = {
     "stochastic_beam_search": {"beam_size": 4},
 }
 every = pytest.mark.parametrize("name", sorted(SEARCHES))
+some = pytest.mark.parametrize(
+    "name",
+    [
+        "beam_search",
+        "stochastic_beam_search",
+        pytest.param("beam_sample", marks=pytest.mark.exhaustive),
+        pytest.param("diverse_beam_search", marks=pytest.mark.exhaustive),
+    ],
+)
 WIDER = TableLM.random(jax.random.key(4), 5, zeros=0.2)
 
 
@@ -183,7 +192,7 @@ class Dead:
         return jnp.where(dead[..., None], -jnp.inf, logits)
 
 
-@every
+@some
 def test_a_width_above_the_number_of_sequences(name):
     output = run(name, max_new_tokens=1, beam_size=16, **_groups(name, 1))
     exists = np.asarray(output.log_prob) > -np.inf
@@ -200,7 +209,7 @@ def _groups(name, groups):
     return {"num_groups": groups} if name == "diverse_beam_search" else {}
 
 
-@every
+@some
 def test_a_prompt_that_fills_the_context(name):
     model = TableLM.random(jax.random.key(4), 5, max_positions=5)
     output = run(name, model=model, max_new_tokens=3)

@@ -67,7 +67,16 @@ DRAFTERS = {
 }
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "itself",
+        "another",
+        pytest.param("bigram", marks=pytest.mark.exhaustive),
+        pytest.param("next token", marks=pytest.mark.exhaustive),
+        "prompt lookup",
+    ],
+)
 def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
     """Greedy gives what ``greedy`` gives, code what ``arithmetic_sample`` gives, to the bit."""
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
@@ -83,7 +92,12 @@ def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
 
 
 @pytest.mark.parametrize(
-    ("verifier", "size"), [*((name, 3) for name in VERIFIERS), ("token", 1), ("greedy", 8)]
+    ("verifier", "size"),
+    [
+        *((name, 3) for name in VERIFIERS),
+        pytest.param("token", 1, marks=pytest.mark.exhaustive),
+        pytest.param("greedy", 8, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     """A hole in the draft's cache keeps every law and lowers acceptance: only this shows it."""

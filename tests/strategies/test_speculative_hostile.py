@@ -101,8 +101,18 @@ def check(output, model, prompt, stop, transform):
     ("verifier", "drafter", "settings"),
     [
         ("block", SPARSE, {"num_draft_tokens": 4}),
-        ("coded_token", NextToken(np.array([2, 3, -1, 1, 0])), {"num_draft_tokens": 16}),
-        ("code", Bigram(SPARSE.table[0, 0]), {"num_draft_tokens": Heuristic(most=6, first=0)}),
+        pytest.param(
+            "coded_token",
+            NextToken(np.array([2, 3, -1, 1, 0])),
+            {"num_draft_tokens": 16},
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            "code",
+            Bigram(SPARSE.table[0, 0]),
+            {"num_draft_tokens": Heuristic(most=6, first=0)},
+            marks=pytest.mark.exhaustive,
+        ),
         ("token", DRAFT, {"num_draft_tokens": 12, "num_drafts": 2}),
     ],
     ids=["block", "coded_token", "code", "tree"],
@@ -223,10 +233,10 @@ class Spoiled:
     [
         "token",
         pytest.param("block", marks=pytest.mark.optimized),
-        "greedy",
         "gumbel",
         "code",
-        "coded_token",
+        pytest.param("greedy", marks=pytest.mark.exhaustive),
+        pytest.param("coded_token", marks=pytest.mark.exhaustive),
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):

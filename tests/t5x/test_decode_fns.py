@@ -12,7 +12,12 @@ from scipy.special import log_softmax
 from decoding_jax import testing, transforms
 from decoding_jax.t5x import decode_fns
 
-FORMS = [(False, False), (True, False), (False, True), (True, True)]
+FORMS = [
+    (False, False),
+    (True, True),
+    pytest.param(True, False, marks=pytest.mark.exhaustive),
+    pytest.param(False, True, marks=pytest.mark.exhaustive),
+]
 
 
 def greedy_text(network, row):
@@ -127,7 +132,10 @@ def test_a_transform_bans_what_it_says_but_never_the_prompt():
         assert {token for text in texts(decodes, row) for token in text} <= {1, 2, 6}
 
 
-@pytest.mark.parametrize(("scanned", "prefilled"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("scanned", "prefilled"),
+    [(True, True), pytest.param(False, False, marks=pytest.mark.exhaustive)],
+)
 def test_beams_wide_enough_find_the_best_of_all_texts(scanned, prefilled):
     """With 3 tokens to come there are 43 texts that end, and 252 candidates at most."""
     given = arguments(scanned, prefilled, sharpness=0.5)

@@ -61,7 +61,11 @@ def run(fn, drafter=None, **settings):
     [
         (DRAFT, {"rescale_log_probs": True}),
         (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2, "rescale_log_probs": False}),
-        (PromptLookup(size=2), {"num_draft_tokens": Heuristic(5), "rescale_log_probs": False}),
+        pytest.param(
+            PromptLookup(size=2),
+            {"num_draft_tokens": Heuristic(5), "rescale_log_probs": False},
+            marks=pytest.mark.exhaustive,
+        ),
         (DRAFT, {"verifier": "greedy", "temperature": 1.3, "rescale_log_probs": False}),
     ],
 )
@@ -73,7 +77,7 @@ def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("rescaled", [True, False])
+@pytest.mark.parametrize("rescaled", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     settings = {
         "num_decodes": 4,
@@ -94,7 +98,9 @@ def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     [
         (DRAFT, {"verifier": "block", "num_draft_tokens": 2}),
         (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}),
-        (Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}),
+        pytest.param(
+            Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}, marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
