@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array
-from decoding_jax.ops import uint64
+from decoding_jax.ops import random, uint64
 
 
 class Points(Protocol):
@@ -46,11 +46,11 @@ def stratified(key: Array, num_samples: int) -> Array:
 
     Only the two cells at the ends of an interval can differ: the count is off by less than 2.
     """
-    shift, jitter = jax.random.split(key)
+    shift, jitter = random.split_key(key)
     starts = jnp.asarray(_cells(num_samples))
     widest = uint64.from_int(2**64 // num_samples - 1)
     inside = uint64.multiply_high(
-        jax.random.bits(jitter, (num_samples, 2), jnp.uint32),
+        random.bits(jitter, (num_samples, 2)),
         jnp.broadcast_to(widest, (num_samples, 2)),
     )
     return uint64.add(uint64.add(starts, inside), _shift(shift, num_samples))
@@ -62,13 +62,13 @@ def antithetic(key: Array, num_samples: int) -> Array:
     An interval and its mirror image get the same count from every pair. Of an odd number the
     last point is alone.
     """
-    points = jax.random.bits(key, ((num_samples + 1) // 2, 1, 2), jnp.uint32)
+    points = random.bits(key, ((num_samples + 1) // 2, 1, 2))
     return jnp.concatenate([points, ~points], axis=1).reshape(-1, 2)[:num_samples]
 
 
 def iid(key: Array, num_samples: int) -> Array:
     """Independent points, which is plain sampling: counts are binomial."""
-    return jax.random.bits(key, (num_samples, 2), jnp.uint32)
+    return random.bits(key, (num_samples, 2))
 
 
 def radical_inverse(key: Array, num_samples: int) -> Array:
@@ -78,16 +78,16 @@ def radical_inverse(key: Array, num_samples: int) -> Array:
     of the first n points, for every n up to N: the first samples are themselves evenly spread.
     """
     depth = (num_samples - 1).bit_length()
-    flips_key, rest_key = jax.random.split(key)
+    flips_key, rest_key = random.split_key(key)
     # Digit l of point i is bit l of i, flipped by a coin that belongs to the digits before it.
     # Past the digits that tell N points apart every point has coins of its own.
     index = np.arange(num_samples, dtype=np.uint32)
-    coins = jax.random.bits(flips_key, (2**depth,), jnp.uint32) & 1
+    coins = random.bits(flips_key, (2**depth,)) & 1
     digits = jnp.zeros(num_samples, jnp.uint32)
     for level in range(depth):
         node = (1 << level) + (index & ((1 << level) - 1))
         digits |= (coins[node] ^ ((index >> level) & 1)) << (31 - level)
-    rest = jax.random.bits(rest_key, (num_samples, 2), jnp.uint32)
+    rest = random.bits(rest_key, (num_samples, 2))
     return uint64.pack(digits | (rest[:, 0] >> depth), rest[:, 1])
 
 
@@ -144,4 +144,4 @@ def _cells(num_samples: int) -> np.ndarray:
 
 
 def _shift(key: Array, num_samples: int) -> Array:
-    return jnp.broadcast_to(jax.random.bits(key, (2,), jnp.uint32), (num_samples, 2))
+    return jnp.broadcast_to(random.bits(key, (2,)), (num_samples, 2))

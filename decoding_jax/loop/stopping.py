@@ -9,7 +9,7 @@ from decoding_jax.base import Array, Stop
 
 def _rows(value: Array, ndim: int) -> Array:
     """Puts a row axis of size one before a setting that all rows share."""
-    value = jnp.asarray(value)
+    value = jnp.asarray(value, jnp.int32)
     return value if value.ndim == ndim else value[None]
 
 
@@ -47,7 +47,7 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
     if end_tokens(stop).shape[-1] == 0:
         return logits
     ends = _rows(end_tokens(stop), 2)
-    vocab = jnp.arange(logits.shape[-1])
+    vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     is_end = (vocab[None, :, None] == ends[:, None]).any(-1)
     extra = (1,) * (length.ndim - 1)
     is_end = is_end.reshape(is_end.shape[0], *extra, is_end.shape[-1])
@@ -61,7 +61,7 @@ def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
     width = sequences.shape[-1]
     if sequences.shape[-2] == 0 or width == 0:
         return jnp.zeros(length.shape, bool)
-    index = length[..., None] - width + jnp.arange(width)[None, None]
+    index = length[..., None] - width + jnp.arange(width, dtype=jnp.int32)[None, None]
     tail = jnp.take_along_axis(tokens, jnp.clip(index, 0), axis=-1)
     tail = jnp.where(index >= 0, tail, -2)[:, :, None]
     wanted = sequences[:, None]

@@ -133,7 +133,7 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
     def add(index: Array, sums: _Sums) -> _Sums:
         first = jnp.minimum(index * chunk, size - chunk)  # the last one overlaps the one before
         cut = functools.partial(lax.dynamic_slice_in_dim, start_index=first, slice_size=chunk)
-        fresh = first + jnp.arange(chunk) >= index * chunk
+        fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
         piece = Part(
             cut(part.key, axis=-2),
             cut(part.value, axis=-2),
@@ -191,7 +191,10 @@ def view_of(
     """
     batch, lanes, num_slots = cache.position.shape
     start = jnp.asarray(start, jnp.int32)
-    index = start.reshape(start.shape or (1, 1))[..., None] + jnp.arange(width)[None, None]
+    index = (
+        start.reshape(start.shape or (1, 1))[..., None]
+        + jnp.arange(width, dtype=jnp.int32)[None, None]
+    )
     if position is not None:
         position = jnp.asarray(position, jnp.int32)
         position = position.reshape((1,) * (3 - position.ndim) + position.shape)
@@ -205,7 +208,7 @@ def view_of(
     )
 
     if visible is None:
-        slots = jnp.arange(num_slots)[None, None, None]
+        slots = jnp.arange(num_slots, dtype=jnp.int32)[None, None, None]
         slot_mask = slots <= index[..., None]
         # The lane's path is slots 0 .. start - 1, so distance is a matter of slots alone: rows of
         # several lengths share it, and with a scalar cursor it is one small matrix.
@@ -216,12 +219,15 @@ def view_of(
         seen = visible.shape[-1]
         if seen > num_slots:
             raise ValueError(f"visible: got {seen} slots; takes at most the cache's {num_slots}")
-        slot_mask = visible & (jnp.arange(seen)[None, None, None] != index[..., None])
+        slot_mask = visible & (
+            jnp.arange(seen, dtype=jnp.int32)[None, None, None] != index[..., None]
+        )
         slot_distance = position[..., None] - cache.position[:, :, None, :seen]
-        self_mask = jnp.eye(width, dtype=bool)[None, None]
+        own = jnp.arange(width, dtype=jnp.int32)
+        self_mask = (own[:, None] == own[None])[None, None]
         named = slot_mask.any((0, 1, 2))
-        used = jnp.max(jnp.where(named, jnp.arange(1, seen + 1), 0))
-    prompt = jnp.arange(cache.prompt[0].key.shape[-2])
+        used = jnp.max(jnp.where(named, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))
+    prompt = jnp.arange(cache.prompt[0].key.shape[-2], dtype=jnp.int32)
     view = View(
         position=position,
         prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
@@ -251,7 +257,7 @@ def prompt_past(
     length: Array, size: int, bias: Array | None = None, *, causal: bool = True
 ) -> Past:
     """Every layer of a prefill of ``size`` tokens: each sees real ones, up to itself if causal."""
-    index = jnp.arange(size)
+    index = jnp.arange(size, dtype=jnp.int32)
     real = index[None] < length[:, None]
     earlier = (index[None, :] <= index[:, None]) | (not causal)
     mask = earlier[None, None] & real[:, None, None]

@@ -88,7 +88,7 @@ def write(slots: Array, block: Array, start: Array | int) -> Array:
 
 
 def _update(slots: Array, block: Array, start: Array) -> Array:
-    origin: list[Any] = [*[0] * (slots.ndim - 2), start, 0]
+    origin: list[Any] = [*[jnp.int32(0)] * (slots.ndim - 2), start, jnp.int32(0)]
     return lax.dynamic_update_slice(slots, block, origin)
 
 
@@ -103,7 +103,7 @@ def _scatter(slots: Array, block: Array, start: Array) -> Array:
         # the one update is written twice.
         block = jnp.concatenate([block, block], axis=-2)
         return _scatter_to(slots, block, start, jnp.zeros(2, jnp.int32))
-    return _scatter_to(slots, block, start, jnp.arange(block.shape[-2]))
+    return _scatter_to(slots, block, start, jnp.arange(block.shape[-2], dtype=jnp.int32))
 
 
 def _scatter_to(slots: Array, block: Array, start: Array, offset: Array) -> Array:

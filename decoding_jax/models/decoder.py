@@ -49,7 +49,7 @@ class DecoderNetwork(nn.Module):
         """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
         size = tokens.shape[1]
         past = prompt_past(length, size)
-        position = jnp.arange(size)[None, None]
+        position = jnp.arange(size, dtype=jnp.int32)[None, None]
         return self._run(tokens[:, None], position, [past] * self.config.num_layers)
 
     def extend(

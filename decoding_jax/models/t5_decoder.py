@@ -115,7 +115,7 @@ class T5DecoderNetwork(DecoderNetwork):
 
     def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
         """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
-        cfg, index = self.config, jnp.arange(tokens.shape[1])
+        cfg, index = self.config, jnp.arange(tokens.shape[1], dtype=jnp.int32)
         bias = self.relpos_bias((index[:, None] - index[None, :])[None, None])
         past = prompt_past(length, len(index), bias, causal=not cfg.bidirectional_prompt)
         return self._through(tokens[:, None], [past] * cfg.num_layers)

@@ -191,7 +191,7 @@ class Encoder(Stack):
         self.drop = self.dropout()
 
     def __call__(self, x: Array, length: Array) -> Array:
-        index = jnp.arange(x.shape[2])
+        index = jnp.arange(x.shape[2], dtype=jnp.int32)
         distance = (index[:, None] - index[None, :])[None, None]
         mask = (index[None] < length[:, None])[:, None, None]
         x = self.drop(x)
@@ -219,7 +219,9 @@ class Decoder(Stack):
     def __call__(
         self, x: Array, pasts: list[Past], source: tuple[KeyValue, ...], source_length: Array
     ) -> tuple[Array, tuple[KeyValue, ...]]:
-        mask = (jnp.arange(source[0].key.shape[-2])[None] < source_length[:, None])[:, None, None]
+        mask = (
+            jnp.arange(source[0].key.shape[-2], dtype=jnp.int32)[None] < source_length[:, None]
+        )[:, None, None]
         x = self.drop(x)
         stored = []
         for layer, past, kv in zip(self.layers, pasts, source, strict=True):
@@ -256,7 +258,7 @@ class T5Network(nn.Module):
         self, tokens: Array, length: Array, source: tuple[KeyValue, ...], source_length: Array
     ) -> tuple[Array, tuple[KeyValue, ...]]:
         """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
-        index = jnp.arange(tokens.shape[1])
+        index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
         distance = (index[:, None] - index[None, :])[None, None]
         pasts = self.decoder.each_layers(lambda b: prompt_past(length, len(index), b(distance)))
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]

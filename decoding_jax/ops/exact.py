@@ -99,7 +99,7 @@ def inverse_power(base: Array, exponent: Array | float) -> Array:
       >>> [f"{y:.4f}" for y in inverse_power(jnp.array([1, 4, 16]), 0.5)]
       ['1.0000', '0.5000', '0.2500']
     """
-    least = jnp.finfo(jnp.float32).tiny
+    least, exponent = jnp.finfo(jnp.float32).tiny, jnp.asarray(exponent, jnp.float32)
     return jnp.maximum(exp(-jnp.abs(exponent * log(base.astype(jnp.float32)))), least)
 
 

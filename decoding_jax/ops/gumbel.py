@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.ops import random
 from decoding_jax.ops.top_k import BLOCK, top_k
 
 
@@ -21,7 +22,7 @@ def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
 
     Its upper tail, where the largest come from, is as fine as the bits are.
     """
-    bits = jax.random.bits(key, shape)
+    bits = random.bits(key, shape)
     half = jnp.uint32(1 << 31)
     # -log(1 - v) for a uniform v, by whichever of v and 1 - v is small and so exact.
     low = jnp.where(bits < half, bits, ~bits).astype(jnp.float32)
@@ -76,7 +77,7 @@ def top_k_gumbel(
       ([0, 2], -inf)
     """
     rows, groups, size = log_weights.shape
-    pairs = jax.vmap(jax.random.split)(keys)
+    pairs = jax.vmap(random.split_key)(keys)
     blocks = -(-size // BLOCK)
     short = blocks * BLOCK - size
     if short:

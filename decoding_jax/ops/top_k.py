@@ -66,9 +66,9 @@ def _two_levels(values: Array, k: int) -> tuple[Array, Array]:
 
 def _ascending(index: Array) -> Array:
     """``[R, k]`` distinct numbers in order, by their ranks: XLA's sort of so few is slower."""
-    rank = (index[:, None] < index[..., None]).sum(-1)
-    placed = rank[:, None] == jnp.arange(index.shape[-1])[None, :, None]
-    return jnp.where(placed, index[:, None], 0).sum(-1)
+    rank = (index[:, None] < index[..., None]).sum(-1, dtype=jnp.int32)
+    placed = rank[:, None] == jnp.arange(index.shape[-1], dtype=jnp.int32)[None, :, None]
+    return jnp.where(placed, index[:, None], 0).sum(-1, dtype=jnp.int32)
 
 
 def _plain(values: Array, k: int) -> tuple[Array, Array]:

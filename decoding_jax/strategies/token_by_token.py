@@ -85,9 +85,11 @@ def grow(
         token, rule = choose(state.rule, allowed, state.step)
         dead = allowed.max(-1) == -jnp.inf
         alive = ~at.done & ~dead
-        here = (jnp.arange(max_new_tokens)[None, None] == at.length[..., None]) & alive[..., None]
+        here = (
+            jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == at.length[..., None]
+        ) & alive[..., None]
         tokens = jnp.where(here, token[..., None], at.tokens)
-        length = at.length + alive
+        length = at.length + alive.astype(jnp.int32)
         ended = stopping.ends(stop, token, tokens, length)
         finished = at.finished | (alive & ended)
         limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)

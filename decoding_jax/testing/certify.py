@@ -173,7 +173,7 @@ def _rows(output: DecodeOutput, rows: Any) -> DecodeOutput:
 
 def _row_keys(key: Any, rows: int) -> Any:
     """The key that row b is promised: the call's, folded with b."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows, dtype=jnp.int32))
 
 
 def check_refusal(strategy: Strategy) -> str | None:

@@ -95,7 +95,9 @@ def code_differences(
     """
     batch, lanes, length = one.tokens.shape
     code = codes.start(points, random.row_keys(key, batch), lanes)
-    bits = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(jnp.arange(length))
+    bits = jax.vmap(lambda t: random.bits_at(code.keys, t), out_axes=2)(
+        jnp.arange(length, dtype=jnp.int32)
+    )
     point, fresh = (uint64.to_ints(x).astype(np.float64) / 2.0**64 for x in (code.offset, bits))
     found = []
     for (row, lane, position, tokens), logits in _taught(model, prompt, one, other, transform):
@@ -195,6 +197,8 @@ def _teach(model: Any, prompt: Prompt, tokens: Any, transform: Transform | None)
     logits = jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2)
     if transform is None:
         return logits
-    length = jnp.broadcast_to(jnp.arange(tokens.shape[2])[None, None], tokens.shape)
+    length = jnp.broadcast_to(
+        jnp.arange(tokens.shape[2], dtype=jnp.int32)[None, None], tokens.shape
+    )
     paths = jnp.broadcast_to(tokens[:, :, None], (*tokens.shape, tokens.shape[2]))
     return transform(clean(logits), Prefix(*prompt, paths, length))

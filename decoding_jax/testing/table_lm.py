@@ -114,13 +114,15 @@ class TableLM:
             raise ValueError(f"zeros: got {zeros}; takes a chance from 0 to 1")
         key_table, key_zero, key_spare, key_features = jax.random.split(key, 4)
         contexts = (CHECKSUMS, vocab_size + 1, vocab_size)
-        table = sharpness * jax.random.normal(key_table, (*contexts, vocab_size))
+        table = sharpness * jax.random.normal(key_table, (*contexts, vocab_size), jnp.float32)
         if ties:
             table = jnp.round(table)
         banned = jax.random.bernoulli(key_zero, zeros, table.shape)
-        spare = jax.random.randint(key_spare, contexts, 0, vocab_size)
+        spare = jax.random.randint(key_spare, contexts, 0, vocab_size, jnp.int32)
         banned = banned & (count_up(table.shape) != spare[..., None])
-        features = jax.random.normal(key_features, (CHECKSUMS, vocab_size, hidden_size))
+        features = jax.random.normal(
+            key_features, (CHECKSUMS, vocab_size, hidden_size), jnp.float32
+        )
         return cls(jnp.where(banned, -jnp.inf, table), features, max_positions=max_positions)
 
     def lockstep(self) -> TableLM:
@@ -242,7 +244,7 @@ class TableLM:
         if self.max_positions is not None:
             sound = sound & (count <= self.max_positions)
         weighted = (path % 10 + 1) * (place % 10 + 1)
-        checksum = jnp.sum(jnp.where(real, weighted, 0), -1) % CHECKSUMS
+        checksum = jnp.sum(jnp.where(real, weighted, 0), -1, dtype=jnp.int32) % CHECKSUMS
 
         def token_at(where: Array) -> Array:
             index = jnp.clip(where, 0, path.shape[-1] - 1)[..., None]
@@ -291,7 +293,7 @@ def _order(cache: TableCache, seen: Array, tokens: Array, position: Array) -> tu
         place < length, prompt[:, None, None], jnp.sum(held_tokens, -1, dtype=jnp.int32)
     )
     path = jnp.where(place == own, tokens[..., None], path)
-    due = (place >= length) & (place < own)
+    due = ((place >= length) & (place < own)).astype(jnp.int32)
     sound = jnp.all(jnp.sum(held, -1, dtype=jnp.int32) == due, -1)
     astray = seen & ((slot_position < 0) | (slot_position >= width))
     return path, sound & ~jnp.any(astray, -1) & (position >= length[..., 0])

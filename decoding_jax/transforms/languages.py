@@ -98,8 +98,11 @@ class Trie:
     def advance(self, state: Array, token: Array) -> Array:
         """The state after one more token, int32 in the shape of both: a binary search."""
         edges = self.token.shape[0]
-        low, high = jnp.asarray(self.first_edge)[state], jnp.asarray(self.first_edge)[state + 1]
-        tokens = jnp.asarray(self.token)
+        low, high = (
+            jnp.asarray(self.first_edge, jnp.int32)[state],
+            jnp.asarray(self.first_edge, jnp.int32)[state + 1],
+        )
+        tokens = jnp.asarray(self.token, jnp.int32)
 
         def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bounds
@@ -114,7 +117,10 @@ class Trie:
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
-        first_edge, tokens = jnp.asarray(self.first_edge), jnp.asarray(self.token)
+        first_edge, tokens = (
+            jnp.asarray(self.first_edge, jnp.int32),
+            jnp.asarray(self.token, jnp.int32),
+        )
         edge = first_edge[state][..., None] + history.positions(self.most_children, state.ndim + 1)
         real = edge < first_edge[state + 1][..., None]
         children = tokens[jnp.clip(edge, 0, tokens.shape[0] - 1)]
@@ -161,14 +167,14 @@ class Automaton:
 
     def advance(self, state: Array, token: Array) -> Array:
         """The state after one more token, int32 in the shape of both; -1 is dead."""
-        table = jnp.asarray(self.transitions)
+        table = jnp.asarray(self.transitions, jnp.int32)
         real = (state >= 0) & (token >= 0) & (token < table.shape[1])
         at = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
         return jnp.where(real, table[at], -1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
-        table = jnp.asarray(self.transitions)
+        table = jnp.asarray(self.transitions, jnp.int32)
         settings.check_vocab(self, "transitions", table, vocab_size)
         return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
 

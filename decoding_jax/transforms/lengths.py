@@ -72,7 +72,7 @@ class MinLength:
 def _only(logits: Array, where: Array, token: Array) -> Array:
     """Leaves ``token`` alone, with logit 0, in the places given; negative tokens force nothing."""
     ids = history.positions(logits.shape[-1], 4)
-    forced = jnp.where(ids == token, 0.0, -jnp.inf)
+    forced = jnp.where(ids == token, jnp.float32(0), -jnp.inf)
     return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
 
 

@@ -70,7 +70,7 @@ class PrefixAllowedTokens:
         if size:
             # At its depth no sequence goes on, and nor does anything longer.
             longest = jnp.minimum(prefix.length.max(initial=0), size)
-            most = jnp.minimum(longest, jnp.asarray(self.language.depth))
+            most = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
             state = lax.fori_loop(0, most, walk, state)
         allowed = self.language.allowed(state, logits.shape[-1])
         return jnp.where(allowed, logits, -jnp.inf)

@@ -64,5 +64,7 @@ class Temperature:
         peak = logits.max(-1, keepdims=True)
         overflows = jnp.isinf(peak / divisor) & ~masked
         scaled = (logits - jnp.where(overflows, peak, 0.0)) / divisor
-        scaled = jnp.where(greedy, jnp.where(vocab.first_argmax(logits), 0.0, -jnp.inf), scaled)
+        scaled = jnp.where(
+            greedy, jnp.where(vocab.first_argmax(logits), jnp.float32(0), -jnp.inf), scaled
+        )
         return jnp.where(masked, -jnp.inf, scaled)

@@ -52,7 +52,7 @@ class TopK:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         k = jnp.maximum(settings.per_row(self, "k", logits[..., 0], jnp.int32), 1)
-        one_each = jnp.where(logits > -jnp.inf, 1, 0)
+        one_each = (logits > -jnp.inf).astype(jnp.int32)
         keep = shortest_prefix(logits, (one_each,), (k,))
         return jnp.where(keep, logits, -jnp.inf)
 

@@ -116,9 +116,9 @@ def open_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Stop) 
     """One empty hypothesis a row, at score 0. A row whose limit is 0 ends with it."""
     shape = (batch_size, beam_size)
     no_tokens = jnp.zeros((*shape, max_new_tokens), jnp.int32)
-    first = jnp.broadcast_to(jnp.arange(beam_size)[None] == 0, shape)
+    first = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32)[None] == 0, shape)
     closed = stopping.limits(stop, batch_size, max_new_tokens) < 1
-    score = jnp.where(first, 0.0, -jnp.inf)
+    score = jnp.where(first, jnp.float32(0), -jnp.inf)
     ended = jnp.where(closed[:, None], score, -jnp.inf)
     pool = Pool(no_tokens, jnp.zeros(shape, jnp.int32), ended, ended, jnp.zeros(shape, bool))
     return Beam(Running(no_tokens, score, score), pool, ~closed)
@@ -169,7 +169,7 @@ def candidates_of(
     exists = (score > -jnp.inf) & is_open[:, None]
     log_prob = take(running.log_prob, parent) + take(log_probs.reshape(batch, -1), index)
     tokens = take(running.tokens, parent)
-    here = jnp.arange(limit_of_buffer)[None, None] == step
+    here = jnp.arange(limit_of_buffer, dtype=jnp.int32)[None, None] == step
     tokens = jnp.where(here, token[..., None], tokens)
     length = jnp.broadcast_to(step + 1, parent.shape)
     ended = stopping.ends(stop, token, tokens, length)

@@ -193,8 +193,8 @@ def constrained_beam_search(
     def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
         output = made.finalize(prompt, state)
         ready, _ = with_running(state.beam, state.step)
-        count = (ready.score > -jnp.inf).sum(-1)
-        met = jnp.arange(num_return)[None] < count[:, None]
+        count = (ready.score > -jnp.inf).sum(-1, dtype=jnp.int32)
+        met = jnp.arange(num_return, dtype=jnp.int32)[None] < count[:, None]
         return output._replace(info=ConstrainedBeamInfo(output.info.model_calls, met))
 
     return made._replace(finalize=finalize)
@@ -210,7 +210,7 @@ def _candidates(totals: Array, wanted: Array, count: int) -> Array:
     """
     batch, width, vocab = totals.shape
     _, best_of_all = top_k(totals.reshape(batch, width * vocab), count)
-    first = vocab * jnp.arange(width)[None]
+    first = vocab * jnp.arange(width, dtype=jnp.int32)[None]
     best_of_each = first + lowest_argmax(totals)
     # What is no token repeats the hypothesis's best.
     real = (wanted >= 0) & (wanted < vocab)
@@ -232,14 +232,14 @@ def _in_turn(totals: Array, index: Array, lacking: Array, count: int) -> tuple[A
       and which they are: int32 ``[B, count]``.
     """
     score = jnp.take_along_axis(totals.reshape(totals.shape[0], -1), index, axis=1)
-    place = jnp.arange(index.shape[1])
+    place = jnp.arange(index.shape[1], dtype=jnp.int32)
     earlier = (place[:, None] > place[None])[None]
     again = ((index[..., None] == index[:, None]) & earlier).any(-1)
     score = jnp.where(again, -jnp.inf, score)
     mine, other = score[..., None], score[:, None]
     better = (other > mine) | ((other == mine) & earlier)
     better &= (lacking[..., None] == lacking[:, None]) & (other > -jnp.inf)
-    rounds = better.sum(-1)
+    rounds = better.sum(-1, dtype=jnp.int32)
     turn = rounds * (lacking.max(-1, keepdims=True) + 1) + lacking
     _, order = top_k(jnp.where(score > -jnp.inf, -turn.astype(jnp.float32), -jnp.inf), count)
     return take(score, order), order
@@ -270,14 +270,16 @@ def _ban_ends(
     count = ways.shape[1]
     if count == 0:
         return allowed
-    parent = jnp.broadcast_to(jnp.repeat(jnp.arange(width), count)[None], (batch, width * count))
+    parent = jnp.broadcast_to(
+        jnp.repeat(jnp.arange(width, dtype=jnp.int32), count)[None], (batch, width * count)
+    )
     token = jnp.tile(ways, (1, width))
-    here = jnp.arange(tokens.shape[-1])[None, None] == step
+    here = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == step
     texts = jnp.where(here, token[..., None], take(tokens, parent))
     length = jnp.broadcast_to(step + 1, token.shape)
     banned = stopping.ends(stop, token, texts, length) & (grown(parent, token)[1] > 0)
     token = jnp.where(banned, token, -1).reshape(batch, width, count)
-    hit = (jnp.arange(vocab)[None, None, :, None] == token[:, :, None]).any(-1)
+    hit = (jnp.arange(vocab, dtype=jnp.int32)[None, None, :, None] == token[:, :, None]).any(-1)
     return jnp.where(hit, -jnp.inf, allowed)
 
 

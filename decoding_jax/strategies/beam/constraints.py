@@ -75,7 +75,7 @@ class Constraints:
           matched: bool ``[B, W, N, M]``, see ``after``.
         """
         phrases, sets = self._lacking(table, matched)
-        return phrases.sum(-1) + sets.sum(-1)
+        return phrases.sum(-1, dtype=jnp.int32) + sets.sum(-1, dtype=jnp.int32)
 
     def wanted(self, table: Array, matched: Array) -> Array:
         """int32 ``[B, W, N]``: the next token of every sequence still of use, -1 of the others.
@@ -105,7 +105,7 @@ class Constraints:
 
 def _length(matched: Array) -> Array:
     """int32 ``[B, W, N]``: how far, padding included, the longest partial match reaches."""
-    count = jnp.arange(1, matched.shape[-1] + 1)
+    count = jnp.arange(1, matched.shape[-1] + 1, dtype=jnp.int32)
     return jnp.where(matched, count[None, None, None], 0).max(-1)
 
 

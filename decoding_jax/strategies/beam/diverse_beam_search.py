@@ -107,7 +107,7 @@ def diverse_beam_search(
         chosen = jnp.zeros((allowed.shape[0], allowed.shape[-1]), jnp.float32)
         groups = (beam, _apart(allowed, num_groups), _apart(log_probs, num_groups))
         _, (beam, token, parent) = lax.scan(next_group, chosen, groups)
-        parent += width * jnp.arange(num_groups)[:, None, None]
+        parent += width * jnp.arange(num_groups, dtype=jnp.int32)[:, None, None]
         return beam, _together(token), _together(parent)
 
     def result(beam: Beam, step: Array) -> Pool:

@@ -83,6 +83,6 @@ def follow(model: LanguageModel, branches: Branches, parent: Array) -> Branches:
         assert isinstance(model, SupportsSelect)
         return branches._replace(cache=model.select(cache, parent))
     slot = (fed - 1) * parent.shape[1] + parent
-    own = jnp.arange(ancestors.shape[-1])[None, None] == slot[..., None]
+    own = jnp.arange(ancestors.shape[-1], dtype=jnp.int32)[None, None] == slot[..., None]
     taken = jnp.take_along_axis(ancestors, parent[..., None], axis=1)
     return branches._replace(ancestors=taken | own)

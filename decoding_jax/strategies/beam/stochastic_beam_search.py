@@ -113,7 +113,7 @@ def stochastic_beam_search(
 
     def start(batch_size: int, keys: Array) -> Drawn:
         shape = (batch_size, width)
-        first = jnp.broadcast_to(jnp.arange(width)[None] == 0, shape)
+        first = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32)[None] == 0, shape)
         zeros = jnp.zeros(shape, jnp.float32)
         # The root's noise is drawn too: with any number in its place the order would be right, but
         # not the threshold.
@@ -146,7 +146,7 @@ def stochastic_beam_search(
         parent, token = index // vocab, index % vocab
 
         of = lambda table: take(table.reshape(batch, width * vocab), index)  # noqa: E731
-        here = jnp.arange(max_new_tokens)[None, None] == step
+        here = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
         tokens = jnp.where(here, token[..., None], take(beam.tokens, parent))
         length = jnp.broadcast_to(step + 1, parent.shape)
         ended = stopping.ends(stop, token, tokens, length)

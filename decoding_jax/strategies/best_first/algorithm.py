@@ -175,7 +175,7 @@ def best_first(
     ) -> State:
         """Adds the children of ``nodes [B, n]`` to the heap, prunes it, and pops the next nodes."""
         # b <- b + 1 for every node that is expanded; its children have n.time = t.
-        t = state.t + (num_open(nodes) > 0)
+        t = state.t + (num_open(nodes) > 0).astype(jnp.int32)
         expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
         children, most_likely, dead_end = expand(logits, prompt, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
@@ -202,7 +202,7 @@ def best_first(
         alone, which are those after the nodes of ``state.heap``.
         """
         size, greedy = heap.kind.shape[1], state.greedy[:, None]
-        is_new = jnp.arange(size)[None] >= state.heap.kind.shape[1]
+        is_new = jnp.arange(size, dtype=jnp.int32)[None] >= state.heap.kind.shape[1]
         is_open = (heap.kind == OPEN) & (is_new | ~greedy)
         is_ended = (heap.kind > OPEN) & (is_new | ~greedy)
         best = frontier.best(priority, is_open, k)
@@ -226,7 +226,7 @@ def best_first(
             )
         num_pops = jnp.where(settled(heap, results), 0, num_pops)
         num_pops = jnp.minimum(num_pops, is_open.sum(1, dtype=jnp.int32))
-        is_popped = jnp.arange(k)[None] < num_pops[:, None]
+        is_popped = jnp.arange(k, dtype=jnp.int32)[None] < num_pops[:, None]
         remaining = ~frontier.members(jnp.where(is_popped, best, size), size)
         return state._replace(
             heap=frontier.compact(frontier.only(heap, remaining), state.heap.kind.shape[1]),

@@ -96,8 +96,11 @@ class Expansion:
         unsigned = jnp.where(allowed == 0, 0.0, allowed)  # top-k orders -0.0 below 0.0
         value, token = top_k(unsigned, self.num_children(allowed.shape[-1]))
         peak, total = self._normaliser(raw_peak, raw_total, allowed, nodes)
-        most_likely = jnp.broadcast_to(jnp.arange(value.shape[-1]) == 0, value.shape)
-        admitted = exact.exp(value - peak) >= jnp.reshape(self.gamma, (-1, 1, 1)) * total
+        most_likely = jnp.broadcast_to(
+            jnp.arange(value.shape[-1], dtype=jnp.int32) == 0, value.shape
+        )
+        gamma = jnp.asarray(self.gamma, jnp.float32).reshape(-1, 1, 1)
+        admitted = exact.exp(value - peak) >= gamma * total
         is_child = is_open & (value > -jnp.inf) & (admitted | most_likely)
         token, is_child, most_likely = lax.sort((token, is_child, most_likely), num_keys=1)
 
@@ -144,7 +147,7 @@ class Expansion:
         """OPEN, CUT or FINISHED for children ``[B, n, b]`` of nodes with ``path [B, n, L]``."""
         batch, limit = token.shape[0], self.max_new_tokens
         flat = (batch, token.shape[1] * token.shape[2])
-        here = jnp.arange(limit)[None, None, None] == length[..., None] - 1
+        here = jnp.arange(limit, dtype=jnp.int32)[None, None, None] == length[..., None] - 1
         whole = jnp.where(here, token[..., None], path[:, :, None]).reshape(*flat, limit)
         token, length = token.reshape(flat), length.reshape(flat)
         ended = length >= stopping.minimum(self.stop)[:, None]

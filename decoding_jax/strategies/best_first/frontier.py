@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax.base import Array
 from decoding_jax.ops.top_k import top_k
 
-ABSENT, OPEN, CUT, FINISHED = range(4)
+ABSENT, OPEN, CUT, FINISHED = np.arange(4, dtype=np.int32)
 """Kinds of nodes: an unused place; a node to expand; a node that ended at the length limit or
 because no token may follow it; a node that a stop condition finished."""
 
@@ -45,7 +46,10 @@ class Nodes(NamedTuple):
 
 def absent(batch_size: int, size: int) -> Nodes:
     """``size`` unused places a row."""
-    whole, real = jnp.zeros((batch_size, size), jnp.int32), jnp.zeros((batch_size, size))
+    whole, real = (
+        jnp.zeros((batch_size, size), jnp.int32),
+        jnp.zeros((batch_size, size), jnp.float32),
+    )
     return Nodes(whole - 1, whole, whole, real, real, whole, whole)
 
 
@@ -82,7 +86,7 @@ def compact(nodes: Nodes, size: int) -> Nodes:
     place = jnp.where(kept, number - 1, size)
     index = jnp.arange(kept.shape[1], dtype=jnp.int32)
     put = lambda at: jnp.zeros(size, jnp.int32).at[at].set(index, mode="drop")  # noqa: E731
-    real = jnp.arange(size)[None] < number[:, -1:]
+    real = jnp.arange(size, dtype=jnp.int32)[None] < number[:, -1:]
     return only(take(nodes, jax.vmap(put)(place)), real)
 
 
@@ -120,8 +124,8 @@ def before(values: Array, mask: Array, order: Array, rank: Array) -> Array:
     values = jnp.maximum(values, _LOWEST)
     limit = jnp.take_along_axis(order, rank[:, None] - 1, axis=1, mode="clip")
     bar = jnp.take_along_axis(values, limit, axis=1)
-    index = jnp.arange(values.shape[1])[None]
-    few = mask.sum(1)[:, None] < rank[:, None]
+    index = jnp.arange(values.shape[1], dtype=jnp.int32)[None]
+    few = mask.sum(1, dtype=jnp.int32)[:, None] < rank[:, None]
     return few | (values > bar) | ((values == bar) & (index < limit))
 
 
@@ -137,5 +141,7 @@ def prune(nodes: Nodes, priority: Array, size: int) -> Nodes:
 
     if width <= size:
         return nodes
-    counts = jnp.stack([(nodes.kind == OPEN).sum(1), (nodes.kind > OPEN).sum(1)])
+    counts = jnp.stack(
+        [count(only(nodes, kind)) for kind in (nodes.kind == OPEN, nodes.kind > OPEN)]
+    )
     return jax.lax.cond((counts > size).any(), fit, lambda nodes: nodes, nodes)

@@ -144,9 +144,11 @@ class Decay:
 
     def table(self, size: int) -> Array:
         """float32 ``[size]``: the decay at ages 0 to ``size - 1``; at age 0 it is 0."""
-        age = jnp.arange(size)
+        age = jnp.arange(size, dtype=jnp.int32)
         beta = jnp.asarray(self.beta, jnp.float32)
-        decay = -self.kappa / exact.inverse_power(jnp.maximum(age, 1), beta)
+        decay = -jnp.asarray(self.kappa, jnp.float32) / exact.inverse_power(
+            jnp.maximum(age, 1), beta
+        )
         return jnp.where(age == 0, 0.0, decay)
 
 

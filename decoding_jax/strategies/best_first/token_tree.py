@@ -54,7 +54,7 @@ def paths(tree: TokenTree, parent: Array, token: Array, length: Array) -> Array:
       int32 ``[B, n, L]``, 0 from ``length`` on.
     """
     before = jnp.take_along_axis(tree.paths, jnp.maximum(parent, 0)[..., None], axis=1)
-    place = jnp.arange(tree.paths.shape[-1])[None, None]
+    place = jnp.arange(tree.paths.shape[-1], dtype=jnp.int32)[None, None]
     before = jnp.where(place < length[..., None] - 1, before, 0)
     return jnp.where(place == length[..., None] - 1, token[..., None], before)
 
@@ -75,13 +75,13 @@ def add(
       slots of each node's ancestors, without the node itself.
     """
     slots, words = tree.ancestors.shape[1:]
-    index = jnp.arange(parent.shape[1])[None]
+    index = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
     valid = index < count[:, None]
     slot = jnp.where(valid, tree.used[:, None] + index, slots)
     above = jnp.take_along_axis(tree.ancestors, jnp.maximum(parent, 0)[..., None], axis=1)
     above = jnp.where((valid & (parent >= 0))[..., None], above, jnp.uint32(0))
     bit = jnp.uint32(1) << (slot % _WORD).astype(jnp.uint32)
-    itself = slot[..., None] // _WORD == jnp.arange(words)[None, None]
+    itself = slot[..., None] // _WORD == jnp.arange(words, dtype=jnp.int32)[None, None]
     itself = jnp.where(itself, bit[..., None], 0)
     put = jax.vmap(lambda array, index, new: array.at[index].set(new, mode="drop"))
     tree = TokenTree(

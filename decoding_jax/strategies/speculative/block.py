@@ -29,7 +29,7 @@ class Block(NamedTuple):
     @property
     def proposed(self) -> Array:
         """bool ``[B, W, K]``."""
-        place = jnp.arange(self.tokens.shape[-1])[None, None]
+        place = jnp.arange(self.tokens.shape[-1], dtype=jnp.int32)[None, None]
         return place < self.drafted[..., None]
 
 
@@ -55,11 +55,11 @@ def leading(accept: Array) -> Array:
       >>> leading(jnp.array([[True, True, False, True]])).tolist()
       [2]
     """
-    return jnp.cumprod(accept.astype(jnp.int32), axis=-1).sum(-1)
+    return jnp.cumprod(accept.astype(jnp.int32), axis=-1).sum(-1, dtype=jnp.int32)
 
 
 def with_own(block: Block, accepted: Array, own: Array) -> Array:
     """The drafted tokens with the verifier's ``own [B, W]`` at ``accepted``: ``[B, W, K + 1]``."""
-    place = jnp.arange(block.tokens.shape[-1] + 1)[None, None]
+    place = jnp.arange(block.tokens.shape[-1] + 1, dtype=jnp.int32)[None, None]
     tokens = jnp.concatenate([block.tokens, own[..., None]], axis=-1)
     return jnp.where(place == accepted[..., None], own[..., None], tokens)

@@ -91,7 +91,7 @@ def advance(
     fed = jnp.concatenate([last_tokens(at), block.tokens], axis=-1)
     output, cache = model_calls.extend(model, now.cache, fed, at.length - 1)
     written = emission.put(at.tokens, block.tokens, at.length)
-    length = at.length[..., None] + jnp.arange(most + 1)[None, None]
+    length = at.length[..., None] + jnp.arange(most + 1, dtype=jnp.int32)[None, None]
     allowed = now.allow(output.logits, written, length)
     law = allowed.law()
     tokens, accepted, memory = judge.verify(now.seed, now.memory, block, law, at.length, now.clock)

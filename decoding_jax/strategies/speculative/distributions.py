@@ -99,7 +99,7 @@ def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
       [0.0, -inf]
     """
     dead = peak[..., 0] == -jnp.inf
-    first = jnp.arange(logits.shape[-1]) == 0
+    first = jnp.arange(logits.shape[-1], dtype=jnp.int32) == 0
     first = first.reshape((1,) * dead.ndim + first.shape)
     settled = jnp.where(dead[..., None] & first, 0.0, logits)
     return settled, dead, jnp.where(dead[..., None], 0.0, peak)
@@ -107,7 +107,7 @@ def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
 
 def one_hot(token: Array, size: int) -> Array:
     """float32 ``[..., V]``: the point mass at ``token [...]``; nothing for -1."""
-    place = jnp.arange(size).reshape((1,) * token.ndim + (size,))
+    place = jnp.arange(size, dtype=jnp.int32).reshape((1,) * token.ndim + (size,))
     return (place == token[..., None]).astype(jnp.float32)
 
 

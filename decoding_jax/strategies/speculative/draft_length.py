@@ -7,6 +7,7 @@ import operator
 from typing import Any, Protocol, SupportsIndex
 
 import jax.numpy as jnp
+from jax import lax
 
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
@@ -134,9 +135,9 @@ class Measured:
     def count(self, state: Any) -> Array:
         """See ``DraftLength.count``."""
         rate = (state[..., 0] / state[..., 1])[..., None]
-        sizes = jnp.arange(1, self.most + 1)[None, None]
+        sizes = jnp.arange(1, self.most + 1, dtype=jnp.float32)[None, None]
         gain = emitted_tokens(rate, sizes) / (sizes * self.cost_ratio + 1)
-        return 1 + jnp.argmax(gain, axis=-1).astype(jnp.int32)
+        return 1 + lax.argmax(gain, gain.ndim - 1, jnp.int32)
 
     def update(self, state: Any, proposed: Array, accepted: Array) -> Any:
         """See ``DraftLength.update``."""

@@ -37,7 +37,7 @@ class Allowed(NamedTuple):
 
 def put(tokens: Array, new: Array, start: Array) -> Array:
     """``tokens [B, W, L]`` with ``new [B, W, T]`` from ``start [B, W]`` on; beyond L is dropped."""
-    place = jnp.arange(tokens.shape[-1])[None, None] - start[..., None]
+    place = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] - start[..., None]
     inside = (place >= 0) & (place < new.shape[-1])
     taken = jnp.take_along_axis(new, jnp.clip(place, 0, new.shape[-1] - 1), axis=-1)
     return jnp.where(inside, taken, tokens)
@@ -121,7 +121,7 @@ def append(
     Returns:
       The lanes, and how many tokens each took: int32 ``[B, W]``.
     """
-    place = jnp.arange(new.shape[-1])[None, None]
+    place = jnp.arange(new.shape[-1], dtype=jnp.int32)[None, None]
     after = lanes.length[..., None] + place + 1
     written = put(lanes.tokens, new, lanes.length)
     flat = stopping.is_end_token(stop, new.reshape(new.shape[0], -1))
@@ -132,13 +132,14 @@ def append(
     possible = (place < count[..., None]) & ~dead & (after <= limit[:, None, None])
     possible &= ~lanes.done[..., None]
     # Exclusive: the token that ends a sequence is still its own.
-    open_before = jnp.cumsum(ended, axis=-1) - ended == 0
+    ends_so_far = jnp.cumsum(ended, axis=-1, dtype=jnp.int32)
+    open_before = ends_so_far - ended.astype(jnp.int32) == 0
     taken = jnp.cumprod((possible & open_before).astype(jnp.int32), axis=-1)
-    took = taken.sum(-1)
+    took = taken.sum(-1, dtype=jnp.int32)
     length = lanes.length + took
     finished = lanes.finished | ((taken > 0) & ended).any(-1)
     stuck = (dead & (place == took[..., None]) & (place < count[..., None])).any(-1)
-    real = jnp.arange(written.shape[-1])[None, None] < length[..., None]
+    real = jnp.arange(written.shape[-1], dtype=jnp.int32)[None, None] < length[..., None]
     gained = jnp.where(taken > 0, law.log_of(new), 0.0).sum(-1)
     log_prob, lost = exact.add(lanes.log_prob, lanes.log_prob_lost, gained)
     return Lanes(

@@ -67,9 +67,9 @@ def count_block(info: Info, *, live: Array, came: Outcome, took: Array) -> Info:
     return Info(
         target_calls=info.target_calls + 1,
         draft_calls=info.draft_calls + came.draft_calls,
-        blocks=info.blocks + live,
+        blocks=info.blocks + live.astype(jnp.int32),
         proposed=info.proposed + jnp.where(live, came.proposed, 0),
         accepted=info.accepted + jnp.where(live, jnp.minimum(came.accepted, took), 0),
-        rejected=info.rejected + judged,
+        rejected=info.rejected + judged.astype(jnp.int32),
         emitted=info.emitted + took,
     )

@@ -81,8 +81,9 @@ def advance(model: Any, drafter: Any, now: Situation, most: int, num_drafts: int
     at, size = now.lanes, most * num_drafts
     root = at.length - 1
     drafts, cache, calls = propose(drafter, now, most, num_drafts)
-    level, draft = jnp.arange(size) // num_drafts, jnp.arange(size) % num_drafts
-    slot = jnp.arange(slots_of(now, size))[None, None, None]
+    node = jnp.arange(size, dtype=jnp.int32)
+    level, draft = node // num_drafts, node % num_drafts
+    slot = jnp.arange(slots_of(now, size), dtype=jnp.int32)[None, None, None]
     before = jnp.broadcast_to(slot < root[..., None, None], (*root.shape, 1, slot.shape[-1]))
     visible = jnp.concatenate([before, ancestors(root, level, draft, num_drafts, slot)], axis=2)
     nodes = drafts.tokens.reshape(*root.shape, size)
@@ -137,8 +138,8 @@ def ancestors(root: Array, level: Array, draft: Array, num_drafts: int, slot: Ar
 def propose(drafter: Any, now: Situation, most: int, num_drafts: int) -> tuple[Drafts, Any, Array]:
     """C independent drafts of every lane, the drafter's cache, and how often it was called."""
     at = now.lanes
-    branch = jnp.arange(num_drafts)
-    slot = jnp.arange(slots_of(now, most * num_drafts))[None, None, None]
+    branch = jnp.arange(num_drafts, dtype=jnp.int32)
+    slot = jnp.arange(slots_of(now, most * num_drafts), dtype=jnp.int32)[None, None, None]
 
     def draw(i: Any, logits: Array, paths: Array) -> tuple[Array, Array]:
         length = jnp.broadcast_to((at.length + i)[..., None], paths.shape[:3])
@@ -177,7 +178,7 @@ def propose(drafter: Any, now: Situation, most: int, num_drafts: int) -> tuple[D
 
 def put_each(paths: Array, tokens: Array, place: Array) -> Array:
     """``paths [B, W, C, L]`` with ``tokens [B, W, C]`` at ``place [B, W]``."""
-    here = jnp.arange(paths.shape[-1])[None, None, None] == place[..., None, None]
+    here = jnp.arange(paths.shape[-1], dtype=jnp.int32)[None, None, None] == place[..., None, None]
     return jnp.where(here, tokens[..., None], paths)
 
 
@@ -199,7 +200,9 @@ def verify(now: Situation, drafts: Drafts, allowed: Array) -> Verdict:
         logits = lax.dynamic_index_in_dim(drafts.logits, i, 2, keepdims=False)
         node = lax.dynamic_index_in_dim(verdict.nodes, i, 2, keepdims=False)
         # Drafts that agree so far have one path, and so one law.
-        q = distributions.softmax(distributions.at(logits, jnp.argmax(agree, axis=-1))).prob()
+        q = distributions.softmax(
+            distributions.at(logits, lax.argmax(agree, agree.ndim - 1, jnp.int32))
+        ).prob()
         p = distributions.softmax(distributions.at(allowed, node)).prob()
         stands, chosen = jnp.zeros(alive.shape, bool), jnp.zeros_like(node)
         for c in range(num_drafts):
@@ -216,14 +219,14 @@ def verify(now: Situation, drafts: Drafts, allowed: Array) -> Verdict:
         further = jnp.where(goes_on, 1 + i * num_drafts + chosen, i + 1)
         verdict = Verdict(
             put(verdict.tokens, own, i, 2),
-            verdict.accepted + goes_on,
+            verdict.accepted + goes_on.astype(jnp.int32),
             put(verdict.nodes, further, i + 1, 2),
         )
         agree = agree & (tokens == token_chosen[..., None])
         return verdict, agree, jnp.where((alive & ~stands)[..., None], p, left)
 
     shape = now.wanted.shape
-    path = jnp.broadcast_to(jnp.arange(most + 1)[None, None], (*shape, most + 1))
+    path = jnp.broadcast_to(jnp.arange(most + 1, dtype=jnp.int32)[None, None], (*shape, most + 1))
     nothing = Verdict(jnp.zeros_like(path), jnp.zeros_like(now.wanted), path)
     carry = nothing, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(allowed[:, :, 0])
     verdict, _, left = lax.fori_loop(0, now.wanted.max(), step, carry)

@@ -199,7 +199,7 @@ class Cut:
             jnp.concatenate([pool.finished, jnp.zeros_like(exists)], axis=1),
         )
         width = pool.score.shape[1]
-        place = jnp.broadcast_to(jnp.arange(2 * width)[None], joined.score.shape)
+        place = jnp.broadcast_to(jnp.arange(2 * width, dtype=jnp.int32)[None], joined.score.shape)
         order = jnp.argsort(jnp.where(joined.score > -jnp.inf, place, 2 * width), axis=-1)
         order = order[:, :width]
         take = lambda part: jnp.take_along_axis(  # noqa: E731

@@ -80,7 +80,7 @@ class Request:
     def best_last(self, output: DecodeOutput, most: int | None = None) -> tuple[Array, Array]:
         """The answer of a strategy whose own order is best first; see ``answer``."""
         count = output.score.shape[-1]
-        rank = jnp.broadcast_to(jnp.arange(count)[::-1][None], output.score.shape)
+        rank = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[::-1][None], output.score.shape)
         return self.answer(output.tokens, output.length, output.score, rank, most)
 
     def answer(
@@ -101,7 +101,7 @@ class Request:
         size = self.length if most is None else most
         given = jnp.pad(self.inputs[:, 1:], ((0, 0), (0, max(size + 1 - self.length, 0))))
         given = given[:, None, :size]
-        number = jnp.arange(size)[None, None] - self.base[:, None, None]
+        number = jnp.arange(size, dtype=jnp.int32)[None, None] - self.base[:, None, None]
         number = jnp.broadcast_to(number, (*length.shape, size))
         text = jnp.take_along_axis(tokens, jnp.clip(number, 0, tokens.shape[-1] - 1), axis=-1)
         text = jnp.where((number >= 0) & (number < length[..., None]), text, 0)

@@ -62,7 +62,9 @@ def expand(cache: Any, lanes: int, offset: int) -> Any:
 def select(cache: Any, lanes: Array, offset: int) -> Any:
     """Puts lane ``lanes[b, w]`` (int32 ``[B, W]``) of row b in the place of its lane w."""
     batch, width = lanes.shape
-    rows = (jnp.arange(batch)[:, None] * width + jnp.clip(lanes, 0, width - 1)).reshape(-1)
+    rows = (
+        jnp.arange(batch, dtype=jnp.int32)[:, None] * width + jnp.clip(lanes, 0, width - 1)
+    ).reshape(-1)
 
     def gather(name: str, leaf: Array) -> Array:
         return jnp.take(leaf, rows, axis=offset) if _per_row(name, leaf, offset) else leaf
@@ -87,7 +89,7 @@ def point_at(cache: Any, index: Array, offset: int) -> Any:
             return jnp.broadcast_to(index, leaf.shape).astype(leaf.dtype)
         if name not in WRITTEN:
             return leaf
-        slots = jnp.arange(leaf.shape[-1]).reshape((*(1,) * (leaf.ndim - 1), -1))
+        slots = jnp.arange(leaf.shape[-1], dtype=jnp.int32).reshape((*(1,) * (leaf.ndim - 1), -1))
         ones = (1,) * (leaf.ndim - offset - 1)
         here = slots == index.reshape((*(1,) * offset, -1, *ones))
         return jnp.where(here, jnp.zeros((), leaf.dtype), leaf)

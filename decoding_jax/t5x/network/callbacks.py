@@ -145,7 +145,7 @@ class Callbacks:
         cache = outer.inner if isinstance(outer, RescaledCache) else outer
         shape, size = lanes.length.shape, lanes.tokens.shape[-1]
         base = cache.base.reshape(-1, 1)
-        place = jnp.arange(size + 2)[None, None]
+        place = jnp.arange(size + 2, dtype=jnp.int32)[None, None]
         number = jnp.broadcast_to(place - 1 - base[..., None], (*shape, size + 2))
         text = jnp.take_along_axis(lanes.tokens, jnp.clip(number, 0, size - 1), axis=-1)
         text = jnp.where((number >= 0) & (number < lanes.length[..., None]), text, 0)
@@ -160,10 +160,14 @@ class Callbacks:
         log_prob = jnp.asarray(new.log_prob, jnp.float32)
         cache = cache._replace(loop=LoopFigures(state.step, ended, log_prob))
         written = new.sequences.reshape(sequences.shape).astype(jnp.int32)
-        source = jnp.clip(jnp.arange(size)[None, None] + 1 + base[..., None], 0, size + 1)
+        source = jnp.clip(
+            jnp.arange(size, dtype=jnp.int32)[None, None] + 1 + base[..., None], 0, size + 1
+        )
         source = jnp.broadcast_to(source, lanes.tokens.shape)
         tokens = jnp.take_along_axis(written, source, axis=-1)
-        tokens = jnp.where(jnp.arange(size)[None, None] < lanes.length[..., None], tokens, 0)
+        tokens = jnp.where(
+            jnp.arange(size, dtype=jnp.int32)[None, None] < lanes.length[..., None], tokens, 0
+        )
         log_prob, done = log_prob.reshape(shape), ended.reshape(shape)
         lost = jnp.where(log_prob == lanes.log_prob, lanes.log_prob_lost, 0.0)
         lanes = lanes._replace(tokens=tokens, log_prob=log_prob, log_prob_lost=lost, done=done)
@@ -179,7 +183,7 @@ class Callbacks:
 def _forcing(cache: AdapterCache, new: Any, index: Array) -> AdapterCache:
     """The cache with the network's part, and with what stands ahead of ``index`` forced."""
     sequences = new.sequences.reshape(cache.forced.shape).astype(jnp.int32)
-    ahead = jnp.arange(sequences.shape[-1])[None, None] > index[..., None]
+    ahead = jnp.arange(sequences.shape[-1], dtype=jnp.int32)[None, None] > index[..., None]
     return cache._replace(
         network=network_cache.plain(new.cache), forced=jnp.where(ahead, sequences, cache.forced)
     )

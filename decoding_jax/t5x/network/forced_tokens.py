@@ -69,7 +69,7 @@ def enter(
         index = jnp.where(slot < 0, width, index)
     if index.ndim:
         index = jnp.broadcast_to(index, token.shape)
-    place = jnp.arange(width)[None, None]
+    place = jnp.arange(width, dtype=jnp.int32)[None, None]
     at = place == jnp.broadcast_to(index, token.shape)[..., None]
     given = jnp.where(at, cache.forced, 0).sum(-1)
     token = jnp.where(given != 0, given, token)
@@ -100,14 +100,16 @@ def leave_forced(
       eos_id: int32, a scalar or ``[E]``.
       show_prompt: whether other tokens of ``inputs`` are themselves to the strategy, or 0 too.
     """
-    place = jnp.arange(forced.shape[-1])[None, None] == per_lane(index) + 1
+    place = jnp.arange(forced.shape[-1], dtype=jnp.int32)[None, None] == per_lane(index) + 1
     given = jnp.where(place, forced, 0).sum(-1)
     in_prompt = jnp.where(place, _wide(inputs)[:, None], 0).sum(-1) != 0
     ends = jnp.reshape(eos_id, (1, 1, -1))
     stand_in = jnp.where((ends == 0).any(), 1, 0)
     hidden = in_prompt & ((given[..., None] == ends).any(-1) | (not show_prompt))
     only = jnp.where(hidden | (given >= logits.shape[-1]), stand_in, given)
-    one = jnp.where(jnp.arange(logits.shape[-1])[None, None] == only[..., None], 0.0, -jnp.inf)
+    one = jnp.where(
+        jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None] == only[..., None], 0.0, -jnp.inf
+    )
     return jnp.where((given != 0)[..., None], one, logits)
 
 

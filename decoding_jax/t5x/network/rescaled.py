@@ -84,7 +84,7 @@ class Rescaled:
         else:
             held = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
         lanes = start[..., None] if start.ndim else start
-        place = lanes + jnp.arange(tokens.shape[-1])[None, None]
+        place = lanes + jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None]
         if visible is None:
             length = jnp.broadcast_to(jnp.clip(place + 1, 0, held.shape[-1]), tokens.shape)
             paths = held[:, :, None]
@@ -120,7 +120,7 @@ def _paths(held: Array, visible: Array, place: Array) -> tuple[Array, Array]:
     size = held.shape[-1]
     beyond = ((0, 0), (0, 0), (0, 0), (0, size - visible.shape[-1]))
     on_path = jnp.pad(visible, beyond)
-    on_path |= jnp.arange(size)[None, None, None] == place[..., None]
+    on_path |= jnp.arange(size, dtype=jnp.int32)[None, None, None] == place[..., None]
     order = jnp.argsort(~on_path, axis=-1, stable=True)
     wide = jnp.broadcast_to(held[:, :, None], on_path.shape)
     return jnp.take_along_axis(wide, order, axis=-1), on_path.sum(-1, dtype=jnp.int32)

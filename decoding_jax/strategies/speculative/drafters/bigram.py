@@ -39,7 +39,7 @@ class Bigram:
 
     def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
         """See ``Drafter.next``."""
-        return jnp.asarray(self.logits).at[token].get(mode="clip"), state
+        return jnp.asarray(self.logits, jnp.float32).at[token].get(mode="clip"), state
 
 
 @pytree

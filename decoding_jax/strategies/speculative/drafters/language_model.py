@@ -54,7 +54,7 @@ class ModelDrafter:
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
         """See ``Drafter.begin``."""
         start = path.length - 2
-        index = jnp.clip(start[..., None] + jnp.arange(2)[None, None], 0)
+        index = jnp.clip(start[..., None] + jnp.arange(2, dtype=jnp.int32)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
         # Two tokens cost an accelerator, which waits for the weights, hardly more than one. They
         # cost a CPU twice as much, but one whose output is not read spares the last layer.

@@ -64,11 +64,11 @@ class PromptLookup:
         suffix = _before(text, length, self.size)
         here = _longest(text, length[..., None], suffix)
         # The end of the text matches itself, and nothing follows it.
-        place = jnp.arange(text.shape[-1])[None, None]
+        place = jnp.arange(text.shape[-1], dtype=jnp.int32)[None, None]
         here = jnp.where(place + 1 < length[..., None], here, 0)
         found = _best(here)
         period = (length - found.end)[..., None]
-        ahead = jnp.arange(count)[None, None]
+        ahead = jnp.arange(count, dtype=jnp.int32)[None, None]
         index = jnp.clip(found.end[..., None] + ahead % jnp.maximum(period, 1), 0)
         guess = jnp.take_along_axis(text, index, axis=-1, mode="clip")
         guess = jnp.where((found.size > 0)[..., None], guess, -1)
@@ -77,7 +77,11 @@ class PromptLookup:
         tokens, limit = (jnp.asarray(x) for x in self.source)
         limit = limit[:, None, None]
         there = _longest(tokens[:, None], limit, suffix)
-        elsewhere = _best(jnp.where(jnp.arange(tokens.shape[1])[None, None] + 1 < limit, there, 0))
+        elsewhere = _best(
+            jnp.where(
+                jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None] + 1 < limit, there, 0
+            )
+        )
         index = elsewhere.end[..., None] + ahead
         wide = jnp.broadcast_to(tokens[:, None], (*length.shape, tokens.shape[1]))
         copied = jnp.take_along_axis(wide, index, axis=-1, mode="clip")
@@ -98,7 +102,7 @@ def _text(path: Path) -> tuple[Array, Array]:
     lanes, width = tokens.shape[1], prompt.shape[1]
     wide = jnp.broadcast_to(prompt[:, None], (prompt.shape[0], lanes, width))
     both = jnp.concatenate([wide, tokens], axis=-1)
-    place = jnp.arange(both.shape[-1])[None]
+    place = jnp.arange(both.shape[-1], dtype=jnp.int32)[None]
     index = jnp.where(place < prompt_length[:, None], place, place + width - prompt_length[:, None])
     index = jnp.broadcast_to(index[:, None], both.shape)
     text = jnp.take_along_axis(both, index, axis=-1, mode="clip")
@@ -107,7 +111,7 @@ def _text(path: Path) -> tuple[Array, Array]:
 
 def _before(text: Array, end: Array, size: int) -> Array:
     """The ``size`` tokens before ``end``, the last of them first; -1 before the text began."""
-    index = end[..., None] - 1 - jnp.arange(size)[None, None]
+    index = end[..., None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
     return jnp.where(index >= 0, jnp.take_along_axis(text, jnp.clip(index, 0), axis=-1), -1)
 
 
@@ -119,20 +123,20 @@ def _longest(text: Array, length: Array, suffix: Array) -> Array:
       length: int32, broadcastable to ``[B, W, C]``.
       suffix: the last token first.
     """
-    real = jnp.arange(text.shape[-1])[None, None] < length
+    real = jnp.arange(text.shape[-1], dtype=jnp.int32)[None, None] < length
     text = jnp.where(real, text, -2)
     matched = jnp.ones((*suffix.shape[:2], text.shape[-1]), bool)
     size = jnp.zeros(matched.shape, jnp.int32)
     for i in range(suffix.shape[-1]):
         shifted = jnp.pad(text, ((0, 0), (0, 0), (i, 0)), constant_values=-2)
         matched &= shifted[..., : text.shape[-1]] == suffix[..., i : i + 1]
-        size += matched
+        size += matched.astype(jnp.int32)
     return size
 
 
 def _best(size: Array) -> _Match:
     """The longest match, the latest of equally long ones."""
     width = size.shape[-1]
-    rank = size * width + jnp.arange(width)[None, None]
+    rank = size * width + jnp.arange(width, dtype=jnp.int32)[None, None]
     best = rank.max(-1)
     return _Match(best // width, best % width + 1)

@@ -63,7 +63,7 @@ class Block:
         joint = joint_ratio(*drafted_probs(block, both))
         chance = long_enough(block, both, joint)
         stands = block.proposed & (chances(seed, clock, count) < chance)
-        place = jnp.arange(1, count + 1)[None, None]
+        place = jnp.arange(1, count + 1, dtype=jnp.int32)[None, None]
         accepted = jnp.where(stands, place, 0).max(-1)
         scale = jnp.where(accepted > 0, distributions.at(joint, accepted - 1), 1.0)
         own = draw_own(seed, block, both, accepted, clock, scale[..., None])
@@ -84,7 +84,7 @@ def long_enough(block: Drafted, both: Compared, joint: Array) -> Array:
     left = jnp.pad(left_over(block, both, joint), ((0, 0), (0, 0), (0, 1)))
     # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
     part = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
-    place = jnp.arange(1, joint.shape[-1] + 1)[None, None]
+    place = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
     return jnp.where(place == block.drafted[..., None], joint, part)
 
 

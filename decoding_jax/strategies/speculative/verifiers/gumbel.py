@@ -55,7 +55,9 @@ class Gumbel:
         clock: Array,
     ) -> Verdict:
         """See ``Verifier.verify``."""
-        positions = position[..., None] + jnp.arange(law.logits.shape[2])[None, None]
+        positions = (
+            position[..., None] + jnp.arange(law.logits.shape[2], dtype=jnp.int32)[None, None]
+        )
         own = winner(law, exponentials(seed, positions, law.logits.shape[-1]))
         return Verdict(own, match(block, own), memory)
 

@@ -65,7 +65,9 @@ def streams(key: Any, batch_size: int, lanes: int) -> tuple[Array, Array, Array]
 
 def chances(seed: Any, clock: Array, count: int) -> Array:
     """Uniform numbers for K decisions of every lane: float32 ``[B, W, K]``, below 1."""
-    bits = jax.vmap(lambda t: random.bits_at(seed[1], t), out_axes=2)(clock + jnp.arange(count))
+    bits = jax.vmap(lambda t: random.bits_at(seed[1], t), out_axes=2)(
+        clock + jnp.arange(count, dtype=jnp.int32)
+    )
     return distributions.uniform(bits)
 
 
@@ -133,7 +135,9 @@ def draw_own(
         else:
             q = both.draft.at(accepted).prob()
         some = rejected[..., None]
-        return distributions.residual(p, jnp.where(some, q, 0.0), jnp.where(some, scale, 1.0))
+        return distributions.residual(
+            p, jnp.where(some, q, 0.0), jnp.where(some, jnp.asarray(scale, jnp.float32), 1.0)
+        )
 
     # The branch also serves what comes after it: without one a compiler makes these weights anew
     # for each of their uses, and slowly.
