@@ -75,7 +75,7 @@ class _Describer:
         return self._object(value)
 
     def _part(self, value: Any) -> str:
-        """The description of a part of something; a part that contains itself is told by dots."""
+        """The description of a part of something; a part inside itself is shown as dots."""
         if id(value) in self._parts:
             return self._parts[id(value)][1]
         self._parts[id(value)] = value, "..."  # with the value, so that no other gets its id

@@ -150,45 +150,48 @@ def run(
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     worker = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
     faults: Counter[str] = Counter()
-    own = finished = 0
+    assigned = finished = 0
     process, processes = jax.process_index(), jax.process_count()
     count = len(inputs.of_shards)
     mine = range(process, count, processes)
-    sizes = [min(shard_size, inputs.count - shard * shard_size) for shard in mine]
+    total = sum(inputs.size_of(shard) for shard in mine)
     with contextlib.ExitStack() as stack:
         if directory is not None:
             _make(directory)
             stack.enter_context(lock.hold(directory, process, processes))
             manifest.claim(directory, settings)
         bar = stack.enter_context(
-            contextlib.closing(progress.Bar(sum(sizes), compiling=decoder.compiling))
+            contextlib.closing(progress.Bar(total, compiling=decoder.compiling))
         )
-        for shard, items in enumerate(manifest.unchanged(source, shard_size, inputs)):
+        paths = {}
+        if directory is not None:
+            paths = {shard: directory / shards.shard_name(name, shard, count) for shard in mine}
+        there = {shard for shard, path in paths.items() if path.exists()}
+        bar.skip(sum(inputs.size_of(shard) for shard in there))
+        for shard, items in enumerate(manifest.unchanged(source, inputs)):
             if shard not in mine:
                 continue
-            own += len(items)
+            assigned += len(items)
             first = shard * shard_size
-            path = made = None
-            if directory is not None:
-                path = directory / shards.shard_name(name, shard, count)
-                made = _finished(path, items, first)
+            made = _finished(paths[shard], items, first) if shard in there else None
             if made is not None:
                 finished += 1
-                bar.skip(len(items))
             else:
+                if shard in there:
+                    bar.skip(-len(items))
                 with bar.working:
                     made = worker.decode(items, first, bar)
                     made = [
                         records.with_id(record, item.id)
                         for record, item in zip(made, items, strict=True)
                     ]
-                    if path is not None:
-                        shards.write_records(path, made)
+                    if shard in paths:
+                        shards.write_records(paths[shard], made)
                     if report is not None:
                         for record in made:
                             report(record)
             faults += records.count_faults(made)
-    summary = Summary(own, dict(faults), finished, decoder.batches, decoder.compilations)
+    summary = Summary(assigned, dict(faults), finished, decoder.batches, decoder.compilations)
     _LOGGER.info("%s", _in_words(summary, directory))
     return summary
 
@@ -214,8 +217,6 @@ def _make(directory: Path) -> None:
 
 def _finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | None:
     """The records of a shard that an earlier run has finished; None if it is to be decoded."""
-    if not path.exists():
-        return None
     try:
         return shards.read_records(path, items, first)
     except ValueError as e:

@@ -30,9 +30,9 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
 
     The lock is ``flock`` on files in the directory: the system releases it when the process ends,
     however it ends. A job of one process holds ``.lock`` exclusively. The processes of a
-    distributed job share it, and each holds ``.lock-INDEX`` exclusively, so a second job of that
-    kind is kept out by its own processes of the same index. The files are removed at the end, and
-    so are temporary files that killed processes left behind.
+    distributed job share it, and each holds ``.lock-INDEX`` exclusively, so that a second job of
+    that kind is kept out: its process 0 finds the lock of process 0 taken. The files are removed at
+    the end, and so are temporary files that killed processes left behind.
 
     Args:
       directory: an existing directory.
@@ -56,8 +56,8 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
         if alone and handles[0] is not None:
             _sweep(directory)
         if not alone:
-            own = _locked(directory, f"{FILE}-{process}", shared=False)
-            handles.append(stack.enter_context(own))
+            slot = _locked(directory, f"{FILE}-{process}", shared=False)
+            handles.append(stack.enter_context(slot))
         for handle in handles:
             if handle is not None:
                 _sign(handle)

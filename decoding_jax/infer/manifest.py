@@ -36,11 +36,17 @@ class Inputs:
       count: how many there are.
       digest: of all of them in their order.
       of_shards: a digest of the inputs of each shard.
+      shard_size: how many inputs a shard has, but for the last.
     """
 
     count: int
     digest: str
     of_shards: list[str]
+    shard_size: int
+
+    def size_of(self, shard: int) -> int:
+        """How many inputs a shard has."""
+        return min(self.shard_size, self.count - shard * self.shard_size)
 
 
 def survey(source: Iterable[Item], shard_size: int) -> Inputs:
@@ -56,24 +62,23 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
         count += len(items)
         of_shards.append(_digest_of(items))
     whole = hashlib.sha256("".join(of_shards).encode()).hexdigest()
-    return Inputs(count, whole, of_shards)
+    return Inputs(count, whole, of_shards, shard_size)
 
 
-def unchanged(source: Iterable[Item], shard_size: int, inputs: Inputs) -> Iterator[list[Item]]:
+def unchanged(source: Iterable[Item], inputs: Inputs) -> Iterator[list[Item]]:
     """The items of each shard, compared with what they were when the job began.
 
     Args:
       source: iterated over again.
-      shard_size: items of a shard.
       inputs: from ``survey``.
 
     Raises:
       ValueError: in one line, as soon as a shard's items differ or are missing.
     """
     found = 0
-    for shard, items in enumerate(chunks(source, shard_size)):
+    for shard, items in enumerate(chunks(source, inputs.shard_size)):
         if shard >= len(inputs.of_shards) or _digest_of(items) != inputs.of_shards[shard]:
-            raise _changed(shard * shard_size, inputs)
+            raise _changed(shard * inputs.shard_size, inputs)
         found += len(items)
         yield items
     if found != inputs.count:

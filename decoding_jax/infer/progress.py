@@ -45,8 +45,8 @@ class Stopwatch:
 class Bar(tqdm):
     """A progress bar over inputs whose rate is that of decoding alone.
 
-    On a terminal the bar is one line that changes. Elsewhere each report is a line of its own, one
-    in ten seconds.
+    On a terminal the bar is one line that changes. Elsewhere the bar prints a line every ten
+    seconds.
 
     Args:
       total: the number of inputs.
@@ -69,7 +69,11 @@ class Bar(tqdm):
         )
 
     def skip(self, count: int) -> None:
-        """Counts inputs that an earlier run has decoded: done, but no part of the rate."""
+        """Counts inputs that an earlier run decoded as done, and leaves them out of the rate.
+
+        Args:
+          count: of inputs; negative for those that have to be decoded again after all.
+        """
         self.initial += count
         self.n += count
         self.last_print_n += count
@@ -80,7 +84,7 @@ class Bar(tqdm):
         decoded = self.n - self.initial
         seconds = self.working.seconds() - self._compiling.seconds()
         rate = decoded / seconds if decoded and seconds > 0 else None
-        # Without a rate tqdm takes its own from the elapsed time, unless nothing was done.
+        # Where the rate is None, tqdm divides n - initial by the elapsed time; zero gives no rate.
         return {**super().format_dict, "rate": rate, **({} if rate else {"initial": self.n})}
 
 

@@ -13,7 +13,7 @@ from decoding_jax.text import Completion
 Record = dict[str, Any]
 
 LONGEST = 1000
-"""The most characters that the record of a fault repeats of its input, and of its error."""
+"""How many characters the record of a fault repeats of its input and of its error."""
 
 
 def decoded(
@@ -84,16 +84,16 @@ def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:
     return {**record, "error": error}
 
 
-def with_id(record: Record, own: Any) -> Record:
-    """The record with the input's own ``id`` after its index, if it has one.
+def with_id(record: Record, record_id: Any) -> Record:
+    """The record with the input's ``id`` after its index, if the input has one.
 
     Example:
       >>> with_id(fault(3, "", "empty", seed=7), "line-3")["id"]
       'line-3'
     """
-    if own is None:
+    if record_id is None:
         return record
-    return {"index": record["index"], "id": own, **record}
+    return {"index": record["index"], "id": record_id, **record}
 
 
 def to_line(record: Record) -> str:

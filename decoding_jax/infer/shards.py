@@ -116,7 +116,7 @@ def _written(path: Path, text: Iterable[str]) -> Iterator[Path]:
     except OSError as e:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if e.filename is None:  # a full disk, of which the system does not say which file it took
+        if e.filename is None:  # the system names no file when the disk is full
             raise OSError(e.errno, e.strerror, str(path)) from e
         raise
 

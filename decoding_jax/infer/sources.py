@@ -22,8 +22,8 @@ class Item(NamedTuple):
     Attributes:
       inputs: the text, or, of a faulty input, what there was instead.
       error: what is wrong with it: a kind, and after a colon the rest.
-      id: a name of the input's own, which its record repeats: whatever JSON can express; None for
-        none.
+      id: the caller's name for the input, which its record repeats: any JSON value. None if it has
+        no name.
     """
 
     inputs: str
@@ -96,17 +96,17 @@ class JsonLines:
             return Item(line, f"broken JSON: {e}")
         if not isinstance(value, dict):
             return Item(line, f"not a JSON object: {type(value).__name__}")
-        own = value.get("id")
+        record_id = value.get("id")
         try:  # NaN and halves of surrogate pairs can be read, but not be written
-            json.dumps(own, ensure_ascii=False, allow_nan=False).encode("utf-8")
+            json.dumps(record_id, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except (ValueError, RecursionError) as e:
             return Item(line, f"id cannot be written as JSON: {e}")
         if self.field not in value:
-            return Item(line, f"no field: {self.field!r}", own)
+            return Item(line, f"no field: {self.field!r}", record_id)
         text = value[self.field]
         if not isinstance(text, str):
-            return Item(line, f"not text: {self.field!r} is {type(text).__name__}", own)
-        return text_item(text)._replace(id=own)
+            return Item(line, f"not text: {self.field!r} is {type(text).__name__}", record_id)
+        return text_item(text)._replace(id=record_id)
 
 
 @dataclasses.dataclass(frozen=True)

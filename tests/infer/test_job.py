@@ -72,7 +72,7 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     for count in (1, 8):
         decoder = Decoder(model, tokenizer, greedy, **given, devices=jax.devices()[:count])
         assert decoder.batch_size == {1: 3, 8: 8}[count]
-        bound, prompt, index, _ = decoder._batch(ids, [0, 1, 2], 16)
+        bound, prompt, index, *_ = decoder._batch(ids, [0, 1, 2], 16)
         rows = [bound.source, bound.source_length, *prompt, index]
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
@@ -259,9 +259,13 @@ def test_ids_of_inputs_are_in_their_records(table):
 
 
 def test_the_bar_counts_skipped_shards_and_times_the_others(decode, tmp_path, monkeypatch):
-    bars = []
+    bars, first = [], []
 
     class Seen(job.progress.Bar):
+        def skip(self, count):
+            super().skip(count)
+            first.append(self.n) if count >= 0 else None
+
         def close(self):
             if self.disable:  # closed before
                 return
@@ -272,9 +276,12 @@ def test_the_bar_counts_skipped_shards_and_times_the_others(decode, tmp_path, mo
     decode(LINES, shard_size=2)
     (tmp_path / "out" / "decodes-00001-of-00003.jsonl").unlink()
     decode(LINES, shard_size=2)
+    (tmp_path / "out" / "decodes-00000-of-00003.jsonl").write_bytes(bytes(100))
     decode(LINES, shard_size=2)
-    assert [bar[:2] for bar in bars] == [(6, 0), (6, 4), (6, 6)]
-    assert [bar[2] is None for bar in bars] == [False, False, True]
+    decode(LINES, shard_size=2)
+    assert [bar[:2] for bar in bars] == [(6, 0), (6, 4), (6, 4), (6, 6)]
+    assert [bar[2] is None for bar in bars] == [False, False, False, True]
+    assert first == [0, 4, 6, 6]  # finished shards count from the start, wherever they are
 
 
 def test_processes_share_the_shards(decode, monkeypatch):

@@ -12,7 +12,15 @@ import pytest
 from families import FIXTURES
 from folders import change, copy, edit
 
-from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+import decoding_jax
+from decoding_jax import text
+from decoding_jax.models.checkpoint import (
+    CheckpointError,
+    load_model,
+    load_t5x,
+    save_model,
+    save_t5x,
+)
 
 
 def fault(directory: Path, message: str, **options: Any) -> None:
@@ -160,3 +168,32 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
     with pytest.raises(ValueError, match=re.escape("this layout takes qkv_bias = out_bias")):
         save_model(type(model)(model.params, config), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", ["gs://bucket/model", "s3://bucket/model", Path("gs://bucket/model")]
+)
+def test_urls_are_refused(tmp_path, monkeypatch, url):
+    """Nothing is read, and no folder called ``gs:`` is made."""
+    monkeypatch.chdir(tmp_path)
+    model = load_model(FIXTURES / "t5")
+    calls = {
+        "directory": [
+            lambda: decoding_jax.load(url),
+            lambda: load_model(url),
+            lambda: load_t5x(url),
+            lambda: save_model(model, url),
+            lambda: save_t5x(model, url),
+        ],
+        "tokenizer": [
+            lambda: decoding_jax.load("translation-en-fr", tokenizer=url),
+            lambda: text.load_tokenizer(url),
+        ],
+    }
+    for name, some in calls.items():
+        for call in some:
+            with pytest.raises(
+                ValueError, match=f"^{name}: got '{url}'; takes a local path, as URLs"
+            ):
+                call()
+    assert list(tmp_path.iterdir()) == []

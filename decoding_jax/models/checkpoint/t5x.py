@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization, traverse_util
 
-from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError
+from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError, local_path
 from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, to_t5x
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
@@ -29,7 +29,7 @@ VERSION = 3
 
 def find_t5x(directory: str | Path) -> Path | None:
     """The T5X checkpoint at a directory, or the latest in it; None where there is none."""
-    directory = Path(directory)
+    directory = local_path("directory", directory)
     if (directory / STATE).is_file() or (directory / ORBAX / "_METADATA").is_file():
         return directory
     steps = {}
@@ -110,7 +110,7 @@ def save_t5x(
     import tensorstore
 
     tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
-    path = Path(directory) / f"checkpoint_{step}"
+    path = local_path("directory", directory) / f"checkpoint_{step}"
     if path.exists():
         raise CheckpointError(f"{path}: is there already")
     path.mkdir(parents=True)
