@@ -30,8 +30,8 @@ def best_k_last(*, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
       Keyword arguments for ``best_k_search``: score, decay, gamma and frontier_size.
 
     Example:
-      >>> best_k_last(kappa=0.05)["decay"]
-      Decay(kappa=0.05, beta=0.5)
+      >>> sorted(best_k_last(kappa=0.05))
+      ['decay', 'frontier_size', 'gamma', 'score']
     """
     return _preset(LastLogProb(), Decay(kappa, beta))
 
@@ -48,8 +48,8 @@ def best_k_mean(*, alpha: Any = 1.0, kappa: Any = 0.0, beta: Any = 0.5) -> dict[
       Keyword arguments for ``best_k_search``: score, decay, gamma and frontier_size.
 
     Example:
-      >>> best_k_mean(alpha=0.5)["score"]
-      MeanLogProb(alpha=0.5)
+      >>> float(best_k_mean(alpha=0.5)["score"].final(-6.0, 4))  # -6 / 4 ** 0.5
+      -3.0
     """
     return _preset(MeanLogProb(alpha), Decay(kappa, beta))
 
