@@ -228,3 +228,11 @@ def test_batches_give_what_each_text_gives_by_itself(strategy):
             assert [c.finished for c in got[i]] == [c.finished for c in want]
             scores = [c.score for c in got[i]]
             assert scores == pytest.approx([c.score for c in want], abs=1e-5)
+
+
+def test_a_stream_gives_each_text_its_own_values():
+    settings = {"stop": LIMITS, "max_new_tokens": 5, **STRATEGIES["greedy"]}
+    want = decoding_jax.generate(TABLE, TOKENIZER, TEXTS, batch_size=2, **settings)
+    *_, last = decoding_jax.stream(TABLE, TOKENIZER, TEXTS, chunk=5, **settings)
+    assert [[c.tokens for c in row] for row in last] == [[c.tokens for c in row] for row in want]
+    assert [len(row[0].tokens) if row else 0 for row in last] != [5] * COUNT
