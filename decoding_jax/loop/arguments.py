@@ -133,15 +133,15 @@ def check_call(
     return args, given
 
 
-def check_settings(
+def check_names(
     name: str,
     signature: inspect.Signature,
     settings: Mapping[str, Any],
     *,
     given_elsewhere: Iterable[str] = (),
     also: Iterable[str] = (),
-) -> dict[str, Any]:
-    """The settings of a strategy, checked by their names and types.
+) -> None:
+    """Checks that a strategy has these settings, and is given all that it must have.
 
     Args:
       name: of the strategy.
@@ -151,7 +151,7 @@ def check_settings(
       also: names that the caller takes too.
 
     Raises:
-      ValueError: in one line, for a setting that is missing, unknown, or of no use.
+      ValueError: in one line, for a setting that is missing or unknown.
     """
     parameters = signature.parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -167,6 +167,21 @@ def check_settings(
         if required and setting not in there:
             takes = _TAKES.get(setting, "a value")
             raise ValueError(f"{setting}: got none; {name} takes {takes}")
+
+
+def check_settings(
+    name: str, signature: inspect.Signature, settings: Mapping[str, Any], **names: Iterable[str]
+) -> dict[str, Any]:
+    """The settings of a strategy, checked by their names and types; counts become ints.
+
+    Args:
+      name, signature, settings, **names: as for ``check_names``.
+
+    Raises:
+      ValueError: in one line, for a setting that is missing, unknown, or of no use.
+    """
+    check_names(name, signature, settings, **names)
+    parameters = signature.parameters
     literals = {k for k, value in settings.items() if _is_literal(parameters.get(k), value)}
     return {k: value if k in literals else check_value(k, value) for k, value in settings.items()}
 

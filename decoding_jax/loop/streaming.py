@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.loop.arguments import check_ids, check_settings
 from decoding_jax.loop.driver import Steps, check_prompt
 from decoding_jax.loop.strategy import static_argnames, static_numbers, steps_of
+from decoding_jax.loop.values import check_model
 from decoding_jax.ops.jit import is_static, jit
 
 
@@ -115,13 +118,16 @@ def stream_until_done(
     """
     if chunk < 1:
         raise ValueError(f"chunk: got {chunk}; takes 1 or more")
+    build = steps_of(strategy)
+    name = getattr(build, "__name__", type(build).__name__)
+    settings = check_settings(name, inspect.signature(build), settings)
     prompt = check_prompt(prompt)
+    check_ids({"model": check_model(model), "prompt": prompt, **settings})
     names, numbers = static_argnames(strategy), static_numbers(strategy)
     fixed = {k for k, v in settings.items() if is_static(k, v, names, numbers)}
     static = tuple((k, settings[k]) for k in sorted(fixed))
     options = {k: v for k, v in settings.items() if k not in fixed}
-    build = steps_of(strategy)
-    begin, step = compiled(getattr(build, "__name__", type(build).__name__))
+    begin, step = compiled(name)
     state, output, done = begin(build, model, prompt, key, options, settings=static)
 
     def advance(count: int) -> tuple[Any, DecodeOutput, Array]:

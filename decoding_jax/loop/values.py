@@ -49,6 +49,8 @@ def describe(value: Any) -> str:
         return f"a pair with a {type(value[0]).__name__}"
     if _is_model(value) or type(value).__repr__ is object.__repr__:
         return f"a {type(value).__name__}"
+    if hasattr(value, "dtype") and not isinstance(value, np.ndarray):
+        return f"{value.dtype}[]"
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -178,6 +180,49 @@ def check_switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_number(name: str, value: Any) -> Any:
+    """A number, or one a row.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    array = np.asarray(value) if isinstance(value, (int, float, tuple, list)) else value
+    kind = getattr(getattr(array, "dtype", None), "kind", "")
+    if kind not in ("f", "i", "u", "V") or isinstance(value, bool):  # V: bfloat16
+        raise ValueError(f"{name}: got {describe(value)}; takes a number, or one a row [B]")
+    return array if isinstance(value, (tuple, list)) else value
+
+
+def check_points(points: Any) -> Any:
+    """The points of ``arithmetic_sample``: a name or a function.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if not isinstance(points, str) and not callable(points):
+        raise ValueError(f"points: got {describe(points)}; takes a name such as 'lattice'")
+    return points
+
+
+def check_drafter(drafter: Any) -> Any:
+    """The drafter.
+
+    Raises:
+      ValueError: for a model that is not bound, a pair, or a name.
+    """
+    if hasattr(drafter, "bind") and not hasattr(drafter, "prefill"):
+        raise ValueError(
+            f"drafter: got a {type(drafter).__name__} that is not bound to its inputs; takes "
+            "drafter.bind(tokens, length), which decoding_jax.generate does by itself"
+        )
+    if isinstance(drafter, (str, tuple, type)):
+        raise ValueError(
+            f"drafter: got {describe(drafter)}; takes a language model or a drafter: "
+            "decoding_jax.load gives a pair, a model and its tokenizer"
+        )
+    return drafter
+
+
 def check_value(name: str, value: Any) -> Any:
     """A strategy's argument, checked by what its name stands for.
 
@@ -188,11 +233,15 @@ def check_value(name: str, value: Any) -> Any:
         return check_count(name, value)
     if name == "fallback":
         return check_switch(name, value)
+    if name in ("gamma", "diversity_penalty"):
+        return check_number(name, value)
     return _CHECKS[name](value) if name in _CHECKS else value
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
+    "drafter": check_drafter,
     "model": check_model,
+    "points": check_points,
     "prompt": check_prompt_type,
     "stop": check_stop,
     "transform": check_transform,

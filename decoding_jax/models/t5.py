@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, ModelOutput, Prompt
+from decoding_jax.loop.values import check_prompt_ids
 from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
@@ -61,12 +62,14 @@ class T5:
           length: int32 ``[B]``, from 1 to P.
 
         Raises:
-          ValueError: for shapes that do not fit.
+          ValueError: for shapes that do not fit, and for lengths and ids out of range where they
+            can be read.
         """
         if tokens.ndim != 2 or length.shape != tokens.shape[:1]:
             raise ValueError(
                 f"tokens, length: got shapes {tokens.shape}, {length.shape}; takes [B, P] and [B]"
             )
+        check_prompt_ids(Prompt(tokens, length), self.config.vocab_size, "inputs")
         return BoundT5(self.params, tokens, length, self.config)
 
 

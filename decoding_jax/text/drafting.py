@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from decoding_jax.base import Prompt
+from decoding_jax.loop.values import describe
 from decoding_jax.models import T5
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text.batch import encode_batch
@@ -24,6 +25,8 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
         raise ValueError("drafter: got None; this strategy takes a model or a drafter")
     if not wanted and drafter is not None:
         raise ValueError(f"drafter: got a {type(drafter).__name__}; this strategy takes none")
+    if isinstance(drafter, (str, type)):
+        raise ValueError(f"drafter: got {describe(drafter)}; takes a model, such as load gives")
     return drafter[0] if isinstance(drafter, tuple) else drafter
 
 

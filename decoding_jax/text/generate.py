@@ -16,6 +16,7 @@ from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.random import row_keys
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.rows import row_arguments, take_rows
+from decoding_jax.text.arguments import check_arguments, check_strategy, check_tokens
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -79,13 +80,14 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: got {batch_size}; takes 1 or more")
+    checked = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+    check_arguments(model, tokenizer, texts, strategy, key, checked, batch_size=batch_size)
     run, known = _strategy(strategy)
     arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
+    check_tokens(model, ids)
     # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     results: list[list[Completion]] = [[] for _ in ids]
@@ -142,11 +144,14 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
+    checked = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+    check_arguments(model, tokenizer, texts, strategy, key, checked, chunk=chunk)
     run, known = _strategy(strategy)
     build = loop.steps_of(run)
     draws = key is not None if callable(strategy) else STRATEGIES[strategy].draws
     keys = _keys(draws, key, len(texts))
     ids = _encode(tokenizer, texts)
+    check_tokens(model, ids)
     drafter = check_drafter(build, drafter)
     rows = [*range(len(ids)), *[0] * (round_up(len(ids)) - len(ids))]
     batch = _Batch(model, [ids[i] for i in rows], max_new_tokens)
@@ -175,12 +180,8 @@ def stream(
 
 def _strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
     """The strategy as a function, and whether it is one of the table."""
-    if callable(strategy):
-        return strategy, any(strategy is entry.function for entry in STRATEGIES.values())
-    if strategy not in STRATEGIES:
-        names = ", ".join(sorted(STRATEGIES))
-        raise ValueError(f"strategy: got {strategy!r}; takes one of {names}")
-    return STRATEGIES[strategy].function, True
+    run = check_strategy(strategy)
+    return run, any(run is entry.function for entry in STRATEGIES.values())
 
 
 def _draws(run: Callable[..., Any]) -> bool:
@@ -196,8 +197,6 @@ def _keys(required: bool, key: Array | None, count: int) -> Array | None:
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    if isinstance(texts, str):
-        raise ValueError("texts: got one string; takes a list of strings")
     ids = [tokenizer.encode(text) for text in texts]
     for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
         if not text.strip() or not row:

@@ -75,6 +75,8 @@ class LogitBias:
 
 def _plain(value: Any) -> Any:
     """A plain bias as float32, checked; anything else as it is."""
+    if value is None or isinstance(value, (str, bytes)):
+        raise ValueError(f"logit_bias: got {value!r}; takes {{token id: bias}} or [V]")
     if not isinstance(value, (int, float, np.ndarray, np.generic)):
         return value
     array = np.asarray(value, np.float32)

@@ -36,7 +36,8 @@ def check(
       ValueError: for a number that is not valid.
     """
     value = getattr(owner, name)
-    if isinstance(value, (str, bytes, dict, set)):
+    optional = owner.__dataclass_fields__[name].default is None
+    if isinstance(value, (str, bytes, dict, set)) or (value is None and not optional):
         raise ValueError(f"{label(owner)}: got {name}={value!r}; takes {takes}, or one a row [B]")
     if not isinstance(value, (int, float, tuple, list, np.ndarray, np.generic)):
         return

@@ -138,7 +138,7 @@ def test_a_checkpoint_says_in_one_line_what_is_wrong(tmp_path):
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    with pytest.raises(CheckpointError, match=r"nowhere: has neither checkpoint"):
+    with pytest.raises(CheckpointError, match=r"nowhere: no such directory"):
         load_t5x(tmp_path / "nowhere")
 
     def elsewhere(target):

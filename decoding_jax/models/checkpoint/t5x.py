@@ -64,6 +64,8 @@ def load_t5x(
       CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or
         holds another network.
     """
+    if not Path(directory).is_dir():
+        raise CheckpointError(f"{directory}: no such directory")
     path = find_t5x(directory)
     if path is None:
         raise CheckpointError(f"{directory}: has neither {STATE}, {ORBAX} nor checkpoint_<step>")

@@ -102,11 +102,11 @@ def as_score(score: str | Score) -> Score:
     """Looks a score up by its name; an object is returned unchanged.
 
     Raises:
-      ValueError: for an unknown name.
+      ValueError: for an unknown name, or an object without ``Score``'s functions.
     """
-    if not isinstance(score, str):
+    if callable(score) and hasattr(score, "final") and not isinstance(score, type):
         return score
-    if score not in SCORES:
+    if not isinstance(score, str) or score not in SCORES:
         raise ValueError(f"score: got {score!r}; takes one of {', '.join(SCORES)}, or an object")
     return SCORES[score]
 

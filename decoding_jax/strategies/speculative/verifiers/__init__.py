@@ -24,11 +24,11 @@ def named(verifier: str | Verifier) -> Verifier:
     """A verifier by its name, or as it is.
 
     Raises:
-      ValueError: for an unknown name.
+      ValueError: for an unknown name, or an object without ``Verifier``'s functions.
     """
-    if not isinstance(verifier, str):
+    if hasattr(verifier, "verify") and not isinstance(verifier, (str, type)):
         return verifier
-    if verifier not in VERIFIERS:
+    if not isinstance(verifier, str) or verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
         raise ValueError(f"verifier: got {verifier!r}; takes {known}, or an object")
     return VERIFIERS[verifier]

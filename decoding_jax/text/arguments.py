@@ -1,0 +1,127 @@
+"""The arguments of ``generate`` and ``stream``, checked first: one line for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from decoding_jax.loop.arguments import check_names, check_settings
+from decoding_jax.loop.values import check_count, check_model, describe
+from decoding_jax.registry import STRATEGIES
+
+_GIVEN = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
+_OWN = ("batch_size", "chunk", "drafter", "key", "max_new_tokens", "stop", "strategy", "texts")
+
+
+def check_arguments(
+    model: Any,
+    tokenizer: Any,
+    texts: Any,
+    strategy: Any,
+    key: Any,
+    settings: Mapping[str, Any],
+    **counts: Any,
+) -> None:
+    """Checks what ``generate`` and ``stream`` were given.
+
+    Args:
+      model, tokenizer, texts, strategy, key: as for ``generate``.
+      settings: of the strategy, ``max_new_tokens`` and ``stop`` among them.
+      **counts: ``batch_size`` or ``chunk``.
+
+    Warns:
+      UserWarning: for a key that the strategy does not use.
+
+    Raises:
+      ValueError: in one line that names the argument.
+    """
+    if not hasattr(model, "bind") or isinstance(model, type):
+        check_model(model)
+    check_tokenizer(tokenizer)
+    check_texts(texts)
+    for name, value in counts.items():
+        if check_count(name, value) < 1:
+            raise ValueError(f"{name}: got {value}; takes 1 or more")
+    run = check_strategy(strategy)
+    signature = inspect.signature(run)
+    if callable(strategy):
+        name = getattr(strategy, "__name__", "the strategy")
+        check_names(name, signature, settings, given_elsewhere=_GIVEN, also=_OWN)
+        return
+    check_settings(strategy, signature, settings, given_elsewhere=_GIVEN, also=_OWN)
+    if key is not None and "key" not in signature.parameters:
+        warnings.warn(f"key: {strategy} draws nothing and does not use it", stacklevel=3)
+
+
+def check_strategy(strategy: Any) -> Callable[..., Any]:
+    """The function of a strategy, which may be given by its name.
+
+    Raises:
+      ValueError: for an unknown name, with those that are near, or anything else.
+    """
+    if isinstance(strategy, str):
+        if strategy in STRATEGIES:
+            return STRATEGIES[strategy].function
+        names = sorted(STRATEGIES)
+        near = [name for name in names if strategy.lower() in name] if len(strategy) > 2 else []
+        near = near or difflib.get_close_matches(strategy.lower(), names)
+        hint = f"; {' and '.join(near)} {'is' if len(near) == 1 else 'are'} near" if near else ""
+        raise ValueError(f"strategy: got {strategy!r}; takes one of {', '.join(names)}{hint}")
+    if not callable(strategy) or isinstance(strategy, type):
+        raise ValueError(
+            f"strategy: got {describe(strategy)}; takes a name such as 'beam_search', or a function"
+        )
+    return strategy
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Checks that a tokenizer has what ``Tokenizer`` asks for.
+
+    Raises:
+      ValueError: for one that lacks a method or whose ``eos_ids`` are no ids.
+    """
+    takes = "takes one with encode, decode and eos_ids, such as decoding_jax.load gives"
+    if tokenizer is None or isinstance(tokenizer, (str, type)):
+        raise ValueError(f"tokenizer: got {describe(tokenizer)}; {takes}")
+    lacks = [name for name in ("encode", "decode", "eos_ids") if not hasattr(tokenizer, name)]
+    if lacks:
+        raise ValueError(
+            f"tokenizer: got a {type(tokenizer).__name__} without {', '.join(lacks)}; {takes}"
+        )
+    ids = tokenizer.eos_ids
+    if not isinstance(ids, (tuple, list)) or not all(isinstance(i, int) for i in ids):
+        raise ValueError(f"tokenizer.eos_ids: got {describe(ids)}; takes a tuple of token ids")
+
+
+def check_texts(texts: Any) -> None:
+    """Checks that inputs are strings; ``generate`` says which of them are empty.
+
+    Raises:
+      ValueError: for anything but a sequence of strings.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts: got one string, {describe(texts)}; takes a list of strings")
+    if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
+        raise ValueError(f"texts: got {describe(texts)}; takes a list of strings")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"texts: got {describe(text)} at index {i}; takes strings")
+
+
+def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
+    """Checks the tokens of the inputs against the model's vocabulary.
+
+    Raises:
+      ValueError: for an id that the model cannot have.
+    """
+    size = model.config.vocab_size if hasattr(model, "bind") else model.vocab_size
+    for i, row in enumerate(ids):
+        if len(row) and not 0 <= min(row) <= max(row) < size:
+            wrong = next(token for token in row if not 0 <= token < size)
+            raise ValueError(
+                f"tokenizer: got id {wrong} for text {i}; takes a tokenizer of the model's "
+                f"vocabulary, ids from 0 to {size - 1}"
+            )
