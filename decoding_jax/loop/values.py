@@ -204,6 +204,17 @@ def check_points(points: Any) -> Any:
     return points
 
 
+def check_key(key: Any) -> Any:
+    """The key; of arrays ``ops.random.row_keys`` says more.
+
+    Raises:
+      ValueError: for a plain number or a string.
+    """
+    if isinstance(key, (int, float, str)):
+        raise ValueError(f"key: got {key!r}; takes a typed key such as jax.random.key(0)")
+    return key
+
+
 def check_drafter(drafter: Any) -> Any:
     """The drafter.
 
@@ -233,13 +244,15 @@ def check_value(name: str, value: Any) -> Any:
         return check_count(name, value)
     if name == "fallback":
         return check_switch(name, value)
-    if name in ("gamma", "diversity_penalty"):
+    listed = name == "length_penalty" and isinstance(value, (tuple, list))
+    if listed or name in ("gamma", "diversity_penalty"):
         return check_number(name, value)
     return _CHECKS[name](value) if name in _CHECKS else value
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "drafter": check_drafter,
+    "key": check_key,
     "model": check_model,
     "points": check_points,
     "prompt": check_prompt_type,

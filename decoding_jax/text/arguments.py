@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from decoding_jax import transforms
 from decoding_jax.loop.arguments import check_names, check_settings
 from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.registry import STRATEGIES
@@ -42,6 +43,8 @@ def check_arguments(
         check_model(model)
     check_tokenizer(tokenizer)
     check_texts(texts)
+    if "chunk" in counts and len(texts) == 0:
+        raise ValueError("texts: got none; takes one string or more")
     for name, value in counts.items():
         if check_count(name, value) < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
@@ -67,8 +70,10 @@ def check_strategy(strategy: Any) -> Callable[..., Any]:
             return STRATEGIES[strategy].function
         names = sorted(STRATEGIES)
         near = [name for name in names if strategy.lower() in name] if len(strategy) > 2 else []
-        near = near or difflib.get_close_matches(strategy.lower(), names)
+        near = sorted(near, key=len)[:2] or difflib.get_close_matches(strategy.lower(), names, 2)
         hint = f"; {' and '.join(near)} {'is' if len(near) == 1 else 'are'} near" if near else ""
+        if strategy in transforms.__all__:
+            hint = f"; {strategy} is a transform: sample takes transform=transforms.{strategy}(...)"
         raise ValueError(f"strategy: got {strategy!r}; takes one of {', '.join(names)}{hint}")
     if not callable(strategy) or isinstance(strategy, type):
         raise ValueError(

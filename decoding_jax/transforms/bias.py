@@ -111,6 +111,8 @@ class AllowedTokens:
     tokens: Any = dataclasses.field(metadata={"shared_axes": 1})
 
     def __post_init__(self) -> None:
+        if self.tokens is None or isinstance(self.tokens, (str, bytes)):
+            raise ValueError(f"allowed_tokens: got {self.tokens!r}; takes token ids, or a mask")
         if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):
             return
         array = np.asarray(

@@ -12,6 +12,7 @@ import numpy as np
 
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
+from decoding_jax.transforms import settings
 
 LengthPenalty = Callable[[Array], Array]
 """int32 lengths of 1 and above, any shape, to positive float32 divisors, monotone in the length."""
@@ -32,6 +33,9 @@ class PowerPenalty:
 
     exponent: Any = dataclasses.field(default=0.0, metadata={"shared_axes": 0})
 
+    def __post_init__(self) -> None:
+        settings.check(self, "exponent", "numbers", np.isfinite)
+
     def __call__(self, length: Array) -> Array:
         return length.astype(jnp.float32) ** _per_row(self.exponent, length)
 
@@ -50,6 +54,9 @@ class GNMTPenalty:
     """
 
     alpha: Any = dataclasses.field(default=0.6, metadata={"shared_axes": 0})
+
+    def __post_init__(self) -> None:
+        settings.check(self, "alpha", "numbers", np.isfinite)
 
     def __call__(self, length: Array) -> Array:
         return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)
