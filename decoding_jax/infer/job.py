@@ -16,6 +16,7 @@ import jax
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards
+from decoding_jax.infer.arguments import check_job
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.records import Record
@@ -111,6 +112,7 @@ def run(
       >>> summary.inputs, summary.faults
       (8, {})
     """
+    check_job(model, source, strategy, output_dir, buckets, stop)
     net, tokenizer = model
     directory = None if output_dir is None else local_path("output_dir", output_dir)
     if output_dir is None and report is None:

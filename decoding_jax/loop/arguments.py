@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from decoding_jax import transforms
-from decoding_jax.loop.values import (
-    COUNTS,
-    check_prompt_ids,
-    check_token_ids,
-    check_value,
-    describe,
-)
+from decoding_jax.loop.token_ids import check_prompt_ids, check_token_ids
+from decoding_jax.loop.values import COUNTS, check_value, describe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,6 +128,19 @@ def check_call(
     return args, given
 
 
+def signature_of(strategy: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a strategy, or of one with settings bound by ``functools.partial``.
+
+    Raises:
+      ValueError: for a bound setting that the strategy does not have.
+    """
+    if isinstance(strategy, functools.partial):
+        inner = signature_of(strategy.func)
+        name = getattr(strategy.func, "__name__", "the strategy")
+        check_names(name, inner, strategy.keywords, given_elsewhere=inner.parameters)
+    return inspect.signature(strategy)
+
+
 def check_names(
     name: str,
     signature: inspect.Signature,
@@ -182,15 +190,15 @@ def check_settings(
     """
     check_names(name, signature, settings, **names)
     parameters = signature.parameters
-    literals = {k for k, value in settings.items() if _is_literal(parameters.get(k), value)}
-    return {k: value if k in literals else check_value(k, value) for k, value in settings.items()}
+    fine = {k for k, value in settings.items() if _is_named(parameters.get(k), value)}
+    return {k: value if k in fine else check_value(k, value) for k, value in settings.items()}
 
 
-def _is_literal(parameter: inspect.Parameter | None, value: Any) -> bool:
-    """Whether a value is a word that the annotation of the parameter names."""
+def _is_named(parameter: inspect.Parameter | None, value: Any) -> bool:
+    """Whether a value is the default None, or a word that the annotation names."""
     if parameter is None or not isinstance(value, str):
-        return False
-    return f"Literal[{value!r}]" in str(parameter.annotation)  # annotations are text
+        return parameter is not None and value is None and parameter.default is None
+    return f"Literal['{value}']" in str(parameter.annotation).replace('"', "'")
 
 
 def check_ids(arguments: Mapping[str, Any]) -> None:

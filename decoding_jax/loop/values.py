@@ -1,7 +1,6 @@
 """Checks of single arguments, by their names, which mean the same in every strategy.
 
-What can be read on the host is checked there: token ids and lengths. Traced values are left alone,
-and so are arrays that other processes hold. Reading an array waits until it has been computed.
+Token ids and lengths are checked in ``token_ids``.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import transforms
@@ -82,25 +82,30 @@ def check_model(model: Any) -> Any:
 
 
 def check_prompt_type(prompt: Any) -> Any:
-    """The prompt.
+    """The prompt, its lists made arrays.
 
     Raises:
-      ValueError: for what is not a pair of arrays.
+      ValueError: for what is not a pair of arrays of ints.
     """
     takes = "takes Prompt(tokens [B, P], length [B])"
     if isinstance(prompt, str):
         raise ValueError(f"prompt: got {describe(prompt)}; {takes}; generate takes texts")
     if not isinstance(prompt, tuple) or len(prompt) != 2:
         raise ValueError(f"prompt: got {describe(prompt)}; {takes}")
+    arrays = []
     for name, value in zip(Prompt._fields, prompt, strict=True):
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value)):
+            value = jnp.asarray(value)
         try:
-            kind = value.dtype.kind if hasattr(value, "dtype") else np.asarray(value).dtype.kind
+            value = value if hasattr(value, "dtype") else np.asarray(value)
+            kind: str = np.dtype(value.dtype).kind
         except (ValueError, TypeError):  # lists of several lengths
             kind = ""
         if kind not in ("i", "u"):
-            got = f"{value.dtype}" if hasattr(value, "dtype") else describe(value)
+            got = f"{value.dtype}" if kind else describe(value)
             raise ValueError(f"prompt.{name}: got {got}; takes int32, as in {takes[6:]}")
-    return prompt
+        arrays.append(value)
+    return Prompt(*arrays)
 
 
 def check_count(name: str, value: Any) -> Any:
@@ -190,6 +195,9 @@ def check_number(name: str, value: Any) -> Any:
     kind = getattr(getattr(array, "dtype", None), "kind", "")
     if kind not in ("f", "i", "u", "V") or isinstance(value, bool):  # V: bfloat16
         raise ValueError(f"{name}: got {describe(value)}; takes a number, or one a row [B]")
+    plain = isinstance(value, (int, float, tuple, list, np.ndarray, np.generic))
+    if name == "gamma" and plain and not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(f"gamma: got {value}; takes a probability from 0 to 1")
     return array if isinstance(value, (tuple, list)) else value
 
 
@@ -259,54 +267,3 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "stop": check_stop,
     "transform": check_transform,
 }
-
-
-def on_host(*values: Any) -> list[np.ndarray] | None:
-    """Arrays on the host, or None if one of them is traced or partly held by other processes."""
-    leaves = jax.tree.leaves(values)
-    if any(isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) for x in leaves):
-        return None
-    if any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves):
-        return None
-    return [np.asarray(x) for x in jax.device_get(values)]
-
-
-def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> None:
-    """Checks what can be read of a prompt: lengths from 1 to P, ids within the vocabulary.
-
-    Raises:
-      ValueError: for a length or an id that is out of range.
-    """
-    read = on_host(*prompt)
-    if read is None:
-        return
-    tokens, length = read
-    if tokens.ndim != 2 or tokens.size == 0 or length.shape != tokens.shape[:1]:
-        return  # ``check_prompt`` says what is wrong with these
-    size = tokens.shape[1]
-    wrong = (length < 1) | (length > size)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise ValueError(f"{name}.length: got {length[row]} in row {row}; takes 1 to P, {size}")
-    real = np.arange(size)[None] < length[:, None]
-    wrong = real & ((tokens < 0) | (tokens >= vocab_size))
-    if wrong.any():
-        row, place = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"{name}.tokens: got {tokens[row, place]} in row {row}; takes ids from 0 to "
-            f"{vocab_size - 1}, the model's vocabulary"
-        )
-
-
-def check_token_ids(name: str, ids: Any, vocab_size: int) -> None:
-    """Checks ids that can be read, -1 for none among them.
-
-    Raises:
-      ValueError: for an id beyond the vocabulary.
-    """
-    read = on_host(ids)
-    if read is not None and read[0].size and read[0].max() >= vocab_size:
-        raise ValueError(
-            f"{name}: got {read[0].max()}; takes ids from 0 to {vocab_size - 1}, the model's "
-            "vocabulary"
-        )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from decoding_jax import transforms
-from decoding_jax.loop.arguments import check_names, check_settings
+from decoding_jax.loop.arguments import check_names, check_settings, signature_of
 from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.registry import STRATEGIES
 
@@ -49,7 +48,7 @@ def check_arguments(
         if check_count(name, value) < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
     run = check_strategy(strategy)
-    signature = inspect.signature(run)
+    signature = signature_of(run)
     if callable(strategy):
         name = getattr(strategy, "__name__", "the strategy")
         check_names(name, signature, settings, given_elsewhere=_GIVEN, also=_OWN)

@@ -44,6 +44,9 @@ def load(
       >>> tokenizer.decode(tokenizer.encode("Good morning!"))
       'Good morning!'
     """
+    if not isinstance(directory, (str, Path)):
+        got = type(directory).__name__
+        raise ValueError(f"directory: got a {got}; takes a path, or {' or '.join(embedded())}")
     path = local_path("directory", directory)
     if tokenizer is not None:
         tokenizer = local_path("tokenizer", tokenizer)

@@ -145,6 +145,8 @@ def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = Non
     directory = local_path("tokenizer", directory)
     if directory.is_file():
         return _sentencepiece(directory, family or {}, ())
+    if not directory.exists():
+        raise TokenizerError(f"{directory}: no such directory")
     config = _json(directory / "config.json") or family or {}
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():

@@ -1,0 +1,49 @@
+"""The arguments of a job, checked before anything is read: one line for each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decoding_jax.loop.arguments import signature_of
+from decoding_jax.loop.values import check_model, check_stop, describe
+from decoding_jax.text.arguments import check_tokenizer
+
+_SOURCE = "takes TextLines(path), JsonLines(path), SeqioTask(name), or an iterable of Item"
+
+
+def check_job(
+    model: Any, source: Any, strategy: Any, output_dir: Any, buckets: Any, stop: Any
+) -> None:
+    """Checks the arguments of ``run`` of those names.
+
+    Raises:
+      ValueError: in one line that names the argument.
+    """
+    if not isinstance(model, tuple) or len(model) != 2:
+        raise ValueError(
+            f"model: got {describe(model)}; takes a model and its tokenizer, as decoding_jax.load "
+            "gives them"
+        )
+    net, tokenizer = model
+    if not hasattr(net, "bind"):
+        check_model(net)
+    check_tokenizer(tokenizer)
+    if isinstance(source, (str, Path)) or not hasattr(source, "__iter__"):
+        raise ValueError(f"source: got {describe(source)}; {_SOURCE}")
+    if isinstance(source, (list, tuple)):
+        for item in source:
+            if not hasattr(item, "error"):
+                raise ValueError(f"source: got {describe(item)} among its items; {_SOURCE}")
+    if not callable(strategy) or isinstance(strategy, type):
+        raise ValueError(
+            f"strategy: got {describe(strategy)}; takes a function such as "
+            "functools.partial(decoding_jax.greedy, max_new_tokens=64)"
+        )
+    signature_of(strategy)
+    if output_dir is not None and not isinstance(output_dir, (str, Path)):
+        raise ValueError(f"output_dir: got {describe(output_dir)}; takes a path")
+    if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):
+        raise ValueError(f"buckets: got {describe(buckets)}; takes a list of widths")
+    check_stop(stop)

@@ -1,0 +1,175 @@
+"""Typical mistakes in notebooks and batch jobs: each gets one line; nothing compiles."""
+
+import functools
+
+import jax.numpy as jnp
+import pytest
+from mistake_calls import (
+    KEY,
+    PAIR,
+    SMALL,
+    T5_MODEL,
+    TOKENIZER,
+    EosAsText,
+    HuggingFaceLike,
+    check,
+    generate,
+    job,
+    named,
+    stream,
+    t5x,
+)
+
+import decoding_jax
+from decoding_jax import (
+    Stop,
+)
+from decoding_jax.models import T5, load_t5x
+from decoding_jax.text import constraints, load_tokenizer
+
+PATH = "such directory"
+TABLE = [
+    # In a notebook: generate and stream.
+    ("model", lambda: generate("t5-small"), "got 't5-small'; takes a language model: decoding_jax"),
+    ("model", lambda: generate(PAIR), "got a pair with a T5; takes a language model"),
+    ("model", lambda: generate(T5), "got the class T5; takes a language model"),
+    ("tokenizer", lambda: generate(tokenizer=None), "got None; takes one with encode, decode and"),
+    ("tokenizer", lambda: generate(tokenizer="t5"), "got 't5'; takes one with encode"),
+    ("tokenizer", lambda: generate(tokenizer=HuggingFaceLike()), "without eos_ids; takes"),
+    ("tokenizer.eos_ids", lambda: generate(tokenizer=EosAsText()), "got '</s>'; takes a tuple"),
+    (
+        "tokenizer",
+        lambda: generate(T5.init(SMALL, KEY)),
+        "got id 100 for text 0; takes a tokenizer",
+    ),
+    ("texts", lambda: generate(texts="hello"), "got one string, 'hello'; takes a list of strings"),
+    ("texts", lambda: generate(texts=None), "got None; takes a list of strings"),
+    ("texts", lambda: generate(texts=[7]), "got 7 at index 0; takes strings"),
+    ("texts", lambda: generate(texts=["a", ""]), "got an empty text at index 1; takes texts with"),
+    (
+        "strategy",
+        lambda: generate(strategy="beam"),
+        "'beam'; takes one of .*; beam_sample and beam_search are near",
+    ),
+    ("strategy", lambda: generate(strategy="sampling"), "takes one of .*; sample is near"),
+    (
+        "strategy",
+        lambda: generate(strategy="top_p"),
+        "; top_p is a transform: sample takes transform=trans",
+    ),
+    ("strategy", lambda: generate(strategy=None), "got None; takes a name such as 'beam_search'"),
+    (
+        "key",
+        lambda: generate(strategy="sample"),
+        "got None; .* takes a typed key such as jax.random",
+    ),
+    ("key", lambda: generate(strategy="sample", key=0), "got int; takes a typed key"),
+    ("seed", lambda: generate(strategy="sample", key=KEY, seed=3), r"key=jax.random.key\(3\) inst"),
+    (
+        "max_new_tokens",
+        lambda: generate(max_new_tokens="64"),
+        "got '64'; takes an int of 1 or more",
+    ),
+    ("max_new_tokens", lambda: generate(max_new_tokens=0), "got 0; takes 1 or more"),
+    ("max_length", lambda: generate(max_length=20), "greedy takes max_new_tokens=20 instead"),
+    ("batch_size", lambda: generate(batch_size=2.5), "got 2.5; takes an int of 1 or more"),
+    ("batch_size", lambda: generate(batch_size=0), "got 0; takes 1 or more"),
+    ("batchsize", lambda: generate(batchsize=8), "greedy takes batch_size=8 instead"),
+    ("do_sample", lambda: generate(do_sample=True), "sampling is a strategy of its own, sample"),
+    ("stop", lambda: generate(stop="."), r"got '.'; takes Stop\(sequences="),
+    ("stop", lambda: generate(stop=[1]), r"got \[1\]; takes Stop\(eos_ids=\(1,\)\)"),
+    ("stop", lambda: generate(stop=1), r"got 1; takes Stop\(eos_ids"),
+    ("stop.eos_ids", lambda: generate(stop=Stop(eos_ids=999)), "got 999; takes ids from 0 to 258"),
+    (
+        "eos_token_id",
+        lambda: generate(eos_token_id=1),
+        r"takes stop=Stop\(eos_ids=\(1,\)\) instead",
+    ),
+    ("beam_size", lambda: generate(strategy="beam_search"), "got none; beam_search takes an int"),
+    ("drafter", lambda: generate(drafter=T5_MODEL), "got a T5; this strategy takes none"),
+    (
+        "drafter",
+        lambda: generate(strategy="speculative_sample", key=KEY, num_draft_tokens=2),
+        "got None; this strategy takes a model or a drafter",
+    ),
+    (
+        "drafter",
+        lambda: generate(
+            strategy="speculative_sample", key=KEY, num_draft_tokens=2, drafter="draft"
+        ),
+        "got 'draft'; takes a model, such as load gives",
+    ),
+    ("chunk", lambda: stream(chunk=0), "got 0; takes 1 or more"),
+    (
+        "num_beams",
+        lambda: stream(num_beams=4),
+        "got 4; greedy takes no such setting, .*beam_search",
+    ),
+    ("max_new_tokens", lambda: stream(max_new_tokens=4.0), "got 4.0; takes an int of 1 or more"),
+    ("phrases", lambda: constraints(TOKENIZER, "house"), "got 'house'; takes a list of strings"),
+    ("nowhere", lambda: decoding_jax.load("nowhere"), PATH),
+    ("nowhere", lambda: decoding_jax.load("translation-en-fr", tokenizer="nowhere"), PATH),
+    ("nowhere", lambda: load_t5x("nowhere"), PATH),
+    ("nowhere", lambda: load_tokenizer("nowhere"), PATH),
+    ("directory", lambda: decoding_jax.load(None), "got a NoneType; takes a path, or translation"),
+    (
+        "dtype",
+        lambda: decoding_jax.load("translation-en-fr", dtype="fp16"),
+        "'fp16'; takes 'float32",
+    ),
+    # A batch job.
+    (
+        "strategy",
+        lambda: job(strategy="greedy"),
+        "got 'greedy'; takes a function such as functools",
+    ),
+    (
+        "max_new_tokens",
+        lambda: job(strategy=decoding_jax.greedy),
+        "got none; greedy takes an int of",
+    ),
+    (
+        "num_beams",
+        lambda: job(strategy=functools.partial(decoding_jax.beam_search, num_beams=4)),
+        "beam_search takes beam_size=4 instead",
+    ),
+    ("model", lambda: job(model=T5_MODEL), "got a T5; takes a model and its tokenizer"),
+    (
+        "model",
+        lambda: job(model="translation-en-fr"),
+        "takes a model and its tokenizer, as decoding",
+    ),
+    ("tokenizer", lambda: job(model=(T5_MODEL, None)), "got None; takes one with encode"),
+    ("source", lambda: job(source="inputs.txt"), r"got 'inputs.txt'; takes TextLines\(path\)"),
+    ("source", lambda: job(source=["a"]), r"got 'a' among its items; takes TextLines\(path\)"),
+    ("source", lambda: job(source=None), r"got None; takes TextLines\(path\)"),
+    ("source", lambda: job(source=[]), "got no inputs; takes at least one"),
+    ("seed", lambda: job(seed="1"), "got '1'; takes 0 to"),
+    ("batch_size", lambda: job(batch_size="4"), "got '4'; takes a whole number of 1 or more"),
+    ("buckets", lambda: job(buckets=16), "got 16; takes a list of widths"),
+    ("stop", lambda: job(stop=[1]), r"got \[1\]; takes Stop\(eos_ids"),
+    ("output_dir", lambda: job(report=None), "got None, and no report either; takes at least one"),
+    ("output_dir", lambda: job(output_dir=3), "got 3; takes a path"),
+    # T5X's decode functions.
+    ("inputs", lambda: t5x(inputs=jnp.zeros(4, jnp.int32)), r"got shape \[4\]; takes \[B, L\]"),
+    ("num_decodes", lambda: t5x(num_decodes=0), "got 0; takes 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("argument", "call", "says"), named(TABLE))
+def test_a_mistake_gets_one_line(argument, call, says):
+    check(argument, call, says)
+
+
+def test_the_table_is_as_long_as_it_should_be():
+    assert len(TABLE) >= 50
+
+
+@pytest.mark.parametrize("call", [decoding_jax.generate, decoding_jax.stream])
+def test_a_key_that_is_not_used_is_warned_of(call):
+    """A second mistake ends the call before anything is compiled."""
+    with (
+        pytest.warns(UserWarning, match="^key: greedy draws nothing and does not use it$"),
+        pytest.raises(ValueError, match="texts: got an empty text"),
+    ):
+        list(call(T5_MODEL, TOKENIZER, [""], key=KEY))
