@@ -114,8 +114,6 @@ def check_count(name: str, value: Any) -> Any:
     Raises:
       ValueError: for anything but a whole number.
     """
-    if value is None and name in ("branching", "num_return"):
-        return None
     try:
         if isinstance(value, (bool, np.bool_, jax.core.Tracer)):
             raise TypeError
