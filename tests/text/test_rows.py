@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import numpy as np
@@ -179,11 +180,13 @@ def test_a_strategy_is_given_the_values_of_its_texts():
     }
     texts = ["Stop!", "Where is the station?", "I was invited to the party last night."]
     tokenizer = ByteTokenizer()
+    verbs = {"prefill": None, "extend": None, "max_positions": None, "ragged": True, "tree": True}
+    unread = types.SimpleNamespace(vocab_size=259, **verbs)
     ids = [tuple(tokenizer.encode(text)) for text in texts]
     want = dict(zip(ids, zip(values, limits, strict=True), strict=True))
     for batch_size in (1, 2, 16):
         decoding_jax.generate(
-            TABLE, tokenizer, texts, strategy=look, batch_size=batch_size, **settings
+            unread, tokenizer, texts, strategy=look, batch_size=batch_size, **settings
         )
     assert len(seen) >= 9
     for text, value, limit in seen:
