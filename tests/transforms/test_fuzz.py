@@ -1,0 +1,239 @@
+"""Random problems against brute force: all transforms in random chains, and strategies.
+
+Compiling is what takes time, so every program has all its settings per row, most of them neutral,
+and is called with many random ones. In all 4,800 logit vectors are transformed, and strategies
+decode 96 rows each.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transforms_reference as reference
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, transforms
+from decoding_jax.base import Prefix
+from decoding_jax.testing import TableLM
+from decoding_jax.testing.certificate import checks, enumeration
+
+pytestmark = pytest.mark.exhaustive
+
+ROWS, VOCAB, LENGTH, WIDTH, INF = 8, 4, 4, 3, np.inf
+
+
+def one_of(draw, neutral, values, shape=(ROWS,)):
+    """A number a row: neutral in two of three."""
+    table = np.asarray(values)[draw.integers(0, len(values), shape)]
+    dtype = np.float32 if table.dtype.kind == "f" else np.int32
+    return np.where(draw.random(shape) < 2 / 3, neutral, table).astype(dtype)
+
+
+def settings_of(draw, vocab):
+    """Arguments of every transform, each with a row axis."""
+    uniform = lambda low, high: draw.uniform(low, high, 9).tolist()  # noqa: E731
+    tokens = one_of(draw, -1, range(vocab), (ROWS, 2, 2))
+    tokens[..., -1] = np.where((tokens[..., :-1] >= 0).any(-1), np.abs(tokens[..., -1]), -1)
+    allowed = np.argsort(draw.random((ROWS, vocab)), -1).astype(np.int32)
+    allowed[draw.random(ROWS) < 0.3, vocab // 2 :] = -1
+    return {
+        "temperature": {"value": one_of(draw, 1.0, [0.0, *uniform(0.2, 3)])},
+        "top_k": {"k": one_of(draw, vocab, range(1, vocab + 1))},
+        "top_p": {"p": one_of(draw, 1.0, [0.0, *uniform(0.05, 0.99)])},
+        "min_p": {"p": one_of(draw, 0.0, [1.0, *uniform(0, 0.9)])},
+        "typical": {"mass": one_of(draw, 1.0, uniform(0.05, 0.99))},
+        "epsilon": {"epsilon": one_of(draw, 0.0, [1.0, *uniform(0, 0.5)])},
+        "eta": {"epsilon": one_of(draw, 0.0, [1.0, *uniform(0, 0.5)])},
+        "repetition_penalty": {"penalty": one_of(draw, 1.0, uniform(0.5, 2))},
+        "presence_penalty": {"penalty": one_of(draw, 0.0, uniform(-1, 1))},
+        "frequency_penalty": {"penalty": one_of(draw, 0.0, uniform(-1, 1))},
+        "no_repeat_ngram": {"n": int(draw.integers(2, 4))},
+        "banned_sequences": {"sequences": tokens},
+        "min_length": {
+            "min_new_tokens": one_of(draw, 0, range(1, LENGTH)),
+            "eos_ids": one_of(draw, -1, range(vocab), (ROWS, 2)),
+        },
+        "forced_first_token": {"token": one_of(draw, -1, range(vocab))},
+        "forced_last_token": {
+            "token": one_of(draw, -1, range(vocab)),
+            "max_new_tokens": np.full(ROWS, LENGTH, np.int32),
+        },
+        "logit_bias": {"bias": one_of(draw, 0.0, uniform(-2, 2), (ROWS, vocab))},
+        "allowed_tokens": {"tokens": allowed},
+    }
+
+
+def chain_of(order, settings):
+    return transforms.chain(*(getattr(transforms, name)(**settings[name]) for name in order))
+
+
+def table_of(draw, shape):
+    """Logits of several kinds: smooth, tied, sharp, with zeros, flat."""
+    kind = draw.integers(5)
+    logits = draw.normal(size=shape) * (1.0, 1.0, 6.0, 1.5, 0.0)[kind]
+    logits = np.round(logits) if kind == 1 else logits
+    banned = (draw.random(shape) < 0.4) & (np.arange(shape[-1]) != draw.integers(shape[-1]))
+    return np.where(banned & (kind == 3), -INF, logits).astype(np.float32)
+
+
+# The arguments that a reference takes for its include_prompt, where it has one.
+WITH_PROMPT = ("repetition_penalty", "no_repeat_ngram", "banned_sequences")
+
+
+def of_row(settings, row):
+    return jax.tree.map(lambda x: x[row] if np.ndim(x) else x, settings)
+
+
+@jax.jit
+def transformed(transform, logits, prefix):
+    return transform(logits, prefix)
+
+
+def stated(order, settings, logits, prompt, length, tokens, count):
+    """The chain of one row's transforms, by their equations in float64."""
+    past = [int(t) for t in prompt[:length]]
+    new = [int(t) for t in tokens[:count]]
+    logits = logits.astype(np.float64)
+    for name in order:
+        text = past + new if name in WITH_PROMPT else new
+        arguments = dict(settings[name])
+        if name == "banned_sequences":
+            rows = arguments["sequences"].tolist()
+            arguments["sequences"] = [s for s in ([t for t in r if t >= 0] for r in rows) if s]
+        logits = getattr(reference, name)(logits, text, **arguments)
+    return logits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_chains_of_all_transforms_are_their_equations(seed):
+    """100 batches of 8 rows a seed, after prefixes of all lengths; a threshold is never met."""
+    draw = np.random.default_rng(seed)
+    vocab = 11
+    order = draw.permutation(list(settings_of(draw, vocab)))
+    ngram = int(draw.integers(2, 4))
+    for _ in range(100):
+        settings = settings_of(draw, vocab)
+        settings["no_repeat_ngram"]["n"] = ngram  # part of the program
+        logits = table_of(draw, (ROWS, vocab))
+        prompt = draw.integers(0, 4, (ROWS, WIDTH), dtype=np.int32)
+        length = draw.integers(1, WIDTH + 1, ROWS, dtype=np.int32)
+        tokens = draw.integers(0, 4, (ROWS, LENGTH), dtype=np.int32)
+        count = draw.integers(0, LENGTH + 1, ROWS, dtype=np.int32)
+        prefix = Prefix(prompt, length, tokens[:, None, None], count[:, None, None])
+        prefix = jax.tree.map(jnp.asarray, prefix)
+        chain = chain_of(order, settings)
+        got = np.asarray(transformed(chain, jnp.asarray(logits)[:, None, None], prefix))[:, 0, 0]
+        for row in range(ROWS):
+            mine = of_row(settings, row)
+            want = stated(
+                order, mine, logits[row], prompt[row], length[row], tokens[row], count[row]
+            )
+            np.testing.assert_array_equal(got[row] == -INF, want == -INF, str((order, mine)))
+            np.testing.assert_allclose(got[row], want, rtol=1e-4, atol=1e-4)
+
+
+TABLE = TableLM.random(jax.random.key(7), VOCAB)
+STRATEGIES = {
+    "greedy": {},
+    "sample": {"num_samples": 4},
+    "arithmetic_sample": {"num_samples": 4},
+    "stochastic_beam_search": {"beam_size": 3},
+    "best_first_search": {"budget": 100, "gamma": 0.0},
+}
+KEYLESS = ("greedy", "best")
+ORDER = tuple(settings_of(np.random.default_rng(0), VOCAB))
+REPEATS, SEEDS, LEVEL = 64, 12, 1e-7
+
+
+def problem_of(seed):
+    """A model whose logits are its log-probabilities, so that all strategies transform the same."""
+    draw = np.random.default_rng(seed)
+    table = table_of(draw, np.shape(TABLE.table))
+    spoiled = draw.random(table.shape) < 0.1 * draw.integers(2)
+    spoiled[..., 0] = False
+    table = enumeration.log_softmax(np.where(spoiled, -INF, table)).astype(np.float32)
+    prompt = Prompt(
+        draw.integers(0, VOCAB, (ROWS, WIDTH), dtype=np.int32),
+        draw.integers(1, WIDTH + 1, ROWS, dtype=np.int32),
+    )
+    sequences = draw.integers(0, VOCAB, (ROWS, 2, 2), dtype=np.int32)
+    sequences[np.arange(2) < draw.integers(0, 3, (ROWS, 2))[..., None]] = -1
+    stop = Stop(
+        eos_ids=draw.integers(-1, VOCAB, (ROWS, 2), dtype=np.int32),
+        sequences=sequences,
+        min_new_tokens=one_of(draw, 0, range(1, LENGTH)),
+        max_new_tokens=one_of(draw, LENGTH, range(LENGTH + 1)),
+    )
+    settings = settings_of(draw, VOCAB)
+    settings["no_repeat_ngram"]["n"] = 3
+    spoiled_table = jnp.asarray(np.where(spoiled, np.nan, table))
+    model = TableLM(jnp.asarray(table), TABLE.features)
+    return model, TableLM(spoiled_table, TABLE.features), prompt, stop, chain_of(ORDER, settings)
+
+
+@functools.cache
+def laws_of(seed):
+    model, _, prompt, stop, transform = problem_of(seed)
+    return [
+        enumeration.enumerate_law(
+            model, prompt, row, max_new_tokens=LENGTH, transform=transform, stop=stop
+        )
+        for row in range(ROWS)
+    ]
+
+
+def repeated(value):
+    """A value a row, for REPEATS times as many rows."""
+    return jnp.tile(value, (REPEATS, *[1] * (np.ndim(value) - 1))) if np.ndim(value) else value
+
+
+def without_absent(output, absent):
+    """Where a search has fewer sequences than were asked for, its first stands for the rest."""
+    fields = {}
+    for field in ("tokens", "length", "log_prob", "score", "finished"):
+        value = np.asarray(getattr(output, field))
+        mask = absent.reshape(absent.shape + (1,) * (value.ndim - 2))
+        fields[field] = np.where(mask, value[:, :1], value)
+    return output._replace(**fields)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_random_problems_are_decoded_as_brute_force_has_it(name):
+    """12 problems of 8 rows; samplers repeat each row 64 times, searches do not need to.
+
+    A chi-square test a prompt and lane, 384 at the most, none below 1e-7. Every output is possible,
+    ends where it should, and has the model's log-probability; greedy decoding
+    and best-first search give the best.
+    """
+    sampler = "sample" in name
+    function = getattr(decoding_jax, name)
+    for seed in range(SEEDS):
+        exact, model, prompt, stop, transform = problem_of(seed)
+        laws = laws_of(seed)
+        if sampler:
+            prompt, stop, transform = jax.tree.map(repeated, (prompt, stop, transform))
+        arguments = [prompt]
+        arguments += [] if name.startswith(KEYLESS) else [jax.random.key(seed)]
+        settings = {**STRATEGIES[name], "max_new_tokens": LENGTH}
+        output = function(model, *arguments, **settings, stop=stop, transform=transform)
+        absent = np.asarray(output.score) == -INF
+        output = without_absent(output, absent)
+        checks.check_form(output, len(prompt.length), absent.shape[1], LENGTH)
+        index = checks.check_outcomes(output, laws, tolerance=1e-4)
+        if sampler:
+            assert min(checks.law_p_values(index, laws)) > LEVEL
+        if name == "best_first_search":
+            checks.check_likeliest(index, laws, tolerance=1e-4)
+        if name == "greedy":
+            paths = [
+                enumeration.greedy_path(
+                    exact, prompt, row, max_new_tokens=LENGTH, transform=transform, stop=stop
+                )
+                for row in range(ROWS)
+            ]
+            checks.check_exact(index, laws, paths)
+        if name == "stochastic_beam_search":
+            real = [set(row[~gone]) for row, gone in zip(index, absent, strict=True)]
+            assert [len(r) for r in real] == (~absent).sum(-1).tolist()
