@@ -119,7 +119,9 @@ def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
     np.testing.assert_allclose(output.score, scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize(
+    "early_stopping", [False, True, pytest.param("never", marks=pytest.mark.exhaustive)]
+)
 def test_beam_search(pair, early_stopping):
     there, model, ends = pair
     bound, prompt = here_of(model)

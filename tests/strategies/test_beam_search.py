@@ -31,7 +31,9 @@ def exhaustive(penalty, row, transform=None, model=MODEL):
     return [(score[i], law.tokens[i, : law.length[i]].tolist(), law.finished[i]) for i in order]
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize(
+    "early_stopping", [False, pytest.param(True, marks=pytest.mark.exhaustive), "never"]
+)
 def test_a_width_that_holds_everything_is_exhaustive_search(early_stopping):
     exponents = np.array([0.0, 1.0, -0.5], np.float32)
     for penalties in (exponents, exponents[[1, 2, 0]], np.float32([0.7, 2.0, 0.3])):
@@ -83,8 +85,12 @@ def test_exhaustive_with_the_gnmt_penalty_and_bans():
         assert not all(finished for _, _, finished in want)
 
 
+@pytest.mark.parametrize(
+    ("early_stopping", "penalty"),
+    [(True, 1.0), pytest.param(False, 0.0, marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.parametrize("name", ["beam_search", "beam_sample", "diverse_beam_search"])
-def test_width_one_is_greedy(name):
+def test_width_one_is_greedy(name, early_stopping, penalty):
     model = TableLM.random(jax.random.key(3), 7)
     stop = Stop(eos_ids=(0, 1), min_new_tokens=(1, 0, 3))
     greedy = decoding_jax.greedy(model, PROMPT, max_new_tokens=8, stop=stop)
@@ -92,22 +98,21 @@ def test_width_one_is_greedy(name):
     settings = {"num_groups": 1} if name == "diverse_beam_search" else {}
     if name == "beam_sample":  # of which the first candidate is certain
         settings["transform"] = transforms.top_k(1)
-    for early_stopping, penalty in ((False, 0.0), (True, 1.0)):
-        output = getattr(decoding_jax, name)(
-            model,
-            PROMPT,
-            *key,
-            beam_size=1,
-            max_new_tokens=8,
-            stop=stop,
-            length_penalty=penalty,
-            early_stopping=early_stopping,
-            **settings,
-        )
-        assert same_bits(output.tokens, greedy.tokens)
-        assert same_bits(output.length, greedy.length)
-        assert same_bits(output.finished, greedy.finished)
-        np.testing.assert_allclose(output.log_prob, greedy.log_prob, rtol=2e-6)
+    output = getattr(decoding_jax, name)(
+        model,
+        PROMPT,
+        *key,
+        beam_size=1,
+        max_new_tokens=8,
+        stop=stop,
+        length_penalty=penalty,
+        early_stopping=early_stopping,
+        **settings,
+    )
+    assert same_bits(output.tokens, greedy.tokens)
+    assert same_bits(output.length, greedy.length)
+    assert same_bits(output.finished, greedy.finished)
+    np.testing.assert_allclose(output.log_prob, greedy.log_prob, rtol=2e-6)
 
 
 SEARCHES = {

@@ -103,7 +103,9 @@ def test_equals_the_plain_version(name):
                 assert met or not finished
 
 
-@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize(
+    "early_stopping", [pytest.param(True, marks=pytest.mark.exhaustive), False, "never"]
+)
 def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
     phrases, stop = ((2,),), dataclasses.replace(STOP, min_new_tokens=np.int32(0))
     output = run(padded(phrases, ()), stop=stop, early_stopping=early_stopping, length_penalty=0.5)
@@ -155,7 +157,9 @@ def test_a_saturating_width_is_exhaustive_search(penalty):
         assert 0 < sum(text[3] for text in got) < len(got)
 
 
-@pytest.mark.parametrize("nothing", [Constraints(), padded((), ())])
+@pytest.mark.parametrize(
+    "nothing", [pytest.param(Constraints(), marks=pytest.mark.exhaustive), padded((), ())]
+)
 def test_without_a_constraint_it_is_beam_search_to_the_bit(nothing):
     settings = {"early_stopping": True, "length_penalty": 0.7, "stop": STOP}
     got = run(nothing, **settings)

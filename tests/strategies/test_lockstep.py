@@ -12,8 +12,6 @@ from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
 from decoding_jax.ops import random
 from decoding_jax.testing import TableLM, chi_square, enumerate_law, same_bits
 
-pytestmark = pytest.mark.optimized
-
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
@@ -33,6 +31,7 @@ def run(name, *, prompt=PROMPT, key=KEY, model=MODEL, **settings):
 every = pytest.mark.parametrize("name", sorted(SETTINGS))
 
 
+@pytest.mark.optimized
 @every
 def test_stream_ends_with_what_run_gives_and_grows(name):
     stop = Stop(eos_ids=(2,), min_new_tokens=2)
@@ -84,6 +83,7 @@ def test_no_step_is_spent_once_all_is_done(name):
     assert run(name, transform=forced).info.model_calls == 4
 
 
+@pytest.mark.optimized
 @every
 def test_rows_of_limit_zero_are_empty_and_harmless(name):
     full = run(name)
@@ -94,6 +94,7 @@ def test_rows_of_limit_zero_are_empty_and_harmless(name):
     assert same_bits(part.tokens[1], full.tokens[1])
 
 
+@pytest.mark.optimized
 @every
 def test_a_row_alone_is_the_row_in_its_batch(name):
     keys = jax.random.split(jax.random.key(7), 2)
@@ -157,7 +158,7 @@ def test_sampling_draws_no_vocabulary_of_random_numbers():
     assert "random_fold_in" in text
 
 
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", [pytest.param("rbg", marks=pytest.mark.exhaustive), "unsafe_rbg"])
 def test_samples_by_keys_of_other_kinds_have_the_law(impl):
     """T5X's hardware keys among them; chi-square of 4,096 samples at level 1e-3 a case."""
     prompt = Prompt(PROMPT.tokens[:1], PROMPT.length[:1])
