@@ -98,18 +98,6 @@ def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     assert command(OUTPUT_DIR="plain") == 0
     plain = Path("plain/decodes-00000-of-00001.jsonl").read_text().splitlines()
     assert [[o["text"] for o in json.loads(line)["outputs"]] for line in plain] == drafted
-    Path("own.gin").write_text(
-        "from __gin__ import dynamic_registration\n"
-        "from decoding_jax import infer\n"
-        "from decoding_jax.strategies import speculative\n"
-        'include "strategies/speculative_sample.gin"\n'
-        "infer.run.drafter = @speculative.PromptLookup()\n"
-    )
-    files[2] = "own.gin"
-    settings.pop("DRAFT_DIR")  # which only a draft model reads
-    assert command(OUTPUT_DIR="lookup", **settings) == 0
-    copied = Path("lookup/decodes-00000-of-00001.jsonl").read_text().splitlines()
-    assert [[o["text"] for o in json.loads(line)["outputs"]] for line in copied] == drafted
 
 
 def test_transforms_are_set_on_the_command_line(command):

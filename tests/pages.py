@@ -1,0 +1,40 @@
+"""The code blocks of the pages, as they are printed."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for pattern in ("*.md", "docs/*.md", "gin/*.md", "decoding_jax/**/*.md", "experiments/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+
+
+class Block(NamedTuple):
+    """A fenced block: the page, the line below the fence, the language after it, and its text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    found, opened, lines = [], None, (ROOT / page).read_text("utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.startswith("```") and opened is None:
+            opened = number, line.removeprefix("```").strip()
+        elif line.startswith("```"):
+            start, language = opened
+            text = "\n".join(lines[start : number - 1]) + "\n"
+            found.append(Block(page, start + 1, language, text))
+            opened = None
+    assert opened is None, f"{page}: the block below line {opened} has no end"
+    return found
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a shell block, each with its continued lines; comments are left out."""
+    whole = block.text.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in whole if line.strip() and not line.startswith("#")]

@@ -1,0 +1,214 @@
+"""Every block of code on the pages does what it says, run as it is printed.
+
+The models that the pages name are found in the working directory, where they are small.
+"""
+
+import ast
+import json
+import runpy
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from pages import PAGES, blocks, commands
+
+import decoding_jax
+from decoding_jax import gin_path
+from decoding_jax.infer.command import main
+from decoding_jax.models import T5, T5Config, save_model
+from decoding_jax.models.gpt2 import GPT2, GPT2Config
+from decoding_jax.testing import TableLM
+
+ALL = [block for page in PAGES for block in blocks(page)]
+SHELL = ("bash", "sh")
+# Commands that are not run here, by how they begin, and why.
+NOT_RUN = {
+    "python -m decoding_jax.infer --gin_file=runs/demo.gin": "tests/infer/test_command.py runs it",
+    "pip install": "the gate installs what the README says; T5X is installed where it is tested",
+    "python -m pytest": "this is it",
+    "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
+    "python experiments/train_translation.py": "trains for hours on data of another site",
+    "python3.11 -m venv": "makes an environment",
+    "git clone": "needs the network",
+    "gcloud storage": "needs the network",
+    "export": "sets a variable for the T5X command below it: tests/t5x/test_gin.py",
+    "python -m t5x.infer": "needs T5X: tests/t5x/test_gin.py",
+    "--gin": "flags of that command: tests/t5x/test_gin.py",
+}
+# Blocks that are no code to run: signatures alone, and a list of modules.
+SKETCHES = {
+    ("README.md", "def prefill("),
+    ("docs/design.md", "class LanguageModel("),
+    ("docs/design.md", "class DecodeOutput("),
+    ("docs/design.md", "Prompt(tokens, length)"),
+    ("docs/design.md", "pytrees "),
+}
+RUN = [
+    (block, command)
+    for block in ALL
+    if block.language in SHELL
+    for command in commands(block)
+    if not command.startswith(tuple(NOT_RUN))
+]
+
+
+def is_sketch(block):
+    return any(block.page == p and block.text.startswith(start) for p, start in SKETCHES)
+
+
+PYTHON = sorted({b.page for b in ALL if b.language == "python" and not is_sketch(b)})
+
+
+def small(kind, config):
+    """A model of random weights, made without a compilation."""
+    normal = np.random.default_rng(0).normal
+    shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
+    return jax.tree.map(lambda x: 0.5 * normal(size=x.shape).astype(np.float32), shapes)
+
+
+def small_t5(**changes):
+    shape = {"vocab_size": 384, "emb_dim": 8, "num_heads": 1, "head_dim": 8, "mlp_dim": 8}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    return small(T5, T5Config(**shape | layers | changes))
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The models by the names that pages give them. The T5s read bytes, GPT-2 reads a few words."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("translation-en-fr", "translation-en-fr-draft"):
+        save_model(small_t5(), folder / name, settings={"eos_token_id": 1})
+    config = GPT2Config(vocab_size=16, emb_dim=8, num_heads=1, num_layers=1, mlp_dim=8)
+    save_model(small(GPT2, config), folder / "gpt2", settings={"eos_token_id": 15})
+    names = ("?", "once", "upon", "a", "time", "there", "was", "in", "the", "end")
+    words = {word: i for i, word in enumerate(names)}
+    tokenizer = {
+        "version": "1.0",
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "?"},
+    }
+    (folder / "gpt2" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilations():
+    """What is run once is not worth optimising."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def place(models, tmp_path, monkeypatch):
+    """A working directory with what pages speak of: models, inputs, a module of tasks."""
+    for model in models.iterdir():
+        (tmp_path / model.name).symlink_to(model)
+    (tmp_path / "sentences.txt").write_text("Good morning!\nI am here.\n")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon a time"}\n')
+    (tmp_path / "my_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    return tmp_path
+
+
+TASKS = """
+import seqio
+import tensorflow as tf
+
+
+def source(split, shuffle_files=False, seed=None):
+    return tf.data.Dataset.from_tensor_slices({"inputs": ["one", "two"]})
+
+
+seqio.TaskRegistry.add(
+    "my_task",
+    source=seqio.FunctionDataSource(source, ["test"], num_input_examples={"test": 2}),
+    preprocessors=[],
+    output_features={"inputs": seqio.Feature(seqio.ByteVocabulary())},
+)
+"""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_its_place(page):
+    """Each is code that a test runs or, where it is listed, does not, for the reason given."""
+    for block in blocks(page):
+        where = f"{block.page}:{block.line}"
+        if block.language == "":
+            gin_file = "from __gin__ import dynamic_registration\n" in block.text
+            assert gin_file or is_sketch(block), f"{where}: neither a gin file nor a language"
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "python":
+            assert is_sketch(block) or ast.parse(block.text), where
+        else:
+            assert block.language in SHELL, where
+            syntax = subprocess.run(["bash", "-n"], input=block.text, text=True, check=False)
+            assert syntax.returncode == 0, where
+
+
+def test_every_exception_is_needed():
+    printed = [c for block in ALL if block.language in SHELL for c in commands(block)]
+    for start in NOT_RUN:
+        assert any(command.startswith(start) for command in printed), start
+    for page, start in SKETCHES:
+        assert any(b.page == page and b.text.startswith(start) for b in ALL), start
+
+
+@pytest.mark.parametrize(("block", "command"), RUN, ids=[f"{b.page}:{b.line}" for b, _ in RUN])
+def test_a_command_as_it_is_printed(block, command, place, capsys):
+    argv = shlex.split(command)
+    assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "runs no other command so far"
+    for other in blocks(block.page):
+        if other.language == "" and other.text.startswith("# "):
+            name = other.text.split()[1].removesuffix(":")
+            (place / name).write_text(other.text)
+    if "task.gin" in command:
+        pytest.importorskip("seqio", reason="SeqIO is not installed", exc_type=ImportError)
+    assert main(argv[2:]) == 0, capsys.readouterr().err
+    (out,) = [arg for arg in argv if arg.startswith("--gin.OUTPUT_DIR=")]
+    (shard,) = (place / ast.literal_eval(out.split("=", 1)[1])).glob("decodes-*.jsonl")
+    records = [json.loads(line) for line in shard.read_text("utf-8").splitlines()]
+    assert records
+    assert all(record["outputs"] for record in records)
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_python_as_it_is_printed(page, place, capsys):
+    """The blocks of a page, one after another, in one namespace."""
+    if page == "docs/t5x.md":
+        pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+        write_t5x_checkpoints(place)
+    names = {}
+    if page == "README.md":
+        prompt = decoding_jax.Prompt(jax.numpy.array([[2, 3]]), jax.numpy.array([2]))
+        model = TableLM.random(jax.random.key(0), 7)
+        names = {"language_model": model, "prompt": prompt, "key": jax.random.key(1)}
+    for block in blocks(page):
+        if block.language == "python" and not is_sketch(block):
+            exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
+
+
+def write_t5x_checkpoints(place):
+    from decoding_jax.models import save_t5x
+    from decoding_jax.text.loading import embedded
+
+    pieces = embedded()["translation-en-fr"] / "spiece.model"
+    shutil.copy(pieces, place / "sentencepiece.model")
+    save_t5x(small_t5(vocab_size=8192), place / "t5_1_1_base", step=1_000_000)
+    gated = small_t5(mlp_activations=("silu", "linear"), logits_via_embedding=False)
+    save_t5x(gated, place / "my_model", step=1)
+
+
+def test_the_folder_of_gin_files_is_printed(capsys):
+    """What ``python -m decoding_jax.gin_path`` does."""
+    runpy.run_path(gin_path.__file__, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.endswith("\n")
+    assert (Path(printed.strip()) / "t5x" / "arithmetic_sample.gin").is_file()
