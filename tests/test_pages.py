@@ -129,7 +129,7 @@ def source(split, shuffle_files=False, seed=None):
 seqio.TaskRegistry.add(
     "my_task",
     source=seqio.FunctionDataSource(source, ["test"], num_input_examples={"test": 2}),
-    preprocessors=[],
+    preprocessors=[seqio.preprocessors.tokenize],
     output_features={"inputs": seqio.Feature(seqio.ByteVocabulary())},
 )
 """

@@ -1,19 +1,29 @@
 """The gin files for T5X, read as ``t5x.infer`` reads them: by name, in any order, or refused."""
 
+import json
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks, commands
 
 import gin
 from decoding_jax import gin_path
+from decoding_jax.gin_reach import MACRO, reach
+from decoding_jax.infer.gin_bindings import bindings_in
 from decoding_jax.t5x.drafts import DraftCheckpoint
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("t5x.models", reason="T5X is not installed", exc_type=ImportError)
     import t5x.infer
+from test_infer import write
 
 MODEL = "t5x/examples/t5/t5_1_1/base.gin"
 DECODER = f"{t5x.__path__[0]}/examples/decoder_only/models/base.gin"
@@ -87,3 +97,83 @@ def test_a_draft_checkpoint_without_a_path():
         ValueError, match="directory: got None; takes a T5X checkpoint, DRAFT_CHECK"
     ):
         DraftCheckpoint(None).load(None)
+
+
+PAGE = "docs/t5x.md"
+FLAGS = [b for b in blocks(PAGE) if b.language == "sh" and b.text.lstrip().startswith("--gin")]
+GIN = [b for b in blocks(PAGE) if b.language == ""]
+# What flags that are shown alone, or a gin file, are given beside.
+BESIDE = {
+    "native_encoder_decoder": [],
+    "PHRASES": ["t5x/constrained_beam_search.gin"],
+    "DRAFT_CHECKPOINT_PATH": [],
+    "min_p": ["t5x/temperature_sample.gin"],
+    "drafts.": ["t5x/speculative_encoder_decoder.gin"],
+    "speculative.": ["t5x/speculative_encoder_decoder.gin"],
+}
+
+
+def beside(block):
+    return next(files for word, files in BESIDE.items() if word in block.text)
+
+
+@pytest.mark.parametrize("block", FLAGS, ids=lambda block: f"line {block.line}")
+def test_flags_as_they_are_printed(read, block):
+    (command,) = commands(block._replace(text=block.text.rstrip().removesuffix("\\")))
+    flags = shlex.split(command)
+    files = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--gin_file=")]
+    settings = [flag.removeprefix("--gin.") for flag in flags if flag.startswith("--gin.")]
+    files = [MODEL, *beside(block), *(file for file in files if file not in (MODEL, RUN)), RUN]
+    read(files, "\n".join(settings))
+    assert unread(settings) == []
+
+
+@pytest.mark.parametrize("block", GIN, ids=lambda block: f"line {block.line}")
+def test_a_gin_file_as_it_is_printed(read, block):
+    read([MODEL, *beside(block), RUN], block.text)
+    assert unread([block.text]) == []
+
+
+def unread(settings):
+    """The bindings of these settings that do not reach the model."""
+    read = reach(gin.config._CONFIG, [("MODEL", MACRO)]).bindings
+    return [b for text in settings for b in bindings_in(text) if b not in read]
+
+
+def test_the_recipe_as_it_is_printed(tmp_path):
+    """The command of the page, by the shell, in a home where all that it names is in its place.
+
+    T5X's folder there is a copy in which the model is a small one of random parameters.
+    """
+    source = Path(t5x.__path__[0])
+    home = tmp_path / "home"
+    shutil.copytree(
+        source, home / "src" / "t5x" / "t5x", ignore=shutil.ignore_patterns("*_test.py")
+    )
+    checkpoint = write("encoder_decoder", tmp_path)
+    (home / "t5_1_1_base").mkdir()
+    Path(checkpoint).rename(home / "t5_1_1_base" / "checkpoint_1000000")
+    small = (tmp_path / "small.gin").read_text().replace("line_tasks", "my_tasks")
+    (home / "src" / "t5x" / MODEL).with_name("base.gin").rename(tmp_path / "base.gin")
+    small = small.replace(str(source.parent / MODEL), str(tmp_path / "base.gin"))
+    (home / "src" / "t5x" / MODEL).write_text(small)
+    (home / "tasks").mkdir()
+    task = (tmp_path / "line_tasks.py").read_text().replace('"lines"', '"my_task"')
+    (home / "tasks" / "my_tasks.py").write_text(task)
+    (block,) = [b for b in blocks(PAGE) if "python -m t5x.infer" in b.text]
+    inherited = f"export PYTHONPATH=$PYTHONPATH:{os.environ.get('PYTHONPATH', '')}:{ROOT}\n"
+    script = block.text.replace("\n\n", f"\n{inherited}\n", 1)
+    changes = {"HOME": str(home), "XLA_FLAGS": "", "PYTHONWARNINGS": "ignore"}
+    run = subprocess.run(
+        ["bash", "-euo", "pipefail"],
+        input=script,
+        cwd=tmp_path,
+        env={**os.environ, **changes},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    predictions = home / "out" / "my_task-predict.jsonl-00000-of-00001"
+    rows = [json.loads(line) for line in predictions.read_text().splitlines()]
+    assert [len(row["prediction"]) for row in rows] == [8, 8, 8]
+    assert all(isinstance(text, str) for row in rows for text in row["prediction"])
