@@ -1,5 +1,6 @@
 """The code blocks of the pages, as they are printed."""
 
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +24,12 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     found, opened, lines = [], None, (ROOT / page).read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
-        if line.startswith("```") and opened is None:
-            opened = number, line.removeprefix("```").strip()
-        elif line.startswith("```"):
+        fence = line.lstrip().startswith("```")
+        if fence and opened is None:
+            opened = number, line.strip().removeprefix("```").strip()
+        elif fence:
             start, language = opened
-            text = "\n".join(lines[start : number - 1]) + "\n"
+            text = textwrap.dedent("\n".join(lines[start : number - 1]) + "\n")
             found.append(Block(page, start + 1, language, text))
             opened = None
     assert opened is None, f"{page}: the block below line {opened} has no end"
@@ -35,6 +37,11 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a shell block, each with its continued lines; comments are left out."""
+    """The commands of a shell block, each with its continued lines; comments are left out.
+
+    A block with a loop is one command.
+    """
+    if "\ndone\n" in block.text:
+        return [block.text]
     whole = block.text.replace("\\\n", " ").splitlines()
     return [line.strip() for line in whole if line.strip() and not line.startswith("#")]

@@ -31,21 +31,25 @@ NOT_RUN = {
     "pip install": "the gate installs what the README says; T5X is installed where it is tested",
     "python -m pytest": "this is it",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
-    "python experiments/train_translation.py": "trains for hours on data of another site",
+    "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
+    "python -m venv": "makes an environment",
+    ".ci/": "runs the whole gate",
     "git clone": "needs the network",
     "gcloud storage": "needs the network",
-    "export": "sets a variable for the T5X command below it: tests/t5x/test_gin.py",
+    "export": "sets a variable; for T5X see tests/t5x/test_gin.py",
+    "for i in 0 1": "starts two processes; tests/infer/test_command.py checks the flags",
     "python -m t5x.infer": "needs T5X: tests/t5x/test_gin.py",
     "--gin": "flags of that command: tests/t5x/test_gin.py",
 }
-# Blocks that are no code to run: signatures alone, and a list of modules.
+# Blocks that are no code to run: signatures alone, and lists of modules.
 SKETCHES = {
     ("README.md", "def prefill("),
     ("docs/design.md", "class LanguageModel("),
     ("docs/design.md", "class DecodeOutput("),
     ("docs/design.md", "Prompt(tokens, length)"),
     ("docs/design.md", "pytrees "),
+    ("CONTRIBUTING.md", "decoding_jax/\n"),
 }
 RUN = [
     (block, command)
