@@ -71,7 +71,6 @@ SEARCHED = {
     "one alternative inside another": ((), (((3, 3), (1, 3, 3, 2)),)),
     "both": (((2,),), (((0, 1), (3,)), ((4, 4), (1, 1)))),
     "too long": (((1, 1, 1, 1, 1, 1),), ()),
-    "no such token": (((1, 2), (99,)), ()),
     "all of the limit": (((1, 2, 3, 4, 1),), ()),
     "the end token last": (((2, 0),), ()),
     "the end token in the middle": (((0, 2),), ()),
@@ -101,6 +100,24 @@ def test_equals_the_plain_version(name):
             for tokens, _, finished, met in texts(output, row):
                 assert met == (lacking(tokens, phrases, alternatives) == 0)
                 assert met or not finished
+
+
+@pytest.mark.exhaustive
+def test_a_traced_phrase_with_no_such_token_is_never_met():
+    """Plain numbers beyond the vocabulary are refused; traced ones cannot be."""
+    phrases = ((1, 2), (99,))
+    output = jax.jit(lambda constraints: run(constraints, stop=STOP))(padded(phrases, ()))
+    for row in range(ROWS):
+        want = search(
+            MODEL,
+            PROMPT.tokens[row, : PROMPT.length[row]].tolist(),
+            row_stop(STOP, row, LENGTH),
+            phrases=phrases,
+            ways_to_end=2,
+            beam_size=3,
+        )
+        check(output, want, row)
+    assert not output.info.met.any()
 
 
 @pytest.mark.parametrize(
@@ -270,6 +287,7 @@ def test_matching_is_that_of_the_definition():
         (lambda: Constraints((), ((),)), "alternatives: got an empty set; takes"),
         (lambda: run(Constraints(np.ones((3, 1, 2), np.int32))), "constraints: got phrases of"),
         (lambda: run(Constraints((), np.ones((2, 1), np.int32))), "constraints: got alternatives"),
+        (lambda: run(padded(((1, 2), (99,)), ())), "constraints.phrases: got 99; takes ids from"),
         (lambda: run(Constraints(), beam_size=0), "beam_size: got 0"),
         (lambda: run(Constraints(), num_return=4), "num_return: got 4"),
     ],
