@@ -28,8 +28,8 @@ from decoding_jax.strategies.speculative import (
 )
 from decoding_jax.t5x import decode_fns, drafts
 from decoding_jax.t5x.decode_fns.call import NativeDecoder
-from decoding_jax.t5x.decode_fns.sampling_settings import sampling_rule
 from decoding_jax.t5x.decode_fns.speculative import SpeculativeDecoder
+from decoding_jax.t5x.decode_fns.temperature import sampling_transform
 from decoding_jax.testing import TableLM
 
 EOS = 1
@@ -125,7 +125,7 @@ def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
             prompt,
             row,
             max_new_tokens=3,
-            transform=sampling_rule(ban, **rule),
+            transform=sampling_transform(ban, **rule),
             stop=Stop(eos_ids=(EOS,)),
         )
         new = decodes[row, :, LENGTH[row] - 1 :][:, :3]

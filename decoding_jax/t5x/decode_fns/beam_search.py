@@ -3,67 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Transform
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import Steps, run
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.competition import Choose, Pool, Rules, Running
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, LengthPenalty
 from decoding_jax.strategies.beam.loop import State, beam_steps, one_beam
-from decoding_jax.t5x.decode_fns import call as requests
-from decoding_jax.t5x.decode_fns.sampling_settings import KeepForced
+from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
+from decoding_jax.t5x.decode_fns.call import open_call
+from decoding_jax.t5x.decode_fns.temperature import keep_forced
 
 # T5X's minus infinity: networks and callbacks ban tokens by logits of this size.
 _BANNED = -1e7
 
 
+@decode_fn(num_decodes=4)
 def beam_search(
-    inputs: Array,
-    cache: Any,
-    tokens_to_logits: Callable[..., Any],
-    eos_id: int | Array,
-    num_decodes: int = 4,
-    alpha: float | Array = 0.6,
+    arguments: T5XArguments,
+    *,
+    alpha: Any = 0.6,
     max_decode_len: int | None = None,
-    max_decode_step: int | Array = -1,
-    min_log_prob: float | Array = -jnp.inf,
-    decode_rng: Array | None = None,
-    cache_offset: int = 0,
-    initial_index: Array | None = None,
-    transform: Transform | None = None,
-) -> tuple[Array, Array]:
+    max_decode_step: Any = -1,
+    min_log_prob: Any = -jnp.inf,
+) -> Decodes:
     """Beam search with T5X's pool and length penalty, ((5 + length) / 6)^alpha.
 
-    T5X's function of this name with three differences. Where fewer than N hypotheses ended, those
-    that ran out of length come after them rather than empty ones at -1e7. Every score is divided
-    by its length penalty, also where none ended. A row stops by itself, so that its hypotheses do
-    not depend on the rows beside it, nor one of them on a NaN in another.
+    This is T5X's function of the same name with three differences. Where fewer than N hypotheses
+    have ended, those that ran out of length follow them, instead of empty ones at -1e7. Every score
+    is divided by its length penalty, also where none has ended. A row stops by itself, so its
+    hypotheses do not depend on other rows, nor on a NaN in another hypothesis.
 
     Args:
-      inputs: int32 ``[B, L]``, shifted right: a start token, the prompt, zeros. A non-zero token
-        is forced, and adds no score. Lengths count from here, the prompt included.
-      cache: T5X's, of B rows.
-      tokens_to_logits: T5X's.
-      eos_id: the token that ends a text; several as ``[E]``. In a prompt it ends nothing.
+      inputs, cache, tokens_to_logits, eos_id, cache_offset, initial_index, transform: see
+        ``T5XArguments``. Lengths count from the start token, prompt included; what the transform
+        returns is added to the scores without normalising again.
       num_decodes: N, hypotheses that a row keeps and returns.
-      alpha: a number or ``[B]``.
-      max_decode_len: the longest answer, its prompt included; L where None.
-      max_decode_step: the most tokens after the start token, or after a prefilled prompt; any
-        number if 0 or below.
-      min_log_prob: a row ends where no hypothesis that goes on has this log-probability.
       decode_rng: not used.
-      cache_offset: 1 where layers are scanned.
-      initial_index: int32 ``[B]``, where the last token of each prompt stands, after a prefill.
-      transform: of each hypothesis's log-probabilities; what it returns is added as it is.
+      alpha: the exponent of the length penalty, a number or ``[B]``.
+      max_decode_len: the maximum length of a result, prompt included; L where None.
+      max_decode_step: the maximum number of tokens after the start token, or after a prefilled
+        prompt; unlimited if 0 or below.
+      min_log_prob: a row ends once no running hypothesis has this log-probability.
 
     Returns:
-      Decodes int32 ``[B, N, max_decode_len]`` and scores float32 ``[B, N]``, in rising order:
-      the best that ended last, those that did not before all that did. Where the vocabulary has
-      not enough hypotheses, length 0 and -inf.
+      Decodes int32 ``[B, N, max_decode_len]`` and scores float32 ``[B, N]``, in rising order: the
+      best finished hypothesis last, and every unfinished one before all finished ones. Where the
+      vocabulary gives fewer hypotheses, length 0 and -inf.
 
     Raises:
       ValueError: for a length or a number of hypotheses below 1.
@@ -77,32 +66,29 @@ def beam_search(
       Array([[[2, 0, 1, 2],
               [2, 3, 4, 0]]], dtype=int32)
     """
-    request = requests.read(
-        inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
-        initial_index,
-    )  # fmt: skip
-    most = request.length if max_decode_len is None else max_decode_len
-    if most < 1:
-        raise ValueError(f"max_decode_len: got {most}; takes 1 or more")
-    limits = request.limits(most=most)
-    steps_allowed = jnp.asarray(max_decode_step, jnp.int32)
-    last = jnp.where(steps_allowed > 0, jnp.minimum(limits, steps_allowed), limits)
-    penalty = FromStart(GNMTPenalty(alpha), request.base)
+    call, width = open_call(arguments), arguments.num_decodes
+    max_length = call.length if max_decode_len is None else max_decode_len
+    if max_length < 1:
+        raise ValueError(f"max_decode_len: got {max_length}; takes 1 or more")
+    limits = call.limits(max_length=max_length)
+    step_limit = jnp.asarray(max_decode_step, jnp.int32)
+    last = jnp.where(step_limit > 0, jnp.minimum(limits, step_limit), limits)
+    penalty = FromStart(GNMTPenalty(alpha), call.prompt_end)
 
-    # One more than a row may have, so that it is `Cut`, not the search, that ends it: what ran
-    # out of length is not to push what ended out of the pool.
-    stop = request.stop(limits + 1)
-    rules = Rules(stop, penalty, "never", _candidates(num_decodes), 2 * num_decodes)
+    # The limit is one above the row's own, so that `Cut` ends the row instead of the search:
+    # hypotheses that run out of length must not push finished ones out of the pool.
+    stop = call.stop(limits + 1)
+    rules = Rules(stop, penalty, "never", _candidates(width), 2 * width)
     steps = beam_steps(
-        one_beam(rules, num_decodes, most + 1),
-        beam_size=num_decodes,
-        num_return=num_decodes,
-        max_new_tokens=most + 1,
-        transform=None if transform is None else KeepForced(transform),
+        one_beam(rules, width, max_length + 1),
+        beam_size=width,
+        num_return=width,
+        max_new_tokens=max_length + 1,
+        transform=keep_forced(arguments.transform),
         stop=stop,
     )
     cut = Cut(steps, last, jnp.asarray(min_log_prob, jnp.float32), penalty)
-    return request.best_last(run(cut.steps(), request.model, request.prompt), most)
+    return call.best_last(run(cut.steps(), call.model, call.prompt), max_length)
 
 
 def _candidates(num_decodes: int) -> Choose:

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 from decoding_jax import registry
-from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
 from decoding_jax.strategies.best_first.priority import Score
-from decoding_jax.t5x.decode_fns import call as requests
+from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
+from decoding_jax.t5x.decode_fns.call import open_call
 
 
+@dataclasses.dataclass(frozen=True)
+class SearchArguments:
+    """What best-k and best-first search have in common; see ``strategies.best_k_search``."""
+
+    budget: int | None = None
+    score: str | Score = "log_prob"
+    decay: Any = 0.0
+    gamma: Any = 0.05
+    branching: int | None = None
+    frontier_size: int = 500
+    fallback: bool = False
+    max_decode_steps: Any = None
+
+
+@decode_fn(num_decodes=4)
 def best_k_search(
-    inputs: Array,
-    cache: Any,
-    tokens_to_logits: Callable[..., Any],
-    eos_id: int | Array,
-    num_decodes: int = 4,
-    k: int | None = None,
-    budget: int | None = None,
-    score: str | Score = "log_prob",
-    decay: Any = 0.0,
-    gamma: float | Array = 0.05,
-    branching: int | None = None,
-    frontier_size: int = 500,
-    fallback: bool = False,
-    decode_rng: Array | None = None,
-    cache_offset: int = 0,
-    initial_index: Array | None = None,
-    max_decode_steps: int | Array | None = None,
-    transform: Transform | None = None,
-) -> tuple[Array, Array]:
+    arguments: T5XArguments, search: SearchArguments, *, k: int | None = None
+) -> Decodes:
     """Expands the k best hypotheses of a frontier at a time; on native models only.
 
     See ``strategies.best_k_search`` (Xu et al. 2022). Its hypotheses form a tree and its rows are
     at different depths, which T5X's ``tokens_to_logits`` cannot serve.
 
     Args:
-      inputs: this argument, and those that are not listed here, are as in ``beam_search``.
+      inputs, cache, tokens_to_logits, eos_id, cache_offset, initial_index, transform: see
+        ``T5XArguments``.
       num_decodes: N, the number of hypotheses that are returned.
-      k: the number of hypotheses expanded in one call; None means N.
-      budget: the largest number of hypotheses that a row expands; None means N L, as many as a
+      decode_rng: not used.
+      budget: the maximum number of hypotheses that a row expands; None means N L, as many as a
         beam search of width N expands.
       score, decay, gamma, branching, frontier_size, fallback: see ``strategies.best_k_search``.
-      decode_rng: not used.
-      max_decode_steps: the largest number of tokens after the last of ``inputs``.
+      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
+      k: the number of hypotheses expanded in one call; None means N.
 
     Returns:
       Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Completed hypotheses
@@ -55,50 +54,20 @@ def best_k_search(
     Raises:
       ValueError: on T5X's own networks, and for counts below 1.
     """
-    return _search(
-        "best_k_search",
-        (inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
-         initial_index),
-        max_decode_steps,
-        budget,
-        k=num_decodes if k is None else k,
-        score=score,
-        decay=decay,
-        gamma=gamma,
-        branching=branching,
-        frontier_size=frontier_size,
-        fallback=fallback,
-        transform=transform,
-    )  # fmt: skip
+    k = arguments.num_decodes if k is None else k
+    return _search("best_k_search", arguments, search, k=k)
 
 
-def best_first_search(
-    inputs: Array,
-    cache: Any,
-    tokens_to_logits: Callable[..., Any],
-    eos_id: int | Array,
-    num_decodes: int = 1,
-    budget: int | None = None,
-    score: str | Score = "log_prob",
-    decay: Any = 0.0,
-    gamma: float | Array = 0.05,
-    branching: int | None = None,
-    frontier_size: int = 500,
-    fallback: bool = False,
-    decode_rng: Array | None = None,
-    cache_offset: int = 0,
-    initial_index: Array | None = None,
-    max_decode_steps: int | Array | None = None,
-    transform: Transform | None = None,
-) -> tuple[Array, Array]:
+@decode_fn()
+def best_first_search(arguments: T5XArguments, search: SearchArguments) -> Decodes:
     """Expands the best hypothesis of a frontier, one at a time; on native models only.
 
-    ``best_k_search`` with k = 1, and its arguments.
+    This is ``best_k_search`` with k = 1.
 
     Args:
-      inputs, cache, tokens_to_logits, eos_id, num_decodes, budget, score, decay, gamma, branching,
-        frontier_size, fallback, decode_rng, cache_offset, initial_index, max_decode_steps,
-        transform: see there.
+      inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
+        transform, budget, score, decay, gamma, branching, frontier_size, fallback,
+        max_decode_steps: as for ``best_k_search``.
 
     Returns:
       As ``best_k_search``.
@@ -106,42 +75,31 @@ def best_first_search(
     Raises:
       ValueError: as ``best_k_search``.
     """
-    return _search(
-        "best_first_search",
-        (inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
-         initial_index),
-        max_decode_steps,
-        budget,
-        score=score,
-        decay=decay,
-        gamma=gamma,
-        branching=branching,
-        frontier_size=frontier_size,
-        fallback=fallback,
-        transform=transform,
-    )  # fmt: skip
+    return _search("best_first_search", arguments, search)
 
 
 def _search(
-    name: str,
-    arguments: tuple[Any, ...],
-    max_decode_steps: Any,
-    budget: int | None,
-    **settings: Any,
-) -> tuple[Array, Array]:
-    request = requests.read(*arguments)
-    if not (request.model.ragged and request.model.tree):
+    name: str, arguments: T5XArguments, search: SearchArguments, **settings: Any
+) -> Decodes:
+    call, count = open_call(arguments), arguments.num_decodes
+    if not (call.model.ragged and call.model.tree):
         raise ValueError(
             f"decode_fn: got {name} on a network that is fed one token a row and call; takes it on"
             " NativeEncoderDecoderModel or NativeDecoderOnlyModel of decoding_jax.t5x.models"
         )
-    num_decodes = arguments[5]
     steps = registry.steps(
         name,
-        num_return=num_decodes,
-        budget=num_decodes * request.length if budget is None else budget,
-        max_new_tokens=request.length,
-        stop=request.stop(request.limits(max_decode_steps)),
+        num_return=count,
+        budget=count * call.length if search.budget is None else search.budget,
+        max_new_tokens=call.length,
+        score=search.score,
+        decay=search.decay,
+        gamma=search.gamma,
+        branching=search.branching,
+        frontier_size=search.frontier_size,
+        fallback=search.fallback,
+        transform=arguments.transform,
+        stop=call.stop(call.limits(search.max_decode_steps)),
         **settings,
     )
-    return request.best_last(run(steps, request.model, request.prompt))
+    return call.best_last(run(steps, call.model, call.prompt))

@@ -1,4 +1,4 @@
-"""What T5X asks of a decode function, in this library's words, and the answer in T5X's."""
+"""A call of a decode function: what T5X passes as a model and a prompt, and the result it takes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.pytrees import pytree
+from decoding_jax.t5x.decode_fns.arguments import T5XArguments
 from decoding_jax.t5x.network.adapter import T5XAdapter
-from decoding_jax.t5x.network.native_callbacks import ShownNative
+from decoding_jax.t5x.network.native_callbacks import NativeWithCallbacks
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NativeDecoder:
-    """In the place of ``tokens_to_logits``: a language model of this library and its prompts.
+    """A language model of this library and its prompts, given instead of ``tokens_to_logits``.
 
     Attributes:
       model: any ``LanguageModel``.
-      prompt: start tokens and prompts, which ``inputs`` holds too.
+      prompt: start tokens and prompts, also held by ``inputs``.
     """
 
     model: LanguageModel
     prompt: Prompt
 
     def __call__(self, state: Any) -> Any:
-        """What a decode function of T5X's own would do with it.
+        """Refuses to be called, as one of T5X's own decode functions would call it.
 
         Raises:
           ValueError: always.
@@ -37,122 +38,138 @@ class NativeDecoder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """A call of a decode function.
+class Call:
+    """T5X's arguments as this library's.
 
     Attributes:
-      model: what decodes.
-      prompt: what it decodes from.
+      model: the model that decodes.
+      prompt: the prompt that it decodes from.
       inputs: int32 ``[B, L]``, T5X's.
-      base: int32 ``[B]``, where the last token of each prompt stands.
+      prompt_end: int32 ``[B]``, the position of the last token of each prompt.
       eos_id: int32 ``[E]``.
-      key: typed.
+      key: a typed key.
     """
 
     model: LanguageModel
     prompt: Prompt
     inputs: Array
-    base: Array
+    prompt_end: Array
     eos_id: Array
     key: Array
 
     @property
     def length(self) -> int:
-        """L, the most tokens of an answer, its prompt included."""
+        """L, the maximum length of a result, prompt included."""
         return self.inputs.shape[1]
 
-    def limits(self, max_decode_steps: Any = None, most: int | None = None) -> Array:
-        """int32 ``[B]``: the new tokens a row may have, forced ones among them.
+    def limits(self, max_decode_steps: Any = None, max_length: int | None = None) -> Array:
+        """int32 ``[B]``: the maximum number of new tokens of each row, forced ones included.
 
         Args:
-          max_decode_steps: the most tokens after the last of ``inputs``, or None.
-          most: the longest answer, its prompt included; L where None.
+          max_decode_steps: the maximum number of tokens after the last of ``inputs``, or None.
+          max_length: the maximum length of a result, prompt included; L where None.
         """
-        end = jnp.full_like(self.base, self.length if most is None else most)
+        end = jnp.full_like(self.prompt_end, self.length if max_length is None else max_length)
         if max_decode_steps is not None:
             given = (self.inputs != 0).sum(-1, dtype=jnp.int32)
             end = jnp.minimum(end, given + jnp.asarray(max_decode_steps, jnp.int32))
-        return end - self.base
+        return end - self.prompt_end
 
     def stop(self, limits: Array) -> Stop:
+        """The stop conditions, given the maximum number of new tokens of each row."""
         return Stop(eos_ids=self.eos_id, max_new_tokens=limits)
 
-    def best_last(self, output: DecodeOutput, most: int | None = None) -> tuple[Array, Array]:
-        """The answer of a strategy whose own order is best first; see ``answer``."""
+    def best_last(self, output: DecodeOutput, max_length: int | None = None) -> tuple[Array, Array]:
+        """The result of a search whose output is sorted best first; see ``result``."""
         count = output.score.shape[-1]
-        rank = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[::-1][None], output.score.shape)
-        return self.answer(output.tokens, output.length, output.score, rank, most)
+        order = jnp.arange(count, dtype=jnp.int32)[::-1]
+        order = jnp.broadcast_to(order[None], output.score.shape)
+        return self.result(output.tokens, output.length, output.score, order, max_length)
 
-    def answer(
-        self, tokens: Array, length: Array, score: Array, rank: Array, most: int | None = None
+    def rising(self, output: DecodeOutput, score: Array | None = None) -> tuple[Array, Array]:
+        """The result in the order of rising scores, by default the output's."""
+        score = output.score if score is None else score
+        order = jnp.argsort(score, axis=-1)
+        return self.result(output.tokens, output.length, score, order)
+
+    def result(
+        self,
+        tokens: Array,
+        length: Array,
+        score: Array,
+        order: Array,
+        max_length: int | None = None,
     ) -> tuple[Array, Array]:
-        """What T5X takes: prompt and text, zeros behind them, the best last.
+        """What T5X takes: prompt and new tokens, then zeros.
 
         Args:
           tokens: int32 ``[B, N, T]``, new tokens.
-          length: int32 ``[B, N]``, how many.
+          length: int32 ``[B, N]``, the number of new tokens.
           score: float32 ``[B, N]``.
-          rank: int32 ``[B, N]``, the order of the answer.
-          most: L where None.
+          order: int32 ``[B, N]``, which sequence comes first, second, ...
+          max_length: L where None.
 
         Returns:
-          int32 ``[B, N, L]`` and float32 ``[B, N]``.
+          int32 ``[B, N, max_length]`` and float32 ``[B, N]``.
         """
-        size = self.length if most is None else most
+        size = self.length if max_length is None else max_length
         given = jnp.pad(self.inputs[:, 1:], ((0, 0), (0, max(size + 1 - self.length, 0))))
         given = given[:, None, :size]
-        number = jnp.arange(size, dtype=jnp.int32)[None, None] - self.base[:, None, None]
+        position = jnp.arange(size, dtype=jnp.int32)[None, None]
+        number = position - self.prompt_end[:, None, None]
         number = jnp.broadcast_to(number, (*length.shape, size))
         text = jnp.take_along_axis(tokens, jnp.clip(number, 0, tokens.shape[-1] - 1), axis=-1)
         text = jnp.where((number >= 0) & (number < length[..., None]), text, 0)
         decodes = jnp.where(given != 0, given, text)
         return (
-            jnp.take_along_axis(decodes, rank[..., None], axis=1),
-            jnp.take_along_axis(score, rank, axis=1),
+            jnp.take_along_axis(decodes, order[..., None], axis=1),
+            jnp.take_along_axis(score, order, axis=1),
         )
 
 
-def read(
-    inputs: Any,
-    cache: Any,
-    tokens_to_logits: Any,
-    eos_id: Any,
-    decode_rng: Any,
-    num_decodes: int,
-    cache_offset: int,
-    initial_index: Any,
-    callbacks: Any = None,
-) -> Request:
-    """The request that T5X's arguments make.
+def open_call(arguments: T5XArguments, callbacks: Any = None) -> Call:
+    """The call that T5X's arguments make.
+
+    Args:
+      arguments: T5X's.
+      callbacks: T5X's callbacks (``Callbacks``), or None.
 
     Raises:
-      ValueError: for inputs that are no matrix, or ``num_decodes`` below 1.
+      ValueError: for inputs that are not a matrix, or ``num_decodes`` below 1.
     """
-    inputs = jnp.asarray(inputs).astype(jnp.int32)
+    inputs = jnp.asarray(arguments.inputs).astype(jnp.int32)
     if inputs.ndim != 2:
         raise ValueError(f"inputs: got shape {list(inputs.shape)}; takes [B, L]")
-    if num_decodes < 1:
-        raise ValueError(f"num_decodes: got {num_decodes}; takes 1 or more")
-    eos_id = jnp.asarray(eos_id, jnp.int32).reshape(-1)
-    if isinstance(tokens_to_logits, NativeDecoder):
-        model: Any = tokens_to_logits.model
-        prompt = tokens_to_logits.prompt
+    if arguments.num_decodes < 1:
+        raise ValueError(f"num_decodes: got {arguments.num_decodes}; takes 1 or more")
+    eos_id = jnp.asarray(arguments.eos_id, jnp.int32).reshape(-1)
+    decoder = arguments.tokens_to_logits
+    if isinstance(decoder, NativeDecoder):
+        model: LanguageModel = decoder.model
+        prompt = decoder.prompt
         if callbacks is not None:
-            model = ShownNative(model, inputs, eos_id, callbacks)
+            model = NativeWithCallbacks(model, inputs, eos_id, callbacks)
     else:
+        initial_index = arguments.initial_index
         if initial_index is not None:
             initial_index = jnp.asarray(initial_index, jnp.int32)
         model = T5XAdapter(
-            cache, inputs, initial_index, eos_id, tokens_to_logits, num_decodes, cache_offset,
-            callbacks,
-        )  # fmt: skip
+            cache=arguments.cache,
+            inputs=inputs,
+            initial_index=initial_index,
+            eos_id=eos_id,
+            tokens_to_logits=decoder,
+            num_decodes=arguments.num_decodes,
+            cache_offset=arguments.cache_offset,
+            callbacks=callbacks,
+        )
         prompt = model.start_prompt()
-    base = jnp.asarray(prompt.length, jnp.int32) - 1
-    return Request(model, prompt, inputs, base, eos_id, typed_key(decode_rng))
+    prompt_end = jnp.asarray(prompt.length, jnp.int32) - 1
+    return Call(model, prompt, inputs, prompt_end, eos_id, typed_key(arguments.decode_rng))
 
 
 def typed_key(rng: Any) -> Array:
-    """A typed key from T5X's, which is raw; ``jax.random.key(0)`` where there is none.
+    """A typed key from T5X's raw one; ``jax.random.key(0)`` from None.
 
     Example:
       >>> typed_key(jax.random.PRNGKey(3)) == jax.random.key(3)

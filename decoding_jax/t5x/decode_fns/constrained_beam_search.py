@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from decoding_jax import registry
-from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
-from decoding_jax.t5x.decode_fns import call as requests
+from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.beam_search import FromStart
-from decoding_jax.t5x.decode_fns.sampling_settings import KeepForced
+from decoding_jax.t5x.decode_fns.call import open_call
+from decoding_jax.t5x.decode_fns.temperature import keep_forced
 from decoding_jax.t5x.network.adapter import T5XAdapter
 
 
+@decode_fn(num_decodes=8)
 def constrained_beam_search(
-    inputs: Array,
-    cache: Any,
-    tokens_to_logits: Callable[..., Any],
-    eos_id: int | Array,
-    num_decodes: int = 8,
+    arguments: T5XArguments,
+    *,
     phrases: Any = (),
     alternatives: Any = (),
     vocabulary: Any = None,
-    alpha: float | Array = 0.6,
-    decode_rng: Array | None = None,
-    cache_offset: int = 0,
-    initial_index: Array | None = None,
-    max_decode_steps: int | Array | None = None,
-    transform: Transform | None = None,
-) -> tuple[Array, Array]:
+    alpha: Any = 0.6,
+    max_decode_steps: Any = None,
+) -> Decodes:
     """Beam search among the texts that contain given phrases.
 
     See ``strategies.constrained_beam_search`` (Post & Vilar 2018; Hu et al. 2019), with T5X's
@@ -43,7 +37,8 @@ def constrained_beam_search(
     alternatives. Prompts do not count.
 
     Args:
-      inputs: this and what is not said here is as in ``beam_search``.
+      inputs, cache, tokens_to_logits, eos_id, decode_rng, cache_offset, initial_index: see
+        ``T5XArguments``.
       num_decodes: N, hypotheses that a row keeps and returns: at best one more than the phrases
         have tokens.
       phrases: all must appear: strings, token sequences, or int32 ``[Q, M]`` or ``[B, Q, M]``,
@@ -51,8 +46,8 @@ def constrained_beam_search(
       alternatives: sets of such, of each of which one at least must appear: sets of strings or of
         token sequences, or int32 ``[A, Q, M]`` or ``[B, A, Q, M]``.
       vocabulary: a ``seqio.Vocabulary``, or whatever has ``encode``; needed for strings.
-      decode_rng: not used.
-      max_decode_steps: the most tokens after the last of ``inputs``.
+      alpha: the exponent of the length penalty, as for ``beam_search``.
+      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
       transform: of each hypothesis's log-probabilities; where the prompt is not prefilled, its
         tokens are 0 to it.
 
@@ -72,27 +67,24 @@ def constrained_beam_search(
       >>> jax.jit(search)(jnp.zeros((1, 2), jnp.int32))[0][0, -1]
       Array([3, 4], dtype=int32)
     """
-    request = requests.read(
-        inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
-        initial_index,
-    )  # fmt: skip
+    call = open_call(arguments)
     if isinstance(alternatives, (tuple, list)):
         alternatives = tuple(_tokens("alternatives", some, vocabulary) for some in alternatives)
-    model = request.model
+    model = call.model
     if isinstance(model, T5XAdapter):
         # Forced tokens are no part of any phrase.
         model = dataclasses.replace(model, show_prompt=False)
     steps = registry.steps(
         "constrained_beam_search",
         constraints=Constraints(_tokens("phrases", phrases, vocabulary), alternatives),
-        beam_size=num_decodes,
-        max_new_tokens=request.length,
-        length_penalty=FromStart(GNMTPenalty(alpha), request.base),
+        beam_size=arguments.num_decodes,
+        max_new_tokens=call.length,
+        length_penalty=FromStart(GNMTPenalty(alpha), call.prompt_end),
         early_stopping="never",
-        transform=None if transform is None else KeepForced(transform),
-        stop=request.stop(request.limits(max_decode_steps)),
+        transform=keep_forced(arguments.transform),
+        stop=call.stop(call.limits(max_decode_steps)),
     )
-    return request.best_last(run(steps, model, request.prompt))
+    return call.best_last(run(steps, model, call.prompt))
 
 
 def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
 from decoding_jax import registry, transforms
-from decoding_jax.base import Array, Transform
 from decoding_jax.loop import run
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import DraftLength, Greedy, ModelDrafter, Verifier
 from decoding_jax.strategies.speculative.drafters import as_drafter
-from decoding_jax.t5x.decode_fns import call as requests
-from decoding_jax.t5x.decode_fns.call import NativeDecoder
-from decoding_jax.t5x.decode_fns.sampling import decode_steps
-from decoding_jax.t5x.decode_fns.sampling_settings import KeepForced, is_greedy, sampling_rule
+from decoding_jax.t5x.decode_fns.arguments import (
+    Decodes,
+    SamplingArguments,
+    T5XArguments,
+    decode_fn,
+)
+from decoding_jax.t5x.decode_fns.call import NativeDecoder, open_call
+from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, sampling_transform
 from decoding_jax.t5x.network.rescaled import Rescaled
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SpeculativeDecoder(NativeDecoder):
-    """In the place of ``tokens_to_logits``: a language model, its prompts, and what drafts for it.
+    """A language model, its prompts and its drafter, given instead of ``tokens_to_logits``.
 
     Attributes:
       drafter: as ``strategies.speculative_sample`` takes it, of the same rows.
@@ -33,32 +35,21 @@ class SpeculativeDecoder(NativeDecoder):
     drafter: Any
 
 
+@decode_fn()
 def speculative_sample(
-    inputs: Array,
-    cache: Any,
-    tokens_to_logits: Callable[..., Any],
-    eos_id: int | Array,
-    decode_rng: Array | None = None,
-    num_decodes: int = 1,
-    temperature: float | Array = 1.0,
-    topk: int | Array = 0,
-    topp: float | Array = 0.0,
-    cache_offset: int = 0,
-    initial_index: Array | None = None,
-    max_decode_steps: int | Array | None = None,
-    max_decode_steps_hard_limit: int | None = None,
-    rescale_log_probs: bool = True,
-    transform: Transform | None = None,
+    arguments: T5XArguments,
+    sampling: SamplingArguments,
+    *,
     num_draft_tokens: int | DraftLength = 4,
     num_drafts: int = 1,
     verifier: str | Verifier = "token",
-) -> tuple[Array, Array]:
-    """Draws samples in fewer calls of the network: a draft proposes, one call judges its tokens.
+) -> Decodes:
+    """Draws samples in fewer calls of the network: a draft proposes tokens, one call verifies them.
 
     ``strategies.speculative_sample`` on SpeculativeEncoderDecoderModel and
-    SpeculativeDecoderOnlyModel of ``t5x.speculative_models``, which know the draft. The law of what
-    is returned is that of ``temperature_sample``; at temperature 0, where ``topk`` is 1, or with
-    the greedy verifier it is the same text.
+    SpeculativeDecoderOnlyModel of ``t5x.models``, which hold the draft. The samples are distributed
+    as those of ``temperature_sample``; at temperature 0, where ``topk`` is 1, or with
+    the greedy verifier the texts are equal.
 
     Args:
       num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
@@ -68,9 +59,9 @@ def speculative_sample(
         returns for the same key), ``coded_token``, or an object.
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
         cache_offset, initial_index, max_decode_steps, max_decode_steps_hard_limit,
-        rescale_log_probs, transform: as in ``temperature_sample``, but that ``topk`` is 0. The
-        draft's law is changed as the model's is, but for the law of a ``Drafter`` of one's own
-        where scores are rescaled.
+        rescale_log_probs, transform: as for ``temperature_sample``, but ``topk`` is 0 by default.
+        The draft's distribution is transformed as the model's is, except that of a ``Drafter`` of
+        your own where scores are rescaled.
 
     Returns:
       As ``temperature_sample``.
@@ -90,43 +81,40 @@ def speculative_sample(
       >>> speculative_sample(inputs, {}, decoder, eos_id=1, temperature=0.0)[0].shape
       (1, 1, 5)
     """
-    if not isinstance(tokens_to_logits, SpeculativeDecoder):
+    if not isinstance(arguments.tokens_to_logits, SpeculativeDecoder):
         raise ValueError(
             "drafter: got none; takes that of SpeculativeEncoderDecoderModel or"
             " SpeculativeDecoderOnlyModel of decoding_jax.t5x.models"
         )
-    request = requests.read(
-        inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset,
-        initial_index,
-    )  # fmt: skip
-    steps = decode_steps(max_decode_steps, max_decode_steps_hard_limit, request.length)
-    model, drafter = request.model, as_drafter(tokens_to_logits.drafter)
-    # A tree is judged token by token, at temperature 0 too.
+    call = open_call(arguments)
+    limit = sampling.step_limit(call.length)
+    temperature, topk, topp = sampling.temperature, sampling.topk, sampling.topp
+    model, drafter = call.model, as_drafter(arguments.tokens_to_logits.drafter)
+    # A tree is verified token by token, at temperature 0 too.
     if num_drafts == 1 and is_greedy(temperature, topk):
         verifier = "greedy"
     certain = verifier == "greedy" or isinstance(verifier, Greedy)
     if certain:
-        rule = transforms.chain(*([] if transform is None else [KeepForced(transform)]))
+        first = keep_forced(arguments.transform)
+        transform = transforms.chain(*([] if first is None else [first]))
     else:
-        rule = sampling_rule(transform, temperature, topk, topp)
-        if rescale_log_probs and rule.transforms:
-            model = Rescaled(model, rule)
+        transform = sampling_transform(arguments.transform, temperature, topk, topp)
+        if sampling.rescale_log_probs and transform.transforms:
+            model = Rescaled(model, transform)
             if isinstance(drafter, ModelDrafter):
-                drafter = ModelDrafter(Rescaled(drafter.model, rule))
-            rule = transforms.chain()
-    built = registry.steps(
+                drafter = ModelDrafter(Rescaled(drafter.model, transform))
+            transform = transforms.chain()
+    steps = registry.steps(
         "speculative_sample",
         drafter=drafter,
-        num_samples=num_decodes,
+        num_samples=arguments.num_decodes,
         num_draft_tokens=num_draft_tokens,
         num_drafts=num_drafts,
         verifier=verifier,
-        max_new_tokens=request.length,
-        transform=rule if rule.transforms else None,
-        stop=request.stop(request.limits(steps)),
+        max_new_tokens=call.length,
+        transform=transform if transform.transforms else None,
+        stop=call.stop(call.limits(limit)),
     )
-    output = run(built, model, request.prompt, request.key)
-    score = output.log_prob
-    if certain and rescale_log_probs:
-        score = jnp.zeros_like(score)
-    return request.answer(output.tokens, output.length, score, jnp.argsort(score, axis=-1))
+    output = run(steps, model, call.prompt, call.key)
+    rescaled = certain and sampling.rescale_log_probs
+    return call.rising(output, jnp.zeros_like(output.log_prob) if rescaled else output.log_prob)

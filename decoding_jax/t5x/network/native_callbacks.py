@@ -15,7 +15,7 @@ from decoding_jax.t5x.network.forced_tokens import AdapterCache, enter, leave_fo
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class ShownNative:
+class NativeWithCallbacks:
     """A native model with T5X's callbacks, for strategies that grow one token a call in step.
 
     What they are shown differs from T5X in two things. ``cache`` is that of ``model``, in its own
