@@ -8,7 +8,7 @@ from scipy import stats
 
 from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import distributions as laws
-from decoding_jax.strategies.speculative.verifiers.gumbel import Gumbel, exponentials
+from decoding_jax.strategies.speculative.verifiers.gumbel import GumbelVerifier, exponentials
 
 KEYS = random.lane_keys(random.row_keys(jax.random.key(0), 1), 1)
 DRAWS, LEVEL = 4096, 1e-4
@@ -16,7 +16,7 @@ DRAWS, LEVEL = 4096, 1e-4
 
 @jax.jit
 def drawn(law):
-    draw = jax.vmap(lambda t: Gumbel().draw(KEYS, (), law, t[None, None], t)[0][0, 0])
+    draw = jax.vmap(lambda t: GumbelVerifier().draw(KEYS, (), law, t[None, None], t)[0][0, 0])
     return draw(jnp.arange(DRAWS))
 
 

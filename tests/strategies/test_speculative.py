@@ -237,13 +237,13 @@ def test_prompt_lookup_takes_the_longest_and_then_the_latest():
 
 
 def test_how_many_tokens_to_draft():
-    heuristic = Heuristic(most=8, first=5)
+    heuristic = Heuristic(max_draft_tokens=8, first=5)
     state = heuristic.init(1, 3)
     state = heuristic.update(state, state, jnp.array([[5, 4, 0]]))
     assert heuristic.count(state).tolist() == [[7, 4, 4]]
     state = heuristic.update(jnp.array([[7, 1, 8]]), jnp.array([[7, 1, 8]]), jnp.array([[7, 0, 7]]))
     assert heuristic.count(state).tolist() == [[8, 1, 7]]
-    measured = Measured(most=8, cost_ratio=0.1, guess=0.5)
+    measured = Measured(max_draft_tokens=8, cost_ratio=0.1, guess=0.5)
     state = measured.init(1, 2)
     for _ in range(200):
         count = measured.count(state)
@@ -251,13 +251,13 @@ def test_how_many_tokens_to_draft():
     gain = lambda a, k: (1 - a ** (k + 1)) / (1 - a) / (k * 0.1 + 1)  # noqa: E731
     assert measured.count(measured.init(1, 1)) == max(range(1, 9), key=lambda k: gain(0.5, k))
     assert measured.count(state).tolist() == [[8, 1]]
-    got = run(num_draft_tokens=Heuristic(most=6, first=2), drafter=MODEL)
+    got = run(num_draft_tokens=Heuristic(max_draft_tokens=6, first=2), drafter=MODEL)
     assert got.info.target_calls == 2  # 1 + (2 + 1) + (4 + 1) tokens
 
 
 def test_draft_lengths_out_of_range_are_refused():
     for make, words in (
-        (lambda: Heuristic(most=0), "num_draft_tokens: got 0; takes 1 or more"),
+        (lambda: Heuristic(max_draft_tokens=0), "num_draft_tokens: got 0; takes 1 or more"),
         (lambda: Heuristic(first=-1), "first: got -1; takes 0 or more"),
         (lambda: Measured(cost_ratio=-0.1), "cost_ratio: got -0.1; takes numbers of 0 and above"),
         (lambda: Measured(guess=2.0), "guess: got 2.0; takes a rate from 0 to 1"),

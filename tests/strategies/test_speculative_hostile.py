@@ -110,7 +110,7 @@ def check(output, model, prompt, stop, transform):
         pytest.param(
             "code",
             Bigram(SPARSE.table[0, 0]),
-            {"num_draft_tokens": Heuristic(most=6, first=0)},
+            {"num_draft_tokens": Heuristic(max_draft_tokens=6, first=0)},
             marks=pytest.mark.exhaustive,
         ),
         ("token", DRAFT, {"num_draft_tokens": 12, "num_drafts": 2}),

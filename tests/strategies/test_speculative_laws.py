@@ -22,9 +22,9 @@ from decoding_jax.strategies.speculative import (
     ModelDrafter,
     distributions,
 )
-from decoding_jax.strategies.speculative.block import Block
-from decoding_jax.strategies.speculative.verifiers.block import joint_ratio, long_enough
-from decoding_jax.strategies.speculative.verifiers.token import compare, drafted_probs
+from decoding_jax.strategies.speculative import draft as drafting
+from decoding_jax.strategies.speculative.verifiers.block import candidate_probs, joint_ratio
+from decoding_jax.strategies.speculative.verifiers.token import draft_probs
 from decoding_jax.testing import certify
 from decoding_jax.testing.certificate import problems
 from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
@@ -115,12 +115,17 @@ CASES = [
     ("gumbel", drafts_laws(1), Problem("smooth", "constraints", "sequences"), "as is"),
     (
         "code",
-        drafts_laws(Heuristic(most=4, first=2)),
+        drafts_laws(Heuristic(max_draft_tokens=4, first=2)),
         Problem("ties", "none", "end tokens"),
         "as is",
     ),
     ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "as is"),
-    ("greedy", drafts_laws(Measured(most=5)), Problem("zeros", "none", "one token"), "as is"),
+    (
+        "greedy",
+        drafts_laws(Measured(5)),
+        Problem("zeros", "none", "one token"),
+        "as is",
+    ),
     ("token", drafts_guesses(8), Problem("ties", "none", "sequences"), "one key"),
     ("token", DRAFTS["another, 3 of 2"], Problem("zeros", "history", "sequences"), "as is"),
     ("block", drafts_guesses(3), Problem("zeros", "smallest sets", "end tokens"), "as is"),
@@ -172,13 +177,13 @@ def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
     keys = jax.random.split(jax.random.key(size), 2)
     target = distributions.softmax(random_laws(keys[0], (40, size), zeros))
     draft = distributions.softmax(random_laws(keys[1], (40, size), zeros))
-    p, q = np.asarray(target.prob(), np.float64), np.asarray(draft.prob(), np.float64)
+    p, q = np.asarray(target.probs(), np.float64), np.asarray(draft.probs(), np.float64)
     # A draft stands where u q < p, for u one of 2**24 numbers.
     with np.errstate(divide="ignore", invalid="ignore"):
         stands = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
     drawn = integers(q.astype(np.float32))
     accepted = (drawn * stands).sum(-1)
-    left = integers(distributions.residual(target.prob(), draft.prob()))
+    left = integers(distributions.residual(target.probs(), draft.probs()))
     law = drawn * stands + (1 - accepted)[:, None] * left
     np.testing.assert_allclose(law, p, atol=1e-6)
     np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
@@ -187,10 +192,10 @@ def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
 def test_equal_laws_leave_nothing_and_are_never_rejected():
     logits = random_laws(jax.random.key(0), (50, 1009), 0.3)
     one, other = distributions.softmax(logits), jax.jit(distributions.softmax)(logits[:, None])
-    assert (one.prob() == other.prob()[:, 0]).all()
-    assert (distributions.excess(one.prob(), one.prob()) == 0).all()
-    left = distributions.residual(one.prob(), one.prob())
-    np.testing.assert_array_equal(integers(left), integers(one.prob()))
+    assert (one.probs() == other.probs()[:, 0]).all()
+    assert (distributions.excess(one.probs(), one.probs()) == 0).all()
+    left = distributions.residual(one.probs(), one.probs())
+    np.testing.assert_array_equal(integers(left), integers(one.probs()))
     assert (distributions.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
 
 
@@ -201,7 +206,9 @@ def block_of_two(p, q, drafts):
     after = jnp.log(p[2][first, second])[:, None, None]
     target = jnp.concatenate([logits(p), after], axis=2)
     rows = len(drafts)
-    block = Block(drafts[:, None], jnp.full((rows, 1), 2), distributions.softmax(logits(q)), ())
+    block = drafting.Draft(
+        drafts[:, None], jnp.full((rows, 1), 2), distributions.softmax(logits(q)), ()
+    )
     return block, target
 
 
@@ -217,9 +224,9 @@ def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_law():
     p, q = laws_of_paths(keys[:3], 3), laws_of_paths(keys[3:], 3)
     drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
     block, target = block_of_two(p, q, drafts)
-    both = compare(block, distributions.softmax(target))
-    joint = joint_ratio(*drafted_probs(block, both))
-    chance = np.asarray(long_enough(block, both, joint), np.float64)[:, 0]
+    target = distributions.softmax(target)
+    joint = joint_ratio(*draft_probs(block, target))
+    chance = np.asarray(candidate_probs(block, target, joint), np.float64)[:, 0]
     scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
     p, q = ([np.asarray(x, np.float64) for x in law] for law in (p, q))
     got = np.zeros((3, 3, 3))
@@ -246,8 +253,8 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     spread = lambda x: [x[None], jnp.tile(x, (2, 1)), jnp.tile(x, (2, 2, 1))]  # noqa: E731
     block, target = block_of_two(spread(p), spread(q), drafts)
     drafted = q[drafts].prod(-1)
-    both = compare(block, distributions.softmax(target))
-    one, two = long_enough(block, both, joint_ratio(*drafted_probs(block, both)))[:, 0].T
+    target = distributions.softmax(target)
+    one, two = candidate_probs(block, target, joint_ratio(*draft_probs(block, target)))[:, 0].T
     np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
     one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
     np.testing.assert_allclose((drafted * (one + one * two)).sum(), 10 / 9, rtol=1e-6)
@@ -255,7 +262,7 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     lanes = 2**12
     tall = jax.tree.map(
         lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)),
-        (block, distributions.softmax(target)),
+        (block, target),
     )
     for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
         judge = VERIFIERS[name]

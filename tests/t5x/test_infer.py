@@ -167,7 +167,7 @@ from __gin__ import dynamic_registration
 from decoding_jax.strategies import speculative
 DRAFTER = @speculative.PromptLookup()
 NUM_DRAFT_TOKENS = @speculative.Heuristic()
-speculative.Heuristic.most = 3
+speculative.Heuristic.max_draft_tokens = 3
 VERIFIER = "block"
 NUM_DECODES = 3
 """,

@@ -1,4 +1,4 @@
-"""Speculative decoding: drafters propose tokens, verifiers keep as many as the law allows."""
+"""Speculative decoding: drafters propose tokens, and verifiers decide how many are accepted."""
 
 from decoding_jax.strategies.speculative.algorithm import speculative_sample
 from decoding_jax.strategies.speculative.draft_length import (
@@ -15,32 +15,34 @@ from decoding_jax.strategies.speculative.drafters import (
     NextToken,
     Path,
     PromptLookup,
+    SupportsBind,
 )
 from decoding_jax.strategies.speculative.info import Info
 from decoding_jax.strategies.speculative.theory import emitted_tokens, speed_up
 from decoding_jax.strategies.speculative.verifiers import (
     VERIFIERS,
-    Block,
-    Code,
-    CodedToken,
-    Greedy,
-    Gumbel,
-    Token,
+    BlockVerifier,
+    CodedTokenVerifier,
+    CodeVerifier,
+    GreedyVerifier,
+    GumbelVerifier,
+    TokenVerifier,
+    Verification,
     Verifier,
 )
 
 __all__ = [
     "VERIFIERS",
     "Bigram",
-    "Block",
-    "Code",
-    "CodedToken",
+    "BlockVerifier",
+    "CodeVerifier",
+    "CodedTokenVerifier",
     "DraftLength",
     "Drafter",
     "Fixed",
-    "Greedy",
+    "GreedyVerifier",
     "Guesser",
-    "Gumbel",
+    "GumbelVerifier",
     "Heuristic",
     "Info",
     "Measured",
@@ -48,7 +50,9 @@ __all__ = [
     "NextToken",
     "Path",
     "PromptLookup",
-    "Token",
+    "SupportsBind",
+    "TokenVerifier",
+    "Verification",
     "Verifier",
     "emitted_tokens",
     "speculative_sample",

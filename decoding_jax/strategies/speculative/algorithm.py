@@ -1,8 +1,9 @@
-"""Speculative decoding: a draft proposes K tokens, the target judges them all in one call.
+"""Speculative decoding: a drafter proposes K tokens, and the target verifies them in one call.
 
 The target's cache holds all new tokens but the last. The target is fed the last token and the K
-drafted ones at once; where ``a`` of them stand, the text grows by a + 1, and the next block is
-written over what was rejected: a smaller ``start``, and no copy. Every lane stands where it is.
+drafted ones at once. Where a of them are accepted, the text grows by a + 1 tokens, and the next
+block overwrites what was rejected: it starts at an earlier slot, and nothing is copied. Every lane
+advances at its own pace.
 """
 
 from __future__ import annotations
@@ -23,24 +24,38 @@ from decoding_jax.loop import (
     stopping,
 )
 from decoding_jax.ops.logits import clean
-from decoding_jax.strategies.speculative import chain, distributions, emission, tree_drafts
-from decoding_jax.strategies.speculative.chain import Situation
+from decoding_jax.strategies.speculative import tree_drafts
+from decoding_jax.strategies.speculative.appending import append
+from decoding_jax.strategies.speculative.block import BlockInputs
+from decoding_jax.strategies.speculative.chain import CHAIN
+from decoding_jax.strategies.speculative.distributions import softmax
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
-from decoding_jax.strategies.speculative.emission import Allowed
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
-from decoding_jax.strategies.speculative.verifiers import Verifier, named
+from decoding_jax.strategies.speculative.masking import Allowed, allow
+from decoding_jax.strategies.speculative.tree_drafts import TREE
+from decoding_jax.strategies.speculative.verifiers import Verifier, as_verifier
 
 
 class State(NamedTuple):
-    """The carry: both caches, the sequences, and what the parts remember."""
+    """The carry of the loop.
+
+    Attributes:
+      cache: the target's.
+      sequences: the sequences decoded so far.
+      keys: the verifier's.
+      verifier_state: the verifier's.
+      drafter_state: the drafter's.
+      length_state: the state of the choice of K.
+      info: counts.
+    """
 
     cache: Cache
-    drafter: Any
-    lanes: Lanes
-    seed: Any
-    memory: Any
-    draft_length: Any
+    sequences: Lanes
+    keys: Any
+    verifier_state: Any
+    drafter_state: Any
+    length_state: Any
     info: Info
 
 
@@ -56,11 +71,11 @@ def speculative_sample(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Samples the target's law with fewer calls of it, by verifying what a drafter proposes.
+    """Samples from the target in fewer calls of it, by verifying what a drafter proposes.
 
     Leviathan, Kalman and Matias 2022, "Fast Inference from Transformers via Speculative Decoding";
-    Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling". The
-    law of every sample is the transformed target's, whatever the drafter; how many calls it takes
+    Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling". Every
+    sample follows the transformed target's distribution, whatever the drafter; the number of calls
     depends on how often the two agree.
 
     Args:
@@ -73,14 +88,14 @@ def speculative_sample(
       num_samples: N.
       num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
         lane and block.
-      num_drafts: how many drafts of K tokens, drawn independently, the target judges in one call
-        as a tree. More than one takes the token verifier and a language model as the drafter, and
-        models with ``tree`` and ``keep``.
+      num_drafts: the number of drafts of K tokens, drawn independently, that the target verifies
+        in one call as a tree. More than one needs the token verifier, a language model as the
+        drafter, and models with ``tree`` and ``keep``.
       verifier: by name or as an object. ``token`` and ``block`` accept drafts at random, ``block``
-        more of them. ``greedy`` gives what ``greedy`` gives. ``gumbel`` gives samples that do not
-        depend on the drafter. ``code`` gives what ``arithmetic_sample`` gives for the same key.
+        more of them. ``greedy`` decodes the sequences of ``greedy``. The samples of ``gumbel`` do
+        not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.
         ``coded_token`` is ``token`` with drafts that are spread over the samples as on a lattice.
-      max_new_tokens: L, the most new tokens.
+      max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits of target and draft alike, each with its own path.
       stop: when a sequence ends.
 
@@ -104,87 +119,132 @@ def speculative_sample(
       >>> output.tokens.shape, int(output.info.target_calls), float(output.info.acceptance_rate)
       ((1, 1, 9), 2, 1.0)
     """
-    drafts, judge, sizes = as_drafter(drafter), named(verifier), as_draft_length(num_draft_tokens)
+    drafter, verifier = as_drafter(drafter), as_verifier(verifier)
+    draft_length = as_draft_length(num_draft_tokens)
+    max_draft_tokens = draft_length.max_draft_tokens
     stop = Stop() if stop is None else stop
-    most = sizes.most
     for name, value in (("num_samples", num_samples), ("num_drafts", num_drafts)):
         if value < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
+    stages = CHAIN if num_drafts == 1 else TREE
+    tree_slots = 0 if num_drafts == 1 else num_drafts * max_draft_tokens
 
-    def allow(logits: Array, prompt: Prompt, tokens: Array, length: Array) -> Allowed:
-        return emission.allow(logits, prompt, tokens, length, transform, stop)
+    def allowed_after(logits: Array, prompt: Prompt, paths: Array, length: Array) -> Allowed:
+        return allow(logits, prompt, paths, length, transform, stop)
 
     def limits(prompt: Prompt) -> Array:
         return stopping.limits(stop, prompt.length.shape[0], max_new_tokens)
 
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """Prefills both models, and draws the first token from the target."""
         batch, size = prompt.tokens.shape
-        check_models(model, drafts)
-        check_lengths(model, size, max_new_tokens)
-        spare = num_drafts * most if num_drafts > 1 else 0
-        if spare:
-            tree_drafts.check(model, drafts, judge)
-        seed, memory = judge.init(key, batch, num_samples)
-        slots = max(max_new_tokens - 1, 1) + spare
-        logits, cache = model_calls.prefill(model, prompt, lanes=num_samples, slots=slots)
-        lanes = empty_lanes(limits(prompt), num_samples, max_new_tokens)
         shape = (batch, num_samples)
-        raw = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
-        allowed = allow(raw, prompt, lanes.tokens, lanes.length[..., None])
-        law = distributions.softmax(clean(raw))
-        own = allowed.law().place(0)
-        first, memory = judge.draw(seed, memory, own, lanes.length, jnp.int32(0))
+        check_models(model, drafter)
+        check_lengths(model, size, max_new_tokens)
+        if num_drafts > 1:
+            tree_drafts.check(model, drafter, verifier)
+        keys, verifier_state = verifier.init(key, batch, num_samples)
+        slots = max(max_new_tokens - 1, 1) + tree_slots
+        logits, cache = model_calls.prefill(model, prompt, lanes=num_samples, slots=slots)
+        logits = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
+
+        sequences = empty_lanes(limits(prompt), num_samples, max_new_tokens)
+        position = sequences.length
+        allowed = allowed_after(logits, prompt, sequences.tokens, position[..., None])
+        distribution = allowed.distribution().place(0)
+        token, verifier_state = verifier.draw(
+            keys, verifier_state, distribution, position, jnp.int32(0)
+        )
         one = jnp.ones(shape, jnp.int32)
-        lanes, _ = emission.append(
-            lanes, first[..., None], one, allowed.dead, law, stop, limits(prompt)
+        sequences, _ = append(
+            sequences,
+            token[..., None],
+            one,
+            allowed.dead,
+            softmax(clean(logits)),
+            stop,
+            limits(prompt),
+        )
+        drafter_state = stages.init_drafter(
+            drafter, prompt, num_samples, max_new_tokens, max_draft_tokens, num_drafts
         )
         return State(
             cache=cache,
-            drafter=drafts.init(
-                prompt,
-                lanes=num_samples,
-                max_new_tokens=max_new_tokens,
-                **({"spare": spare} if spare else {}),
-            ),
-            lanes=lanes,
-            seed=seed,
-            memory=memory,
-            draft_length=sizes.init(*shape),
+            sequences=sequences,
+            keys=keys,
+            verifier_state=verifier_state,
+            drafter_state=drafter_state,
+            length_state=draft_length.init(*shape),
             info=no_info(*shape),
         )
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        at, limit = state.lanes, limits(prompt)
-        # No draft for the last token that there is room for; none where nothing is to be done.
-        room = jnp.where(at.done, 0, limit[:, None] - at.length - 1)
-        now = Situation(
-            cache=state.cache,
-            drafter=state.drafter,
-            lanes=at,
-            seed=state.seed,
-            memory=state.memory,
+        """One block: Algorithm 1 of Leviathan et al., one turn of Algorithm 2 of Chen et al.
+
+        In these papers' terms, K is gamma (Leviathan et al.) or K (Chen et al.). Here p is the
+        target and q the draft, as in Leviathan et al.; Chen et al. call them q and p.
+        """
+        sequences, limit = state.sequences, limits(prompt)
+        # The last token within the limit needs no draft, and neither does a lane that is done.
+        room = jnp.where(sequences.done, 0, limit[:, None] - sequences.length - 1)
+        inputs = BlockInputs(
             prompt=prompt,
-            wanted=jnp.minimum(sizes.count(state.draft_length), room),
-            clock=1 + state.info.target_calls * (most * num_drafts + 1),
-            allow=lambda logits, paths, length: allow(logits, prompt, paths, length),
+            sequences=sequences,
+            cache=state.cache,
+            drafter_state=state.drafter_state,
+            keys=state.keys,
+            verifier_state=state.verifier_state,
+            draft_length=jnp.minimum(draft_length.count(state.length_state), room),
+            max_draft_tokens=max_draft_tokens,
+            num_drafts=num_drafts,
+            counter=1 + state.info.target_calls * (max_draft_tokens * num_drafts + 1),
+            allow=lambda logits, paths, length: allowed_after(logits, prompt, paths, length),
         )
-        if num_drafts == 1:
-            came = chain.advance(model, drafts, judge, now, most)
-        else:
-            came = tree_drafts.advance(model, drafts, now, most, num_drafts)
-        lanes, took = emission.append(
-            at, came.tokens, came.accepted + 1, came.dead, came.law, stop, limit
+        # Draft: for t = 1 .. K, sample x_t ~ q(x | prefix, x_1 .. x_(t-1)).
+        draft, drafter_state, draft_calls = stages.propose(
+            drafter, verifier, inputs, model.vocab_size
         )
-        info = count_block(state.info, live=~at.done, came=came, took=took)
-        sized = sizes.update(state.draft_length, came.judged, came.accepted)
-        return State(came.cache, came.drafter, lanes, state.seed, came.memory, sized, info)
+        # Score: in parallel, compute p(x | prefix), ..., p(x | prefix, x_1 .. x_K).
+        scores, cache = stages.score(model, inputs, draft)
+        # Verify: for t = 1 .. K, accept x_t if r < min(1, p(x_t) / q(x_t)) for r ~ U[0, 1]; at the
+        # first rejection, sample from (p - q)+ instead. If all are accepted, sample from p.
+        result = stages.verify(verifier, inputs, draft, scores)
+        cache, drafter_state = stages.keep(model, drafter, inputs, result, cache, drafter_state)
+        # Append: prefix + x_1 .. x_a and the token sampled last.
+        sequences, appended = append(
+            sequences,
+            result.tokens,
+            result.accepted + 1,
+            result.dead,
+            result.distribution,
+            stop,
+            limit,
+        )
+        return State(
+            cache=cache,
+            sequences=sequences,
+            keys=state.keys,
+            verifier_state=result.verifier_state,
+            drafter_state=drafter_state,
+            length_state=draft_length.update(
+                state.length_state, result.verifiable, result.accepted
+            ),
+            info=count_block(
+                state.info,
+                live=~state.sequences.done,
+                result=result,
+                appended=appended,
+                draft_calls=draft_calls,
+            ),
+        )
 
     def done(state: State) -> Array:
-        return state.lanes.done.all()
+        return state.sequences.done.all()
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        at = state.lanes
-        return DecodeOutput(at.tokens, at.length, at.log_prob, at.log_prob, at.finished, state.info)
+        tokens, length, log_prob = state.sequences[:3]
+        finished = state.sequences.finished
+        return DecodeOutput(tokens, length, log_prob, log_prob, finished, state.info)
 
     return Steps(init, step, done, finalize)
 
@@ -193,7 +253,7 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
     """Refuses models that cannot work together.
 
     Raises:
-      ValueError: for a target in lock step, or vocabularies that differ.
+      ValueError: for a target that is not ragged, or vocabularies that differ.
     """
     if not model.ragged:
         raise ValueError(

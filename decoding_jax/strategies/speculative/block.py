@@ -1,65 +1,113 @@
-"""What passes between drafters, verifiers and the driver: one block of drafted tokens a lane."""
+"""One block of speculative decoding: what its stages take from and pass to each other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array
+from decoding_jax.base import Array, Cache, Prompt
+from decoding_jax.loop import Lanes
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.masking import Allowed
+
+Allow = Callable[[Array, Array, Array], Allowed]
+"""``(logits [B, W, T, V], paths, length [B, W, T])`` to the tokens allowed: ``masking.allow``."""
 
 
-class Block(NamedTuple):
-    """K drafted tokens of every lane, as the target's law is about to judge them.
+class BlockInputs(NamedTuple):
+    """What a block starts from.
 
     Attributes:
-      tokens: int32 ``[B, W, K]``.
-      drafted: int32 ``[B, W]``, from 0 to K: how many were proposed. The rest means nothing.
-      law: of ``[B, W, K, V]``, which each token was drawn from, transformed; None where each was
-        certain.
-      trail: the verifier's memory after each draw, its leaves ``[K, ...]``.
+      prompt: B prompts.
+      sequences: the sequences decoded so far.
+      cache: the target's.
+      drafter_state: the drafter's.
+      keys: the verifier's.
+      verifier_state: the verifier's.
+      draft_length: int32 ``[B, W]``, the number of tokens to draft, at most K.
+      max_draft_tokens: K.
+      num_drafts: C.
+      counter: int32. It and the following numbers, one for each token that the target is fed, key
+        the random bits of this block and of no other. Randomness is keyed by loop iteration rather
+        than position, because verifying a rejected draft may already have used that position's
+        randomness.
+      allow: the tokens allowed after a path.
     """
 
-    tokens: Array
-    drafted: Array
-    law: Softmax | None
-    trail: Any
+    prompt: Prompt
+    sequences: Lanes
+    cache: Cache
+    drafter_state: Any
+    keys: Any
+    verifier_state: Any
+    draft_length: Array
+    max_draft_tokens: int
+    num_drafts: int
+    counter: Array
+    allow: Allow
 
     @property
-    def proposed(self) -> Array:
-        """bool ``[B, W, K]``."""
-        place = jnp.arange(self.tokens.shape[-1], dtype=jnp.int32)[None, None]
-        return place < self.drafted[..., None]
+    def last_tokens(self) -> Array:
+        """The last token of every lane, int32 ``[B, W, 1]``, which the target was not fed yet."""
+        last = jnp.maximum(self.sequences.length - 1, 0)[..., None]
+        return jnp.take_along_axis(self.sequences.tokens, last, axis=-1)
 
 
-class Verdict(NamedTuple):
-    """What a verifier makes of a block.
+class Scores(NamedTuple):
+    """What the target returns for the last token and the drafted ones.
 
     Attributes:
-      tokens: int32 ``[B, W, K + 1]``: the accepted tokens, and one more of the verifier's own.
-      accepted: int32 ``[B, W]``: how many were accepted. What follows ``accepted + 1`` tokens
-        means nothing.
-      memory: the verifier's, as of the last of these tokens.
+      logits: float32 ``[B, W, T, V]``, untransformed.
+      allowed: the tokens allowed after each of the T tokens.
+    """
+
+    logits: Array
+    allowed: Allowed
+
+
+class BlockResult(NamedTuple):
+    """What a block appends, and what it leaves for the next one.
+
+    Attributes:
+      tokens: int32 ``[B, W, K + 1]``: the accepted tokens and a final one.
+      accepted: int32 ``[B, W]``, the number of accepted tokens.
+      verifiable: int32 ``[B, W]``, the number of tokens that could have been accepted.
+      proposed: int32 ``[B, W]``, the number of drafted tokens.
+      distribution: the target's untransformed distribution along the tokens, ``[B, W, K + 1, V]``,
+        used for the reported ``log_prob``.
+      dead: bool ``[B, W, K + 1]``, where no token was allowed.
+      verifier_state: the verifier's, after the last of these tokens.
+      nodes: int32 ``[B, W, K + 1]``, in a tree: the index of each token's parent among the T tokens
+        fed; None for a single draft.
     """
 
     tokens: Array
     accepted: Array
-    memory: Any
+    verifiable: Array
+    proposed: Array
+    distribution: Softmax
+    dead: Array
+    verifier_state: Any
+    nodes: Array | None = None
 
 
-def leading(accept: Array) -> Array:
-    """How many of ``accept [..., K]`` hold before the first that does not: int32 ``[...]``.
+class Stages(NamedTuple):
+    """The stages of a block, for a single draft (``chain``) or for several (``tree_drafts``).
 
-    Example:
-      >>> leading(jnp.array([[True, True, False, True]])).tolist()
-      [2]
+    Attributes:
+      init_drafter: ``(drafter, prompt, lanes, max_new_tokens, max_draft_tokens, num_drafts) ->
+        drafter_state``.
+      propose: ``(drafter, verifier, inputs, vocab_size) -> (draft, drafter_state, draft_calls)``.
+      score: ``(model, inputs, draft) -> (scores, cache)``, in one call of the target.
+      verify: ``(verifier, inputs, draft, scores) -> BlockResult``.
+      keep: ``(model, drafter, inputs, result, cache, drafter_state) -> (cache, drafter_state)``,
+        moves what was accepted to where the next block expects it.
     """
-    return jnp.cumprod(accept.astype(jnp.int32), axis=-1).sum(-1, dtype=jnp.int32)
 
-
-def with_own(block: Block, accepted: Array, own: Array) -> Array:
-    """The drafted tokens with the verifier's ``own [B, W]`` at ``accepted``: ``[B, W, K + 1]``."""
-    place = jnp.arange(block.tokens.shape[-1] + 1, dtype=jnp.int32)[None, None]
-    tokens = jnp.concatenate([block.tokens, own[..., None]], axis=-1)
-    return jnp.where(place == accepted[..., None], own[..., None], tokens)
+    init_drafter: Callable[..., Any]
+    propose: Callable[..., tuple[Any, Any, Array]]
+    score: Callable[..., tuple[Scores, Cache]]
+    verify: Callable[..., BlockResult]
+    keep: Callable[..., tuple[Cache, Any]]

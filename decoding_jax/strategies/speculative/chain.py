@@ -1,179 +1,159 @@
-"""One block of one draft a lane: K tokens drafted, judged by one call of the target."""
+"""The stages of a block with one draft a lane: a chain of K tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt
-from decoding_jax.loop import Lanes, model_calls
-from decoding_jax.strategies.speculative import emission
-from decoding_jax.strategies.speculative.block import Block, leading
+from decoding_jax.loop import model_calls
+from decoding_jax.strategies.speculative.appending import place_tokens
+from decoding_jax.strategies.speculative.block import BlockInputs, BlockResult, Scores, Stages
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.draft import Draft, count_leading
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
-from decoding_jax.strategies.speculative.emission import Allowed
+from decoding_jax.strategies.speculative.masking import model_distribution
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
-Allow = Callable[[Array, Array, Array], Allowed]
-"""``(logits [B, W, T, V], paths, length [B, W, T])`` to what is allowed: see ``emission.allow``."""
 
-
-class Situation(NamedTuple):
-    """What a block starts from.
-
-    Attributes:
-      cache: the target's.
-      drafter: the drafter's state.
-      lanes: what stands.
-      seed: the verifier's.
-      memory: the verifier's.
-      prompt: of the rows.
-      wanted: int32 ``[B, W]``, how many tokens to draft, at most K.
-      clock: int32; it and the next numbers, as many as tokens are fed, are the block's own.
-      allow: what may follow a path.
-    """
-
-    cache: Cache
-    drafter: Any
-    lanes: Lanes
-    seed: Any
-    memory: Any
-    prompt: Prompt
-    wanted: Array
-    clock: Array
-    allow: Allow
-
-
-class Outcome(NamedTuple):
-    """What a block comes to.
-
-    Attributes:
-      cache: the target's.
-      drafter: the drafter's state.
-      memory: the verifier's.
-      tokens: int32 ``[B, W, K + 1]``.
-      accepted: int32 ``[B, W]``; the token after these is the verifier's own.
-      judged: int32 ``[B, W]``, how many could have been accepted.
-      proposed: int32 ``[B, W]``, how many tokens were drafted.
-      law: the target's on the path, before any transform, ``[B, W, K + 1, V]``.
-      dead: bool ``[B, W, K + 1]``, where nothing was allowed.
-      draft_calls: int32.
-    """
-
-    cache: Cache
-    drafter: Any
-    memory: Any
-    tokens: Array
-    accepted: Array
-    judged: Array
-    proposed: Array
-    law: Softmax
-    dead: Array
-    draft_calls: Array
-
-
-def last_tokens(lanes: Lanes) -> Array:
-    """The last token of every lane, int32 ``[B, W, 1]``."""
-    last = jnp.maximum(lanes.length - 1, 0)[..., None]
-    return jnp.take_along_axis(lanes.tokens, last, axis=-1)
-
-
-def advance(
-    model: LanguageModel, drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int
-) -> Outcome:
-    """Drafts up to ``most`` tokens a lane, feeds them to the target, and judges them."""
-    at = now.lanes
-    block, state, calls = propose(drafter, judge, now, most, model.vocab_size)
-    fed = jnp.concatenate([last_tokens(at), block.tokens], axis=-1)
-    output, cache = model_calls.extend(model, now.cache, fed, at.length - 1)
-    written = emission.put(at.tokens, block.tokens, at.length)
-    length = at.length[..., None] + jnp.arange(most + 1, dtype=jnp.int32)[None, None]
-    allowed = now.allow(output.logits, written, length)
-    law = allowed.law()
-    tokens, accepted, memory = judge.verify(now.seed, now.memory, block, law, at.length, now.clock)
-    return Outcome(
-        cache=cache,
-        drafter=state,
-        memory=memory,
-        tokens=tokens,
-        accepted=accepted,
-        judged=block.drafted,
-        proposed=block.drafted,
-        law=emission.own_law(output.logits, allowed, law),
-        dead=allowed.dead,
-        draft_calls=calls,
-    )
+def init_drafter(
+    drafter: Drafter | Guesser,
+    prompt: Prompt,
+    lanes: int,
+    max_new_tokens: int,
+    max_draft_tokens: int,
+    num_drafts: int,
+) -> Any:
+    """The drafter's state before the first block."""
+    return drafter.init(prompt, lanes=lanes, max_new_tokens=max_new_tokens)
 
 
 def propose(
-    drafter: Drafter | Guesser, judge: Verifier, now: Situation, most: int, vocab_size: int
-) -> tuple[Block, Any, Array]:
-    """Drafts a block; returns it, the drafter's state, and how often the drafter was called."""
-    path = Path(now.prompt, now.lanes.tokens, now.lanes.length)
-    if isinstance(drafter, Guesser):
-        tokens = drafter.guess(now.drafter, path, most)
-        _check_guess(tokens, (*path.length.shape, most))
-        known = (tokens >= 0) & (tokens < vocab_size)
-        drafted = jnp.minimum(now.wanted, leading(known))
-        block = Block(jnp.where(known, tokens, 0), drafted, None, ())
-        return block, now.drafter, jnp.int32(1)
+    drafter: Drafter | Guesser, verifier: Verifier, inputs: BlockInputs, vocab_size: int
+) -> tuple[Draft, Any, Array]:
+    """Drafts up to K tokens of every lane, each drawn by the verifier.
 
-    def given(logits: Array, verb: str) -> Array:
+    Returns:
+      The draft, the drafter's state, and the number of calls of the drafter.
+    """
+    sequences = inputs.sequences
+    path = Path(inputs.prompt, sequences.tokens, sequences.length)
+    if isinstance(drafter, Guesser):
+        return _guessed(drafter, inputs, path, vocab_size), inputs.drafter_state, jnp.int32(1)
+
+    def checked(logits: Array, verb: str) -> Array:
         shape = (*path.length.shape, vocab_size)
         return model_calls.as_logits(logits, shape, "drafter: got logits", verb, "[B, W, V]")
 
-    def draw(i: Any, logits: Array, written: Array, memory: Any) -> tuple[Array, Softmax, Any]:
-        at = path.length + i
-        law = now.allow(logits[:, :, None], written, at[..., None]).law().place(0)
-        token, memory = judge.draw(now.seed, memory, law, at, now.clock + i)
-        return token, law, memory
+    def draw(i: Any, logits: Array, tokens: Array, state: Any) -> tuple[Array, Softmax, Any]:
+        position = path.length + i
+        allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
+        distribution = allowed.distribution().place(0)
+        counter = inputs.counter + i
+        token, state = verifier.draw(inputs.keys, state, distribution, position, counter)
+        return token, distribution, state
 
-    def record(i: Any, block: Block, token: Array, law: Softmax, memory: Any) -> Block:
-        def put(axis: int) -> Callable[[Array, Array], Array]:
+    def record(i: Any, draft: Draft, token: Array, distribution: Softmax, state: Any) -> Draft:
+        def update(axis: int) -> Callable[[Array, Array], Array]:
             return lambda all, one: lax.dynamic_update_index_in_dim(all, one, i, axis)
 
-        return block._replace(
-            tokens=put(2)(block.tokens, token),
-            law=jax.tree.map(put(2), block.law, law),
-            trail=jax.tree.map(put(0), block.trail, memory),
+        return draft._replace(
+            tokens=update(2)(draft.tokens, token),
+            distribution=jax.tree.map(update(2), draft.distribution, distribution),
+            states=jax.tree.map(update(0), draft.states, state),
         )
 
-    def room(value: Array, axis: int) -> Array:
-        shape = (*value.shape[:axis], most, *value.shape[axis:])
+    def empty(value: Array, axis: int) -> Array:
+        shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
         return jnp.zeros(shape, value.dtype)
 
-    def more(i: Any, carry: Any) -> Any:
-        block, state, memory, written = carry
-        token = lax.dynamic_index_in_dim(block.tokens, i - 1, 2, keepdims=False)
-        at = path.length + i - 1
-        written = emission.put(written, token[..., None], at)
-        logits, state = drafter.next(state, token, at)
-        logits = given(logits, "next")
-        token, law, memory = draw(i, logits, written, memory)
-        return record(i, block, token, law, memory), state, memory, written
+    def draw_next(i: Any, carry: Any) -> Any:
+        draft, drafter_state, state, tokens = carry
+        token = lax.dynamic_index_in_dim(draft.tokens, i - 1, 2, keepdims=False)
+        position = path.length + i - 1
+        tokens = place_tokens(tokens, token[..., None], position)
+        logits, drafter_state = drafter.next(drafter_state, token, position)
+        token, distribution, state = draw(i, checked(logits, "next"), tokens, state)
+        return record(i, draft, token, distribution, state), drafter_state, state, tokens
 
-    logits, state = drafter.begin(now.drafter, path)
-    logits = given(logits, "begin")
-    token, law, memory = draw(0, logits, path.tokens, now.memory)
-    block = Block(
-        tokens=room(token, 2),
-        drafted=now.wanted,
-        law=jax.tree.map(lambda x: room(x, 2), law),
-        trail=jax.tree.map(lambda x: room(x, 0), memory),
+    logits, drafter_state = drafter.begin(inputs.drafter_state, path)
+    logits = checked(logits, "begin")
+    token, distribution, state = draw(0, logits, path.tokens, inputs.verifier_state)
+    draft = Draft(
+        tokens=empty(token, 2),
+        length=inputs.draft_length,
+        distribution=jax.tree.map(lambda x: empty(x, 2), distribution),
+        states=jax.tree.map(lambda x: empty(x, 0), state),
     )
-    carry = record(0, block, token, law, memory), state, memory, path.tokens
-    calls = jnp.maximum(now.wanted.max(), 1)
-    block, state, _, _ = lax.fori_loop(1, calls, more, carry)
-    return block, state, calls
+    draft = record(0, draft, token, distribution, state)
+    calls = jnp.maximum(inputs.draft_length.max(), 1)
+    carry = draft, drafter_state, state, path.tokens
+    draft, drafter_state, _, _ = lax.fori_loop(1, calls, draw_next, carry)
+    return draft, drafter_state, calls
 
 
-def _check_guess(tokens: Array, shape: tuple[int, ...]) -> None:
+def _guessed(drafter: Guesser, inputs: BlockInputs, path: Path, vocab_size: int) -> Draft:
+    """The draft of a guesser, cut before the first token outside the vocabulary."""
+    tokens = drafter.guess(inputs.drafter_state, path, inputs.max_draft_tokens)
+    shape = (*path.length.shape, inputs.max_draft_tokens)
     if jnp.shape(tokens) != shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
             f"drafter: got {jnp.result_type(tokens)}{list(jnp.shape(tokens))} from guess; "
             f"takes int32 [B, W, K], which is {list(shape)} here"
         )
+    tokens = tokens.astype(jnp.int32)
+    known = (tokens >= 0) & (tokens < vocab_size)
+    length = jnp.minimum(inputs.draft_length, count_leading(known))
+    return Draft(jnp.where(known, tokens, 0), length, None, ())
+
+
+def score(model: LanguageModel, inputs: BlockInputs, draft: Draft) -> tuple[Scores, Cache]:
+    """Feeds the last token and the K drafted ones to the target, in one call.
+
+    Returns:
+      The scores of K + 1 tokens, and the target's cache.
+    """
+    sequences = inputs.sequences
+    fed = jnp.concatenate([inputs.last_tokens, draft.tokens], axis=-1)
+    output, cache = model_calls.extend(model, inputs.cache, fed, sequences.length - 1)
+    paths = place_tokens(sequences.tokens, draft.tokens, sequences.length)
+    ahead = jnp.arange(inputs.max_draft_tokens + 1, dtype=jnp.int32)[None, None]
+    allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + ahead)
+    return Scores(output.logits, allowed), cache
+
+
+def verify(verifier: Verifier, inputs: BlockInputs, draft: Draft, scores: Scores) -> BlockResult:
+    """Accepts as many drafted tokens as the verifier does, and adds its final token."""
+    target = scores.allowed.distribution()
+    position = inputs.sequences.length
+    tokens, accepted, state = verifier.verify(
+        inputs.keys, inputs.verifier_state, draft, target, position, inputs.counter
+    )
+    return BlockResult(
+        tokens=tokens,
+        accepted=accepted,
+        verifiable=draft.length,
+        proposed=draft.length,
+        distribution=model_distribution(scores.logits, scores.allowed, target),
+        dead=scores.allowed.dead,
+        verifier_state=state,
+    )
+
+
+def keep(
+    model: LanguageModel,
+    drafter: Drafter | Guesser,
+    inputs: BlockInputs,
+    result: BlockResult,
+    cache: Cache,
+    drafter_state: Any,
+) -> tuple[Cache, Any]:
+    """Moves nothing: a chain's accepted tokens are where the next block expects them."""
+    return cache, drafter_state
+
+
+CHAIN = Stages(init_drafter, propose, score, verify, keep)

@@ -1,7 +1,7 @@
-"""Probabilities that target and draft are compared by: one float32 law, the same in every program.
+"""Distributions over the vocabulary, whose probabilities are the same bits in every program.
 
-Equal logits give equal probabilities to the bit, whatever the shapes around them (``ops.exact``),
-so a draft that is its target is never rejected, and what is left of ``p - q`` is exactly nothing.
+Equal logits give equal probabilities to the bit, whatever the shapes around them (``ops.exact``).
+So a draft that equals its target is never rejected, and its residual ``p - q`` is exactly zero.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean
 
-_TRACE = 2.0**-60  # no mass is made of it where more than 2**-28 is left
+_TRACE = 2.0**-60  # too small to be drawn where more than 2**-28 is left
 
 
 class Softmax(NamedTuple):
-    """A law over the vocabulary, not yet divided out.
+    """The softmax of logits, as its unnormalised parts.
 
     Attributes:
       logits: float32 ``[..., V]``, at least one of them above -inf.
       peak: float32 ``[..., 1]``, the largest.
       total: float32 ``[..., 1]``, the sum of ``exp(logits - peak)``.
-      sums: float32 ``[..., n]``, the total's parts: ``codes.block_sums``, for ``codes.draw``.
+      sums: float32 ``[..., n]``, which add up to the total: ``codes.block_sums``, for
+        ``codes.draw``.
     """
 
     logits: Array
@@ -34,29 +35,29 @@ class Softmax(NamedTuple):
     sums: Array
 
     def at(self, index: Array) -> Softmax:
-        """Of laws ``[B, W, T, V]`` those at ``index [B, W]``, clipped to T: ``[B, W, V]``."""
+        """Of distributions ``[B, W, T, V]``, those at ``index [B, W]``: ``[B, W, V]``."""
         return Softmax(*(at(values, index) for values in self))
 
     def place(self, index: int) -> Softmax:
-        """Of laws ``[B, W, T, V]`` those of one place: ``[B, W, V]``."""
+        """Of distributions ``[B, W, T, V]``, those at one position: ``[B, W, V]``."""
         return Softmax(*(values[:, :, index] for values in self))
 
     def places(self, start: int, stop: int) -> Softmax:
-        """Of laws ``[B, W, T, V]`` those of places ``start`` to ``stop``, without the last."""
+        """Of distributions ``[B, W, T, V]``, those at positions ``start`` to ``stop - 1``."""
         return Softmax(*(values[:, :, start:stop] for values in self))
 
-    def log_of(self, token: Array) -> Array:
-        """Its log-probability, in nats; -inf where it or every token is banned, or is NaN."""
+    def log_prob_of(self, token: Array) -> Array:
+        """The log-probability of ``token [...]``, in nats; -inf where it is banned or NaN."""
         chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
         chosen = clean(chosen)
         below = chosen - self.peak - jnp.log(self.total)
         return jnp.where(chosen == -jnp.inf, -jnp.inf, below)[..., 0]
 
-    def prob(self) -> Array:
-        """float32 ``[..., V]``."""
+    def probs(self) -> Array:
+        """The probabilities, float32 ``[..., V]``."""
         return exact.exp(self.logits - self.peak) / self.total
 
-    def of(self, token: Array) -> Array:
+    def prob_of(self, token: Array) -> Array:
         """The probability of ``token [...]``: float32 ``[...]``."""
         chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
         return (exact.exp(chosen - self.peak) / self.total)[..., 0]
@@ -66,7 +67,7 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
     """The law of clean ``logits [..., V]``, whose largest is ``peak [..., 1]`` if that is known.
 
     Example:
-      >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).of(jnp.array(1)).item(), 6)
+      >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).prob_of(jnp.array(1)).item(), 6)
       0.75
     """
     peak = logits.max(-1, keepdims=True) if peak is None else peak
@@ -75,24 +76,24 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
 
 
 def at(values: Array, index: Array) -> Array:
-    """Of ``values [B, W, T, ...]`` those at ``index [B, W]``, clipped to T: ``[B, W, ...]``."""
+    """``values [B, W, T, ...]`` at ``index [B, W]``, clipped to T: ``[B, W, ...]``."""
     index = jnp.clip(index, 0, values.shape[2] - 1)
     index = index.reshape(index.shape + (1,) * (values.ndim - 2))
     return jnp.take_along_axis(values, index, axis=2)[:, :, 0]
 
 
 def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
-    """Gives all the mass to token 0 wherever every token is banned.
+    """Gives all the mass to token 0 where every token is banned.
 
-    A path that cannot go on goes on with token 0, under target and draft alike, so that every
-    position has a law; the sequence is cut before that token.
+    A path without an allowed continuation continues with token 0, under target and draft alike, so
+    that every position has a distribution; the sequence is cut before that token.
 
     Args:
       logits: float32 ``[..., V]``, clean.
       peak: ``[..., 1]``, the largest of them.
 
     Returns:
-      The logits, where they were so changed, bool ``[...]``, and the largest now.
+      The logits, where they were changed, bool ``[...]``, and the largest of them now.
 
     Example:
       >>> settle(jnp.array([-jnp.inf, -jnp.inf]), jnp.array([-jnp.inf]))[0].tolist()
@@ -106,25 +107,25 @@ def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
 
 
 def one_hot(token: Array, size: int) -> Array:
-    """float32 ``[..., V]``: the point mass at ``token [...]``; nothing for -1."""
-    place = jnp.arange(size, dtype=jnp.int32).reshape((1,) * token.ndim + (size,))
-    return (place == token[..., None]).astype(jnp.float32)
+    """float32 ``[..., V]``: the point mass at ``token [...]``; zeros for -1."""
+    index = jnp.arange(size, dtype=jnp.int32).reshape((1,) * token.ndim + (size,))
+    return (index == token[..., None]).astype(jnp.float32)
 
 
 def excess(target: Array, draft: Array) -> Array:
-    """``max(target - draft, 0)``, each operation rounded once (see ``ops.exact``)."""
+    """``max(target - draft, 0)``, with each operation rounded once (see ``ops.exact``)."""
     return jnp.maximum(jnp.abs(target) - draft, 0.0)
 
 
 def residual(target: Array, draft: Array, scale: Array | float = 1.0) -> Array:
-    """What the draft leaves of the target, ``max(scale * target - draft, 0)``.
+    """The residual of the target, ``max(scale * target - draft, 0)``.
 
-    A trace of the target is added, too little to be drawn beside anything else: where nothing is
-    left, as rounding may have it, the target decides.
+    The target is added with a weight of 2**-60, too little to be drawn beside anything else. Where
+    rounding leaves no residual at all, it is what is drawn from.
 
     Args:
-      target: float32 ``[..., V]``, a law.
-      draft: float32 ``[..., V]``, a law, or nothing at all.
+      target: float32 ``[..., V]``, probabilities.
+      draft: float32 ``[..., V]``, probabilities, or zeros.
       scale: float32, broadcastable to them, from 0 to 1.
 
     Returns:

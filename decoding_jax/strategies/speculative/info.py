@@ -1,4 +1,4 @@
-"""What speculative decoding did: calls, drafted tokens, and how many of them stood."""
+"""Counts of a speculative run: calls, drafted tokens and accepted ones."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.strategies.speculative.chain import Outcome
+from decoding_jax.strategies.speculative.block import BlockResult
 
 
 class Info(NamedTuple):
-    """Counts of a run. Prefills are not among the calls.
+    """Counts of a run. Prefills are not counted as calls.
 
     Attributes:
-      target_calls: int32, calls of the target's ``extend``: iterations of the loop.
-      draft_calls: int32, of the drafter.
+      target_calls: int32, calls of the target's ``extend``, which are iterations of the loop.
+      draft_calls: int32, calls of the drafter.
       blocks: int32 ``[B, W]``, iterations in which the lane was not done.
       proposed: int32 ``[B, W]``, drafted tokens.
-      accepted: int32 ``[B, W]``, those of them that are in the output.
-      rejected: int32 ``[B, W]``, blocks of which a token was rejected, and replaced in the output.
-      emitted: int32 ``[B, W]``, the tokens that the blocks gave: all but the first.
+      accepted: int32 ``[B, W]``, drafted tokens that are part of the output.
+      rejected: int32 ``[B, W]``, blocks in which a drafted token was rejected and replaced.
+      emitted: int32 ``[B, W]``, tokens appended by blocks: all but the first.
     """
 
     target_calls: Array
@@ -33,19 +33,21 @@ class Info(NamedTuple):
 
     @property
     def acceptance_rate(self) -> Array:
-        """a: of all drafted tokens that were judged, how many stood; float32 ``[]``."""
-        accepted, rejected = self.accepted.sum(), self.rejected.sum()
+        """a: the share of verified draft tokens that were accepted; float32 ``[]``."""
+        accepted, rejected = self.accepted.sum(dtype=jnp.int32), self.rejected.sum(dtype=jnp.int32)
         return accepted / jnp.maximum(accepted + rejected, 1)
 
     @property
     def tokens_per_call(self) -> Array:
-        """Tokens that a block gave on average, float32 ``[]``."""
-        return self.emitted.sum() / jnp.maximum(self.blocks.sum(), 1)
+        """The mean number of tokens that a block appends, float32 ``[]``."""
+        return self.emitted.sum(dtype=jnp.int32) / jnp.maximum(self.blocks.sum(dtype=jnp.int32), 1)
 
     @property
     def tokens_per_iteration(self) -> Array:
-        """R: tokens a lane and iteration of the loop, lanes that were done included."""
-        return self.emitted.sum() / jnp.maximum(self.target_calls * self.blocks.size, 1)
+        """R: tokens per lane and iteration of the loop, lanes that are done included."""
+        return self.emitted.sum(dtype=jnp.int32) / jnp.maximum(
+            self.target_calls * self.blocks.size, 1
+        )
 
 
 def no_info(batch_size: int, lanes: int) -> Info:
@@ -54,22 +56,25 @@ def no_info(batch_size: int, lanes: int) -> Info:
     return Info(zero, zero, zeros, zeros, zeros, zeros, zeros)
 
 
-def count_block(info: Info, *, live: Array, came: Outcome, took: Array) -> Info:
+def count_block(
+    info: Info, *, live: Array, result: BlockResult, appended: Array, draft_calls: Array
+) -> Info:
     """The counts after one iteration.
 
     Args:
-      info: before it.
-      live: bool ``[B, W]``, not done before.
-      came: what came of the block.
-      took: int32 ``[B, W]``, how many of its tokens the lane took.
+      info: the counts before it.
+      live: bool ``[B, W]``, whether the lane was not done before.
+      result: the block's.
+      appended: int32 ``[B, W]``, the number of tokens appended to each lane.
+      draft_calls: int32, calls of the drafter.
     """
-    judged = live & (came.accepted < came.judged) & (took > came.accepted)
+    rejected = live & (result.accepted < result.verifiable) & (appended > result.accepted)
     return Info(
         target_calls=info.target_calls + 1,
-        draft_calls=info.draft_calls + came.draft_calls,
+        draft_calls=info.draft_calls + draft_calls,
         blocks=info.blocks + live.astype(jnp.int32),
-        proposed=info.proposed + jnp.where(live, came.proposed, 0),
-        accepted=info.accepted + jnp.where(live, jnp.minimum(came.accepted, took), 0),
-        rejected=info.rejected + judged.astype(jnp.int32),
-        emitted=info.emitted + took,
+        proposed=info.proposed + jnp.where(live, result.proposed, 0),
+        accepted=info.accepted + jnp.where(live, jnp.minimum(result.accepted, appended), 0),
+        rejected=info.rejected + rejected.astype(jnp.int32),
+        emitted=info.emitted + appended,
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from decoding_jax import registry, transforms
 from decoding_jax.loop import run
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import DraftLength, Greedy, ModelDrafter, Verifier
+from decoding_jax.strategies.speculative import DraftLength, GreedyVerifier, ModelDrafter, Verifier
 from decoding_jax.strategies.speculative.drafters import as_drafter
 from decoding_jax.t5x.decode_fns.arguments import (
     Decodes,
@@ -93,7 +93,7 @@ def speculative_sample(
     # A tree is verified token by token, at temperature 0 too.
     if num_drafts == 1 and is_greedy(temperature, topk):
         verifier = "greedy"
-    certain = verifier == "greedy" or isinstance(verifier, Greedy)
+    certain = verifier == "greedy" or isinstance(verifier, GreedyVerifier)
     if certain:
         first = keep_forced(arguments.transform)
         transform = transforms.chain(*([] if first is None else [first]))

@@ -11,7 +11,7 @@ from jax import lax
 from decoding_jax.base import Array, LanguageModel, ModelOutput, Prefix, Prompt, Transform
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative.emission import put
+from decoding_jax.strategies.speculative.appending import place_tokens
 
 
 class RescaledCache(NamedTuple):
@@ -80,7 +80,7 @@ class Rescaled:
         output, inner = self.model.extend(cache.inner, tokens, start, visible, position)
         start = jnp.asarray(start, jnp.int32)
         if start.ndim:
-            held = put(cache.tokens, tokens, start)
+            held = place_tokens(cache.tokens, tokens, start)
         else:
             held = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
         lanes = start[..., None] if start.ndim else start
@@ -100,7 +100,8 @@ class Rescaled:
         moved = jnp.take_along_axis(cache.tokens, source, axis=-1, mode="clip")
         place = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
         return cache._replace(
-            inner=model.keep(cache.inner, source, start), tokens=put(cache.tokens, moved, place)
+            inner=model.keep(cache.inner, source, start),
+            tokens=place_tokens(cache.tokens, moved, place),
         )
 
 

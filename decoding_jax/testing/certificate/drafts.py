@@ -44,9 +44,11 @@ DRAFTS: dict[str, Draft] = {
     "itself, 4": Draft(lambda model: model, 4),
     "another, 3": Draft(lambda model: _table(0.0), 3),
     "with zeros, 2": Draft(lambda model: _table(0.4), 2),
-    "another, up to 8": Draft(lambda model: _table(0.0), Heuristic(most=8, first=3)),
+    "another, up to 8": Draft(lambda model: _table(0.0), Heuristic(max_draft_tokens=8, first=3)),
     "another, 3 of 2": Draft(lambda model: _table(0.0), 2, num_drafts=3),
-    "bigram, up to 6": Draft(lambda model: Bigram(_table(0.0).table[0, 0]), Measured(most=6)),
+    "bigram, up to 6": Draft(
+        lambda model: Bigram(_table(0.0).table[0, 0]), Measured(max_draft_tokens=6)
+    ),
     "next token, 1": Draft(lambda model: NextToken(np.array([2, 3, -1, 1], np.int32)), 1),
     "prompt lookup, 7": Draft(lambda model: PromptLookup(size=2), 7),
 }

@@ -1,9 +1,9 @@
-"""Drafters: what proposes tokens for the target to verify."""
+"""Drafters, which propose tokens for the target to verify."""
 
 from __future__ import annotations
 
 from decoding_jax.base import LanguageModel
-from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, Path
+from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, Path, SupportsBind
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
 from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
@@ -32,5 +32,6 @@ __all__ = [
     "NextToken",
     "Path",
     "PromptLookup",
+    "SupportsBind",
     "as_drafter",
 ]

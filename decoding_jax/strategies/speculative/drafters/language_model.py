@@ -19,8 +19,8 @@ from decoding_jax.strategies.speculative.drafters.base import Path
 class ModelDrafter:
     """Drafts with a language model, whose cache is rewound together with the target's.
 
-    A block begins with the last two tokens of the text: where the block before was accepted whole,
-    its last token is not in the cache yet. So K drafted tokens take K calls (on a CPU K and a part:
+    A block begins with the last two tokens of the text, since the last token of a fully accepted
+    block is not in the cache yet. So K drafted tokens take K calls (on a CPU K and a part of one:
     see ``feed_in_turn``).
 
     Attributes:
@@ -33,12 +33,16 @@ class ModelDrafter:
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
-    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int, spare: int = 0) -> Any:
-        """See ``Drafter.init``. ``spare`` slots are for the nodes of a tree.
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Cache:
+        """See ``Drafter.init``. A lane has a slot for every new token but the last.
 
         Raises:
           ValueError: for a model that is not ragged, or cannot hold so long a text.
         """
+        return self.prefill(prompt, lanes, max_new_tokens, max(max_new_tokens - 1, 1))
+
+    def prefill(self, prompt: Prompt, lanes: int, max_new_tokens: int, slots: int) -> Cache:
+        """The model's cache with this many slots in every lane; errors as for ``init``."""
         if not self.model.ragged:
             raise ValueError(
                 "drafter: got a model whose rows advance in step (ragged=False); "
@@ -48,7 +52,6 @@ class ModelDrafter:
             check_lengths(self.model, prompt.tokens.shape[1], max_new_tokens)
         except ValueError as error:
             raise ValueError(f"drafter: {error}") from None
-        slots = max(max_new_tokens - 1, 1) + spare
         return model_calls.prefill(self.model, prompt, lanes=lanes, slots=slots, name="drafter")[1]
 
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
@@ -56,8 +59,8 @@ class ModelDrafter:
         start = path.length - 2
         index = jnp.clip(start[..., None] + jnp.arange(2, dtype=jnp.int32)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
-        # Two tokens cost an accelerator, which waits for the weights, hardly more than one. They
-        # cost a CPU twice as much, but one whose output is not read spares the last layer.
+        # An accelerator, which waits for the weights, takes hardly longer for two tokens than for
+        # one. A CPU takes twice as long, but it skips the last layer where the output is unused.
         return lax.platform_dependent(
             state, last, start, cpu=self.feed_in_turn, default=self.feed_at_once
         )
@@ -71,14 +74,14 @@ class ModelDrafter:
         """The logits ``[B, W, V]`` after two tokens ``[B, W, 2]``, by one call of the model."""
         output, cache = self._extend(cache, tokens, start)
         if isinstance(self.model, SupportsProject) and output.hidden is not None:
-            # The first token's logits are not read: a compiler then leaves both projections out
-            # that ``extend`` makes, and makes this one of half the size.
+            # The logits of ``extend`` are unused, so the compiler drops its projections of both
+            # tokens and computes only this one.
             hidden = output.hidden[:, :, 1]
             return model_calls.project(self.model, hidden, self.vocab_size, name="drafter"), cache
         return output.logits[:, :, 1], cache
 
     def feed_in_turn(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
-        """As ``feed_at_once``, by two calls, of which the first only leaves keys and values."""
+        """As ``feed_at_once``, by two calls; only keys and values of the first are used."""
         _, cache = self._extend(cache, tokens[..., :1], start)
         return self.next(cache, tokens[..., 1], start + 1)
 

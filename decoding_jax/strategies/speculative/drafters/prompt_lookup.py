@@ -45,6 +45,12 @@ class PromptLookup:
         if self.size < 1:
             raise ValueError(f"size: got {self.size}; takes 1 or more")
 
+    def bind(self, tokens: Array, length: Array) -> PromptLookup:
+        """See ``SupportsBind.bind``. A source that was given is kept."""
+        if self.source is not None:
+            return self
+        return dataclasses.replace(self, source=Prompt(tokens, length))
+
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
         """See ``Guesser.init``.
 

@@ -1,27 +1,27 @@
-"""Verifiers: how many drafted tokens stand, and what comes after them."""
+"""Verifiers: rules that decide how many drafted tokens are accepted, and which token follows."""
 
 from __future__ import annotations
 
-from decoding_jax.strategies.speculative.verifiers.base import Verifier
-from decoding_jax.strategies.speculative.verifiers.block import Block
-from decoding_jax.strategies.speculative.verifiers.code import Code
-from decoding_jax.strategies.speculative.verifiers.coded_token import CodedToken
-from decoding_jax.strategies.speculative.verifiers.greedy import Greedy
-from decoding_jax.strategies.speculative.verifiers.gumbel import Gumbel
-from decoding_jax.strategies.speculative.verifiers.token import Token
+from decoding_jax.strategies.speculative.verifiers.base import Verification, Verifier
+from decoding_jax.strategies.speculative.verifiers.block import BlockVerifier
+from decoding_jax.strategies.speculative.verifiers.code import CodeVerifier
+from decoding_jax.strategies.speculative.verifiers.coded_token import CodedTokenVerifier
+from decoding_jax.strategies.speculative.verifiers.greedy import GreedyVerifier
+from decoding_jax.strategies.speculative.verifiers.gumbel import GumbelVerifier
+from decoding_jax.strategies.speculative.verifiers.token import TokenVerifier
 
 VERIFIERS: dict[str, Verifier] = {
-    "block": Block(),
-    "code": Code(),
-    "coded_token": CodedToken(),
-    "greedy": Greedy(),
-    "gumbel": Gumbel(),
-    "token": Token(),
+    "block": BlockVerifier(),
+    "code": CodeVerifier(),
+    "coded_token": CodedTokenVerifier(),
+    "greedy": GreedyVerifier(),
+    "gumbel": GumbelVerifier(),
+    "token": TokenVerifier(),
 }
 
 
-def named(verifier: str | Verifier) -> Verifier:
-    """A verifier by its name, or as it is.
+def as_verifier(verifier: str | Verifier) -> Verifier:
+    """A verifier by its name; an object is returned unchanged.
 
     Raises:
       ValueError: for an unknown name, or an object without ``Verifier``'s functions.
@@ -36,12 +36,13 @@ def named(verifier: str | Verifier) -> Verifier:
 
 __all__ = [
     "VERIFIERS",
-    "Block",
-    "Code",
-    "CodedToken",
-    "Greedy",
-    "Gumbel",
-    "Token",
+    "BlockVerifier",
+    "CodeVerifier",
+    "CodedTokenVerifier",
+    "GreedyVerifier",
+    "GumbelVerifier",
+    "TokenVerifier",
+    "Verification",
     "Verifier",
-    "named",
+    "as_verifier",
 ]

@@ -1,4 +1,4 @@
-"""Block verification: the drafted tokens of a block stand or fall together."""
+"""Block verification: the drafted tokens of a block are accepted or rejected together."""
 
 from __future__ import annotations
 
@@ -12,62 +12,61 @@ from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.block import Block as Drafted
-from decoding_jax.strategies.speculative.block import Verdict, with_own
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.draft import Draft, with_final_token
+from decoding_jax.strategies.speculative.verifiers.base import Verification
 from decoding_jax.strategies.speculative.verifiers.token import (
-    Compared,
-    chances,
-    compare,
-    drafted_probs,
-    draw_own,
-    streams,
+    TokenKeys,
+    acceptance_uniforms,
+    draft_probs,
+    draw_final,
+    make_keys,
 )
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Block:
-    """Accepts as long a part of the block as its joint law allows; the target's law exactly.
+class BlockVerifier:
+    """Accepts as long a prefix of the draft as its joint distribution allows.
 
-    Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2. In
-    expectation it accepts at least as many tokens as token verification, and no rule accepts more
-    of a block. With ``P_0 = 1`` and ``P_i = min(1, P_{i-1} p / q)`` at token i, the first i tokens
-    are long enough with probability ``s / (s + 1 - P_i)``, where s sums ``max(P_i p - q, 0)`` over
-    the vocabulary at the place after them, and the whole block with probability ``P_K``. The
-    longest part that is long enough stands.
+    Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2. Samples
+    follow the target exactly. In expectation it accepts at least as many tokens as token
+    verification, and no rule accepts more of a block. With ``P_0 = 1`` and
+    ``P_i = min(1, P_{i-1} p / q)`` at token i, the first i tokens are a candidate with probability
+    ``s / (s + 1 - P_i)``, where s sums ``max(P_i p - q, 0)`` over the vocabulary at the next
+    position, and the whole block with probability ``P_K``. The longest candidate is accepted.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
-        return streams(key, batch_size, lanes), ()
+        return make_keys(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: TokenKeys, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
+        bits = random.bits_at(keys.draws, counter)
+        return codes.draw(distribution.logits, bits, distribution.sums), state
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Drafted,
-        law: distributions.Softmax,
+        keys: TokenKeys,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        count = block.tokens.shape[-1]
-        both = compare(block, law)
-        joint = joint_ratio(*drafted_probs(block, both))
-        chance = long_enough(block, both, joint)
-        stands = block.proposed & (chances(seed, clock, count) < chance)
-        place = jnp.arange(1, count + 1, dtype=jnp.int32)[None, None]
-        accepted = jnp.where(stands, place, 0).max(-1)
+        count = draft.tokens.shape[-1]
+        joint = joint_ratio(*draft_probs(draft, target))
+        probability = candidate_probs(draft, target, joint)
+        candidate = draft.valid & (acceptance_uniforms(keys, counter, count) < probability)
+        length = jnp.arange(1, count + 1, dtype=jnp.int32)[None, None]
+        accepted = jnp.where(candidate, length, 0).max(-1)
         scale = jnp.where(accepted > 0, distributions.at(joint, accepted - 1), 1.0)
-        own = draw_own(seed, block, both, accepted, clock, scale[..., None])
-        return Verdict(with_own(block, accepted, own), accepted, memory)
+        final = draw_final(keys, draft, target, accepted, counter, scale[..., None])
+        return Verification(with_final_token(draft, accepted, final), accepted, state)
 
 
 def joint_ratio(p: Array, q: Array) -> Array:
@@ -79,19 +78,19 @@ def joint_ratio(p: Array, q: Array) -> Array:
     return jnp.stack(joint, axis=-1)
 
 
-def long_enough(block: Drafted, both: Compared, joint: Array) -> Array:
-    """The chance that the first 1 .. K tokens are long enough: float32 ``[B, W, K]``."""
-    left = jnp.pad(left_over(block, both, joint), ((0, 0), (0, 0), (0, 1)))
-    # At P = 1 a part is long enough for certain, also where p = q leaves nothing.
-    part = jnp.where(joint >= 1, 1.0, left / jnp.maximum(left + 1 - joint, 1e-37))
-    place = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
-    return jnp.where(place == block.drafted[..., None], joint, part)
+def candidate_probs(draft: Draft, target: Softmax, joint: Array) -> Array:
+    """The probability that the first 1 .. K tokens are a candidate: float32 ``[B, W, K]``."""
+    mass = jnp.pad(residual_mass(draft, target, joint), ((0, 0), (0, 0), (0, 1)))
+    # At P = 1 a prefix is a candidate with certainty, also where p = q leaves no residual.
+    prefix = jnp.where(joint >= 1, 1.0, mass / jnp.maximum(mass + 1 - joint, 1e-37))
+    length = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
+    return jnp.where(length == draft.length[..., None], joint, prefix)
 
 
-def left_over(block: Drafted, both: Compared, joint: Array) -> Array:
-    """The sum of ``max(P_i p - q, 0)`` at the place after token i: float32 ``[B, W, K - 1]``."""
-    after, scale = both.target.places(1, joint.shape[-1]), joint[..., :-1]
-    if both.draft is None:
-        return scale * (1 - after.of(block.tokens[..., 1:]))
-    q = both.draft.places(1, joint.shape[-1]).prob()
-    return exact.sum_last(distributions.excess(scale[..., None] * after.prob(), q))
+def residual_mass(draft: Draft, target: Softmax, joint: Array) -> Array:
+    """Sums ``max(P_i p - q, 0)`` at the position after token i: float32 ``[B, W, K - 1]``."""
+    after, scale = target.places(1, joint.shape[-1]), joint[..., :-1]
+    if draft.distribution is None:
+        return scale * (1 - after.prob_of(draft.tokens[..., 1:]))
+    q = draft.distribution.places(1, joint.shape[-1]).probs()
+    return exact.sum_last(distributions.excess(scale[..., None] * after.probs(), q))

@@ -13,20 +13,20 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.verifiers.greedy import match
+from decoding_jax.strategies.speculative.draft import Draft
+from decoding_jax.strategies.speculative.verifiers.base import Verification
+from decoding_jax.strategies.speculative.verifiers.greedy import count_matching
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Code:
-    """Gives the sequences of ``arithmetic_sample`` with the same key and points.
+class CodeVerifier:
+    """Decodes the sequences of ``arithmetic_sample`` with the same key and points.
 
-    The samples of a row are spread as evenly as there. The draft decodes what is left of the
-    lane's code by its own law, and once that code is used up the bits that the target draws at the
-    same position; where the two find the same token, it stands.
+    The samples of a row are spread as evenly as there. The draft decodes the rest of the lane's
+    code by its own distribution, and once that code is used up, the bits that the target draws at
+    the same position. A drafted token is accepted where both decode the same token.
 
     Attributes:
       points: the point set, as for ``arithmetic_sample``.
@@ -40,38 +40,39 @@ class Code:
         return code.keys, (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: Any, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        code = codes.Code(memory[0], memory[1], seed)
-        token, code = codes.choose(code, law.logits, position, law.sums)
+        code = codes.Code(state[0], state[1], keys)
+        token, code = codes.choose(code, distribution.logits, position, distribution.sums)
         return token, (code.offset, code.last)
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Block,
-        law: distributions.Softmax,
+        keys: Any,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        drafted = jnp.where(block.proposed, block.tokens, -1)
+        drafted = jnp.where(draft.valid, draft.tokens, -1)
         drafted = jnp.pad(drafted, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
 
-        def step(t: Any, carry: Any) -> Any:
-            own, memory, alive = carry
-            here = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 2, keepdims=False), law)
-            token, new = self.draw(seed, memory, here, position + t, clock)
-            # The code goes on from a token only where the drafted path still is the target's.
-            keep = alive[..., None]
-            memory = tuple(jnp.where(keep, n, m) for n, m in zip(new, memory, strict=True))
-            own = lax.dynamic_update_index_in_dim(own, token, t, 2)
-            alive &= token == lax.dynamic_index_in_dim(drafted, t, 2, keepdims=False)
-            return own, memory, alive
+        def decode(t: Any, carry: Any) -> Any:
+            chosen, state, matching = carry
+            distribution = jax.tree.map(
+                lambda x: lax.dynamic_index_in_dim(x, t, 2, keepdims=False), target
+            )
+            token, new = self.draw(keys, state, distribution, position + t, counter)
+            # The code advances only while the drafted path is the target's.
+            where = matching[..., None]
+            state = tuple(jnp.where(where, n, s) for n, s in zip(new, state, strict=True))
+            chosen = lax.dynamic_update_index_in_dim(chosen, token, t, 2)
+            matching &= token == lax.dynamic_index_in_dim(drafted, t, 2, keepdims=False)
+            return chosen, state, matching
 
-        alive = jnp.ones(position.shape, bool)
-        carry = jnp.zeros_like(drafted), memory, alive
-        own, memory, _ = lax.fori_loop(0, law.logits.shape[2], step, carry)
-        return Verdict(own, match(block, own), memory)
+        carry = jnp.zeros_like(drafted), state, jnp.ones(position.shape, bool)
+        chosen, state, _ = lax.fori_loop(0, target.logits.shape[2], decode, carry)
+        return Verification(chosen, count_matching(draft, chosen), state)

@@ -13,19 +13,21 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.block import Block, Verdict, with_own
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.draft import Draft, with_final_token
 from decoding_jax.strategies.speculative.verifiers import token
+from decoding_jax.strategies.speculative.verifiers.base import Verification
+from decoding_jax.strategies.speculative.verifiers.token import TokenKeys
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class CodedToken:
-    """Token verification whose drafts, over a row's samples, are spread as evenly as a lattice.
+class CodedTokenVerifier:
+    """Token verification whose drafts are spread evenly over a row's samples, as on a lattice.
 
-    Each sample follows the target exactly and accepts as many tokens as ``Token`` does. The
-    samples are not those of ``arithmetic_sample``: what is rejected is replaced independently, so
-    part of the even spread is lost, the more the less is accepted.
+    Each sample follows the target exactly, and as many tokens are accepted as by ``TokenVerifier``.
+    The samples are not those of ``arithmetic_sample``: rejected tokens are replaced independently,
+    so part of the even spread is lost, more of it the fewer tokens are accepted.
 
     Attributes:
       points: the point set, as for ``arithmetic_sample``.
@@ -35,48 +37,52 @@ class CodedToken:
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
-        keys, rest = random.split(random.row_keys(key, batch_size))
-        code = codes.start(self.points, keys, lanes)
-        _, chances, own = token.streams(rest, batch_size, lanes)
-        return (code.keys, chances, own), (code.offset, code.last)
+        code_keys, rest = random.split(random.row_keys(key, batch_size))
+        code = codes.start(self.points, code_keys, lanes)
+        keys = token.make_keys(rest, batch_size, lanes)._replace(draws=code.keys)
+        return keys, (code.offset, code.last)
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: TokenKeys, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        code = codes.Code(memory[0], memory[1], seed[0])
-        chosen, code = codes.choose(code, law.logits, position, law.sums)
+        code = codes.Code(state[0], state[1], keys.draws)
+        chosen, code = codes.choose(code, distribution.logits, position, distribution.sums)
         return chosen, (code.offset, code.last)
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Block,
-        law: distributions.Softmax,
+        keys: TokenKeys,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        both = token.compare(block, law)
-        accepted = token.judge(seed, block, both, clock)
-        rejected = accepted < block.drafted
-        if block.law is not None:
-            memory = at_last_draw(memory, block, accepted)
-        # A rejected token has used its code up: what stands in its place has bits of its own.
-        here = law.at(accepted)
-        spread, further = self.draw(seed, memory, here, position + accepted, clock)
-        own = jnp.where(rejected, token.draw_own(seed, block, both, accepted, clock), spread)
-        memory = jax.tree.map(lambda m, n: jnp.where(rejected[..., None], m, n), memory, further)
-        return Verdict(with_own(block, accepted, own), accepted, memory)
+        accepted = token.count_accepted(keys, draft, target, counter)
+        rejected = accepted < draft.length
+        if draft.distribution is not None:
+            state = state_after_last_draw(state, draft, accepted)
+        # A rejected token has used up its code, so its replacement is drawn from fresh bits. Where
+        # all tokens were accepted, the next one is decoded from the code.
+        decoded, state_after = self.draw(
+            keys, state, target.at(accepted), position + accepted, counter
+        )
+        replacement = token.draw_final(keys, draft, target, accepted, counter)
+        final = jnp.where(rejected, replacement, decoded)
+        state = jax.tree.map(
+            lambda before, after: jnp.where(rejected[..., None], before, after), state, state_after
+        )
+        return Verification(with_final_token(draft, accepted, final), accepted, state)
 
 
-def at_last_draw(memory: Any, block: Block, accepted: Array) -> Any:
-    """The memory as of the last draw that was looked at: of the rejected token, or of the last."""
-    index = jnp.minimum(accepted, block.drafted - 1)
+def state_after_last_draw(state: Any, draft: Draft, accepted: Array) -> Any:
+    """The state after the last draw that was verified: of the rejected token, or of the last."""
+    index = jnp.minimum(accepted, draft.length - 1)
 
-    def choose(before: Array, trail: Array) -> Array:
-        after = distributions.at(jnp.moveaxis(trail, 0, 2), index)
+    def choose(before: Array, states: Array) -> Array:
+        after = distributions.at(jnp.moveaxis(states, 0, 2), index)
         return jnp.where((index < 0)[..., None], before, after)
 
-    return jax.tree.map(choose, memory, block.trail)
+    return jax.tree.map(choose, state, draft.states)

@@ -1,4 +1,4 @@
-"""Greedy verification: a drafted token stands if it is the target's most probable one."""
+"""Greedy verification: a drafted token is accepted if it is the target's most probable one."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Any
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.block import Block, Verdict, leading
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.draft import Draft, count_leading
+from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 
-def match(block: Block, own: Array) -> Array:
-    """How many drafted tokens are the ones that the target chooses itself: int32 ``[B, W]``.
+def count_matching(draft: Draft, chosen: Array) -> Array:
+    """The number of leading drafted tokens that the target chooses itself: int32 ``[B, W]``.
 
     Args:
-      block: K drafted tokens a lane.
-      own: int32 ``[B, W, K + 1]``, what the target chooses after each of them.
+      draft: K drafted tokens of every lane.
+      chosen: int32 ``[B, W, K + 1]``, the target's choice at each position.
     """
-    return leading(block.proposed & (block.tokens == own[:, :, :-1]))
+    return count_leading(draft.valid & (draft.tokens == chosen[:, :, :-1]))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Greedy:
-    """Gives what ``greedy`` gives, whatever the draft. It needs no key."""
+class GreedyVerifier:
+    """Decodes the sequences of ``greedy``, whatever the draft. It needs no key."""
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         return (), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: Any, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return lowest_argmax(law.logits), memory
+        return lowest_argmax(distribution.logits), state
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Block,
-        law: distributions.Softmax,
+        keys: Any,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        own = lowest_argmax(law.logits)
-        return Verdict(own, match(block, own), memory)
+        chosen = lowest_argmax(target.logits)
+        return Verification(chosen, count_matching(draft, chosen), state)

@@ -17,14 +17,15 @@ from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative.block import Block, Verdict
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.verifiers.greedy import match
+from decoding_jax.strategies.speculative.draft import Draft
+from decoding_jax.strategies.speculative.verifiers.base import Verification
+from decoding_jax.strategies.speculative.verifiers.greedy import count_matching
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Gumbel:
+class GumbelVerifier:
     """Samples that depend on the key and the target alone: no draft changes a token of them.
 
     After Daliri, Musco and Suresh 2025, "Coupling without Communication and Drafter-Invariant
@@ -39,32 +40,31 @@ class Gumbel:
         return random.lane_keys(random.row_keys(key, batch_size), lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: Any, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        noise = exponentials(seed, position[..., None], law.logits.shape[-1])[:, :, 0]
-        return winner(law, noise), memory
+        noise = exponentials(keys, position[..., None], distribution.logits.shape[-1])[:, :, 0]
+        return winner(distribution, noise), state
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Block,
-        law: Softmax,
+        keys: Any,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        positions = (
-            position[..., None] + jnp.arange(law.logits.shape[2], dtype=jnp.int32)[None, None]
-        )
-        own = winner(law, exponentials(seed, positions, law.logits.shape[-1]))
-        return Verdict(own, match(block, own), memory)
+        ahead = jnp.arange(target.logits.shape[2], dtype=jnp.int32)[None, None]
+        positions = position[..., None] + ahead
+        chosen = winner(target, exponentials(keys, positions, target.logits.shape[-1]))
+        return Verification(chosen, count_matching(draft, chosen), state)
 
 
-def winner(law: Softmax, noise: Array) -> Array:
+def winner(distribution: Softmax, noise: Array) -> Array:
     """The token whose weight over its ``exponentials [..., V]`` is largest: int32 ``[...]``."""
-    return lowest_argmax(exact.exp(law.logits - law.peak) / noise)
+    return lowest_argmax(exact.exp(distribution.logits - distribution.peak) / noise)
 
 
 def exponentials(keys: Array, position: Array, size: int) -> Array:

@@ -1,4 +1,4 @@
-"""Token verification: each drafted token stands with probability min(1, p / q)."""
+"""Token verification: each drafted token is accepted with probability min(1, p / q)."""
 
 from __future__ import annotations
 
@@ -14,132 +14,139 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.block import Block, Verdict, leading, with_own
 from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.draft import Draft, count_leading, with_final_token
+from decoding_jax.strategies.speculative.verifiers.base import Verification
+
+
+class TokenKeys(NamedTuple):
+    """Typed keys ``[B, W]`` of every lane, for three independent purposes.
+
+    Attributes:
+      draws: to draw tokens.
+      acceptance: to accept or reject drafted tokens.
+      final: to draw the token after the accepted ones.
+    """
+
+    draws: Array
+    acceptance: Array
+    final: Array
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Token:
-    """Accepts drafted tokens one by one: the target's law exactly, whatever the draft.
+class TokenVerifier:
+    """Accepts drafted tokens one by one; samples follow the target exactly, whatever the draft.
 
     Leviathan, Kalman and Matias 2022, "Fast Inference from Transformers via Speculative Decoding",
     Algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative
-    Sampling", Algorithm 2. A token drawn from q stands with probability min(1, p / q); the first
-    that does not is replaced by one drawn in proportion to max(p - q, 0). A token stands with
-    probability sum(min(p, q)), which no coupling exceeds.
+    Sampling", Algorithm 2. With the target's probability p and the draft's q, a drafted token is
+    accepted with probability min(1, p / q). The first rejected token is replaced by one drawn in
+    proportion to max(p - q, 0). A token is accepted with probability sum(min(p, q)), which no
+    coupling exceeds.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
-        return streams(key, batch_size, lanes), ()
+        return make_keys(key, batch_size, lanes), ()
 
     def draw(
-        self, seed: Any, memory: Any, law: Softmax, position: Array, clock: Array
+        self, keys: TokenKeys, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        return codes.draw(law.logits, random.bits_at(seed[0], clock), law.sums), memory
+        bits = random.bits_at(keys.draws, counter)
+        return codes.draw(distribution.logits, bits, distribution.sums), state
 
     def verify(
         self,
-        seed: Any,
-        memory: Any,
-        block: Block,
-        law: distributions.Softmax,
+        keys: TokenKeys,
+        state: Any,
+        draft: Draft,
+        target: Softmax,
         position: Array,
-        clock: Array,
-    ) -> Verdict:
+        counter: Array,
+    ) -> Verification:
         """See ``Verifier.verify``."""
-        both = compare(block, law)
-        accepted = judge(seed, block, both, clock)
-        own = draw_own(seed, block, both, accepted, clock)
-        return Verdict(with_own(block, accepted, own), accepted, memory)
+        accepted = count_accepted(keys, draft, target, counter)
+        final = draw_final(keys, draft, target, accepted, counter)
+        return Verification(with_final_token(draft, accepted, final), accepted, state)
 
 
-def streams(key: Any, batch_size: int, lanes: int) -> tuple[Array, Array, Array]:
-    """Keys ``[B, W]`` for draws, for acceptance, and for the verifier's own tokens."""
-    drafts, rest = random.split(random.row_keys(key, batch_size))
-    chances, own = random.split(rest)
-    return tuple(random.lane_keys(keys, lanes) for keys in (drafts, chances, own))  # type: ignore[return-value]
+def make_keys(key: Any, batch_size: int, lanes: int) -> TokenKeys:
+    """The keys of every lane, from a typed key or typed keys ``[B]``."""
+    draws, rest = random.split(random.row_keys(key, batch_size))
+    acceptance, final = random.split(rest)
+    return TokenKeys(*(random.lane_keys(keys, lanes) for keys in (draws, acceptance, final)))
 
 
-def chances(seed: Any, clock: Array, count: int) -> Array:
-    """Uniform numbers for K decisions of every lane: float32 ``[B, W, K]``, below 1."""
-    bits = jax.vmap(lambda t: random.bits_at(seed[1], t), out_axes=2)(
-        clock + jnp.arange(count, dtype=jnp.int32)
-    )
+def acceptance_uniforms(keys: TokenKeys, counter: Array, count: int) -> Array:
+    """Uniform numbers for ``count`` decisions of every lane: float32 ``[B, W, count]``, below 1."""
+    counters = counter + jnp.arange(count, dtype=jnp.int32)
+    bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), out_axes=2)(counters)
     return distributions.uniform(bits)
 
 
-class Compared(NamedTuple):
-    """The laws that a block is judged by.
+def draft_probs(draft: Draft, target: Softmax) -> tuple[Array, Array]:
+    """p and q of every drafted token, float32 ``[B, W, K]``.
 
-    Attributes:
-      target: of ``[B, W, K + 1]`` places.
-      draft: of ``[B, W, K]``, or None where each token was certain.
+    q is 1 for a drafter that proposes tokens with certainty.
     """
-
-    target: distributions.Softmax
-    draft: distributions.Softmax | None
-
-
-def compare(block: Block, target: distributions.Softmax) -> Compared:
-    """The target's law ``[B, W, K + 1, V]`` beside that of a block."""
-    return Compared(target, block.law)
+    # One more token keeps the target's K + 1 positions whole: a slice would be a copy.
+    padded = jnp.pad(draft.tokens, ((0, 0), (0, 0), (0, 1)))
+    p = target.prob_of(padded)[:, :, :-1]
+    if draft.distribution is None:
+        return p, jnp.ones_like(p)
+    return p, draft.distribution.prob_of(draft.tokens)
 
 
-def drafted_probs(block: Block, both: Compared) -> tuple[Array, Array]:
-    """p and q of every drafted token, float32 ``[B, W, K]``; q is 1 where it was certain."""
-    # A token more, so that the target's law is not cut.
-    longer = jnp.pad(block.tokens, ((0, 0), (0, 0), (0, 1)))
-    p = both.target.of(longer)[:, :, :-1]
-    return p, jnp.ones_like(p) if both.draft is None else both.draft.of(block.tokens)
+def count_accepted(keys: TokenKeys, draft: Draft, target: Softmax, counter: Array) -> Array:
+    """The number of drafted tokens before the first rejected one: int32 ``[B, W]``."""
+    p, q = draft_probs(draft, target)
+    # r < min(1, p / q) without a division, since r < 1.
+    accept = acceptance_uniforms(keys, counter, p.shape[-1]) * q < p
+    return count_leading(draft.valid & accept)
 
 
-def judge(seed: Any, block: Block, both: Compared, clock: Array) -> Array:
-    """How many drafted tokens stand, judged one by one: int32 ``[B, W]``."""
-    p, q = drafted_probs(block, both)
-    return leading(block.proposed & (chances(seed, clock, p.shape[-1]) * q < p))
-
-
-def draw_own(
-    seed: Any,
-    block: Block,
-    both: Compared,
+def draw_final(
+    keys: TokenKeys,
+    draft: Draft,
+    target: Softmax,
     accepted: Array,
-    clock: Array,
+    counter: Array,
     scale: Array | float = 1.0,
 ) -> Array:
-    """The token after the accepted ones, of ``max(scale p - q, 0)``; of p where all stand.
+    """Draws the token after the accepted ones.
+
+    It is drawn in proportion to ``max(scale * p - q, 0)`` where a drafted token was rejected, and
+    from p where all were accepted.
 
     Args:
-      seed: with the keys of ``streams``.
-      block: K drafted tokens a lane.
-      both: its distributions.
+      keys: the verifier's.
+      draft: K drafted tokens of every lane.
+      target: the target's distribution, of ``[B, W, K + 1, V]``.
       accepted: int32 ``[B, W]``.
-      clock: int32.
+      counter: int32.
       scale: float32, 1 or ``[B, W, 1]``.
 
     Returns:
       int32 ``[B, W]``.
     """
-    rejected = accepted < block.drafted
+    rejected = accepted < draft.length
 
-    def target() -> Array:
-        return both.target.at(accepted).prob()
+    def target_probs() -> Array:
+        return target.at(accepted).probs()
 
-    def left() -> Array:
-        p = target()
-        if both.draft is None:
-            q = distributions.one_hot(distributions.at(block.tokens, accepted), p.shape[-1])
+    def residual() -> Array:
+        p = target_probs()
+        if draft.distribution is None:
+            q = distributions.one_hot(distributions.at(draft.tokens, accepted), p.shape[-1])
         else:
-            q = both.draft.at(accepted).prob()
-        some = rejected[..., None]
+            q = draft.distribution.at(accepted).probs()
+        where = rejected[..., None]
         return distributions.residual(
-            p, jnp.where(some, q, 0.0), jnp.where(some, jnp.asarray(scale, jnp.float32), 1.0)
+            p, jnp.where(where, q, 0.0), jnp.where(where, jnp.asarray(scale, jnp.float32), 1.0)
         )
 
-    # The branch also serves what comes after it: without one a compiler makes these weights anew
-    # for each of their uses, and slowly.
-    weights = lax.cond(rejected.any(), left, target)
-    return codes.draw_weighted(weights, random.bits_at(seed[2], clock))
+    # The branch also materialises the weights: without it, XLA recomputes them for each use.
+    weights = lax.cond(rejected.any(), residual, target_probs)
+    return codes.draw_weighted(weights, random.bits_at(keys.final, counter))
