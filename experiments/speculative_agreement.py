@@ -47,7 +47,7 @@ class Part(NamedTuple):
       drafter: ``draft`` or ``lookup``.
       batch: rows.
       samples: of a row.
-      temperature: of both laws, where decoding is by code.
+      temperature: of both distributions, where decoding is by code.
     """
 
     verifier: str

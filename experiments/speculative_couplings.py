@@ -6,7 +6,7 @@ Started again with the same settings, it goes on after the last sentence that wa
 
 First, the chance that target and draft choose the same token, exactly, at every position of sampled
 translations of held-out sentences: for the maximal coupling (which token verification attains), for
-Gumbel noise in common, and for one uniform number in common that is inverted through both laws with
+Gumbel noise in common, and for one uniform number in common that is inverted through both distributions with
 the vocabulary in one order or another. Then the acceptance rate of the verifiers as they run. Last,
 the standard deviation of mean sentence-BLEU over repeated runs of N samples, over that of
 independent samples (token verification's), with a 95% interval over sentences (bootstrap).
@@ -50,8 +50,8 @@ class Row(NamedTuple):
     judged: int
 
 
-def laws(ids: list[list[int]], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The laws of target and draft at every position of one sample a sentence: ``[n, V]`` each."""
+def distributions(ids: list[list[int]], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distributions of target and draft at every position of one sample a sentence: ``[n, V]`` each."""
     width = max(len(row) for row in ids)
     models = [encode_batch(decoding_jax.load(name)[0], ids, width) for name in (TARGET, DRAFT)]
     stop = default_stop(decoding_jax.load(TARGET)[1])
@@ -110,7 +110,7 @@ def chances(p: np.ndarray, q: np.ndarray, seed: int) -> dict[str, float]:
             np.mean([inversion_chance(a, b, order) for a, b in zip(p, q, strict=True)])
         )
     # An order of each position's own, which target and draft both know once the draft is there.
-    means["code, by the draft's law"] = float(
+    means["code, by the draft's distribution"] = float(
         np.mean([inversion_chance(a, b, np.argsort(-b)) for a, b in zip(p, q, strict=True)])
     )
     return means
@@ -210,7 +210,7 @@ def main() -> None:
     everything = held_out.read()
     sentences = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
     _, tokenizer = decoding_jax.load(TARGET)
-    p, q = laws([tokenizer.encode(s.english) for s in sentences], args.seed)
+    p, q = distributions([tokenizer.encode(s.english) for s in sentences], args.seed)
     same = chances(p, q, args.seed)
     print(f"the chance of the same token, over {len(p)} positions")
     for name, chance in same.items():

@@ -12,13 +12,13 @@ these are the same for all samples:
   uniform: the rest is dropped, and every later token draws 64 fresh bits.
 
 What holds, exactly. Let p of a prefix be ``width / 2**64`` while codes are carried, and from
-there on that times the later tokens' ``integer_law``.
+there on that times the later tokens' ``integer_distribution``.
 
 1. Every sample by itself has each prefix with probability p: its point is uniform.
 2. On the lattice the number of samples with a prefix is the floor or the ceiling of N p. While
    codes are carried the prefix is an interval of the line. An interval at or below 1/N has no
    sample or one (just one at 1/N), and so has each of its parts.
-3. p is the product of the tokens' ``integer_law``, rounded: after j carried tokens the two
+3. p is the product of the tokens' ``integer_distribution``, rounded: after j carried tokens the two
    differ by less than ``2 j / 2**64``. They are equal wherever N times the product is an
    integer, and for the first token always. So statement 2 holds for the product too, save
    where N times it lies within ``2 j N / 2**64`` of an integer without being one.

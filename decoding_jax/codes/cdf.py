@@ -1,4 +1,4 @@
-"""Logits as an integer law, and its inversion at a code.
+"""Logits as an integer distribution, and its inversion at a code.
 
 The vocabulary is cut into about sqrt(V) blocks, in its own order. The blocks' masses, and the
 masses of the tokens inside one block, are integers that sum to 2**31 exactly: the probability
@@ -8,7 +8,7 @@ of token v of block k is the rational
 
 Integer prefix sums are exact, monotone and parallel, where float ones are none of these, so a
 code is inverted without a sequential pass over the vocabulary. Two levels of 31 bits each keep
-the law within 1e-6 of the softmax in total variation up to V = 256,000, and only the block that
+the distribution within 1e-6 of the softmax in total variation up to V = 256,000, and only the block that
 was hit is looked into: a draw reads the logits twice, as a logsumexp does.
 """
 
@@ -31,8 +31,8 @@ _LARGEST = np.finfo(np.float32).max
 _SPREAD = 8  # how far from sqrt(V) the number of blocks may be
 
 
-class IntegerLaw(NamedTuple):
-    """The exact law of a draw.
+class IntegerDistribution(NamedTuple):
+    """The exact distribution of a draw.
 
     Attributes:
       block_mass: uint32 ``[..., K]``, which sum to 2**31.
@@ -44,8 +44,8 @@ class IntegerLaw(NamedTuple):
     token_mass: Array
 
 
-def integer_law(logits: Array) -> IntegerLaw:
-    """The law that ``draw`` follows exactly, as integers.
+def integer_distribution(logits: Array) -> IntegerDistribution:
+    """The distribution that ``draw`` follows exactly, as integers.
 
     A token of logit -inf has mass 0. A NaN counts as -inf and +inf as the largest float. Where
     no token is left, token 0 has all the mass.
@@ -54,14 +54,14 @@ def integer_law(logits: Array) -> IntegerLaw:
       logits: float ``[..., V]``.
 
     Example:
-      >>> law = integer_law(jnp.array([0.0, 0.0, 0.0, -jnp.inf]))
-      >>> law.block_mass.tolist(), law.token_mass.tolist()
+      >>> distribution = integer_distribution(jnp.array([0.0, 0.0, 0.0, -jnp.inf]))
+      >>> distribution.block_mass.tolist(), distribution.token_mass.tolist()
       ([1431655765, 715827883], [[1073741824, 1073741824], [2147483648, 0]])
     """
     tokens = _blocks(logits)
     blocks = _cdf(block_sums(logits))
     inside = _cdf(_weights(tokens))
-    return IntegerLaw(_masses(blocks), _masses(inside))
+    return IntegerDistribution(_masses(blocks), _masses(inside))
 
 
 def invert(
@@ -72,8 +72,8 @@ def invert(
     An interval of ``last + 1`` points is shared out among the tokens, in their order, in
     proportion to their masses; both levels round the boundaries down to whole points. The
     point ``offset`` lies in the interval of just one token, of positive mass. Codes of one
-    interval are thus cut by the same boundaries, and the law of a uniform code is exactly the
-    integers' law where the boundaries are whole, as they are at 2**64 points, and otherwise
+    interval are thus cut by the same boundaries, and the distribution of a uniform code is exactly the
+    integers' distribution where the boundaries are whole, as they are at 2**64 points, and otherwise
     within 2 points of it in each token. A token that has all the mass leaves the code as it is.
 
     Args:
@@ -90,7 +90,7 @@ def invert(
 
 
 def draw(logits: Array, bits: Array, sums: Array | None = None) -> Array:
-    """One token for each 64 random bits, with exactly the probabilities of ``integer_law``.
+    """One token for each 64 random bits, with exactly the probabilities of ``integer_distribution``.
 
     Args:
       logits: float ``[..., V]``, after any transform.
@@ -107,20 +107,20 @@ def draw(logits: Array, bits: Array, sums: Array | None = None) -> Array:
     return invert(logits, bits, jnp.full_like(bits, 0xFFFFFFFF), sums)[0]
 
 
-def weighted_law(weights: Array) -> IntegerLaw:
-    """The law that ``draw_weighted`` follows exactly, as integers.
+def weighted_distribution(weights: Array) -> IntegerDistribution:
+    """The distribution that ``draw_weighted`` follows exactly, as integers.
 
     Example:
-      >>> law = weighted_law(jnp.array([2.0, 0.0, 0.0, 2.0]))
-      >>> law.block_mass.tolist()
+      >>> distribution = weighted_distribution(jnp.array([2.0, 0.0, 0.0, 2.0]))
+      >>> distribution.block_mass.tolist()
       [1073741824, 1073741824]
     """
     tokens = _blocks(weights, 0.0)
-    return IntegerLaw(_masses(_cdf(exact.sum_last(tokens))), _masses(_cdf(tokens)))
+    return IntegerDistribution(_masses(_cdf(exact.sum_last(tokens))), _masses(_cdf(tokens)))
 
 
 def draw_weighted(weights: Array, bits: Array) -> Array:
-    """As ``draw``, of ``weighted_law``: for probabilities that need no exponential.
+    """As ``draw``, of ``weighted_distribution``: for probabilities that need no exponential.
 
     Args:
       weights: float32 ``[..., V]``, none below 0, whose sum is from 2**-60 to 2**60. Weights below

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array
 
 
-def log_weights(log_law: Array, threshold: Array) -> Array:
+def log_weights(sampling_log_prob: Array, threshold: Array) -> Array:
     """Log importance weights of sequences drawn by stochastic beam search.
 
     Kool et al. 2019, section 4.2: a sequence of probability p is among those drawn with
@@ -15,7 +15,7 @@ def log_weights(log_law: Array, threshold: Array) -> Array:
     Where everything was drawn, the threshold is -inf and the weight is p.
 
     Args:
-      log_law: float32 ``[B, N]``, in nats; -inf where there is no sequence.
+      sampling_log_prob: float32 ``[B, N]``, in nats; -inf where there is no sequence.
       threshold: float32 ``[B]``, the (N + 1)-th perturbed log-probability.
 
     Returns:
@@ -25,23 +25,25 @@ def log_weights(log_law: Array, threshold: Array) -> Array:
       >>> log_weights(jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([-jnp.inf])).round(3)
       Array([[-0.693, -1.386]], dtype=float32)
     """
-    exists = log_law > -jnp.inf
-    above = jnp.where(exists, log_law, 0.0) - threshold[:, None]
+    exists = sampling_log_prob > -jnp.inf
+    above = jnp.where(exists, sampling_log_prob, 0.0) - threshold[:, None]
     log_q = jnp.log(-jnp.expm1(-jnp.exp(above)))
     # Far below the threshold q is exp(above) to the last bit, and its logarithm would be -inf.
     log_q = jnp.where(above < -15.0, above, log_q)
-    return jnp.where(exists, log_law - log_q, -jnp.inf)
+    return jnp.where(exists, sampling_log_prob - log_q, -jnp.inf)
 
 
-def estimate(values: Array, log_law: Array, threshold: Array, *, normalize: bool = False) -> Array:
-    """An expectation under the law that sequences were drawn from, without replacement.
+def estimate(
+    values: Array, sampling_log_prob: Array, threshold: Array, *, normalize: bool = False
+) -> Array:
+    """An expectation under the distribution that sequences were drawn from, without replacement.
 
     Kool et al. 2019, equations 14 (unbiased) and 15 (normalised: biased, consistent, of lower
     variance where the values have a mean far from 0).
 
     Args:
       values: float32 ``[B, N]``, of each sequence.
-      log_law: float32 ``[B, N]``, ``info.log_law`` of ``stochastic_beam_search``.
+      sampling_log_prob: float32 ``[B, N]``, ``info.sampling_log_prob`` of ``stochastic_beam_search``.
       threshold: float32 ``[B]``, its ``info.threshold``.
       normalize: whether weights are divided by their sum.
 
@@ -49,10 +51,10 @@ def estimate(values: Array, log_law: Array, threshold: Array, *, normalize: bool
       float32 ``[B]``.
 
     Example:
-      >>> law, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
-      >>> estimate(jnp.array([[1.0, 3.0]]), law, all_drawn).tolist()
+      >>> distribution, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
+      >>> estimate(jnp.array([[1.0, 3.0]]), distribution, all_drawn).tolist()
       [2.0]
     """
-    weights = jnp.exp(log_weights(log_law, threshold))
+    weights = jnp.exp(log_weights(sampling_log_prob, threshold))
     total = jnp.where(weights > 0, weights * values, 0.0).sum(-1)
     return total / weights.sum(-1) if normalize else total

@@ -1,7 +1,7 @@
 """What all strategies share: the driver, the sequences, the stop conditions."""
 
 from decoding_jax.loop.driver import Steps, check_prompt, run
-from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
+from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences
 from decoding_jax.loop.strategy import (
     Static,
     StaticNumber,
@@ -15,14 +15,14 @@ from decoding_jax.loop.strategy import (
 from decoding_jax.loop.streaming import stream, stream_until_done
 
 __all__ = [
-    "Lanes",
+    "Sequences",
     "Static",
     "StaticNumber",
     "Steps",
     "check_lengths",
     "check_prompt",
     "drafted_sampler",
-    "empty_lanes",
+    "empty_sequences",
     "run",
     "sampler",
     "search",

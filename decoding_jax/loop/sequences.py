@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, LanguageModel
 
 
-class Lanes(NamedTuple):
+class Sequences(NamedTuple):
     """The sequences decoded so far.
 
     Attributes:
@@ -29,10 +29,10 @@ class Lanes(NamedTuple):
     done: Array
 
 
-def empty_lanes(limit: Array, lanes: int, max_new_tokens: int) -> Lanes:
-    """Lanes without tokens; those of rows whose limit (int32 ``[B]``) is 0 are done."""
+def empty_sequences(limit: Array, lanes: int, max_new_tokens: int) -> Sequences:
+    """Sequences without tokens; those of rows whose limit (int32 ``[B]``) is 0 are done."""
     shape = (limit.shape[0], lanes)
-    return Lanes(
+    return Sequences(
         tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
         length=jnp.zeros(shape, jnp.int32),
         log_prob=jnp.zeros(shape, jnp.float32),

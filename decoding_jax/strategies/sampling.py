@@ -20,7 +20,7 @@ def sample(
     """Draws independent samples for every row.
 
     One 64-bit uniform a lane and step is inverted through an integer CDF (``codes.draw``), rather
-    than V random numbers compared. The law is within 1e-6 of the softmax in total variation.
+    than V random numbers compared. The distribution is within 1e-6 of the softmax in total variation.
 
     Args:
       model: the language model.

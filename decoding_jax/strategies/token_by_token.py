@@ -1,4 +1,4 @@
-"""Lanes in lock step: every lane of every row grows by one token a step, from a chosen rule.
+"""Sequences in lock step: every lane of every row grows by one token a step, from a chosen rule.
 
 Greedy decoding, sampling and arithmetic sampling are rules of this loop. All lanes stand at one
 slot, so the cache is written at a scalar cursor, in place.
@@ -23,14 +23,14 @@ from decoding_jax.base import (
 )
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
-from decoding_jax.loop.sequences import Lanes, check_lengths, empty_lanes
+from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, log_prob_of
 
 Choose = Callable[[Any, Array, Array], tuple[Array, Any]]
 
 
-class LockstepInfo(NamedTuple):
+class TokenByTokenInfo(NamedTuple):
     """``model_calls``: int32, the prefill and every ``extend``."""
 
     model_calls: Array
@@ -40,7 +40,7 @@ class State(NamedTuple):
     """The carry: the cache, the sequences, each lane's last token, and the rule's own state."""
 
     cache: Cache
-    lanes: Lanes
+    lanes: Sequences
     token: Array
     rule: Any
     step: Array
@@ -95,7 +95,7 @@ def grow(
         limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)
         gained = jnp.where(alive, log_prob_of(logits, token), 0.0)
         log_prob, lost = exact.add(at.log_prob, at.log_prob_lost, gained)
-        new = Lanes(
+        new = Sequences(
             tokens=tokens,
             length=length,
             log_prob=log_prob,
@@ -111,7 +111,7 @@ def grow(
         slots = max(max_new_tokens - 1, 1)
         logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
         limit = stopping.limits(stop, batch, max_new_tokens)
-        empty = empty_lanes(limit, lanes, max_new_tokens)
+        empty = empty_sequences(limit, lanes, max_new_tokens)
         state = State(cache, empty, empty.length, init_rule(key, batch), jnp.int32(0))
         logits = jnp.broadcast_to(logits, (batch, lanes, *logits.shape[2:]))
         return advance(logits, prompt, state)
@@ -127,7 +127,12 @@ def grow(
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         at = state.lanes
         return DecodeOutput(
-            at.tokens, at.length, at.log_prob, at.log_prob, at.finished, LockstepInfo(state.step)
+            at.tokens,
+            at.length,
+            at.log_prob,
+            at.log_prob,
+            at.finished,
+            TokenByTokenInfo(state.step),
         )
 
     return Steps(init, step, done, finalize)

@@ -1,9 +1,9 @@
-"""Exactness, shown: a table model, exact laws, and checks for anybody's model or strategy."""
+"""Exactness, shown: a table model, exact distributions, and checks for anybody's model or strategy."""
 
 from decoding_jax.testing.certificate.distributions import Fit, chi_square, same_bits
 from decoding_jax.testing.certificate.enumeration import (
-    Law,
-    enumerate_law,
+    Distribution,
+    enumerate_distribution,
     greedy_path,
     log_probs,
     path_logits,
@@ -14,13 +14,13 @@ from decoding_jax.testing.conformance import check_model
 from decoding_jax.testing.table_lm import TableLM
 
 __all__ = [
+    "Distribution",
     "Fit",
-    "Law",
     "TableLM",
     "all_cases",
     "check_model",
     "chi_square",
-    "enumerate_law",
+    "enumerate_distribution",
     "greedy_path",
     "log_probs",
     "pairwise_cases",

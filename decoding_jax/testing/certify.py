@@ -1,4 +1,4 @@
-"""The certificate: strategies held to exact laws, case by case.
+"""The certificate: strategies held to exact distributions, case by case.
 
     python -m decoding_jax.testing.certify                         # every pair of settings
     python -m decoding_jax.testing.certify --full                  # every combination
@@ -13,7 +13,7 @@ not matter. In every case:
 - each output is possible, zero after its end, ``finished`` if and only if a stop condition ended
   it, and has the model's log-probability;
 - a search gives the greedy path, best-first search the likeliest sequence; a sampler's lanes, each
-  over 2,048 rows of independent keys a prompt, follow the exact law (chi-square), rows are
+  over 2,048 rows of independent keys a prompt, follow the exact distribution (chi-square), rows are
   independent, and so are lanes where they are meant to be; a lattice's prefixes occur floor or ceil
   of N p times;
 - rows in another order, under the same keys, give the same rows to the bit;
@@ -108,20 +108,20 @@ def _check(strategy: Strategy, problem: Problem, run: str, seed: int) -> list[fl
     call = functools.partial(_call, strategy, problem, model)
 
     output = call(batch)
-    laws = problem.laws()
+    distributions = problem.distributions()
     lanes = SAMPLES if strategy.sampler else 1
     checks.check_form(output, size, lanes, problem.max_new_tokens)
-    index = checks.check_outcomes(output, laws)
+    index = checks.check_outcomes(output, distributions)
     p_values: list[float] = []
     if strategy.likeliest:
-        checks.check_likeliest(index, laws)
+        checks.check_likeliest(index, distributions)
     elif not strategy.sampler:
-        checks.check_exact(index, laws, problem.greedy_paths())
+        checks.check_exact(index, distributions, problem.greedy_paths())
     else:
-        p_values += checks.law_p_values(index, laws)
-        p_values += checks.independence_p_values(index, laws, strategy.independent)
+        p_values += checks.distribution_p_values(index, distributions)
+        p_values += checks.independence_p_values(index, distributions, strategy.independent)
         if strategy.spread is not None:
-            checks.check_prefix_counts(index, laws, strategy.spread)
+            checks.check_prefix_counts(index, distributions, strategy.spread)
 
     order = np.random.default_rng(seed).permutation(size)
     traces = TRACES.count
@@ -232,7 +232,7 @@ def certify(
         failure, least = known.get(case) or (None, 1.0)
         smallest = min(smallest, least)
         if failure is None and least < LEVEL / tests:
-            failure = f"law: a p-value of {least:.1e}, below {LEVEL}/{tests}"
+            failure = f"distribution: a p-value of {least:.1e}, below {LEVEL}/{tests}"
         failures += failure is not None
         shown = f"{least:10.1e}" if least < 1 else " " * 9 + "-"
         write(f"{show(case)}  {shown}  {'ok' if failure is None else 'FAILED ' + failure}")

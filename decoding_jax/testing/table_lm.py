@@ -1,6 +1,6 @@
 """A language model given as a table, which betrays whoever misuses its cache.
 
-The law of the next token depends on the last two tokens of the path and on a checksum of the whole
+The distribution of the next token depends on the last two tokens of the path and on a checksum of the whole
 path, prompt included. The checksum is that of ISBN-10: every token and every position has a weight
 that is not 0 modulo 11, so it changes whenever one token is wrong, missing, or swapped with its
 neighbour. Everything is integer arithmetic and gathers, so logits do not depend, to the bit, on the
@@ -126,7 +126,7 @@ class TableLM:
         return cls(jnp.where(banned, -jnp.inf, table), features, max_positions=max_positions)
 
     def lockstep(self) -> TableLM:
-        """The same law with neither ragged rows nor trees; asking for either is a ValueError."""
+        """The same distribution with neither ragged rows nor trees; asking for either is a ValueError."""
         return dataclasses.replace(self, ragged=False, tree=False)
 
     def prefill(

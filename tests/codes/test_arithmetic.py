@@ -1,7 +1,7 @@
 """Arithmetic codes against exact rationals: counts, marginals, long texts.
 
 A language model is a table ``logits[previous token, token]`` for each row. The reference below
-follows intervals in Python's integers, from the integer law alone.
+follows intervals in Python's integers, from the integer distribution alone.
 """
 
 import itertools
@@ -59,21 +59,21 @@ class Interval(NamedTuple):
     start: int
     width: int
     p: Fraction  # as the module states it
-    product: Fraction  # of the integer laws, unrounded
+    product: Fraction  # of the integer distributions, unrounded
     carried: int  # tokens chosen by the carried code
 
 
-def laws(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    law = codes.integer_law(jnp.asarray(table))
-    return tuple(np.asarray(m).astype(object) for m in law)
+def distributions(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    distribution = codes.integer_distribution(jnp.asarray(table))
+    return tuple(np.asarray(m).astype(object) for m in distribution)
 
 
 def ends(masses: np.ndarray, width: int) -> list[int]:
     return [0, *(np.cumsum(masses) * width // 2**31)]
 
 
-def children(node: Interval, law, num_samples: int) -> list[Interval]:
-    block, token = (m[node.prefix[-1] if node.prefix else V] for m in law)
+def children(node: Interval, distribution, num_samples: int) -> list[Interval]:
+    block, token = (m[node.prefix[-1] if node.prefix else V] for m in distribution)
     size = token.shape[1]
     alone = num_samples * node.width <= LINE
     result = []
@@ -97,11 +97,11 @@ def children(node: Interval, law, num_samples: int) -> list[Interval]:
 
 def tree(table: np.ndarray, num_samples: int) -> list[Interval]:
     """Every prefix of up to STEPS tokens."""
-    law = laws(table)
+    distribution = distributions(table)
     level = [Interval((), 0, LINE, Fraction(1), Fraction(1), 0)]
     result = []
     for _ in range(STEPS):
-        level = [child for node in level for child in children(node, law, num_samples)]
+        level = [child for node in level for child in children(node, distribution, num_samples)]
         result += level
     return result
 
@@ -122,7 +122,7 @@ def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples
             got = counts.pop(node.prefix, 0)
             expected = num_samples * node.p
             assert floor(expected) <= got <= ceil(expected)
-            # And so for the unrounded product of the integer laws, at every one of these nodes.
+            # And so for the unrounded product of the integer distributions, at every one of these nodes.
             product = num_samples * node.product
             assert abs(node.p - node.product) * LINE <= 2 * node.carried
             assert node.p == node.product or product.denominator > 1
@@ -135,7 +135,7 @@ def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
     # Every prefix that is carried owns the codes of an interval: both its ends decode to it, and
     # the intervals of each length follow one another from 0 to 2**64 without a gap. A point is
     # uniform, so the prefix has probability width / 2**64, exactly. Later tokens draw fresh bits,
-    # whose law is that of `draw`, tested by its own ends.
+    # whose distribution is that of `draw`, tested by its own ends.
     table = tables(1, seed=9)
     table[0, V] = [0.3, -2, 1, 0.1, -9, 0.5]
     nodes = [n for n in tree(table[0], num_samples) if n.carried == len(n.prefix) and n.width]
@@ -173,14 +173,14 @@ def test_samples_follow_the_reference_token_by_token() -> None:
         offsets = uint64.to_ints(code.offset)
         fresh = [uint64.to_ints(random.bits_at(code.keys, t)) for t in range(STEPS)]
         for row in range(rows):
-            law = laws(table[row])
+            distribution = distributions(table[row])
             for lane in range(num_samples):
                 node, point = Interval((), 0, LINE, Fraction(1), Fraction(1), 0), offsets[row, lane]
                 for t in range(STEPS):
                     if num_samples * node.width > LINE:
                         found = [
                             child
-                            for child in children(node, law, num_samples)
+                            for child in children(node, distribution, num_samples)
                             if child.start <= point < child.start + child.width
                         ]
                     else:
@@ -189,7 +189,7 @@ def test_samples_follow_the_reference_token_by_token() -> None:
                         bits = fresh[t][row, lane]
                         found = [
                             Interval(child.prefix, node.start, node.width, *node[3:])
-                            for child in children(root, law, num_samples + 1)
+                            for child in children(root, distribution, num_samples + 1)
                             if child.start <= bits < child.start + child.width
                         ]
                     (node,) = found

@@ -1,4 +1,4 @@
-"""The integer law against the float64 softmax, and the inversion against the integer law."""
+"""The integer distribution against the float64 softmax, and the inversion against the integer distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.optimized
 
 SIZES = [1, 2, 3, 5, 7, 16, 31, 97, 1000, 32_128, 256_000]
 
-law_of = jax.jit(codes.integer_law)
+distribution_of = jax.jit(codes.integer_distribution)
 invert = jax.jit(codes.invert)
 draw = jax.jit(codes.draw)
 
@@ -45,18 +45,22 @@ def pack(values) -> jax.Array:
     return jnp.asarray(np.stack([uint64.from_int(v) for v in values]))
 
 
-def joint_masses(law, size: int) -> list[int]:
+def joint_masses(distribution, size: int) -> list[int]:
     """Each token's probability in units of 2**-62."""
-    block = np.asarray(law.block_mass).astype(object)
-    return (block[:, None] * np.asarray(law.token_mass).astype(object)).ravel()[:size].tolist()
+    block = np.asarray(distribution.block_mass).astype(object)
+    return (
+        (block[:, None] * np.asarray(distribution.token_mass).astype(object))
+        .ravel()[:size]
+        .tolist()
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_law_is_whole_exact_and_within_1e_6_of_the_softmax(size) -> None:
+def test_distribution_is_whole_exact_and_within_1e_6_of_the_softmax(size) -> None:
     for name, logits in distributions(size).items():
         logits = logits.astype(np.float32)
-        law = law_of(jnp.asarray(logits))
-        block, token = (np.asarray(m).astype(np.int64) for m in law)
+        distribution = distribution_of(jnp.asarray(logits))
+        block, token = (np.asarray(m).astype(np.int64) for m in distribution)
         assert block.sum() == 2**31, name
         assert np.all(token.sum(-1) == 2**31), name
         p = ((block / 2**31)[:, None] * (token / 2**31)).ravel()
@@ -73,7 +77,7 @@ def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
     # and with the ends of all tokens (or of 64 spread ones) the inversion is pinned down.
     for name in ("gaussian", "masked", "one left", "many tiny"):
         logits = jnp.asarray(distributions(size)[name].astype(np.float32))
-        masses = joint_masses(law_of(logits), size)
+        masses = joint_masses(distribution_of(logits), size)
         ends = np.cumsum(np.array([0, *masses], object)) * 4
         assert ends[-1] == 2**64
         some = [v for v in range(size) if masses[v]]
@@ -98,18 +102,18 @@ def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None
     widths = [max(1, int(w) >> int(s)) for w, s in zip(bits, shifts, strict=True)]
     widths[:3] = [2**64, 2**64 - 1, 1]
     offsets = [int(rng.integers(0, w - 1, dtype=np.uint64, endpoint=True)) for w in widths]
-    law = law_of(jnp.asarray(logits))
+    distribution = distribution_of(jnp.asarray(logits))
     token, offset, last = invert(jnp.asarray(logits), pack(offsets), pack([w - 1 for w in widths]))
     offset, last = uint64.to_ints(offset), uint64.to_ints(last)
     for i in range(count):
         hits, left, width = [], offsets[i], widths[i]
-        for level in (law.block_mass[i], law.token_mass[i]):
+        for level in (distribution.block_mass[i], distribution.token_mass[i]):
             masses = np.asarray(level if not hits else level[hits[0]]).astype(object)
             ends = np.cumsum(masses) * width // 2**31
             hits.append(int(np.argmax(ends > left)))
             low = ends[hits[-1] - 1] if hits[-1] else 0
             left, width = left - low, ends[hits[-1]] - low
-        assert int(token[i]) == hits[0] * law.token_mass.shape[-1] + hits[1]
+        assert int(token[i]) == hits[0] * distribution.token_mass.shape[-1] + hits[1]
         assert (offset[i], last[i]) == (left, width - 1)
 
 
@@ -126,7 +130,7 @@ def test_a_token_with_all_the_mass_takes_nothing_from_the_code() -> None:
         np.testing.assert_array_equal(last_left, last)
 
 
-def test_logits_that_are_not_finite_have_a_law() -> None:
+def test_logits_that_are_not_finite_have_a_distribution() -> None:
     nan, inf = jnp.nan, jnp.inf
     large = float(jnp.finfo(jnp.float32).max)
     cases = [
@@ -139,9 +143,9 @@ def test_logits_that_are_not_finite_have_a_law() -> None:
     ]
     # Together, so that a row with NaN stands beside rows without.
     logits = jnp.array([c[0] for c in cases])
-    law = law_of(logits)
+    distribution = distribution_of(logits)
     for i, (_, expected) in enumerate(cases):
-        got = joint_masses(jax.tree.map(lambda m, i=i: m[i], law), 5)
+        got = joint_masses(jax.tree.map(lambda m, i=i: m[i], distribution), 5)
         np.testing.assert_allclose(np.array(got, float) / 2**62, expected, atol=1e-9)
         assert [g == 0 for g in got] == [e == 0 for e in expected]
     bits = jnp.full((6, 2), 0xFFFFFFFF, jnp.uint32)
@@ -163,7 +167,7 @@ def test_a_nan_anywhere_counts_as_banned(size) -> None:
         banned[row, [place, size - 1]] = -np.inf
     np.testing.assert_array_equal(np.isnan(jax.jit(largest)(spoiled)), True)
     np.testing.assert_array_equal(jax.jit(largest)(banned)[:, 0], banned.max(-1))
-    for got, want in zip(law_of(spoiled), law_of(banned), strict=True):
+    for got, want in zip(distribution_of(spoiled), distribution_of(banned), strict=True):
         np.testing.assert_array_equal(got, want)
     bits = jax.random.bits(jax.random.key(size), (len(places), 2))
     np.testing.assert_array_equal(draw(spoiled, bits), draw(banned, bits))
@@ -186,9 +190,11 @@ def test_a_draw_of_known_sums_is_the_draw(size) -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_narrow_floats_give_the_law_of_the_same_numbers_in_float32(dtype) -> None:
+def test_narrow_floats_give_the_distribution_of_the_same_numbers_in_float32(dtype) -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(size=97) * 3, dtype)
-    for narrow, wide in zip(law_of(logits), law_of(logits.astype(jnp.float32)), strict=True):
+    for narrow, wide in zip(
+        distribution_of(logits), distribution_of(logits.astype(jnp.float32)), strict=True
+    ):
         np.testing.assert_array_equal(narrow, wide)
 
 

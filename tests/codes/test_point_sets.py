@@ -77,7 +77,7 @@ def test_stratified_counts_are_off_by_less_than_two(num_samples) -> None:
 
 
 def test_stratified_points_lie_anywhere_in_cells_of_their_own() -> None:
-    # Successive gaps of 4,000 rows of 2 are spread over (0, 2) cells with a triangular law.
+    # Successive gaps of 4,000 rows of 2 are spread over (0, 2) cells with a triangular distribution.
     x = place("stratified", 2, rows=4000)
     gaps = ((x[:, 1] - x[:, 0]) % 2**64).astype(float) / 2**63
     assert stats.kstest(gaps, stats.triang(0.5, 0, 2).cdf).pvalue > 1e-3

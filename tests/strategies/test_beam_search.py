@@ -12,7 +12,7 @@ from decoding_jax import GNMTPenalty, Prompt, Stop, loop, strategies, transforms
 from decoding_jax.strategies.beam.competition import Rules, may_improve, open_beam
 from decoding_jax.strategies.beam.length_penalty import as_rule
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.certificate.enumeration import enumerate_law
+from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 
 VOCAB, LENGTH = 3, 4
 KEY = jax.random.key(1)
@@ -24,11 +24,20 @@ EVERYTHING = 3 + 4 + 8 + 16 + 81  # more than there are sequences of up to four 
 
 def exhaustive(penalty, row, transform=None, model=MODEL):
     """Every sequence of a row: (score, tokens), the best first."""
-    law = enumerate_law(model, PROMPT, row, max_new_tokens=LENGTH, transform=transform, stop=STOP)
-    divisor = np.asarray(penalty(jnp.maximum(jnp.asarray(law.length), 1)), np.float64)
-    score = law.log_prob / divisor
+    distribution = enumerate_distribution(
+        model, PROMPT, row, max_new_tokens=LENGTH, transform=transform, stop=STOP
+    )
+    divisor = np.asarray(penalty(jnp.maximum(jnp.asarray(distribution.length), 1)), np.float64)
+    score = distribution.log_prob / divisor
     order = np.argsort(-score, kind="stable")
-    return [(score[i], law.tokens[i, : law.length[i]].tolist(), law.finished[i]) for i in order]
+    return [
+        (
+            score[i],
+            distribution.tokens[i, : distribution.length[i]].tolist(),
+            distribution.finished[i],
+        )
+        for i in order
+    ]
 
 
 @pytest.mark.parametrize(

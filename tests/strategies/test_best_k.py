@@ -15,7 +15,11 @@ from decoding_jax.ops.jit import jit
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.certificate.distributions import outcome_index
-from decoding_jax.testing.certificate.enumeration import enumerate_law, log_probs, top_sequences
+from decoding_jax.testing.certificate.enumeration import (
+    enumerate_distribution,
+    log_probs,
+    top_sequences,
+)
 from decoding_jax.testing.certificate.problems import MODELS, PROMPTS, DeadEnds, Problem, prompt_of
 
 V, L = 4, 4
@@ -174,15 +178,19 @@ def test_an_unlimited_budget_gives_every_sequence_once_and_in_order(k):
         frontier_size=300,
         **problem.settings(rows),
     )
-    for row, law in enumerate(problem.laws()):
-        size = len(law.length)
+    for row, distribution in enumerate(problem.distributions()):
+        size = len(distribution.length)
         assert output.info.completed[row] == size < count
         assert output.info.pruned[row] == 0
-        found = outcome_index(law, np.asarray(output.tokens[row, :size]), output.length[row, :size])
+        found = outcome_index(
+            distribution, np.asarray(output.tokens[row, :size]), output.length[row, :size]
+        )
         assert sorted(found.tolist()) == list(range(size))
-        np.testing.assert_allclose(output.log_prob[row, :size], law.log_prob[found], atol=1e-5)
+        np.testing.assert_allclose(
+            output.log_prob[row, :size], distribution.log_prob[found], atol=1e-5
+        )
         assert (np.diff(output.log_prob[row, :size]) <= 0).all()
-        assert (output.finished[row, :size] == law.finished[found]).all()
+        assert (output.finished[row, :size] == distribution.finished[found]).all()
         assert (output.length[row, size:] == 0).all()
         assert (output.log_prob[row, size:] == -np.inf).all()
 
@@ -193,13 +201,15 @@ def test_best_first_search_gives_the_likeliest_sequence_first():
             model, PROMPT, budget=100, branching=V, gamma=0.0, max_new_tokens=L, stop=Stop(0)
         )
         for row in range(ROWS):
-            law = enumerate_law(model, PROMPT, row, max_new_tokens=L, stop=Stop(0))
-            best = top_sequences(law, 1)
+            distribution = enumerate_distribution(
+                model, PROMPT, row, max_new_tokens=L, stop=Stop(0)
+            )
+            best = top_sequences(distribution, 1)
             assert output.info.completed[row] >= 1
             assert output.info.expanded[row] < 100
             assert output.log_prob[row, 0] == pytest.approx(best.log_prob[0], abs=1e-5)
-            (index,) = outcome_index(law, output.tokens[row], output.length[row])
-            assert law.log_prob[index] == pytest.approx(best.log_prob[0], abs=1e-5)
+            (index,) = outcome_index(distribution, output.tokens[row], output.length[row])
+            assert distribution.log_prob[index] == pytest.approx(best.log_prob[0], abs=1e-5)
 
 
 SEARCH = {"k": 2, "budget": 10, "num_return": 3, "branching": V, "max_new_tokens": L}

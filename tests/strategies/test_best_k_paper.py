@@ -14,7 +14,7 @@ from decoding_jax.strategies.best_first.expansion import max_children
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.certificate.distributions import outcome_index
-from decoding_jax.testing.certificate.enumeration import enumerate_law
+from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 
 STEPS = loop.steps_of(strategies.best_k_search)
 START = Prompt(jnp.array([[0]]), jnp.array([1]))
@@ -77,11 +77,13 @@ ALL = {"k": 2, "num_return": "all", "max_new_tokens": L, "stop": Stop(0)}
 def test_all_returns_every_sequence_if_the_budget_suffices():
     output = decoding_jax.best_k_search(MODEL, PROMPT, gamma=0.0, budget=41, **ALL)
     for row in range(ROWS):
-        law = enumerate_law(MODEL, PROMPT, row, max_new_tokens=L, stop=Stop(0))
-        size = len(law.length)
+        distribution = enumerate_distribution(MODEL, PROMPT, row, max_new_tokens=L, stop=Stop(0))
+        size = len(distribution.length)
         assert output.info.expanded[row] == 1 + 3 + 9 + 27
         assert output.info.completed[row] == size
-        found = outcome_index(law, np.asarray(output.tokens[row, :size]), output.length[row, :size])
+        found = outcome_index(
+            distribution, np.asarray(output.tokens[row, :size]), output.length[row, :size]
+        )
         assert sorted(found.tolist()) == list(range(size))
         assert (np.diff(output.score[row, :size]) <= 0).all()
         assert (output.length[row, size:] == 0).all()

@@ -11,7 +11,7 @@ from constrained_reference import contains, lacking, search
 import decoding_jax
 from decoding_jax import Constraints, Prompt, Stop, loop, strategies, transforms
 from decoding_jax.strategies.beam.constraints import after, begin
-from decoding_jax.testing import TableLM, enumerate_law, same_bits
+from decoding_jax.testing import TableLM, enumerate_distribution, same_bits
 from decoding_jax.testing.certificate.enumeration import row_stop
 
 VOCAB, LENGTH = 5, 5
@@ -157,10 +157,14 @@ def test_a_saturating_width_is_exhaustive_search(penalty):
         stop=stop,
     )
     for row in range(2):
-        law = enumerate_law(model, prompt, row, max_new_tokens=4, stop=stop)
+        distribution = enumerate_distribution(model, prompt, row, max_new_tokens=4, stop=stop)
         want = []
         for tokens, length, finished, log_prob in zip(
-            law.tokens, law.length, law.finished, law.log_prob, strict=True
+            distribution.tokens,
+            distribution.length,
+            distribution.finished,
+            distribution.log_prob,
+            strict=True,
         ):
             text = tuple(tokens[:length].tolist())
             met = lacking(text, phrases, alternatives) == 0

@@ -1,4 +1,4 @@
-"""The Gumbel verifier's draws: their resolution, and their law wherever the logits are."""
+"""The Gumbel verifier's draws: their resolution, and their distribution wherever the logits are."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from decoding_jax.ops import random
-from decoding_jax.strategies.speculative import distributions as laws
+from decoding_jax.strategies.speculative import distributions as distributions
 from decoding_jax.strategies.speculative.verifiers.gumbel import GumbelVerifier, exponentials
 
 KEYS = random.lane_keys(random.row_keys(jax.random.key(0), 1), 1)
@@ -15,8 +15,10 @@ DRAWS, LEVEL = 4096, 1e-4
 
 
 @jax.jit
-def drawn(law):
-    draw = jax.vmap(lambda t: GumbelVerifier().draw(KEYS, (), law, t[None, None], t)[0][0, 0])
+def drawn(distribution):
+    draw = jax.vmap(
+        lambda t: GumbelVerifier().draw(KEYS, (), distribution, t[None, None], t)[0][0, 0]
+    )
     return draw(jnp.arange(DRAWS))
 
 
@@ -24,8 +26,8 @@ def drawn(law):
 def test_what_is_added_to_all_logits_changes_no_draw(offset):
     """Two equal logits: a coin, 4,096 throws; the other steps are whole multiples of 8."""
     logits = jnp.array([0.0, 0.0, -64.0])
-    here = drawn(laws.softmax((logits + offset)[None, None]))
-    np.testing.assert_array_equal(here, drawn(laws.softmax(logits[None, None])))
+    here = drawn(distributions.softmax((logits + offset)[None, None]))
+    np.testing.assert_array_equal(here, drawn(distributions.softmax(logits[None, None])))
     heads = int((here == 0).sum())
     assert stats.binomtest(heads, DRAWS).pvalue > LEVEL
 

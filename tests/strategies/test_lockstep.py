@@ -1,4 +1,4 @@
-"""What greedy, sample and arithmetic_sample have in common; their laws are in test_laws."""
+"""What greedy, sample and arithmetic_sample have in common; their distributions are in test_distributions."""
 
 import itertools
 
@@ -10,7 +10,7 @@ import pytest
 import decoding_jax
 from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
 from decoding_jax.ops import random
-from decoding_jax.testing import TableLM, chi_square, enumerate_law, same_bits
+from decoding_jax.testing import TableLM, chi_square, enumerate_distribution, same_bits
 
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
@@ -159,11 +159,11 @@ def test_sampling_draws_no_vocabulary_of_random_numbers():
 
 
 @pytest.mark.parametrize("impl", [pytest.param("rbg", marks=pytest.mark.exhaustive), "unsafe_rbg"])
-def test_samples_by_keys_of_other_kinds_have_the_law(impl):
+def test_samples_by_keys_of_other_kinds_have_the_distribution(impl):
     """T5X's hardware keys among them; chi-square of 4,096 samples at level 1e-3 a case."""
     prompt = Prompt(PROMPT.tokens[:1], PROMPT.length[:1])
-    law = enumerate_law(MODEL, prompt, max_new_tokens=3)
-    texts = {tuple(text): k for k, text in enumerate(law.tokens.tolist())}
+    distribution = enumerate_distribution(MODEL, prompt, max_new_tokens=3)
+    texts = {tuple(text): k for k, text in enumerate(distribution.tokens.tolist())}
     key = jax.random.key(1, impl=impl)
     draft = TableLM.random(jax.random.key(2), 5)
     settings = {"num_samples": 4096, "max_new_tokens": 3}
@@ -172,5 +172,5 @@ def test_samples_by_keys_of_other_kinds_have_the_law(impl):
         decoding_jax.speculative_sample(MODEL, draft, prompt, key, num_draft_tokens=2, **settings),
     ):
         index = [texts[tuple(text)] for text in output.tokens[0].tolist()]
-        counts = np.bincount(index, minlength=len(law.prob))
-        assert chi_square(counts, law.prob).p_value > 1e-3
+        counts = np.bincount(index, minlength=len(distribution.prob))
+        assert chi_square(counts, distribution.prob).p_value > 1e-3

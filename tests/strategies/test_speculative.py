@@ -84,7 +84,7 @@ def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
     same_text(got, greedy)
     assert got.info.target_calls <= greedy.info.model_calls - 1
     if name not in ("itself", "prompt lookup"):
-        return  # how laws and guesses reach a verifier, these two show
+        return  # how distributions and guesses reach a verifier, these two show
     spread = decoding_jax.arithmetic_sample(MODEL, PROMPT, KEY, num_samples=4, **settings)
     same_text(run("code", drafter=drafter, stop=STOP), spread)
     same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
@@ -99,7 +99,7 @@ def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
     ],
 )
 def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
-    """A hole in the draft's cache keeps every law and lowers acceptance: only this shows it."""
+    """A hole in the draft's cache keeps every distribution and lowers acceptance: only this shows it."""
     got = run(verifier, drafter=MODEL, num_draft_tokens=size)
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
@@ -277,7 +277,7 @@ def test_theory_is_the_papers():
 
 
 def test_a_constant_acceptance_rate_gives_the_closed_form():
-    """Two laws whatever the path, one block of 2**14 lanes: five standard errors."""
+    """Two distributions whatever the path, one block of 2**14 lanes: five standard errors."""
     logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
     flat = lambda x: dataclasses.replace(  # noqa: E731
         TableLM.random(KEY, 3), table=jnp.broadcast_to(x, (11, 4, 3, 3))
@@ -302,7 +302,7 @@ def test_a_constant_acceptance_rate_gives_the_closed_form():
 
 
 def test_a_tree_of_drafts_beats_one_draft():
-    """The law is shown elsewhere; here, that more drafts are accepted, and none is needed."""
+    """The distribution is shown elsewhere; here, that more drafts are accepted, and none is needed."""
     settings = {"num_samples": 64, "num_draft_tokens": 3}
     one, three = run(**settings), run(num_drafts=3, **settings)
     assert three.info.acceptance_rate > one.info.acceptance_rate + 0.05

@@ -1,4 +1,4 @@
-"""Stochastic beam search against the law of draws without replacement, and its estimators."""
+"""Stochastic beam search against the distribution of draws without replacement, and its estimators."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.estimators.without_replacement import estimate, log_weights
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.testing import TableLM
-from decoding_jax.testing.certificate.enumeration import enumerate_law
+from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 
 ROWS = 20_000
 LEVEL = 1e-3
@@ -36,42 +36,44 @@ def search(rows, beam_size, key=5):
 
 
 @pytest.fixture(scope="module")
-def law():
+def distribution():
     prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
-    return enumerate_law(MODEL, prompt, max_new_tokens=3, transform=TRANSFORM, stop=STOP)
+    return enumerate_distribution(MODEL, prompt, max_new_tokens=3, transform=TRANSFORM, stop=STOP)
 
 
 @pytest.fixture(scope="module")
-def drawn(law):
-    """The search over many rows, and which outcome of the law each sequence is."""
+def drawn(distribution):
+    """The search over many rows, and which outcome of the distribution each sequence is."""
     output = search(ROWS, 2)
     code = lambda tokens: np.asarray(tokens) @ np.array([1, 3, 9])  # noqa: E731
-    order = np.argsort(code(law.tokens))
-    where = np.searchsorted(code(law.tokens)[order], code(output.tokens))
+    order = np.argsort(code(distribution.tokens))
+    where = np.searchsorted(code(distribution.tokens)[order], code(output.tokens))
     index = order[where]
-    assert (np.asarray(law.tokens)[index] == np.asarray(output.tokens)).all()
-    assert (law.length[index] == np.asarray(output.length)).all()
+    assert (np.asarray(distribution.tokens)[index] == np.asarray(output.tokens)).all()
+    assert (distribution.length[index] == np.asarray(output.length)).all()
     return output, index
 
 
-def test_sequences_are_distinct_and_their_figures_right(law, drawn):
+def test_sequences_are_distinct_and_their_figures_right(distribution, drawn):
     output, index = drawn
     assert (index[:, 0] != index[:, 1]).all()
-    np.testing.assert_allclose(output.log_prob, law.log_prob[index], atol=1e-5)
-    np.testing.assert_allclose(output.info.log_law, np.log(law.prob[index]), atol=1e-5)
-    assert (output.finished == law.finished[index]).all()
+    np.testing.assert_allclose(output.log_prob, distribution.log_prob[index], atol=1e-5)
+    np.testing.assert_allclose(
+        output.info.sampling_log_prob, np.log(distribution.prob[index]), atol=1e-5
+    )
+    assert (output.finished == distribution.finished[index]).all()
     score = np.asarray(output.score)
     assert (score[:, 0] >= score[:, 1]).all()
     assert (score[:, 1] >= np.asarray(output.info.threshold)).all()
 
 
-def test_pairs_follow_the_ordered_law_without_replacement(law, drawn):
+def test_pairs_follow_the_ordered_distribution_without_replacement(distribution, drawn):
     """Chi-square over all ordered pairs, 20,000 rows, level 0.001."""
     _, index = drawn
-    size = len(law.prob)
+    size = len(distribution.prob)
     seen = np.zeros((size, size))
     np.add.at(seen, (index[:, 0], index[:, 1]), 1)
-    p = law.prob
+    p = distribution.prob
     pairs = [(a, b) for a, b in itertools.product(range(size), repeat=2) if a != b]
     want = np.array([ROWS * p[a] * p[b] / (1 - p[a]) for a, b in pairs])
     got = np.array([seen[a, b] for a, b in pairs])
@@ -81,48 +83,53 @@ def test_pairs_follow_the_ordered_law_without_replacement(law, drawn):
     assert stats.chisquare(got, want * got.sum() / want.sum()).pvalue > LEVEL
 
 
-def test_estimators(law, drawn):
+def test_estimators(distribution, drawn):
     """Unbiased within 3.3 standard errors (level 0.001); the normalised one is closer with K."""
     output, index = drawn
-    value = np.linspace(-1.0, 2.0, len(law.prob)).astype(np.float32)
-    true = law.prob @ value
-    plain = np.asarray(estimate(value[index], output.info.log_law, output.info.threshold))
+    value = np.linspace(-1.0, 2.0, len(distribution.prob)).astype(np.float32)
+    true = distribution.prob @ value
+    plain = np.asarray(estimate(value[index], output.info.sampling_log_prob, output.info.threshold))
     error = plain.std() / np.sqrt(ROWS)
     assert abs(plain.mean() - true) < 3.3 * error
 
     def bias(beam_size, rows=4000):
         output = search(rows, beam_size, key=6)
         size = np.array([1, 3, 9])
-        table = {int(t @ size): v for t, v in zip(law.tokens, value, strict=True)}
+        table = {int(t @ size): v for t, v in zip(distribution.tokens, value, strict=True)}
         of = np.vectorize(lambda code: table[int(code)])(np.asarray(output.tokens) @ size)
         got = estimate(
-            of.astype(np.float32), output.info.log_law, output.info.threshold, normalize=True
+            of.astype(np.float32),
+            output.info.sampling_log_prob,
+            output.info.threshold,
+            normalize=True,
         )
         return float(np.sqrt(np.mean((np.asarray(got) - true) ** 2)))
 
     assert bias(12) < bias(6) < bias(2)
 
 
-def test_the_whole_support_gives_exact_expectations(law):
+def test_the_whole_support_gives_exact_expectations(distribution):
     output = search(3, 40)
     exists = np.asarray(output.score) > -np.inf
-    assert (exists.sum(-1) == len(law.prob)).all()
+    assert (exists.sum(-1) == len(distribution.prob)).all()
     assert (output.info.threshold == -jnp.inf).all()
-    np.testing.assert_allclose(np.exp(output.info.log_law).sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(output.info.sampling_log_prob).sum(-1), 1.0, rtol=1e-5)
     value = jnp.where(exists, output.length.astype(jnp.float32), 99.0)
-    want = law.prob @ law.length
+    want = distribution.prob @ distribution.length
     for normalize in (False, True):
         got = estimate(value, *output.info[1:], normalize=normalize)
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_weights_far_from_the_threshold():
-    law = jnp.array([[-1.0, -40.0, -jnp.inf]])
-    got = log_weights(law, jnp.array([0.0]))[0]
+    distribution = jnp.array([[-1.0, -40.0, -jnp.inf]])
+    got = log_weights(distribution, jnp.array([0.0]))[0]
     q = -np.expm1(-np.exp(-1.0))
     np.testing.assert_allclose(got[:2], [-1.0 - np.log(q), 0.0], atol=1e-6)
     assert got[2] == -jnp.inf
-    np.testing.assert_allclose(log_weights(law, jnp.array([-60.0]))[0, :2], law[0, :2], atol=1e-6)
+    np.testing.assert_allclose(
+        log_weights(distribution, jnp.array([-60.0]))[0, :2], distribution[0, :2], atol=1e-6
+    )
 
 
 def test_gumbel_noise_is_gumbel_up_to_its_tails():
@@ -133,7 +140,7 @@ def test_gumbel_noise_is_gumbel_up_to_its_tails():
 
 
 @pytest.mark.parametrize("size", [10, 200])
-def test_draws_by_blocks_follow_the_ordered_law(size):
+def test_draws_by_blocks_follow_the_ordered_distribution(size):
     """Pairs from 2 groups whose maxima are drawn first; chi-square, 20,000 rows, level 0.001."""
     weights = jax.random.normal(jax.random.key(1), (2, size)) * 3
     weights = weights - jax.nn.logsumexp(weights)

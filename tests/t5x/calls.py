@@ -53,8 +53,8 @@ def log_probs(network, row, text, temperature=1.0):
     """The log-probability of each token of a text after a row's prompt."""
     prompt = PROMPTS[row, : int((PROMPTS[row] != 0).sum()) + 1]
     logits = network.path_logits(np.concatenate([prompt, np.array(text[:-1], int)]))
-    laws = log_softmax(logits[len(prompt) - 1 :] / temperature, axis=-1)
-    return laws[np.arange(len(text)), text]
+    distributions = log_softmax(logits[len(prompt) - 1 :] / temperature, axis=-1)
+    return distributions[np.arange(len(text)), text]
 
 
 def beam_score(network, row, text, alpha):

@@ -1,4 +1,4 @@
-"""T5X's contract, kept on a network that has it: prompts, ends, order, scores, laws."""
+"""T5X's contract, kept on a network that has it: prompts, ends, order, scores, distributions."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def test_samples_come_in_rising_order_of_their_own_scores(fn, rescaled):
         np.testing.assert_allclose(scores[row, lane], want, rtol=1e-4, atol=1e-4)
 
 
-def test_the_law_of_samples_at_a_temperature_per_row():
+def test_the_distribution_of_samples_at_a_temperature_per_row():
     """Chi-square of the first two tokens of 3 rows of 4,000 samples, at level 1e-4 in all."""
     given = arguments(scanned=True)
     heat = jnp.array([0.6, 1.0, 2.0])
@@ -70,15 +70,19 @@ def test_the_law_of_samples_at_a_temperature_per_row():
         decode_rng=jax.random.PRNGKey(7),
     )
     for row in range(3):
-        counts, law = {}, {}
+        counts, distribution = {}, {}
         for first, second in itertools.product(range(7), repeat=2):
             text = [first] if first == EOS else [first, second]
-            law[tuple(text)] = nucleus(given["tokens_to_logits"], row, text, float(heat[row]))
+            distribution[tuple(text)] = nucleus(
+                given["tokens_to_logits"], row, text, float(heat[row])
+            )
         for text in texts(decodes, row):
             counts[tuple(text[:2])] = counts.get(tuple(text[:2]), 0) + 1
-        observed = np.array([counts.pop(text, 0) for text in law])
+        observed = np.array([counts.pop(text, 0) for text in distribution])
         assert not counts
-        assert testing.chi_square(observed, np.array(list(law.values()))).p_value > 1e-4 / 3
+        assert (
+            testing.chi_square(observed, np.array(list(distribution.values()))).p_value > 1e-4 / 3
+        )
 
 
 def nucleus(network, row, text, temperature):

@@ -21,7 +21,7 @@ PROMPT = Prompt(jnp.asarray(INPUTS), jnp.asarray(GIVEN + 1))
 
 
 def by_table(state):
-    """``tokens_to_logits``: the table's law of what stands in each sequence."""
+    """``tokens_to_logits``: the table's distribution of what stands in each sequence."""
     length = jnp.minimum(state.cur_index + 1, LENGTH)
     output, _ = MODEL.prefill(state.sequences, length, lanes=1, slots=0)
     return output.logits[:, 0, 0], state.cache
@@ -126,7 +126,7 @@ def test_callbacks_see_and_do_what_they_do_on_a_t5x_network(name, rescaled):
 
 
 def test_first_logits_are_told_apart_by_lane():
-    """The first step's law is a lane's own: each of 3 lanes is left one token."""
+    """The first step's distribution is a lane's own: each of 3 lanes is left one token."""
 
     def one_each(logits, state):
         lane = jnp.arange(logits.shape[0])[:, None] % 3

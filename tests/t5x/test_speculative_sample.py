@@ -1,4 +1,4 @@
-"""Speculation as a decode function, without T5X: the texts, laws and scores of its siblings."""
+"""Speculation as a decode function, without T5X: the texts, distributions and scores of its siblings."""
 
 import dataclasses
 import functools
@@ -103,7 +103,7 @@ def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
         ),
     ],
 )
-def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
+def test_samples_have_the_rescaled_distribution_and_its_scores(drafter, settings):
     """Chi-square of 4,000 lanes of each of 3 rows, at level 1e-4 a case."""
     rule = {"temperature": jnp.array([0.6, 1.0, 2.0]), "topk": 3, "topp": 0.0}
     ban = transforms.frequency_penalty(1.0)
@@ -120,7 +120,7 @@ def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
     assert (np.diff(scores) >= 0).all()
     prompt = Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32))
     for row in range(3):
-        law = testing.enumerate_law(
+        distribution = testing.enumerate_distribution(
             TARGET,
             prompt,
             row,
@@ -129,11 +129,13 @@ def test_samples_have_the_rescaled_law_and_its_scores(drafter, settings):
             stop=Stop(eos_ids=(EOS,)),
         )
         new = decodes[row, :, LENGTH[row] - 1 :][:, :3]
-        known = {tuple(text): k for k, text in enumerate(law.tokens.tolist())}
+        known = {tuple(text): k for k, text in enumerate(distribution.tokens.tolist())}
         index = np.array([known[tuple(text)] for text in new.tolist()])
-        np.testing.assert_allclose(scores[row], np.log(law.prob[index]), rtol=1e-4, atol=1e-4)
-        counts = np.bincount(index, minlength=len(law.prob))
-        assert testing.chi_square(counts, law.prob).p_value > 1e-4 / 3
+        np.testing.assert_allclose(
+            scores[row], np.log(distribution.prob[index]), rtol=1e-4, atol=1e-4
+        )
+        counts = np.bincount(index, minlength=len(distribution.prob))
+        assert testing.chi_square(counts, distribution.prob).p_value > 1e-4 / 3
 
 
 SHAPE = {"vocab_size": 24, "emb_dim": 12, "num_heads": 2, "head_dim": 4, "mlp_dim": 16}
@@ -145,7 +147,7 @@ DECODER = T5DecoderConfig(**SHAPE, **GATED, num_layers=2, bidirectional_prompt=T
 
 @functools.cache
 def bound():
-    """An encoder-decoder with sharp laws, bound to three inputs."""
+    """An encoder-decoder with sharp distributions, bound to three inputs."""
     model = T5.init(ENCODER_DECODER, jax.random.key(0))
     source = jax.random.randint(jax.random.key(1), (3, 7), 2, 24)
     return model, model.bind(source, jnp.array([7, 3, 1]))

@@ -56,7 +56,7 @@ def test_a_mistake_is_found(mistake):
 
 
 @pytest.mark.parametrize("mistake", ["biased", "same lanes"])
-def test_a_wrong_law_is_found(mistake):
+def test_a_wrong_distribution_is_found(mistake):
     """At level 1e-6 for each of 48 tests."""
     result = certify_case(tiny_strategies.tiny_sampler(mistake), Problem(), "as is")
     assert result.failure is None
@@ -94,14 +94,14 @@ def test_what_runs_otherwise_must_give_the_same():
 
 
 def test_prefix_counts_tell_a_lattice_from_independent_draws():
-    law = Problem(stop="one token").laws()[:1]
+    distribution = Problem(stop="one token").distributions()[:1]
     rng = np.random.default_rng(0)
     lattice = (rng.random((500, 1)) + np.arange(4)) / 4
-    edges = np.cumsum(law[0].prob)
+    edges = np.cumsum(distribution[0].prob)
     pick = lambda codes: np.minimum(np.searchsorted(edges, codes, side="right"), 3)  # noqa: E731
-    checks.check_prefix_counts(pick(lattice), law, 1.0)
+    checks.check_prefix_counts(pick(lattice), distribution, 1.0)
     with pytest.raises(AssertionError, match="are due to begin with"):
-        checks.check_prefix_counts(pick(rng.random((500, 4))), law, 1.0)
+        checks.check_prefix_counts(pick(rng.random((500, 4))), distribution, 1.0)
 
 
 def test_own_strategies_are_found_by_name(monkeypatch, capsys):

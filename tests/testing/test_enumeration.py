@@ -1,4 +1,4 @@
-"""Exact laws: against brute force over all sequences, and by hand where it can be seen."""
+"""Exact distributions: against brute force over all sequences, and by hand where it can be seen."""
 
 import itertools
 
@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from decoding_jax.base import Prompt, Stop
-from decoding_jax.testing import TableLM, enumerate_law, greedy_path, log_probs, top_sequences
+from decoding_jax.testing import (
+    TableLM,
+    enumerate_distribution,
+    greedy_path,
+    log_probs,
+    top_sequences,
+)
 from decoding_jax.testing.certificate.enumeration import log_softmax
 
 VOCAB, LENGTH = 3, 3
@@ -16,14 +22,22 @@ MODEL = TableLM.random(jax.random.key(3), VOCAB)
 PROMPT = Prompt(jnp.array([[1, 2, 0], [2, 0, 0]]), jnp.array([3, 1]))
 
 
-def law_of(row=0, max_new_tokens=LENGTH, **settings):
-    return enumerate_law(MODEL, PROMPT, row, max_new_tokens=max_new_tokens, **settings)
+def distribution_of(row=0, max_new_tokens=LENGTH, **settings):
+    return enumerate_distribution(MODEL, PROMPT, row, max_new_tokens=max_new_tokens, **settings)
 
 
-def as_dict(law):
+def as_dict(distribution):
     """{new tokens: (probability, log-probability, finished)}."""
-    texts = (tuple(t[:n].tolist()) for t, n in zip(law.tokens, law.length, strict=True))
-    return dict(zip(texts, zip(law.prob, law.log_prob, law.finished, strict=True), strict=True))
+    texts = (
+        tuple(t[:n].tolist()) for t, n in zip(distribution.tokens, distribution.length, strict=True)
+    )
+    return dict(
+        zip(
+            texts,
+            zip(distribution.prob, distribution.log_prob, distribution.finished, strict=True),
+            strict=True,
+        )
+    )
 
 
 def start_of(row):
@@ -38,7 +52,7 @@ def score(row, text):
 
 @pytest.mark.parametrize("row", [0, 1])
 def test_every_sequence_once_with_its_probability(row):
-    outcomes = as_dict(law_of(row))
+    outcomes = as_dict(distribution_of(row))
     assert set(outcomes) == set(itertools.product(range(VOCAB), repeat=LENGTH))
     for text, (prob, log_prob, finished) in outcomes.items():
         assert log_prob == pytest.approx(score(row, text), abs=1e-12)
@@ -59,15 +73,15 @@ def test_every_sequence_once_with_its_probability(row):
 )
 @pytest.mark.parametrize("row", [0, 1])
 def test_probabilities_sum_to_one(row, stop):
-    law = law_of(row, stop=stop)
-    assert law.prob.sum() == pytest.approx(1, abs=1e-12)
-    assert len(as_dict(law)) == len(law.prob)
-    after = np.arange(LENGTH) >= law.length[:, None]
-    assert not law.tokens[after].any()
+    distribution = distribution_of(row, stop=stop)
+    assert distribution.prob.sum() == pytest.approx(1, abs=1e-12)
+    assert len(as_dict(distribution)) == len(distribution.prob)
+    after = np.arange(LENGTH) >= distribution.length[:, None]
+    assert not distribution.tokens[after].any()
 
 
 def test_end_tokens():
-    outcomes = as_dict(law_of(stop=Stop(eos_ids=(1,))))
+    outcomes = as_dict(distribution_of(stop=Stop(eos_ids=(1,))))
     for text, (prob, _, finished) in outcomes.items():
         assert finished == (text[-1] == 1)
         assert 1 not in text[:-1]
@@ -76,7 +90,7 @@ def test_end_tokens():
 
 
 def test_end_tokens_are_banned_before_the_minimum():
-    outcomes = as_dict(law_of(stop=Stop(eos_ids=(1,), min_new_tokens=2)))
+    outcomes = as_dict(distribution_of(stop=Stop(eos_ids=(1,), min_new_tokens=2)))
     assert not {(1,), (0, 1), (1, 0)} & set(outcomes)
     assert outcomes[(0, 2, 1)][2]
     first = np.exp(log_probs(MODEL, start_of(0)))
@@ -89,23 +103,23 @@ def test_end_tokens_are_banned_before_the_minimum():
 
 def test_stop_sequences_lie_in_new_tokens_and_wait_for_the_minimum():
     """Row 1's prompt ends with 2: (2, 0) must not match across the border."""
-    outcomes = as_dict(law_of(1, stop=Stop(sequences=((2, 0),))))
+    outcomes = as_dict(distribution_of(1, stop=Stop(sequences=((2, 0),))))
     assert (0, 0, 0) in outcomes
     assert outcomes[(2, 0)][2]
     assert outcomes[(1, 2, 0)][2]
-    late = as_dict(law_of(1, stop=Stop(sequences=((2, 0),), min_new_tokens=3)))
+    late = as_dict(distribution_of(1, stop=Stop(sequences=((2, 0),), min_new_tokens=3)))
     assert (2, 0) not in late
     assert not late[(2, 0, 1)][2]
     assert late[(1, 2, 0)][2]
 
 
 def test_limits():
-    empty = law_of(stop=Stop(eos_ids=(1,), max_new_tokens=0))
+    empty = distribution_of(stop=Stop(eos_ids=(1,), max_new_tokens=0))
     assert empty.length.tolist() == [0]
     assert empty.prob.tolist() == [1.0]
     assert empty.log_prob.tolist() == [0.0]
     assert not empty.finished.any()
-    one = as_dict(law_of(stop=Stop(eos_ids=(1,), max_new_tokens=1)))
+    one = as_dict(distribution_of(stop=Stop(eos_ids=(1,), max_new_tokens=1)))
     assert {text: end for text, (_, _, end) in one.items()} == {
         (0,): False,
         (1,): True,
@@ -122,10 +136,10 @@ def no_repeats(logits, prefix):
 
 
 def test_transforms_are_given_the_path_and_lanes_can_die():
-    outcomes = as_dict(law_of(transform=no_repeats))
+    outcomes = as_dict(distribution_of(transform=no_repeats))
     assert set(outcomes) == set(itertools.permutations(range(VOCAB)))
     assert sum(prob for prob, _, _ in outcomes.values()) == pytest.approx(1)
-    longer = as_dict(law_of(max_new_tokens=5, transform=no_repeats))  # dead after three
+    longer = as_dict(distribution_of(max_new_tokens=5, transform=no_repeats))  # dead after three
     assert {text: v[0] for text, v in longer.items()} == pytest.approx(
         {text: v[0] for text, v in outcomes.items()}
     )
@@ -134,12 +148,13 @@ def test_transforms_are_given_the_path_and_lanes_can_die():
 
 def test_settings_per_row_keep_their_row():
     warmth = jnp.array([1.0, 4.0])[:, None, None, None]
-    flat = law_of(1, transform=lambda logits, prefix: logits / warmth)
-    plain = law_of(1)
+    flat = distribution_of(1, transform=lambda logits, prefix: logits / warmth)
+    plain = distribution_of(1)
     assert np.ptp(np.log(flat.prob)) < np.ptp(np.log(plain.prob))
     np.testing.assert_allclose(flat.log_prob, plain.log_prob)
     np.testing.assert_allclose(
-        law_of(0, transform=lambda logits, prefix: logits / warmth).prob, law_of(0).prob
+        distribution_of(0, transform=lambda logits, prefix: logits / warmth).prob,
+        distribution_of(0).prob,
     )
 
 
@@ -150,9 +165,9 @@ def test_greedy_path_and_top_sequences():
         text.append(int(np.argmax(log_probs(MODEL, [*start_of(0), *text]))))
     assert path.tokens[0].tolist() == text
     assert path.log_prob[0] == pytest.approx(score(0, text))
-    law = law_of()
-    best = top_sequences(law, 4)
-    np.testing.assert_array_equal(best.log_prob, np.sort(law.log_prob)[::-1][:4])
+    distribution = distribution_of()
+    best = top_sequences(distribution, 4)
+    np.testing.assert_array_equal(best.log_prob, np.sort(distribution.log_prob)[::-1][:4])
     assert best.log_prob[0] >= path.log_prob[0]
 
 
@@ -168,7 +183,7 @@ def test_greedy_takes_the_lowest_of_equals_and_stops():
         tied, PROMPT, 0, max_new_tokens=LENGTH, transform=lambda logits, prefix: logits - jnp.inf
     )
     assert (dead.length.tolist(), dead.finished.tolist()) == ([0], [False])
-    best = top_sequences(enumerate_law(tied, PROMPT, 0, max_new_tokens=2), 3)
+    best = top_sequences(enumerate_distribution(tied, PROMPT, 0, max_new_tokens=2), 3)
     assert best.tokens.tolist() == [[0, 0], [0, 1], [0, 2]]
 
 

@@ -50,7 +50,7 @@ def test_logits_are_those_of_the_plain_statement(trial):
         np.testing.assert_array_equal(trial.reference[b, w, t], path_logits(MODEL, path))
 
 
-def test_one_wrong_missing_or_swapped_token_changes_the_law():
+def test_one_wrong_missing_or_swapped_token_changes_the_distribution():
     """The checksum: any single error, at any place, leads to another row of the table."""
     model = TableLM.random(jax.random.key(1), VOCAB)
     path = [3, 1, 4, 1, 0, 2, 2, 0, 1, 3]

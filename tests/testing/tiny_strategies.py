@@ -103,8 +103,8 @@ def choose(keys, t, logits, mistake):
     if mistake == "same lanes":
         keys = jnp.broadcast_to(keys[:, :1], keys.shape)
     uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
-    law = jnp.cumsum(jax.nn.softmax(logits), -1)
-    token = (law <= uniform[..., None] * law[..., -1:]).sum(-1)
+    distribution = jnp.cumsum(jax.nn.softmax(logits), -1)
+    token = (distribution <= uniform[..., None] * distribution[..., -1:]).sum(-1)
     return jnp.minimum(token, vocab - 1).astype(jnp.int32)
 
 

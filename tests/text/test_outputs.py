@@ -47,7 +47,7 @@ def test_completions_have_the_info_of_their_strategy():
     for row in rows:
         assert len({float(c.info.threshold) for c in row}) == 1
         # Without a transform, the distribution that is drawn from is the model's own.
-        weights = [c.info.log_law for c in row]
+        weights = [c.info.sampling_log_prob for c in row]
         np.testing.assert_allclose(weights, [c.log_prob for c in row], atol=1e-5)
     assert len({float(row[0].info.threshold) for row in rows}) == 3
 

@@ -174,10 +174,10 @@ def problem_of(seed):
 
 
 @functools.cache
-def laws_of(seed):
+def distributions_of(seed):
     model, _, prompt, stop, transform = problem_of(seed)
     return [
-        enumeration.enumerate_law(
+        enumeration.enumerate_distribution(
             model, prompt, row, max_new_tokens=LENGTH, transform=transform, stop=stop
         )
         for row in range(ROWS)
@@ -211,7 +211,7 @@ def test_random_problems_are_decoded_as_brute_force_has_it(name):
     function = getattr(decoding_jax, name)
     for seed in range(SEEDS):
         exact, model, prompt, stop, transform = problem_of(seed)
-        laws = laws_of(seed)
+        distributions = distributions_of(seed)
         if sampler:
             prompt, stop, transform = jax.tree.map(repeated, (prompt, stop, transform))
         arguments = [prompt]
@@ -221,11 +221,11 @@ def test_random_problems_are_decoded_as_brute_force_has_it(name):
         absent = np.asarray(output.score) == -INF
         output = without_absent(output, absent)
         checks.check_form(output, len(prompt.length), absent.shape[1], LENGTH)
-        index = checks.check_outcomes(output, laws, tolerance=1e-4)
+        index = checks.check_outcomes(output, distributions, tolerance=1e-4)
         if sampler:
-            assert min(checks.law_p_values(index, laws)) > LEVEL
+            assert min(checks.distribution_p_values(index, distributions)) > LEVEL
         if name == "best_first_search":
-            checks.check_likeliest(index, laws, tolerance=1e-4)
+            checks.check_likeliest(index, distributions, tolerance=1e-4)
         if name == "greedy":
             paths = [
                 enumeration.greedy_path(
@@ -233,7 +233,7 @@ def test_random_problems_are_decoded_as_brute_force_has_it(name):
                 )
                 for row in range(ROWS)
             ]
-            checks.check_exact(index, laws, paths)
+            checks.check_exact(index, distributions, paths)
         if name == "stochastic_beam_search":
             real = [set(row[~gone]) for row, gone in zip(index, absent, strict=True)]
             assert [len(r) for r in real] == (~absent).sum(-1).tolist()

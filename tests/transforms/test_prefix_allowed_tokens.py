@@ -133,15 +133,17 @@ ALONG = {
 }
 
 
-def law_of(row):
+def distribution_of(row):
     """Each name's log-probability under the model, and under the model restricted to names."""
     start = PROMPT.tokens[row, : PROMPT.length[row]].tolist()
     plain, kept = np.zeros(len(NAMES)), np.zeros(len(NAMES))
     for k, name in enumerate(NAMES):
         for n, token in enumerate(name):
-            law = log_probs(MODEL, [*start, *name[:n]])
-            plain[k] += law[token]
-            kept[k] += law[token] - np.logaddexp.reduce(law[sorted(next_tokens(NAMES, name[:n]))])
+            distribution = log_probs(MODEL, [*start, *name[:n]])
+            plain[k] += distribution[token]
+            kept[k] += distribution[token] - np.logaddexp.reduce(
+                distribution[sorted(next_tokens(NAMES, name[:n]))]
+            )
     return plain, kept
 
 
@@ -157,19 +159,19 @@ def test_greedy_takes_the_likeliest_child():
     for row in range(2):
         start, text = PROMPT.tokens[row, : PROMPT.length[row]].tolist(), ()
         while children := next_tokens(NAMES, text):
-            law = log_probs(MODEL, [*start, *text])
-            text = (*text, max(children, key=lambda i: law[i]))
+            distribution = log_probs(MODEL, [*start, *text])
+            text = (*text, max(children, key=lambda i: distribution[i]))
         assert NAMES[names_of(output, row)[0]] == text
 
 
-def test_samples_follow_the_restricted_law():
+def test_samples_follow_the_restricted_distribution():
     """8 lanes by 256 rows of each prompt: 2,048 draws; chi-square at a level of 1e-3 for both."""
     prompt = Prompt(jnp.tile(PROMPT.tokens, (256, 1)), jnp.tile(PROMPT.length, 256))
     output = decoding_jax.sample(MODEL, prompt, jax.random.key(2), num_samples=8, **ALONG)
     for row in range(2):
         drawn = np.concatenate([names_of(output, b) for b in range(row, 512, 2)])
         counts = np.bincount(drawn, minlength=len(NAMES))
-        _, kept = law_of(row)
+        _, kept = distribution_of(row)
         assert np.exp(kept).sum() == pytest.approx(1)
         assert chi_square(counts, np.exp(kept)).p_value > 1e-3 / 2
 
@@ -180,14 +182,14 @@ def test_arithmetic_samples_are_spread_over_the_names():
     )
     for row in range(2):
         counts = np.bincount(names_of(output, row), minlength=len(NAMES))
-        assert (np.abs(counts - 64 * np.exp(law_of(row)[1])) < 1 + 1e-3).all()
+        assert (np.abs(counts - 64 * np.exp(distribution_of(row)[1])) < 1 + 1e-3).all()
 
 
 def test_a_wide_beam_ranks_all_names():
     """And has no more than there are."""
     output = decoding_jax.beam_search(MODEL, PROMPT, beam_size=10, **ALONG)
     for row in range(2):
-        plain, _ = law_of(row)
+        plain, _ = distribution_of(row)
         first = jax.tree.map(lambda x: x[:, :8], output._replace(info=None))
         assert names_of(first, row).tolist() == np.argsort(-plain).tolist()
         np.testing.assert_allclose(output.score[row, :8], np.sort(plain)[::-1], rtol=1e-5)

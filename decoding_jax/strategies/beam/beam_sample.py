@@ -30,7 +30,7 @@ def beam_sample(
 
     At every step candidates are drawn without replacement from the softmax of all hypotheses'
     scores, as ``transformers`` does with ``do_sample`` and ``num_beams``. The first K drawn may
-    end; of all that do not, the K with the best scores go on. This follows no law of its own over
+    end; of all that do not, the K with the best scores go on. This follows no distribution of its own over
     sequences: for draws without replacement that do, see ``stochastic_beam_search``.
 
     Args:

@@ -22,14 +22,14 @@ class StochasticBeamInfo(NamedTuple):
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
-      log_law: float32 ``[B, N]``, in nats: each sequence under the transformed model, the law that
+      sampling_log_prob: float32 ``[B, N]``, in nats: each sequence under the transformed model, the distribution that
         sequences are drawn from; -inf where there is none.
       threshold: float32 ``[B]``: the perturbed log-probability of the first sequence left out, the
         (N + 1)-th; -inf if there is none.
     """
 
     model_calls: Array
-    log_law: Array
+    sampling_log_prob: Array
     threshold: Array
 
 
@@ -40,8 +40,8 @@ class Drawn(NamedTuple):
       tokens: int32 ``[B, K + 1, L]``.
       length: int32 ``[B, K + 1]``.
       log_prob: float32 ``[B, K + 1]``, under the model.
-      log_law: float32 ``[B, K + 1]``, under the transformed model.
-      key: float32 ``[B, K + 1]``: ``log_law`` with Gumbel noise, that of the best sequence below
+      sampling_log_prob: float32 ``[B, K + 1]``, under the transformed model.
+      key: float32 ``[B, K + 1]``: ``sampling_log_prob`` with Gumbel noise, that of the best sequence below
         the node; -inf where there is none.
       complete: bool ``[B, K + 1]``: a whole sequence, which only waits from now on.
       finished: bool ``[B, K + 1]``, by a stop condition.
@@ -50,7 +50,7 @@ class Drawn(NamedTuple):
     tokens: Array
     length: Array
     log_prob: Array
-    log_law: Array
+    sampling_log_prob: Array
     key: Array
     complete: Array
     finished: Array
@@ -124,7 +124,7 @@ def stochastic_beam_search(
             tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
             length=jnp.zeros(shape, jnp.int32),
             log_prob=zeros,
-            log_law=zeros,
+            sampling_log_prob=zeros,
             key=jnp.where(first, root, -jnp.inf),
             complete=jnp.broadcast_to((limit < 1)[:, None], shape),
             finished=jnp.zeros(shape, bool),
@@ -134,7 +134,7 @@ def stochastic_beam_search(
         beam: Drawn, allowed: Array, log_probs: Array, keys: Array, step: Array
     ) -> tuple[Drawn, Array, Array]:
         batch, vocab = allowed.shape[0], allowed.shape[-1]
-        law = beam.log_law[..., None] + log_softmax(allowed)
+        distribution = beam.sampling_log_prob[..., None] + log_softmax(allowed)
         stuck = allowed.max(-1) == -jnp.inf
         running = ~beam.complete
         # A node without a continuation is a whole sequence itself.
@@ -142,7 +142,7 @@ def stochastic_beam_search(
             key=jnp.where(running & ~stuck, -jnp.inf, beam.key), complete=beam.complete | stuck
         )
         expanded = jnp.where(running & ~stuck, beam.key, -jnp.inf)
-        key, index = top_k_gumbel(_at(keys, step), law, width, expanded)
+        key, index = top_k_gumbel(_at(keys, step), distribution, width, expanded)
         parent, token = index // vocab, index % vocab
 
         of = lambda table: take(table.reshape(batch, width * vocab), index)  # noqa: E731
@@ -155,7 +155,7 @@ def stochastic_beam_search(
             tokens=tokens,
             length=length,
             log_prob=take(beam.log_prob, parent) + of(log_probs),
-            log_law=of(law),
+            sampling_log_prob=of(distribution),
             key=key,
             complete=ended | (length >= limit[:, None]),
             finished=ended,
@@ -186,8 +186,10 @@ def stochastic_beam_search(
 
     def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
         beam, output = state.beam, made.finalize(prompt, state)
-        law = jnp.where(beam.key > -jnp.inf, beam.log_law, -jnp.inf)[:, :num_return]
-        info = StochasticBeamInfo(output.info.model_calls, law, beam.key[:, num_return])
+        distribution = jnp.where(beam.key > -jnp.inf, beam.sampling_log_prob, -jnp.inf)[
+            :, :num_return
+        ]
+        info = StochasticBeamInfo(output.info.model_calls, distribution, beam.key[:, num_return])
         return output._replace(info=info)
 
     return made._replace(finalize=finalize)

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import (
-    Lanes,
+    Sequences,
     Static,
     Steps,
     check_lengths,
     drafted_sampler,
-    empty_lanes,
+    empty_sequences,
     model_calls,
     stopping,
 )
@@ -51,7 +51,7 @@ class State(NamedTuple):
     """
 
     cache: Cache
-    sequences: Lanes
+    sequences: Sequences
     keys: Any
     verifier_state: Any
     drafter_state: Any
@@ -148,7 +148,7 @@ def speculative_sample(
         logits, cache = model_calls.prefill(model, prompt, lanes=num_samples, slots=slots)
         logits = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
 
-        sequences = empty_lanes(limits(prompt), num_samples, max_new_tokens)
+        sequences = empty_sequences(limits(prompt), num_samples, max_new_tokens)
         position = sequences.length
         allowed = allowed_after(logits, prompt, sequences.tokens, position[..., None])
         distribution = allowed.distribution().place(0)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Stop
-from decoding_jax.loop import Lanes, stopping
+from decoding_jax.loop import Sequences, stopping
 from decoding_jax.ops import exact
 from decoding_jax.strategies.speculative.distributions import Softmax
 
@@ -23,14 +23,14 @@ def place_tokens(tokens: Array, new: Array, start: Array) -> Array:
 
 
 def append(
-    sequences: Lanes,
+    sequences: Sequences,
     new: Array,
     count: Array,
     dead: Array,
     distribution: Softmax,
     stop: Stop,
     limit: Array,
-) -> tuple[Lanes, Array]:
+) -> tuple[Sequences, Array]:
     """Appends up to ``count`` tokens to every lane that is not done, and ends sequences.
 
     Args:
@@ -66,7 +66,7 @@ def append(
     real = jnp.arange(written.shape[-1], dtype=jnp.int32)[None, None] < length[..., None]
     gained = jnp.where(kept > 0, distribution.log_prob_of(new), 0.0).sum(-1)
     log_prob, lost = exact.add(sequences.log_prob, sequences.log_prob_lost, gained)
-    return Lanes(
+    return Sequences(
         tokens=jnp.where(real, written, 0),
         length=length,
         log_prob=log_prob,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, Prompt
-from decoding_jax.loop import Lanes
+from decoding_jax.loop import Sequences
 from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.masking import Allowed
 
@@ -37,7 +37,7 @@ class BlockInputs(NamedTuple):
     """
 
     prompt: Prompt
-    sequences: Lanes
+    sequences: Sequences
     cache: Cache
     drafter_state: Any
     keys: Any

@@ -64,7 +64,7 @@ class Softmax(NamedTuple):
 
 
 def softmax(logits: Array, peak: Array | None = None) -> Softmax:
-    """The law of clean ``logits [..., V]``, whose largest is ``peak [..., 1]`` if that is known.
+    """The distribution of clean ``logits [..., V]``, whose largest is ``peak [..., 1]`` if that is known.
 
     Example:
       >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).prob_of(jnp.array(1)).item(), 6)

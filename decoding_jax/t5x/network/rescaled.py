@@ -1,4 +1,4 @@
-"""A model whose law is the transformed one, so that log-probabilities are of what is drawn from."""
+"""A model whose distribution is the transformed one, so that log-probabilities are of what is drawn from."""
 
 from __future__ import annotations
 

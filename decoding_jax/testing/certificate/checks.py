@@ -17,7 +17,7 @@ from decoding_jax.testing.certificate.distributions import (
     independent,
     outcome_index,
 )
-from decoding_jax.testing.certificate.enumeration import Law
+from decoding_jax.testing.certificate.enumeration import Distribution
 
 
 def check_form(output: DecodeOutput, rows: int, samples: int, max_new_tokens: int) -> None:
@@ -43,33 +43,33 @@ def check_form(output: DecodeOutput, rows: int, samples: int, max_new_tokens: in
 
 
 def check_outcomes(
-    output: DecodeOutput, laws: Sequence[Law], tolerance: float = 1e-5
+    output: DecodeOutput, distributions: Sequence[Distribution], tolerance: float = 1e-5
 ) -> np.ndarray:
     """Every sequence is possible, ends as it should, and has the model's log-probability.
 
     Args:
-      output: of B rows; row b has law ``b % len(laws)``.
-      laws: exact.
+      output: of B rows; row b has distribution ``b % len(distributions)``.
+      distributions: exact.
       tolerance: of ``log_prob``, relative to 1 + its size.
 
     Returns:
-      Which outcome of its row's law each sequence is: int64 ``[B, N]``.
+      Which outcome of its row's distribution each sequence is: int64 ``[B, N]``.
     """
     tokens, length = np.asarray(output.tokens), np.asarray(output.length)
     finished, log_prob = np.asarray(output.finished), np.asarray(output.log_prob, np.float64)
     index = np.zeros(length.shape, np.int64)
-    for r, law in enumerate(laws):
-        rows = slice(r, None, len(laws))
+    for r, distribution in enumerate(distributions):
+        rows = slice(r, None, len(distributions))
         flat = tokens[rows].reshape(-1, tokens.shape[-1])
-        found = outcome_index(law, flat, length[rows].ravel())
-        possible = law.prob[found] > 0
+        found = outcome_index(distribution, flat, length[rows].ravel())
+        possible = distribution.prob[found] > 0
         for k in np.flatnonzero((found < 0) | ~possible)[:1]:
             text = flat[k, : length[rows].ravel()[k]].tolist()
             raise AssertionError(f"tokens: {text} is no possible output of prompt {r}")
         index[rows] = found.reshape(length[rows].shape)
-        wrong = finished[rows] != law.finished[index[rows]]
+        wrong = finished[rows] != distribution.finished[index[rows]]
         assert not wrong.any(), f"finished: wrong for {tokens[rows][wrong][0].tolist()}, prompt {r}"
-        want = law.log_prob[index[rows]]
+        want = distribution.log_prob[index[rows]]
         got = log_prob[rows]
         with np.errstate(invalid="ignore"):
             gap = np.where(got == want, 0.0, np.abs(got - want) / (1 + np.abs(want)))
@@ -81,22 +81,24 @@ def check_outcomes(
     return index
 
 
-def law_p_values(index: np.ndarray, laws: Sequence[Law]) -> list[float]:
+def distribution_p_values(index: np.ndarray, distributions: Sequence[Distribution]) -> list[float]:
     """A chi-square test for each prompt and lane, over the rows that repeat the prompt.
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``; rows are independent.
-      laws: as there.
+      distributions: as there.
     """
     return [
-        chi_square(count_outcomes(law, index[r :: len(laws), lane]), law.prob).p_value
-        for r, law in enumerate(laws)
+        chi_square(
+            count_outcomes(distribution, index[r :: len(distributions), lane]), distribution.prob
+        ).p_value
+        for r, distribution in enumerate(distributions)
         for lane in range(index.shape[1])
     ]
 
 
 def independence_p_values(
-    index: np.ndarray, laws: Sequence[Law], lanes: bool = False
+    index: np.ndarray, distributions: Sequence[Distribution], lanes: bool = False
 ) -> list[float]:
     """Tests, for each prompt, that two rows are drawn independently, and two lanes of a row too.
 
@@ -104,16 +106,16 @@ def independence_p_values(
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``.
-      laws: as there.
+      distributions: as there.
       lanes: whether lanes are to be independent.
     """
     p_values = []
-    for r, law in enumerate(laws):
-        order = np.argsort(-law.prob, kind="stable")
+    for r, distribution in enumerate(distributions):
+        order = np.argsort(-distribution.prob, kind="stable")
         group = np.empty(len(order), np.int64)
-        group[order] = np.minimum((np.cumsum(law.prob[order]) * 6).astype(np.int64), 5)
-        merged = np.bincount(group, law.prob, minlength=6)
-        drawn = group[index[r :: len(laws)]]
+        group[order] = np.minimum((np.cumsum(distribution.prob[order]) * 6).astype(np.int64), 5)
+        merged = np.bincount(group, distribution.prob, minlength=6)
+        drawn = group[index[r :: len(distributions)]]
         if lanes and drawn.shape[1] > 1:
             p_values.append(independent(drawn[:, 0], drawn[:, 1], merged / merged.sum()).p_value)
         half = len(drawn) // 2
@@ -122,23 +124,25 @@ def independence_p_values(
     return p_values
 
 
-def check_prefix_counts(index: np.ndarray, laws: Sequence[Law], spread: float) -> None:
+def check_prefix_counts(
+    index: np.ndarray, distributions: Sequence[Distribution], spread: float
+) -> None:
     """How many of a row's N samples begin with a prefix of probability p: about N p, every time.
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``.
-      laws: as there.
+      distributions: as there.
       spread: the count is less than this far from N p: 1 for a lattice, 2 for strata.
     """
     samples = index.shape[1]
-    for r, law in enumerate(laws):
-        drawn = index[r :: len(laws)]
-        for size in range(1, law.tokens.shape[1] + 1):
-            long_enough = law.length >= size
-            prefixes = np.unique(law.tokens[long_enough, :size], axis=0)
+    for r, distribution in enumerate(distributions):
+        drawn = index[r :: len(distributions)]
+        for size in range(1, distribution.tokens.shape[1] + 1):
+            long_enough = distribution.length >= size
+            prefixes = np.unique(distribution.tokens[long_enough, :size], axis=0)
             for prefix in prefixes:
-                member = long_enough & (law.tokens[:, :size] == prefix).all(-1)
-                expected = samples * law.prob[member].sum()
+                member = long_enough & (distribution.tokens[:, :size] == prefix).all(-1)
+                expected = samples * distribution.prob[member].sum()
                 gap = np.abs(member[drawn].sum(-1) - expected).max()
                 assert gap < spread + 1e-3, (
                     f"samples: {expected:.3f} of {samples} are due to begin with "
@@ -146,41 +150,45 @@ def check_prefix_counts(index: np.ndarray, laws: Sequence[Law], spread: float) -
                 )
 
 
-def check_exact(index: np.ndarray, laws: Sequence[Law], paths: Sequence[Law]) -> None:
+def check_exact(
+    index: np.ndarray, distributions: Sequence[Distribution], paths: Sequence[Distribution]
+) -> None:
     """Every row gave the one sequence that is right.
 
     Args:
-      index: from ``check_outcomes`` with ``laws``.
-      laws: as there.
+      index: from ``check_outcomes`` with ``distributions``.
+      distributions: as there.
       paths: the right outcome of each prompt, from ``greedy_path``.
     """
-    for r, (law, path) in enumerate(zip(laws, paths, strict=True)):
+    for r, (distribution, path) in enumerate(zip(distributions, paths, strict=True)):
         want = path.tokens[0, : path.length[0]].tolist()
-        (right,) = outcome_index(law, path.tokens, path.length)
-        wrong = index[r :: len(laws)] != right
+        (right,) = outcome_index(distribution, path.tokens, path.length)
+        wrong = index[r :: len(distributions)] != right
         if wrong.any():
-            k = index[r :: len(laws)][wrong][0]
-            got = law.tokens[k, : law.length[k]].tolist()
+            k = index[r :: len(distributions)][wrong][0]
+            got = distribution.tokens[k, : distribution.length[k]].tolist()
             raise AssertionError(f"tokens: got {got}, want {want} for prompt {r}")
 
 
-def check_likeliest(index: np.ndarray, laws: Sequence[Law], tolerance: float = 1e-5) -> None:
+def check_likeliest(
+    index: np.ndarray, distributions: Sequence[Distribution], tolerance: float = 1e-5
+) -> None:
     """Every row gave a sequence than which none that is possible is likelier under the model.
 
     Args:
-      index: from ``check_outcomes`` with ``laws``.
-      laws: as there.
+      index: from ``check_outcomes`` with ``distributions``.
+      distributions: as there.
       tolerance: of the difference between two log-probabilities that count as equal.
     """
-    for r, law in enumerate(laws):
-        best = int(np.argmax(np.where(law.prob > 0, law.log_prob, -np.inf)))
-        got = law.log_prob[index[r :: len(laws)]]
-        wrong = got < law.log_prob[best] - tolerance
+    for r, distribution in enumerate(distributions):
+        best = int(np.argmax(np.where(distribution.prob > 0, distribution.log_prob, -np.inf)))
+        got = distribution.log_prob[index[r :: len(distributions)]]
+        wrong = got < distribution.log_prob[best] - tolerance
         if wrong.any():
-            text = law.tokens[best, : law.length[best]].tolist()
+            text = distribution.tokens[best, : distribution.length[best]].tolist()
             raise AssertionError(
                 f"tokens: got a log-probability of {got[wrong][0]:.5f}, and {text} has "
-                f"{law.log_prob[best]:.5f} for prompt {r}"
+                f"{distribution.log_prob[best]:.5f} for prompt {r}"
             )
 
 

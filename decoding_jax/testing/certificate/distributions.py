@@ -1,4 +1,4 @@
-"""Whether samples follow an exact law: Pearson's chi-square, and comparisons to the bit."""
+"""Whether samples follow an exact distribution: Pearson's chi-square, and comparisons to the bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.testing.certificate.enumeration import Law
+from decoding_jax.testing.certificate.enumeration import Distribution
 
 
 class Fit(NamedTuple):
@@ -17,7 +17,7 @@ class Fit(NamedTuple):
     Attributes:
       statistic: Pearson's X^2; infinite where something impossible was seen.
       degrees: of freedom; 0 where all the probability is in one cell.
-      p_value: the chance of a statistic at least this large under the law.
+      p_value: the chance of a statistic at least this large under the distribution.
       samples: how many there were.
     """
 
@@ -43,21 +43,21 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 
 def chi_square(counts: np.ndarray, prob: np.ndarray, *, min_expected: float = 5.0) -> Fit:
-    """Tests counts against a law.
+    """Tests counts against a distribution.
 
     Cells are pooled, smallest first, until each is expected to hold ``min_expected`` samples, so
-    that the statistic is close to its limit law (Cochran 1954, Biometrics 10).
+    that the statistic is close to its limit distribution (Cochran 1954, Biometrics 10).
 
     Args:
       counts: int ``[K]``: how often each outcome was seen.
-      prob: float64 ``[K]``: the law; sums to 1.
+      prob: float64 ``[K]``: the distribution; sums to 1.
       min_expected: of a pooled cell.
 
     Returns:
       The fit. An outcome of probability 0 that was seen has p-value 0.
 
     Raises:
-      ValueError: if the shapes differ or the law does not sum to 1.
+      ValueError: if the shapes differ or the distribution does not sum to 1.
 
     Example:
       >>> fit = chi_square(np.array([480, 520]), np.array([0.5, 0.5]))
@@ -68,7 +68,7 @@ def chi_square(counts: np.ndarray, prob: np.ndarray, *, min_expected: float = 5.
     if counts.shape != prob.shape or counts.ndim != 1:
         raise ValueError(f"counts and prob: got shapes {counts.shape}, {prob.shape}; takes one [K]")
     if abs(prob.sum() - 1) > 1e-6:
-        raise ValueError(f"prob: got a sum of {prob.sum()}; takes a law, which sums to 1")
+        raise ValueError(f"prob: got a sum of {prob.sum()}; takes a distribution, which sums to 1")
     total = int(counts.sum())
     if np.any(counts[prob == 0]):
         return Fit(float("inf"), int(np.sum(prob > 0)) - 1, 0.0, total)
@@ -87,17 +87,17 @@ def chi_square(counts: np.ndarray, prob: np.ndarray, *, min_expected: float = 5.
     return Fit(statistic, degrees, chi_square_tail(statistic, degrees), total)
 
 
-def outcome_index(law: Law, tokens: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Which outcome of the law each sample is, -1 for none: int64 ``[n]``.
+def outcome_index(distribution: Distribution, tokens: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Which outcome of the distribution each sample is, -1 for none: int64 ``[n]``.
 
     Args:
-      law: of one row.
+      distribution: of one row.
       tokens: int32 ``[n, L]``, zero after the end.
       length: int32 ``[n]``.
     """
     known = {
         (row.tobytes(), int(n)): k
-        for k, (row, n) in enumerate(zip(law.tokens, law.length, strict=True))
+        for k, (row, n) in enumerate(zip(distribution.tokens, distribution.length, strict=True))
     }
     both = np.column_stack([tokens, length]).astype(np.int32)
     distinct, where = np.unique(both, axis=0, return_inverse=True)
@@ -105,22 +105,22 @@ def outcome_index(law: Law, tokens: np.ndarray, length: np.ndarray) -> np.ndarra
     return np.array(found, np.int64)[where.ravel()]
 
 
-def count_outcomes(law: Law, index: np.ndarray) -> np.ndarray:
+def count_outcomes(distribution: Distribution, index: np.ndarray) -> np.ndarray:
     """How often each outcome occurs in ``index`` (no -1 in it): int64 ``[K]``."""
-    return np.bincount(index, minlength=len(law.prob))
+    return np.bincount(index, minlength=len(distribution.prob))
 
 
-def independent(first: np.ndarray, second: np.ndarray, law: np.ndarray) -> Fit:
-    """Tests that pairs of draws are independent draws from one law: K * K cells.
+def independent(first: np.ndarray, second: np.ndarray, distribution: np.ndarray) -> Fit:
+    """Tests that pairs of draws are independent draws from one distribution: K * K cells.
 
     Args:
       first: int ``[n]``, outcomes from 0 to K - 1.
       second: int ``[n]``, each drawn beside one of ``first``.
-      law: float64 ``[K]``.
+      distribution: float64 ``[K]``.
     """
-    size = len(law)
+    size = len(distribution)
     counts = np.bincount(first * size + second, minlength=size * size)
-    return chi_square(counts, np.outer(law, law).ravel())
+    return chi_square(counts, np.outer(distribution, distribution).ravel())
 
 
 def same_bits(got: object, want: object) -> bool:

@@ -1,6 +1,6 @@
 """Every sequence a table model can give, with its exact probability: float64 NumPy, no cache.
 
-Written from the definitions and apart from the strategies: a path is a tuple of ints, a law is a
+Written from the definitions and apart from the strategies: a path is a tuple of ints, a distribution is a
 sum over paths. At each position of a sequence with n new tokens so far,
 
 1. the model gives raw logits;
@@ -28,14 +28,14 @@ CHUNK = 64
 """Transforms are given prefixes by this many, so that few shapes are compiled."""
 
 
-class Law(NamedTuple):
+class Distribution(NamedTuple):
     """All K outcomes of one row. Their probabilities sum to 1.
 
     Attributes:
       tokens: int32 ``[K, L]``, 0 after the end.
       length: int32 ``[K]``.
       finished: bool ``[K]``.
-      prob: float64 ``[K]``, of the transformed law.
+      prob: float64 ``[K]``, of the transformed distribution.
       log_prob: float64 ``[K]``, in nats, under the model before any transform.
     """
 
@@ -110,11 +110,11 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def log_probs(model: TableLM, path: Sequence[int]) -> np.ndarray:
-    """The model's conditional law after a path: log-probabilities ``[V]``, float64, in nats."""
+    """The model's conditional distribution after a path: log-probabilities ``[V]``, float64, in nats."""
     return log_softmax(path_logits(model, path))
 
 
-def enumerate_law(
+def enumerate_distribution(
     model: TableLM,
     prompt: Prompt,
     row: int = 0,
@@ -122,8 +122,8 @@ def enumerate_law(
     max_new_tokens: int,
     transform: Transform | None = None,
     stop: Stop | None = None,
-) -> Law:
-    """The exact law of one row's new tokens.
+) -> Distribution:
+    """The exact distribution of one row's new tokens.
 
     Args:
       model: the table.
@@ -137,8 +137,8 @@ def enumerate_law(
       >>> import jax
       >>> model = TableLM.random(jax.random.key(0), 3)
       >>> prompt = Prompt(jnp.array([[2, 1]]), jnp.array([2]))
-      >>> law = enumerate_law(model, prompt, max_new_tokens=2)
-      >>> law.tokens.shape, round(float(law.prob.sum()), 6)
+      >>> distribution = enumerate_distribution(model, prompt, max_new_tokens=2)
+      >>> distribution.tokens.shape, round(float(distribution.prob.sum()), 6)
       ((9, 2), 1.0)
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
@@ -166,7 +166,7 @@ def enumerate_law(
     padded = np.zeros((len(ended), max_new_tokens), np.int32)
     for k, (tokens, *_) in enumerate(ended):
         padded[k, : len(tokens)] = tokens
-    return Law(
+    return Distribution(
         tokens=padded,
         length=np.array([len(tokens) for tokens, *_ in ended], np.int32),
         finished=np.array([e[1] for e in ended], bool),
@@ -183,10 +183,10 @@ def greedy_path(
     max_new_tokens: int,
     transform: Transform | None = None,
     stop: Stop | None = None,
-) -> Law:
+) -> Distribution:
     """The one outcome of choosing the likeliest token each time, the lowest id among equals.
 
-    Args and example as for ``enumerate_law``; the law that is returned has one outcome, K = 1.
+    Args and example as for ``enumerate_distribution``; the distribution that is returned has one outcome, K = 1.
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
     step = _stepper(model, prompt, row, max_new_tokens, transform, rule)
@@ -201,15 +201,15 @@ def greedy_path(
         finished = rule.finishes(tokens)
     padded = np.zeros((1, max_new_tokens), np.int32)
     padded[0, : len(tokens)] = tokens
-    return Law(
+    return Distribution(
         padded, np.array([len(tokens)]), np.array([finished]), np.ones(1), np.array([log_prob])
     )
 
 
-def top_sequences(law: Law, count: int) -> Law:
+def top_sequences(distribution: Distribution, count: int) -> Distribution:
     """The ``count`` outcomes likeliest under the model, best first; equals in order of tokens."""
-    order = np.lexsort((*law.tokens.T[::-1], -law.log_prob))[:count]
-    return Law(*(field[order] for field in law))
+    order = np.lexsort((*distribution.tokens.T[::-1], -distribution.log_prob))[:count]
+    return Distribution(*(field[order] for field in distribution))
 
 
 _apply = jit(lambda transform, logits, prefix: transform(logits, prefix), ())

@@ -19,7 +19,11 @@ import numpy as np
 from decoding_jax import transforms
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.pytrees import pytree
-from decoding_jax.testing.certificate.enumeration import Law, enumerate_law, greedy_path
+from decoding_jax.testing.certificate.enumeration import (
+    Distribution,
+    enumerate_distribution,
+    greedy_path,
+)
 from decoding_jax.testing.table_lm import TableLM
 
 VOCAB = 4
@@ -178,16 +182,16 @@ class Problem:
             "stop": STOPS[self.stop].make(rows),
         }
 
-    def laws(self) -> list[Law]:
-        """The exact law of each prompt."""
-        return self._for_each_prompt(enumerate_law)
+    def distributions(self) -> list[Distribution]:
+        """The exact distribution of each prompt."""
+        return self._for_each_prompt(enumerate_distribution)
 
-    def greedy_paths(self) -> list[Law]:
+    def greedy_paths(self) -> list[Distribution]:
         """The greedy outcome of each prompt."""
         return self._for_each_prompt(greedy_path)
 
     @functools.cache  # noqa: B019  # a problem is a name: three strings
-    def _for_each_prompt(self, exact: Callable[..., Law]) -> list[Law]:
+    def _for_each_prompt(self, exact: Callable[..., Distribution]) -> list[Distribution]:
         rows = np.arange(PROMPTS)
         model, prompt = MODELS()[self.model], prompt_of(rows)
         return [exact(model, prompt, row, **self.settings(rows)) for row in rows]

@@ -4,7 +4,7 @@ A strategy of one's own is a function with the signature of a public strategy, a
 off that signature:
 
 - a *sampler*, ``f(model, prompt, key, *, num_samples, max_new_tokens, transform, stop)``, is
-  held to the exact law, lane by lane. ``key`` is a typed key, or one typed key for each row;
+  held to the exact distribution, lane by lane. ``key`` is a typed key, or one typed key for each row;
 - a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, is held to the greedy path;
   the library's own best-first search, to the likeliest sequence of all.
 """

@@ -85,7 +85,7 @@ def check_padding(trial: Trial) -> None:
 
 
 def check_ragged(trial: Trial) -> None:
-    """Lanes at different slots: each gives what it gives in step."""
+    """Sequences at different slots: each gives what it gives in step."""
     tokens, at = trial.tokens, np.array([[0, 2], [1, 0], [3, 2]])
     _, cache = trial.start()
     _, cache = extend(trial.model, cache, trial.tokens[..., :3], 0)

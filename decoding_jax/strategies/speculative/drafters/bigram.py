@@ -17,7 +17,7 @@ from decoding_jax.strategies.speculative.drafters.base import Path
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Bigram:
-    """Draws each token from a law given the last: for small vocabularies.
+    """Draws each token from a distribution given the last: for small vocabularies.
 
     Attributes:
       logits: float32 ``[V, V]``, of the next token given the last.

@@ -18,7 +18,7 @@ _SHARED = Prompt(1, 0)  # type: ignore[arg-type]
 @pytree
 @dataclasses.dataclass(frozen=True)
 class PromptLookup:
-    """Copies from the row's own text: no model, no law, point masses.
+    """Copies from the row's own text: no model, no distribution, point masses.
 
     Saxena 2023, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-lookup-decoding). The last
     ``size`` tokens of prompt and new text are looked up in both and in the source: the longest

@@ -9,7 +9,7 @@ from scipy import stats
 
 from decoding_jax.testing import all_cases, chi_square, pairwise_cases, same_bits
 from decoding_jax.testing.certificate import distributions
-from decoding_jax.testing.certificate.enumeration import Law
+from decoding_jax.testing.certificate.enumeration import Distribution
 
 PROB = np.array([0.4, 0.3, 0.2, 0.06, 0.03, 0.009, 0.001, 0.0])
 
@@ -30,7 +30,7 @@ def test_statistic_is_that_of_scipy_without_pooling():
     assert (fit.degrees, fit.samples) == (2, 100)
 
 
-def test_level_is_kept_and_a_wrong_law_is_found():
+def test_level_is_kept_and_a_wrong_distribution_is_found():
     """400 draws of 1,000 samples at level 0.05: 20 rejections are due; 8 to 34 are 3 sigma."""
     rng = np.random.default_rng(0)
     draws = rng.multinomial(1000, PROB, size=400)
@@ -56,22 +56,22 @@ def test_small_cells_are_pooled():
 @pytest.mark.parametrize(
     ("counts", "prob"), [([1, 2], [0.5, 0.4]), ([1, 2, 3], [0.5, 0.5]), ([[1]], [[1.0]])]
 )
-def test_bad_laws_are_refused(counts, prob):
+def test_bad_distributions_are_refused(counts, prob):
     with pytest.raises(ValueError, match="prob"):
         chi_square(np.array(counts), np.array(prob))
 
 
 def test_independence():
     rng = np.random.default_rng(1)
-    law = np.array([0.5, 0.3, 0.2])
-    first, second = rng.choice(3, size=(2, 4000), p=law)
-    assert distributions.independent(first, second, law).p_value > 1e-3
+    distribution = np.array([0.5, 0.3, 0.2])
+    first, second = rng.choice(3, size=(2, 4000), p=distribution)
+    assert distributions.independent(first, second, distribution).p_value > 1e-3
     copied = np.where(rng.random(4000) < 0.1, first, second)
-    assert distributions.independent(first, copied, law).p_value < 1e-6
+    assert distributions.independent(first, copied, distribution).p_value < 1e-6
 
 
 def test_outcomes_are_told_apart_by_length():
-    law = Law(
+    distribution = Distribution(
         np.array([[0, 0], [0, 0], [1, 0]], np.int32),
         np.array([1, 2, 2]),
         np.array([True, False, False]),
@@ -79,9 +79,9 @@ def test_outcomes_are_told_apart_by_length():
         np.log([0.2, 0.3, 0.5]),
     )
     tokens = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [0, 1]], np.int32)
-    index = distributions.outcome_index(law, tokens, np.array([2, 1, 2, 1, 2]))
+    index = distributions.outcome_index(distribution, tokens, np.array([2, 1, 2, 1, 2]))
     assert index.tolist() == [1, 0, 2, -1, -1]
-    assert distributions.count_outcomes(law, index[:3]).tolist() == [1, 1, 1]
+    assert distributions.count_outcomes(distribution, index[:3]).tolist() == [1, 1, 1]
 
 
 def test_same_bits():

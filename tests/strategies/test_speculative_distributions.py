@@ -1,4 +1,4 @@
-"""Speculative decoding gives the target's law: summed up where it can be, else by chi-square.
+"""Speculative decoding gives the target's distribution: summed up where it can be, else by chi-square.
 
 The statistical cases are the certificate's, with 512 rows a prompt: at most 48 tests of a case
 share a level of 1e-3. A case has several drafters at once, another for every other prompt.
@@ -54,7 +54,7 @@ def quick(monkeypatch):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Several drafters that give laws; which one a row has depends on its prompt."""
+    """Several drafters that give distributions; which one a row has depends on its prompt."""
 
     parts: Any
 
@@ -94,7 +94,7 @@ class MixedGuesses:
         return jnp.take_along_axis(guesses, state[:, None, None, None], axis=1)[:, 0]
 
 
-def drafts_laws(num_draft_tokens):
+def drafts_distributions(num_draft_tokens):
     names = ("itself, 4", "another, 3", "with zeros, 2", "bigram, up to 6")
     as_drafter = lambda made: made if hasattr(made, "begin") else ModelDrafter(made)  # noqa: E731
     return Draft(
@@ -110,19 +110,19 @@ def drafts_guesses(num_draft_tokens):
 
 
 CASES = [
-    ("token", drafts_laws(2), Problem("zeros", "history", "end tokens"), "as is"),
-    ("block", drafts_laws(3), Problem("smooth", "few", "sequences"), "as is"),
-    ("gumbel", drafts_laws(1), Problem("smooth", "constraints", "sequences"), "as is"),
+    ("token", drafts_distributions(2), Problem("zeros", "history", "end tokens"), "as is"),
+    ("block", drafts_distributions(3), Problem("smooth", "few", "sequences"), "as is"),
+    ("gumbel", drafts_distributions(1), Problem("smooth", "constraints", "sequences"), "as is"),
     (
         "code",
-        drafts_laws(Heuristic(max_draft_tokens=4, first=2)),
+        drafts_distributions(Heuristic(max_draft_tokens=4, first=2)),
         Problem("ties", "none", "end tokens"),
         "as is",
     ),
-    ("coded_token", drafts_laws(3), Problem("zeros", "none", "sequences"), "as is"),
+    ("coded_token", drafts_distributions(3), Problem("zeros", "none", "sequences"), "as is"),
     (
         "greedy",
-        drafts_laws(Measured(5)),
+        drafts_distributions(Measured(5)),
         Problem("zeros", "none", "one token"),
         "as is",
     ),
@@ -143,7 +143,7 @@ RARE = (2, 8, 9)  # The Gumbel verifier has tests of its own; the others' drafts
         for i, c in enumerate(CASES)
     ],
 )
-def test_the_law_is_the_targets(verifier, draft, problem, run):
+def test_the_distribution_is_the_targets(verifier, draft, problem, run):
     (strategy,) = find([f"speculative_sample/{verifier}"])
     strategy = dataclasses.replace(strategy, draft=draft)
     result = certify.certify_case(strategy, problem, run)
@@ -152,15 +152,15 @@ def test_the_law_is_the_targets(verifier, draft, problem, run):
 
 
 def integers(weights):
-    """The law that a draw by ``weights [..., V]`` follows, float64."""
-    law = codes.weighted_law(jnp.asarray(weights))
-    inside = np.asarray(law.token_mass, np.float64) / 2**31
-    mass = np.asarray(law.block_mass, np.float64)[..., None] / 2**31 * inside
+    """The distribution that a draw by ``weights [..., V]`` follows, float64."""
+    distribution = codes.weighted_distribution(jnp.asarray(weights))
+    inside = np.asarray(distribution.token_mass, np.float64) / 2**31
+    mass = np.asarray(distribution.block_mass, np.float64)[..., None] / 2**31 * inside
     return mass.reshape(*mass.shape[:-2], -1)[..., : np.shape(weights)[-1]]
 
 
-def random_laws(key, shape, zeros):
-    """Float32 logits of laws of any sharpness, with zeros."""
+def random_distributions(key, shape, zeros):
+    """Float32 logits of distributions of any sharpness, with zeros."""
     keys = jax.random.split(key, 4)
     logits = jnp.exp(jax.random.normal(keys[0], (*shape[:-1], 1))) * jax.random.normal(
         keys[1], shape
@@ -172,11 +172,11 @@ def random_laws(key, shape, zeros):
 
 @pytest.mark.parametrize("zeros", [0.0, 0.5])
 @pytest.mark.parametrize("size", [3, 1009])
-def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
+def test_a_token_accepted_or_replaced_has_the_targets_distribution(size, zeros):
     """Summed over every draft: to 1e-6 in each token, and sum(min(p, q)) are accepted."""
     keys = jax.random.split(jax.random.key(size), 2)
-    target = distributions.softmax(random_laws(keys[0], (40, size), zeros))
-    draft = distributions.softmax(random_laws(keys[1], (40, size), zeros))
+    target = distributions.softmax(random_distributions(keys[0], (40, size), zeros))
+    draft = distributions.softmax(random_distributions(keys[1], (40, size), zeros))
     p, q = np.asarray(target.probs(), np.float64), np.asarray(draft.probs(), np.float64)
     # A draft stands where u q < p, for u one of 2**24 numbers.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -184,13 +184,13 @@ def test_a_token_accepted_or_replaced_has_the_targets_law(size, zeros):
     drawn = integers(q.astype(np.float32))
     accepted = (drawn * stands).sum(-1)
     left = integers(distributions.residual(target.probs(), draft.probs()))
-    law = drawn * stands + (1 - accepted)[:, None] * left
-    np.testing.assert_allclose(law, p, atol=1e-6)
+    distribution = drawn * stands + (1 - accepted)[:, None] * left
+    np.testing.assert_allclose(distribution, p, atol=1e-6)
     np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
 
 
-def test_equal_laws_leave_nothing_and_are_never_rejected():
-    logits = random_laws(jax.random.key(0), (50, 1009), 0.3)
+def test_equal_distributions_leave_nothing_and_are_never_rejected():
+    logits = random_distributions(jax.random.key(0), (50, 1009), 0.3)
     one, other = distributions.softmax(logits), jax.jit(distributions.softmax)(logits[:, None])
     assert (one.probs() == other.probs()[:, 0]).all()
     assert (distributions.excess(one.probs(), one.probs()) == 0).all()
@@ -200,7 +200,7 @@ def test_equal_laws_leave_nothing_and_are_never_rejected():
 
 
 def block_of_two(p, q, drafts):
-    """All drafts of two tokens as rows of one block: laws given the path so far."""
+    """All drafts of two tokens as rows of one block: distributions given the path so far."""
     first, second = drafts[:, 0], drafts[:, 1]
     logits = lambda x: jnp.log(jnp.stack([x[0][first * 0], x[1][first]], 1))[:, None]  # noqa: E731
     after = jnp.log(p[2][first, second])[:, None, None]
@@ -212,23 +212,25 @@ def block_of_two(p, q, drafts):
     return block, target
 
 
-def laws_of_paths(key, size):
-    """Laws of a first token, of a second given it, and of a third given both."""
-    made = [jax.nn.softmax(random_laws(k, (*[size] * i, size), 0.2)) for i, k in enumerate(key)]
+def distributions_of_paths(key, size):
+    """Distributions of a first token, of a second given it, and of a third given both."""
+    made = [
+        jax.nn.softmax(random_distributions(k, (*[size] * i, size), 0.2)) for i, k in enumerate(key)
+    ]
     return [made[0][None], made[1], made[2]]
 
 
-def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_law():
+def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_distribution():
     """Summed over all drafts of two tokens of three, and all that may follow: to 1e-6."""
     keys = jax.random.split(jax.random.key(3), 6)
-    p, q = laws_of_paths(keys[:3], 3), laws_of_paths(keys[3:], 3)
+    p, q = distributions_of_paths(keys[:3], 3), distributions_of_paths(keys[3:], 3)
     drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
     block, target = block_of_two(p, q, drafts)
     target = distributions.softmax(target)
     joint = joint_ratio(*draft_probs(block, target))
     chance = np.asarray(candidate_probs(block, target, joint), np.float64)[:, 0]
     scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
-    p, q = ([np.asarray(x, np.float64) for x in law] for law in (p, q))
+    p, q = ([np.asarray(x, np.float64) for x in distribution] for distribution in (p, q))
     got = np.zeros((3, 3, 3))
     for (a, b), one, ratio in zip(np.asarray(drafts), chance, scale, strict=True):
         drafted = q[0][0, a] * q[1][a, b]
