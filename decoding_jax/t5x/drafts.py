@@ -7,10 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax.base import LanguageModel, Prompt
+from decoding_jax.base import LanguageModel
 from decoding_jax.models import T5, BoundT5, T5Decoder, load_t5x
-from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.strategies.speculative.drafters import as_drafter
+from decoding_jax.strategies.speculative.drafters import as_drafter, bind_to_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,14 +122,12 @@ def bind(drafter: Any, model: LanguageModel) -> Any:
     """The drafter for one batch of the target.
 
     Args:
-      drafter: a T5 is bound to the inputs of the target; a prompt lookup without a source copies
-        from them too; anything else drafts as it is.
-      model: the target, an encoder-decoder bound to its inputs.
+      drafter: what ``ready`` returned. A drafter that uses encoder inputs, such as a T5 or a
+        ``PromptLookup`` without a source, is bound to those of the target.
+      model: the target. An encoder-decoder is bound to its inputs.
     """
     if isinstance(drafter, EarlyExit):
         return model.early_exit(drafter.num_layers)  # type: ignore[attr-defined]
-    if isinstance(drafter, T5) and isinstance(model, BoundT5):
-        return drafter.bind(model.source, model.source_length)
-    if isinstance(drafter, PromptLookup) and drafter.source is None and isinstance(model, BoundT5):
-        return dataclasses.replace(drafter, source=Prompt(model.source, model.source_length))
+    if isinstance(model, BoundT5):
+        return bind_to_inputs(drafter, model.source, model.source_length)
     return drafter

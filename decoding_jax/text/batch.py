@@ -61,15 +61,36 @@ def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
 def encode_batch(
     model: Model | LanguageModel, ids: Sequence[Sequence[int]], width: int
 ) -> tuple[LanguageModel, Prompt]:
-    """Arrays of B token lists, and the language model that decodes from them.
+    """Pads B token lists, and makes the language model and the prompts to decode from.
 
     Args:
-      model: a T5, which is bound to the inputs; or a language model, whose prompts they are.
+      model: a T5, which is bound to the lists as its inputs; or a language model, whose prompts
+        they are.
       ids: B non-empty token lists of at most ``width`` tokens.
-      width: what all are padded to.
+      width: the length that all lists are padded to.
+
+    Returns:
+      The language model, and a prompt of B rows.
 
     Raises:
-      ValueError: for a list that is empty or too long.
+      ValueError: if a list is empty or longer than ``width``.
+    """
+    prompt = pad_tokens(ids, width)
+    if isinstance(model, T5):
+        bound = model.bind(*prompt)
+        return bound, bound.start_prompt()
+    return model, prompt
+
+
+def pad_tokens(ids: Sequence[Sequence[int]], width: int) -> Prompt:
+    """Token lists as arrays: tokens int32 ``[B, width]``, right-padded, and lengths int32 ``[B]``.
+
+    Raises:
+      ValueError: if a list is empty or longer than ``width``.
+
+    Example:
+      >>> pad_tokens([[5, 6], [7]], 3).tokens.tolist()
+      [[5, 6, 0], [7, 0, 0]]
     """
     tokens = np.zeros((len(ids), width), np.int32)
     length = np.asarray([len(x) for x in ids], np.int32)
@@ -77,11 +98,7 @@ def encode_batch(
         if not 1 <= len(row) <= width:
             raise ValueError(f"ids: got {len(row)} tokens in row {i}; takes 1 to {width}")
         tokens[i, : len(row)] = row
-    prompt = Prompt(jnp.asarray(tokens), jnp.asarray(length))
-    if isinstance(model, T5):
-        bound = model.bind(*prompt)
-        return bound, bound.start_prompt()
-    return model, prompt
+    return Prompt(jnp.asarray(tokens), jnp.asarray(length))
 
 
 def context_of(

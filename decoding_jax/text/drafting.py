@@ -1,29 +1,31 @@
-"""A drafter for a batch: bound to the same inputs as the model that it drafts for."""
+"""The drafter of ``generate`` and ``stream``: its check, and its binding to a batch of texts."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from decoding_jax.base import Prompt
 from decoding_jax.loop.values import describe
 from decoding_jax.models import T5
-from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.text.batch import encode_batch
+from decoding_jax.strategies.speculative.drafters import bind_to_inputs
+from decoding_jax.text.batch import pad_tokens
 
 
 def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
-    """The drafter, of ``(model, tokenizer)`` the model.
+    """Checks that a drafter was given exactly if the strategy takes one.
+
+    Returns:
+      The drafter; the model if ``drafter`` is a pair ``(model, tokenizer)``, as from ``load``.
 
     Raises:
-      ValueError: for a strategy that takes a drafter and has none, or the other way round.
+      ValueError: if the strategy takes a drafter and got none, if it takes none and got one, or if
+        the drafter is a string or a class.
     """
-    wanted = "drafter" in inspect.signature(strategy).parameters
-    if wanted and drafter is None:
+    takes_drafter = "drafter" in inspect.signature(strategy).parameters
+    if takes_drafter and drafter is None:
         raise ValueError("drafter: got None; this strategy takes a model or a drafter")
-    if not wanted and drafter is not None:
+    if not takes_drafter and drafter is not None:
         raise ValueError(f"drafter: got a {type(drafter).__name__}; this strategy takes none")
     if isinstance(drafter, (str, type)):
         raise ValueError(f"drafter: got {describe(drafter)}; takes a model, such as load gives")
@@ -31,18 +33,21 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
 
 
 def bind_drafter(drafter: Any, model: Any, ids: Sequence[Sequence[int]], width: int) -> Any:
-    """The drafter for one batch.
+    """The drafter for one batch of texts.
+
+    A T5 is always bound to the texts, which are its inputs. Any other drafter that uses encoder
+    inputs, such as a ``PromptLookup`` without a source, is bound to them if the target is a T5.
+    Other drafters, and None, are returned unchanged.
 
     Args:
-      drafter: a T5 is bound to the inputs; a prompt lookup without a source copies from the
-        inputs of a T5 too; anything else, None among it, serves as it is.
+      drafter: a drafter, a model from ``load``, or None.
       model: the target, from ``load``.
-      ids: B token lists.
-      width: what all are padded to.
+      ids: B token lists, none of them empty.
+      width: the length that all lists are padded to.
+
+    Raises:
+      ValueError: if a list is empty or longer than ``width``.
     """
-    if isinstance(drafter, T5):
-        return encode_batch(drafter, ids, width)[0]
-    if isinstance(drafter, PromptLookup) and drafter.source is None and isinstance(model, T5):
-        bound: Any = encode_batch(model, ids, width)[0]
-        return dataclasses.replace(drafter, source=Prompt(bound.source, bound.source_length))
+    if isinstance(drafter, T5) or (isinstance(model, T5) and drafter is not None):
+        return bind_to_inputs(drafter, *pad_tokens(ids, width))
     return drafter

@@ -196,6 +196,20 @@ def test_prompt_lookup_copies_from_the_inputs_of_an_encoder_decoder():
     assert drafts.bind(PromptLookup(), TARGET) == PromptLookup()
 
 
+class Bindable:
+    """A drafter of your own that uses encoder inputs."""
+
+    def bind(self, tokens, length):
+        return tokens, length
+
+
+def test_any_drafter_that_supports_bind_is_bound_to_the_inputs_of_an_encoder_decoder():
+    _, target = bound()
+    drafter = Bindable()
+    np.testing.assert_array_equal(drafts.bind(drafter, target)[0], target.source)
+    assert drafts.bind(drafter, TARGET) is drafter
+
+
 def test_what_drafts_nothing_is_refused_in_one_line(tmp_path):
     model, _ = bound()
     wide = dataclasses.replace(ENCODER_DECODER, vocab_size=32)

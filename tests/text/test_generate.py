@@ -5,9 +5,9 @@ import pytest
 
 import decoding_jax
 from decoding_jax import Stop
-from decoding_jax.models import T5, Llama, LlamaConfig, T5Config
+from decoding_jax.models import T5, BoundT5, Llama, LlamaConfig, T5Config
 from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.text import ByteTokenizer, embedded
+from decoding_jax.text import ByteTokenizer, bind_drafter, embedded
 from decoding_jax.text.batch import completions, continuation
 
 TOKENIZER = ByteTokenizer()
@@ -158,3 +158,19 @@ def test_drafters_are_bound_to_the_texts():
         decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **settings)
     with pytest.raises(ValueError, match="drafter: got a T5; this strategy takes none"):
         decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, drafter=T5_MODEL)
+
+
+class Bindable:
+    """A drafter of your own that uses encoder inputs."""
+
+    def bind(self, tokens, length):
+        return tokens.tolist(), length.tolist()
+
+
+def test_any_drafter_that_supports_bind_is_bound_where_the_target_has_an_encoder(llama):
+    drafter = Bindable()
+    assert bind_drafter(drafter, T5_MODEL, [[5, 6], [7]], 2) == ([[5, 6], [7, 0]], [2, 1])
+    assert bind_drafter(drafter, llama, [[5, 6], [7]], 2) is drafter
+    assert bind_drafter(None, T5_MODEL, [[5, 6], [7]], 2) is None
+    assert bind_drafter(PromptLookup(), llama, [[5]], 2) == PromptLookup()
+    assert isinstance(bind_drafter(T5_MODEL, llama, [[5]], 2), BoundT5)

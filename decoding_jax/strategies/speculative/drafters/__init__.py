@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from decoding_jax.base import LanguageModel
+from typing import Any
+
+from decoding_jax.base import Array, LanguageModel
 from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, Path, SupportsBind
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
@@ -24,6 +26,27 @@ def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
     )
 
 
+def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
+    """The drafter for these encoder inputs, or the drafter itself if it does not use them.
+
+    A T5 and a ``PromptLookup`` use them; see ``SupportsBind``.
+
+    Args:
+      drafter: a drafter, a language model or a T5.
+      tokens: int32 ``[B, P]``, right-padded.
+      length: int32 ``[B]``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tokens, length = jnp.array([[7, 8, 9]]), jnp.array([3])
+      >>> bind_to_inputs(PromptLookup(), tokens, length).source.length
+      Array([3], dtype=int32)
+      >>> bind_to_inputs("draft", tokens, length)
+      'draft'
+    """
+    return drafter.bind(tokens, length) if isinstance(drafter, SupportsBind) else drafter
+
+
 __all__ = [
     "Bigram",
     "Drafter",
@@ -34,4 +57,5 @@ __all__ = [
     "PromptLookup",
     "SupportsBind",
     "as_drafter",
+    "bind_to_inputs",
 ]
