@@ -46,9 +46,7 @@ NOT_RUN = {
 SKETCHES = {
     ("README.md", "def prefill("),
     ("docs/design.md", "class LanguageModel("),
-    ("docs/design.md", "class DecodeOutput("),
-    ("docs/design.md", "Prompt(tokens, length)"),
-    ("docs/design.md", "pytrees "),
+    ("docs/design.md", "init(model, prompt, key) -> state"),
     ("CONTRIBUTING.md", "decoding_jax/\n"),
 }
 RUN = [
