@@ -24,6 +24,7 @@ import numpy as np
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, uint64
+from decoding_jax.ops.gather import gather_last
 from decoding_jax.ops.logits import largest
 
 TOTAL = np.uint32(2**31)  # what the masses of each level sum to
@@ -265,12 +266,8 @@ def _narrow(cdf: Array, offset: Array, last: Array) -> tuple[Array, Array, Array
     ends = uint64.scale(last[..., None, :], cdf)
     beyond = uint64.less(offset[..., None, :], ends) | (cdf == TOTAL)
     index = jnp.sum(~beyond, axis=-1, dtype=jnp.int32)
-    before = jnp.where(index == 0, np.uint32(0), _take(cdf, jnp.maximum(index - 1, 0)))
-    low, high = uint64.scale(last, before), uint64.scale(last, _take(cdf, index))
+    before = jnp.where(index == 0, np.uint32(0), gather_last(cdf, jnp.maximum(index - 1, 0)))
+    low, high = uint64.scale(last, before), uint64.scale(last, gather_last(cdf, index))
     one = uint64.from_int(1)
     last = uint64.subtract(uint64.subtract(high, low), jnp.broadcast_to(one, low.shape))
     return index, uint64.subtract(offset, low), last
-
-
-def _take(values: Array, index: Array) -> Array:
-    return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import BLOCK, top_k
 
 
@@ -91,12 +92,10 @@ def top_k_gumbel(
 
     count = min(k, groups * blocks)
     best, block = top_k(best.reshape(rows, groups * blocks), count)
-    held = jnp.take_along_axis(
-        items.reshape(rows, groups * blocks, BLOCK), block[..., None], axis=1
-    )
+    held = gather_items(items.reshape(rows, groups * blocks, BLOCK), block)
     noise = jax.vmap(lambda key: gumbel(key, (count, BLOCK)))(pairs[:, 1])
     perturbed = cut_off(held + noise, best).reshape(rows, count * BLOCK)
     value, at = top_k(perturbed, k)
-    block = jnp.take_along_axis(block, at // BLOCK, axis=1)
+    block = gather_items(block, at // BLOCK)
     within = (block % blocks) * BLOCK + at % BLOCK
     return value, block // blocks * size + jnp.minimum(within, size - 1)

@@ -97,7 +97,8 @@ def lowest_argmax(logits: Array) -> Array:
 def log_softmax(logits: Array) -> Array:
     """Log-probabilities, in nats, of ``logits [..., V]``; all -inf where every token is banned.
 
-    The logits are clean: no NaN and no +inf.
+    ``ops.vocab.log_softmax_or_uniform`` is uniform there instead. The logits are clean: no NaN and
+    no +inf.
 
     Example:
       >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)

@@ -13,6 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
+from decoding_jax.ops.gather import gather_items
 
 BLOCK = 64
 """Numbers a block: the first level is a plain maximum, which the second then has no part in."""
@@ -57,9 +58,9 @@ def _two_levels(values: Array, k: int) -> tuple[Array, Array]:
         values = jnp.pad(values, ((0, 0), (0, short)), constant_values=-jnp.inf)
     values = values.reshape(rows, blocks, BLOCK)
     chosen = _ascending(top_k(values.max(-1), k)[1])  # in order, so that ties are too
-    held = jnp.take_along_axis(values, chosen[..., None], axis=1).reshape(rows, k * BLOCK)
+    held = gather_items(values, chosen).reshape(rows, k * BLOCK)
     best, index = _rows_top_k(k)(held)
-    block = jnp.take_along_axis(chosen, index // BLOCK, axis=1)
+    block = gather_items(chosen, index // BLOCK)
     # Never an index of the padding: it comes last of all, and there are k others.
     return best, block * BLOCK + index % BLOCK
 

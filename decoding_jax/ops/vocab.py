@@ -26,11 +26,13 @@ def below_max(logits: Array) -> Array:
     return jnp.where(is_top, 0.0, logits - jnp.where(is_top, 0.0, top))
 
 
-def log_softmax(logits: Array) -> Array:
-    """Log-probabilities over the last axis; uniform where every logit is -inf, never NaN.
+def log_softmax_or_uniform(logits: Array) -> Array:
+    """Log-probabilities, in nats, over the last axis; uniform where every logit is -inf.
+
+    ``ops.logits.log_softmax`` gives -inf there instead.
 
     Example:
-      >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf]))
+      >>> log_softmax_or_uniform(jnp.array([0.0, 0.0, -jnp.inf]))
       Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
     shifted = below_max(logits)

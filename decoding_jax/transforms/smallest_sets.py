@@ -135,7 +135,7 @@ class Typical:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         mass = settings.per_row(self, "mass", logits[..., 0])
-        log_probs = vocab.log_softmax(logits)
+        log_probs = vocab.log_softmax_or_uniform(logits)
         order = -jnp.abs(log_probs + vocab.entropy(log_probs))
         masses = vocab.integer_masses(vocab.below_max(logits))
         keep = shortest_prefix(order, masses, vocab.fraction_of(masses, mass))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.testing.certificate.enumeration import log_softmax, path_logits
+from decoding_jax.testing.certificate.enumeration import exact_log_softmax, path_logits
 
 
 class Text(NamedTuple):
@@ -85,7 +85,7 @@ def search(
     while running and len(running[0][0]) < rule.limit:
         continuations = {}
         for tokens, score in running:
-            log_probs = log_softmax(path_logits(model, [*prompt, *tokens]))
+            log_probs = exact_log_softmax(path_logits(model, [*prompt, *tokens]))
             log_probs[list(banned)] = -np.inf
             if len(tokens) < rule.min_new_tokens:
                 log_probs[list(rule.eos_ids)] = -np.inf

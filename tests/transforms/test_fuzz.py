@@ -153,7 +153,7 @@ def problem_of(seed):
     table = table_of(draw, np.shape(TABLE.table))
     spoiled = draw.random(table.shape) < 0.1 * draw.integers(2)
     spoiled[..., 0] = False
-    table = enumeration.log_softmax(np.where(spoiled, -INF, table)).astype(np.float32)
+    table = enumeration.exact_log_softmax(np.where(spoiled, -INF, table)).astype(np.float32)
     prompt = Prompt(
         draw.integers(0, VOCAB, (ROWS, WIDTH), dtype=np.int32),
         draw.integers(1, WIDTH + 1, ROWS, dtype=np.int32),

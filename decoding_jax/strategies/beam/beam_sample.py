@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import top_k_gumbel
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
@@ -66,7 +67,7 @@ def beam_sample(
         # Only differences count, and near 0 floats tell them apart best.
         best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
         perturbed, index = top_k_gumbel(here, (totals - best[:, None])[:, None], count)
-        score = jnp.take_along_axis(totals, index, axis=1)
+        score = gather_items(totals, index)
         return jnp.where(perturbed > -jnp.inf, score, -jnp.inf), index
 
     num_return = check_beams(beam_size, num_return, early_stopping)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop import stopping
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty
 
@@ -167,8 +168,10 @@ def candidates_of(
     vocab = log_probs.shape[-1]
     parent, token = index // vocab, index % vocab
     exists = (score > -jnp.inf) & is_open[:, None]
-    log_prob = take(running.log_prob, parent) + take(log_probs.reshape(batch, -1), index)
-    tokens = take(running.tokens, parent)
+    log_prob = gather_items(running.log_prob, parent) + gather_items(
+        log_probs.reshape(batch, -1), index
+    )
+    tokens = gather_items(running.tokens, parent)
     here = jnp.arange(limit_of_buffer, dtype=jnp.int32)[None, None] == step
     tokens = jnp.where(here, token[..., None], tokens)
     length = jnp.broadcast_to(step + 1, parent.shape)
@@ -209,11 +212,15 @@ def go_on(
     """The beam of the candidates ``at [B, K]``; see ``compete`` for what it returns."""
     tokens, log_prob, score = candidates.hypotheses
     limit = stopping.limits(rules.stop, tokens.shape[0], tokens.shape[-1])
-    kept = jnp.where(take(candidates.goes_on, at), take(score, at), -jnp.inf)
-    going = Running(take(tokens, at), take(log_prob, at), kept)
+    kept = jnp.where(gather_items(candidates.goes_on, at), gather_items(score, at), -jnp.inf)
+    going = Running(gather_items(tokens, at), gather_items(log_prob, at), kept)
     is_open = is_open & (step + 1 < limit)
     is_open &= may_improve(rules, going, pool, step + 1, limit)
-    return Beam(going, pool, is_open), take(candidates.token, at), take(candidates.parent, at)
+    return (
+        Beam(going, pool, is_open),
+        gather_items(candidates.token, at),
+        gather_items(candidates.parent, at),
+    )
 
 
 def best_of(*pools: Pool) -> Pool:
@@ -221,18 +228,12 @@ def best_of(*pools: Pool) -> Pool:
     joined = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
     score, at = top_k(joined.score, pools[0].score.shape[1])
     return Pool(
-        take(joined.tokens, at),
-        take(joined.length, at),
-        take(joined.log_prob, at),
+        gather_items(joined.tokens, at),
+        gather_items(joined.length, at),
+        gather_items(joined.log_prob, at),
         score,
-        take(joined.finished, at),
+        gather_items(joined.finished, at),
     )
-
-
-def take(values: Array, index: Array) -> Array:
-    """``values [B, n, ...]`` at ``index [B, m]`` of each row."""
-    index = index.reshape(*index.shape, *(1,) * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=1)
 
 
 def first_of(chosen: Array, count: int) -> Array:

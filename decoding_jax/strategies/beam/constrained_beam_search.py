@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
 from decoding_jax.loop import Static, Steps, search, stopping
 from decoding_jax.loop.values import describe
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.rows import PerRow
@@ -20,7 +21,6 @@ from decoding_jax.strategies.beam.competition import (
     Pool,
     Rules,
     first_of,
-    take,
 )
 from decoding_jax.strategies.beam.constraints import Constraints, after, begin
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
@@ -141,7 +141,7 @@ def constrained_beam_search(
         count = competition.candidate_count(stop, width, vocab)
 
         def grown(parent: Array, token: Array) -> tuple[Array, Array]:
-            taken = after(table, take(matched, parent), token)
+            taken = after(table, gather_items(matched, parent), token)
             return taken, constraints.lacking(table, taken)
 
         allowed = _ban_ends(stop, allowed, beam.running.tokens, grown, step)
@@ -149,7 +149,7 @@ def constrained_beam_search(
         index = _candidates(totals, constraints.wanted(table, matched), count)
         matched_after, lacking = grown(index // vocab, index % vocab)
         score, order = _in_turn(totals, index, lacking, count)
-        lacking, index = take(lacking, order), take(index, order)
+        lacking, index = gather_items(lacking, order), gather_items(index, order)
         candidates = competition.candidates_of(stop, beam, score, index, log_probs, step)
 
         met = constraints.lacking(table, matched) == 0
@@ -160,7 +160,11 @@ def constrained_beam_search(
         rest = competition.best_of(rest, stuck[1], leaving[1])
         at = first_of(candidates.goes_on, width)
         beam, token, parent = competition.go_on(rules, beam.open, candidates, at, pool, step)
-        return Banks(beam, rest, take(matched_after, take(order, at))), token, parent
+        return (
+            Banks(beam, rest, gather_items(matched_after, gather_items(order, at))),
+            token,
+            parent,
+        )
 
     def with_running(banks: Banks, step: Array) -> tuple[Pool, Pool]:
         """The sequences that meet the constraints, and the others, best first."""
@@ -173,7 +177,7 @@ def constrained_beam_search(
         pair = zip(*with_running(banks, step), strict=True)
         both = Pool(*(jnp.concatenate(parts, axis=1) for parts in pair))
         at = first_of(both.score > -jnp.inf, beam_size)
-        return Pool(*(take(part, at) for part in both))
+        return Pool(*(gather_items(part, at) for part in both))
 
     made = beam_steps(
         Search(
@@ -231,7 +235,7 @@ def _in_turn(totals: Array, index: Array, lacking: Array, count: int) -> tuple[A
       The score ``[B, count]`` of the candidates that get the places, -inf where there are no more,
       and which they are: int32 ``[B, count]``.
     """
-    score = jnp.take_along_axis(totals.reshape(totals.shape[0], -1), index, axis=1)
+    score = gather_items(totals.reshape(totals.shape[0], -1), index)
     place = jnp.arange(index.shape[1], dtype=jnp.int32)
     earlier = (place[:, None] > place[None])[None]
     again = ((index[..., None] == index[:, None]) & earlier).any(-1)
@@ -242,7 +246,7 @@ def _in_turn(totals: Array, index: Array, lacking: Array, count: int) -> tuple[A
     rounds = better.sum(-1, dtype=jnp.int32)
     turn = rounds * (lacking.max(-1, keepdims=True) + 1) + lacking
     _, order = top_k(jnp.where(score > -jnp.inf, -turn.astype(jnp.float32), -jnp.inf), count)
-    return take(score, order), order
+    return gather_items(score, order), order
 
 
 def _ban_ends(
@@ -275,7 +279,7 @@ def _ban_ends(
     )
     token = jnp.tile(ways, (1, width))
     here = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == step
-    texts = jnp.where(here, token[..., None], take(tokens, parent))
+    texts = jnp.where(here, token[..., None], gather_items(tokens, parent))
     length = jnp.broadcast_to(step + 1, token.shape)
     banned = stopping.ends(stop, token, texts, length) & (grown(parent, token)[1] > 0)
     token = jnp.where(banned, token, -1).reshape(batch, width, count)

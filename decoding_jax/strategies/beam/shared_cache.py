@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsSelect
 from decoding_jax.loop import model_calls
+from decoding_jax.ops.gather import gather_items
 
 
 class Branches(NamedTuple):
@@ -84,5 +85,5 @@ def follow(model: LanguageModel, branches: Branches, parent: Array) -> Branches:
         return branches._replace(cache=model.select(cache, parent))
     slot = (fed - 1) * parent.shape[1] + parent
     own = jnp.arange(ancestors.shape[-1], dtype=jnp.int32)[None, None] == slot[..., None]
-    taken = jnp.take_along_axis(ancestors, parent[..., None], axis=1)
+    taken = gather_items(ancestors, parent)
     return branches._replace(ancestors=taken | own)

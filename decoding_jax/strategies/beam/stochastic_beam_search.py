@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler, stopping
 from decoding_jax.ops import random
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import log_softmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.beam.competition import Pool, take
+from decoding_jax.strategies.beam.competition import Pool
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
@@ -145,16 +146,16 @@ def stochastic_beam_search(
         key, index = top_k_gumbel(_at(keys, step), distribution, width, expanded)
         parent, token = index // vocab, index % vocab
 
-        of = lambda table: take(table.reshape(batch, width * vocab), index)  # noqa: E731
+        of = lambda table: gather_items(table.reshape(batch, width * vocab), index)  # noqa: E731
         here = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
-        tokens = jnp.where(here, token[..., None], take(beam.tokens, parent))
+        tokens = jnp.where(here, token[..., None], gather_items(beam.tokens, parent))
         length = jnp.broadcast_to(step + 1, parent.shape)
         ended = stopping.ends(stop, token, tokens, length)
         limit = stopping.limits(stop, batch, max_new_tokens)
         children = Drawn(
             tokens=tokens,
             length=length,
-            log_prob=take(beam.log_prob, parent) + of(log_probs),
+            log_prob=gather_items(beam.log_prob, parent) + of(log_probs),
             sampling_log_prob=of(distribution),
             key=key,
             complete=ended | (length >= limit[:, None]),
@@ -163,9 +164,9 @@ def stochastic_beam_search(
         both = (jnp.concatenate(pair, 1) for pair in zip(waiting, children, strict=True))
         joined = Drawn(*both)
         _, at = top_k(joined.key, width)
-        new = Drawn(*(take(part, at) for part in joined))
+        new = Drawn(*(gather_items(part, at) for part in joined))
         child = jnp.maximum(at - width, 0)
-        return new, take(token, child), take(parent, child)
+        return new, gather_items(token, child), gather_items(parent, child)
 
     def is_open(beam: Drawn) -> Array:
         return (~beam.complete & (beam.key > -jnp.inf)).any(-1)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
 
 ABSENT, OPEN, CUT, FINISHED = np.arange(4, dtype=np.int32)
@@ -60,7 +61,7 @@ def join(*parts: Nodes) -> Nodes:
 
 def take(nodes: Nodes, index: Array) -> Nodes:
     """The nodes at ``index`` int32 ``[B, m]``."""
-    return Nodes(*(jnp.take_along_axis(field, index, axis=1) for field in nodes))
+    return Nodes(*(gather_items(field, index) for field in nodes))
 
 
 def count(nodes: Nodes) -> Array:

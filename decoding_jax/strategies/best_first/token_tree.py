@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.ops.gather import gather_items
 
 _WORD = 32
 
@@ -53,7 +54,7 @@ def paths(tree: TokenTree, parent: Array, token: Array, length: Array) -> Array:
     Returns:
       int32 ``[B, n, L]``, 0 from ``length`` on.
     """
-    before = jnp.take_along_axis(tree.paths, jnp.maximum(parent, 0)[..., None], axis=1)
+    before = gather_items(tree.paths, jnp.maximum(parent, 0))
     place = jnp.arange(tree.paths.shape[-1], dtype=jnp.int32)[None, None]
     before = jnp.where(place < length[..., None] - 1, before, 0)
     return jnp.where(place == length[..., None] - 1, token[..., None], before)
@@ -78,7 +79,7 @@ def add(
     index = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
     valid = index < count[:, None]
     slot = jnp.where(valid, tree.used[:, None] + index, slots)
-    above = jnp.take_along_axis(tree.ancestors, jnp.maximum(parent, 0)[..., None], axis=1)
+    above = gather_items(tree.ancestors, jnp.maximum(parent, 0))
     above = jnp.where((valid & (parent >= 0))[..., None], above, jnp.uint32(0))
     bit = jnp.uint32(1) << (slot % _WORD).astype(jnp.uint32)
     itself = slot[..., None] // _WORD == jnp.arange(words, dtype=jnp.int32)[None, None]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
+from decoding_jax.ops.gather import gather_position
 from decoding_jax.ops.logits import clean
 
 _TRACE = 2.0**-60  # too small to be drawn where more than 2**-28 is left
@@ -36,7 +37,7 @@ class Softmax(NamedTuple):
 
     def at(self, index: Array) -> Softmax:
         """Of distributions ``[B, W, T, V]``, those at ``index [B, W]``: ``[B, W, V]``."""
-        return Softmax(*(at(values, index) for values in self))
+        return Softmax(*(gather_position(values, index) for values in self))
 
     def place(self, index: int) -> Softmax:
         """Of distributions ``[B, W, T, V]``, those at one position: ``[B, W, V]``."""
@@ -73,13 +74,6 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
     peak = logits.max(-1, keepdims=True) if peak is None else peak
     sums = codes.block_sums(logits, peak)
     return Softmax(logits, peak, exact.sum_last(sums)[..., None], sums)
-
-
-def at(values: Array, index: Array) -> Array:
-    """``values [B, W, T, ...]`` at ``index [B, W]``, clipped to T: ``[B, W, ...]``."""
-    index = jnp.clip(index, 0, values.shape[2] - 1)
-    index = index.reshape(index.shape + (1,) * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=2)[:, :, 0]
 
 
 def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
@@ -145,7 +139,6 @@ def uniform(bits: Array) -> Array:
 
 __all__ = [
     "Softmax",
-    "at",
     "excess",
     "one_hot",
     "residual",

@@ -21,6 +21,7 @@ from decoding_jax import codes
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsKeep
 from decoding_jax.loop import model_calls
 from decoding_jax.ops import exact, random
+from decoding_jax.ops.gather import gather_last, gather_position
 from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.appending import place_tokens
@@ -243,18 +244,20 @@ def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> Accepted
         node = lax.dynamic_index_in_dim(path.nodes, i, 2, keepdims=False)
         # Drafts that agree so far have one path, and so one distribution.
         representative = lax.argmax(agreeing, agreeing.ndim - 1, jnp.int32)
-        q = distributions.softmax(distributions.at(logits, representative)).probs()
-        p = distributions.softmax(distributions.at(allowed, node)).probs()
+        q = distributions.softmax(gather_position(logits, representative)).probs()
+        p = distributions.softmax(gather_position(allowed, node)).probs()
         accepted, chosen = jnp.zeros(active.shape, bool), jnp.zeros_like(node)
         for c in range(num_drafts):
             uniform = lax.dynamic_index_in_dim(uniforms, i * num_drafts + c, 2, keepdims=False)
             tried = agreeing[..., c] & ~accepted
-            accept = tried & (uniform * _take(q, tokens[..., c]) < _take(p, tokens[..., c]))
+            accept = tried & (
+                uniform * gather_last(q, tokens[..., c]) < gather_last(p, tokens[..., c])
+            )
             accepted, chosen = accepted | accept, jnp.where(accept, c, chosen)
             residual = distributions.residual(p, q)
             residual = residual / exact.sum_last(residual)[..., None]
             p = jnp.where((tried & ~accept)[..., None], residual, p)
-        continues, token = active & accepted, _take(tokens, chosen)
+        continues, token = active & accepted, gather_last(tokens, chosen)
         update = lax.dynamic_update_index_in_dim
         path = AcceptedPath(
             update(path.tokens, jnp.where(continues, token, 0), i, 2),
@@ -269,8 +272,8 @@ def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> Accepted
     path = AcceptedPath(jnp.zeros_like(index), jnp.zeros_like(inputs.draft_length), index)
     carry = path, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(allowed[:, :, 0])
     path, _, leftover = lax.fori_loop(0, inputs.draft_length.max(), try_level, carry)
-    last = _take(path.nodes, path.accepted)
-    p = distributions.softmax(distributions.at(allowed, last)).probs()
+    last = gather_last(path.nodes, path.accepted)
+    p = distributions.softmax(gather_position(allowed, last)).probs()
     weights = jnp.where((path.accepted < inputs.draft_length)[..., None], leftover, p)
     final = codes.draw_weighted(weights, random.bits_at(keys.final, inputs.counter))
     tokens = jnp.where(index == path.accepted[..., None], final[..., None], path.tokens)
@@ -281,11 +284,6 @@ def _place_each(paths: Array, tokens: Array, position: Array) -> Array:
     """``paths [B, W, C, L]`` with ``tokens [B, W, C]`` at ``position [B, W]``."""
     index = jnp.arange(paths.shape[-1], dtype=jnp.int32)[None, None, None]
     return jnp.where(index == position[..., None, None], tokens[..., None], paths)
-
-
-def _take(values: Array, index: Array) -> Array:
-    """``values [B, W, n]`` at ``index [B, W]``."""
-    return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
 TREE = Stages(init_drafter, propose, score, verify, keep)

@@ -99,8 +99,15 @@ def path_logits(model: TableLM, path: Sequence[int]) -> np.ndarray:
     return table[checksum, before, path[-1]]
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64; a row of -inf stays so."""
+def exact_log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities over the last axis in float64; all -inf where every token is banned.
+
+    The reference for ``ops.logits.log_softmax``, in NumPy and in twice its precision.
+
+    Example:
+      >>> exact_log_softmax(np.array([0.0, 0.0, -np.inf])).round(4).tolist()
+      [-0.6931, -0.6931, -inf]
+    """
     logits = np.asarray(logits, np.float64)
     peak = np.max(logits, -1, keepdims=True)
     logits = logits - np.where(np.isfinite(peak), peak, 0.0)
@@ -111,7 +118,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def log_probs(model: TableLM, path: Sequence[int]) -> np.ndarray:
     """The model's conditional distribution after a path: log-probabilities ``[V]``, float64, in nats."""
-    return log_softmax(path_logits(model, path))
+    return exact_log_softmax(path_logits(model, path))
 
 
 def enumerate_distribution(
@@ -150,7 +157,7 @@ def enumerate_distribution(
             ended += [(tokens, False, prob, log_prob) for tokens, prob, log_prob in growing]
             break
         raw, allowed = step([tokens for tokens, _, _ in growing])
-        raw, chosen = log_softmax(raw), np.exp(log_softmax(allowed))
+        raw, chosen = exact_log_softmax(raw), np.exp(exact_log_softmax(allowed))
         grown = []
         for k, (tokens, prob, log_prob) in enumerate(growing):
             if not chosen[k].any():
@@ -197,7 +204,7 @@ def greedy_path(
         if np.all(allowed == -np.inf):
             break
         tokens.append(int(np.argmax(allowed[0])))
-        log_prob += float(log_softmax(raw)[0, tokens[-1]])
+        log_prob += float(exact_log_softmax(raw)[0, tokens[-1]])
         finished = rule.finishes(tokens)
     padded = np.zeros((1, max_new_tokens), np.int32)
     padded[0, : len(tokens)] = tokens

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
+from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
@@ -64,7 +65,7 @@ class BlockVerifier:
         candidate = draft.valid & (acceptance_uniforms(keys, counter, count) < probability)
         length = jnp.arange(1, count + 1, dtype=jnp.int32)[None, None]
         accepted = jnp.where(candidate, length, 0).max(-1)
-        scale = jnp.where(accepted > 0, distributions.at(joint, accepted - 1), 1.0)
+        scale = jnp.where(accepted > 0, gather_position(joint, accepted - 1), 1.0)
         final = draw_final(keys, draft, target, accepted, counter, scale[..., None])
         return Verification(with_final_token(draft, accepted, final), accepted, state)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.draft import Draft, with_final_token
 from decoding_jax.strategies.speculative.verifiers import token
@@ -82,7 +82,7 @@ def state_after_last_draw(state: Any, draft: Draft, accepted: Array) -> Any:
     index = jnp.minimum(accepted, draft.length - 1)
 
     def choose(before: Array, states: Array) -> Array:
-        after = distributions.at(jnp.moveaxis(states, 0, 2), index)
+        after = gather_position(jnp.moveaxis(states, 0, 2), index)
         return jnp.where((index < 0)[..., None], before, after)
 
     return jax.tree.map(choose, state, draft.states)

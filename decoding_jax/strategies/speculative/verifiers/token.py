@@ -12,6 +12,7 @@ from jax import lax
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import random
+from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
@@ -139,7 +140,7 @@ def draw_final(
     def residual() -> Array:
         p = target_probs()
         if draft.distribution is None:
-            q = distributions.one_hot(distributions.at(draft.tokens, accepted), p.shape[-1])
+            q = distributions.one_hot(gather_position(draft.tokens, accepted), p.shape[-1])
         else:
             q = draft.distribution.at(accepted).probs()
         where = rejected[..., None]
