@@ -1,4 +1,4 @@
-"""The words every other layer speaks: models, prompts, stop conditions, outputs.
+"""The types that every other layer uses: models, prompts, stop conditions, outputs.
 
 Shapes are written with these letters throughout the library:
 
@@ -7,9 +7,9 @@ Shapes are written with these letters throughout the library:
 ``W``  lanes: hypotheses of one row, which share its prompt
 ``N``  sequences returned for a row
 ``P``  prompt tokens, right-padded
-``T``  new tokens fed in one call
+``T``  new tokens fed to a model in one call
 ``S``  slots for new tokens in a lane's part of the cache
-``L``  the longest output, ``max_new_tokens``
+``L``  the maximum length of the output, ``max_new_tokens``
 ``V``  vocabulary
 ``D``  width of the hidden states
 ====== ==========================================================
@@ -31,13 +31,13 @@ Cache = Any
 
 
 class ModelOutput(NamedTuple):
-    """What a model says of the tokens it was fed.
+    """What a model returns for the tokens that it is fed.
 
     Attributes:
       logits: float32 ``[B, W, T, V]``. Strategies also take other floating dtypes, such as
         bfloat16, and convert them to float32 first.
       hidden: ``[B, W, T, D]`` (``[B, 1, P, D]`` from a prefill), after the final normalisation
-        and before the projection and its scaling, or None where the model gives none.
+        and before the projection and its scaling; None where the model does not return it.
     """
 
     logits: Array
@@ -46,16 +46,16 @@ class ModelOutput(NamedTuple):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A language model, as every strategy sees it: two verbs over a cache with a cursor.
+    """A language model as every strategy sees it: ``prefill``, then ``extend`` over a cache.
 
     A model is a pytree (weights are leaves, settings are static), so it passes through ``jit``.
-    ``keep``, ``select`` and ``project`` are optional; see ``SupportsKeep`` and what follows it.
+    ``keep``, ``select`` and ``project`` are optional: see the protocols named ``Supports...``.
 
     Attributes:
       vocab_size: V.
-      max_positions: the most positions (prompt and new tokens together) the model can hold, or
-        None without a limit. Strategies check it when they are traced.
-      ragged: whether the lanes of a batch may stand at different slots.
+      max_positions: the maximum number of positions, prompt and new tokens together, or None
+        without a limit. Strategies check it when they are traced.
+      ragged: whether the lanes of a batch may be at different slots.
       tree: whether ``extend`` takes ``visible``.
     """
 
@@ -71,17 +71,17 @@ class LanguageModel(Protocol):
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Cache]:
-        """Runs every prompt once and makes the cache.
+        """Runs every prompt once and creates the cache.
 
         Args:
           tokens: int32 ``[B, P]``, right-padded.
           length: int32 ``[B]``, from 1 to P.
-          lanes: W, how many lanes share each row's prompt.
-          slots: S, how many new tokens a lane can hold.
+          lanes: W, the number of lanes that share each row's prompt.
+          slots: S, the number of new tokens that a lane can hold.
           with_hidden: whether to return the prompt's hidden states.
 
         Returns:
-          logits ``[B, 1, 1, V]`` after each row's last real token, and the cache.
+          Logits ``[B, 1, 1, V]`` after each row's last real token, and the cache.
         """
         ...
 
@@ -98,33 +98,33 @@ class LanguageModel(Protocol):
         Args:
           cache: from ``prefill`` or an earlier ``extend``.
           tokens: int32 ``[B, W, T]``.
-          start: int32. A scalar when every lane stands at the same slot; the caller then
-            guarantees ``0 <= start`` and ``start + T <= S``. Or ``[B, W]``: writes outside
-            ``[0, S)`` are dropped and the outputs of those tokens are undefined.
+          start: int32. A scalar when every lane is at the same slot; the caller then guarantees
+            ``0 <= start`` and ``start + T <= S``. Or ``[B, W]``: writes outside ``[0, S)`` are
+            dropped, and the outputs of those tokens are undefined.
           visible: None for a chain: a token attends to its row's prompt and to its lane's slots
             up to its own. Or bool ``[B, W, T, S']`` with ``S' <= S`` for a tree: a token attends
             to the prompt, to the slots marked (exactly its ancestors, which may be tokens of
-            this very call) and to itself.
+            the same call) and to itself.
           position: int32, broadcastable to ``[B, W, T]``; by default ``length + start + t`` in a
-            chain and ``length + number of ancestors`` in a tree. Give it, unbroadcast, when all
+            chain and ``length + number of ancestors`` in a tree. Pass it, unbroadcast, when all
             nodes of a call share one depth.
 
         Returns:
-          logits ``[B, W, T, V]`` after each of the tokens, and the cache.
+          Logits ``[B, W, T, V]`` after each of the tokens, and the cache.
         """
         ...
 
 
 @runtime_checkable
 class SupportsKeep(Protocol):
-    """A model whose cache can move an accepted path together."""
+    """A model whose cache can move an accepted path to consecutive slots."""
 
     def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
         """Copies slots ``source[..., m]`` to ``start + m`` of the same lane, positions included.
 
         Args:
           cache: from ``prefill`` or ``extend``.
-          source: int32 ``[B, W, M]``. All are read before any is written.
+          source: int32 ``[B, W, M]``. All slots are read before any is written.
           start: int32, a scalar or ``[B, W]``; writes outside ``[0, S)`` are dropped.
         """
         ...
@@ -135,25 +135,25 @@ class SupportsSelect(Protocol):
     """A model whose cache can gather whole lanes."""
 
     def select(self, cache: Cache, lanes: Array) -> Cache:
-        """Puts lane ``lanes[b, w]`` (int32 ``[B, W]``) of row b in the place of its lane w."""
+        """Replaces lane w of row b by its lane ``lanes[b, w]``, for ``lanes`` int32 ``[B, W]``."""
         ...
 
 
 @runtime_checkable
 class SupportsProject(Protocol):
-    """A model whose hidden states can be projected apart, where not all logits are needed."""
+    """A model that can project single hidden states, where not all logits are needed."""
 
     def project(self, hidden: Array) -> Array:
-        """The float32 logits ``[..., V]`` of ``ModelOutput.hidden [..., D]``."""
+        """Returns float32 logits ``[..., V]`` of ``ModelOutput.hidden [..., D]``."""
         ...
 
 
 class Prompt(NamedTuple):
-    """The tokens a row starts from.
+    """The tokens that each row starts from.
 
     Attributes:
       tokens: int32 ``[B, P]``, right-padded with any token.
-      length: int32 ``[B]``, from 1 to P: how many of them are real.
+      length: int32 ``[B]``, from 1 to P: the number of real tokens.
 
     Example:
       >>> import jax.numpy as jnp
@@ -167,14 +167,14 @@ class Prompt(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """The path that led to each of the logits a transform is given.
+    """The path to each of the logits that a transform is given.
 
     Attributes:
       prompt: int32 ``[B, P]``, right-padded.
       prompt_length: int32 ``[B]``.
-      tokens: int32 ``[B, W, T, L]``: new tokens on the path to each logit, earlier tokens of the
-        same block and a tree's ancestors included; entries from ``length`` on are undefined.
-      length: int32 ``[B, W, T]``: how many of them are real.
+      tokens: int32 ``[B, W, T, L]``: new tokens on the path to each of the T positions, including
+        earlier tokens of the same block and a tree's ancestors; undefined from ``length`` on.
+      length: int32 ``[B, W, T]``: the number of new tokens on each path.
     """
 
     prompt: Array
@@ -184,7 +184,7 @@ class Prefix(NamedTuple):
 
 
 class Transform(Protocol):
-    """Changes logits ``[B, W, T, V]`` (float32), given the path to each; masks with -inf."""
+    """Changes float32 logits ``[B, W, T, V]``, given the path to each; bans tokens by -inf."""
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array: ...
 
@@ -194,14 +194,14 @@ class DecodeOutput(NamedTuple):
 
     Attributes:
       tokens: int32 ``[B, N, L]``: new tokens only, 0 after the end.
-      length: int32 ``[B, N]``: how many, the end token included when there is one.
-      log_prob: float32 ``[B, N]``, in nats: under the model, before any transform. Strategies that
-        grow samples, greedy decoding and speculation compensate the sum, which is right to its
-        last digit; searches round it at every token.
-      score: float32 ``[B, N]``: what the strategy ranks by.
+      length: int32 ``[B, N]``: the number of new tokens, including the end token if there is one.
+      log_prob: float32 ``[B, N]``, in nats: under the model, before any transform. Samplers, greedy
+        decoding and speculation compensate the rounding of the sum, which is right to its last
+        digit; searches round it at every token.
+      score: float32 ``[B, N]``: the value that the strategy ranks by.
       finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
         or of allowed tokens.
-      info: the strategy's own figures.
+      info: counts and other values that only this strategy returns.
     """
 
     tokens: Array
@@ -219,21 +219,20 @@ class Stop:
 
     Attributes:
       eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded
-        with -1). An end token is emitted and counted. With None, a strategy has no end tokens,
-        and where there is a tokenizer (``generate``, ``stream``, the batch job) its own end tokens
-        are used; with ``()`` there are none anywhere.
-      sequences: token sequences that end the text once it ends with one of them: a tuple of
-        tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted, and
+        with -1). An end token is emitted and counted. With None, a strategy has no end tokens;
+        ``generate``, ``stream`` and the batch job use those of their tokenizer. With ``()``, there
+        are none anywhere.
+      sequences: token sequences that end a text as soon as its last tokens are one of them: a tuple
+        of tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted, and
         matched against new tokens only.
       min_new_tokens: int or int32 ``[B]``: until a sequence has this many new tokens, end tokens
         are banned (before any transform) and stop sequences do not end it.
-      max_new_tokens: None, an int or int32 ``[B]``: a per-row limit at or below the strategy's
-        own ``max_new_tokens``, which sizes the buffers. 0 gives an empty sequence. A row that
-        reaches it is not ``finished``.
+      max_new_tokens: None, an int or int32 ``[B]``: a limit for each row, at or below the
+        ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. A
+        row that reaches its limit is not ``finished``.
 
     Raises:
-      ValueError: for a negative id, an empty stop sequence or a negative count, when built from
-        plain numbers.
+      ValueError: for a negative id or count or an empty stop sequence, given as plain numbers.
 
     Example:
       >>> Stop(eos_ids=(1, 2), sequences=((5, 6), (7,))).sequences
@@ -264,7 +263,7 @@ class Stop:
 
 
 def _whole(value: Any, name: str, takes: str) -> np.ndarray:
-    """Plain whole numbers of 0 and above as int32."""
+    """Converts plain whole numbers of 0 and above to int32."""
     try:
         array = np.asarray(value)
         whole = array.dtype.kind in "iu" or array.size == 0
@@ -276,7 +275,7 @@ def _whole(value: Any, name: str, takes: str) -> np.ndarray:
 
 
 def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
-    """Token sequences of several lengths as int32 ``[Q, M]``, padded with -1 on the left.
+    """Converts token sequences of several lengths to int32 ``[Q, M]``, left-padded with -1.
 
     Args:
       sequences: Q non-empty sequences of token ids.

@@ -1,4 +1,4 @@
-"""Dataclasses as pytrees that ``jit`` tells apart."""
+"""Dataclasses as pytrees whose classes ``jit`` distinguishes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ Class = TypeVar("Class", bound=type)
 def pytree(cls: Class) -> Class:
     """Registers a dataclass as a pytree; ``static`` in a field's metadata makes it static.
 
-    For models, transforms and drafters of one's own too, in the place of
-    ``jax.tree_util.register_dataclass``, whose nodes compare equal across classes of as many fields
-    (jaxlib 0.10.2): ``jit`` then takes one class's program for another's whenever their hashes fall
-    together, some once in a hundred times. Nor does this call ``__init__``: leaves may be anything
-    at all, and are checked when an object is built, not when it is put together again.
+    Use it for your own models, transforms and drafters too, instead of
+    ``jax.tree_util.register_dataclass``. The latter's nodes compare equal across classes with the
+    same number of fields (jaxlib 0.10.2), so ``jit`` runs one class's program for another whenever
+    their hashes collide, about once in a hundred times. This function does not call ``__init__``
+    when a tree is unflattened: leaves may be any objects, and only an object that you construct is
+    checked.
 
     Args:
-      cls: a dataclass; frozen, as ``jit`` may keep what it is given.
+      cls: a dataclass. It should be frozen, since ``jit`` may keep its instances.
 
     Returns:
-      ``cls``, so that it serves as a decorator.
+      ``cls``, so that this function serves as a decorator.
 
     Example:
       >>> @pytree
@@ -42,13 +43,13 @@ def pytree(cls: Class) -> Class:
         return tuple(getattr(tree, n) for n in data), tuple(getattr(tree, n) for n in static)
 
     def flatten_with_keys(tree: Any) -> tuple[tuple, tuple]:
-        leaves, rest = flatten(tree)
+        leaves, static_values = flatten(tree)
         keys = (jax.tree_util.GetAttrKey(name) for name in data)
-        return tuple(zip(keys, leaves, strict=True)), rest
+        return tuple(zip(keys, leaves, strict=True)), static_values
 
-    def unflatten(rest: Any, leaves: Any) -> Any:
+    def unflatten(static_values: Any, leaves: Any) -> Any:
         tree: Any = object.__new__(cls)
-        for name, value in zip((*data, *static), (*leaves, *rest), strict=True):
+        for name, value in zip((*data, *static), (*leaves, *static_values), strict=True):
             object.__setattr__(tree, name, value)
         return tree
 

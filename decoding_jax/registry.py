@@ -1,4 +1,4 @@
-"""The table of strategies, from which public functions, ``generate``, gin and T5X derive."""
+"""The table of strategies, which public functions, ``generate``, gin and T5X derive from."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """One way of decoding.
+    """A strategy, compiled and described.
 
     Attributes:
       function: ``(model, prompt, ..., **settings) -> DecodeOutput``, compiled.
-      build_steps: ``(**settings) -> Steps``, for ``loop.run`` and ``loop.stream``.
+      build_steps: ``(**settings) -> Steps``, which ``loop.run`` and ``loop.stream`` take.
       static_argnames: the settings that ``jit`` does not trace.
-      draws: whether it takes a key.
-      drafts: whether it takes a drafter.
+      draws: whether the strategy takes a key.
+      drafts: whether the strategy takes a drafter.
     """
 
     function: Callable[..., DecodeOutput]
@@ -43,11 +43,11 @@ def register(strategy: F) -> F:
     """Compiles a strategy made by ``loop.search`` or ``loop.sampler``, and adds it to the table.
 
     Args:
-      strategy: from ``strategies``, or one of your own: ``generate``, ``stream`` and the batch job
-        then take its name.
+      strategy: one of ``strategies``, or your own. ``generate``, ``stream`` and the batch job then
+        accept its name.
 
     Returns:
-      The compiled strategy, with the model as an argument and its ``Static`` settings static.
+      The compiled strategy. The model is an argument of it, and ``Static`` settings are static.
     """
     static = static_argnames(strategy)
     compiled = checked(jit(strategy, static, static_numbers(strategy)))
@@ -71,7 +71,7 @@ stochastic_beam_search = register(strategies.stochastic_beam_search)
 
 
 def steps(name: str, **settings: Any) -> Steps:
-    """The ``Steps`` of the strategy of that name.
+    """Builds the ``Steps`` of a strategy by its name.
 
     Example:
       >>> steps("greedy", max_new_tokens=4)._fields

@@ -1,10 +1,10 @@
 """Settings with one value for each row, which follow their rows into batches.
 
-A setting serves all rows, or has one axis more, the first, which counts the rows. An array alone
-does not say which of the two it is, so a class of settings declares it: ``shared_axes`` in a
-field's metadata is the number of axes of a value that serves all rows, or None where the value
-serves all rows whatever its shape. For a field that is a tree it may be a tree of such numbers,
-and for a field that takes several forms a function of the value::
+The value of a setting either serves all rows, or has an additional first axis with one entry for
+each row. The array alone does not determine which, so a class of settings declares it:
+``shared_axes`` in a field's metadata is the number of axes of a value that serves all rows, or None
+where the value serves all rows whatever its shape. For a field that is a tree it may be a tree of
+such numbers, and for a field that takes several forms a function of the value::
 
     @decoding_jax.pytree
     @dataclasses.dataclass(frozen=True)
@@ -15,10 +15,10 @@ and for a field that takes several forms a function of the value::
         def __call__(self, logits, prefix):
             return logits * jnp.reshape(self.factor, (-1, 1, 1, 1)) + self.table[None, None, None]
 
-``generate``, ``stream`` and the batch job sort texts and decode them in batches. They give each
-batch the values of its own texts by ``take_rows``, which knows no class by name. What is not
-declared serves all rows; where such an array has as many entries as there are texts, it could be
-meant either way, and ``take_rows`` refuses it.
+``generate``, ``stream`` and the batch job sort texts and decode them in batches. ``take_rows``
+selects the values of each batch's texts; it reads declarations only, and knows no class by name. A
+value that is not declared serves all rows. If such an array has as many entries as there are texts,
+its meaning is ambiguous, and ``take_rows`` refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 
 T = TypeVar("T")
 
-_KEY = "shared_axes"
+_METADATA = "shared_axes"
 _UNDECLARED = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float)
 
@@ -44,7 +44,8 @@ class SharedAxes:
     """Marks a strategy's argument in its annotation, as ``shared_axes`` does a field.
 
     Attributes:
-      axes: the number of axes of a value that serves all rows, and so on.
+      axes: as ``shared_axes``: the number of axes of a value that serves all rows, None, a tree of
+        such numbers, or a function of the value.
     """
 
     axes: Any
@@ -53,16 +54,16 @@ class SharedAxes:
 PerRow = Annotated[T, SharedAxes(0)]
 """Marks an argument that is a number, or an array ``[B]`` of one number for each row.
 
-Only arguments that take arrays themselves need it: transforms and other settings classes declare
-their own fields.
+Only arguments that are themselves arrays need it: transforms and other classes of settings declare
+their fields.
 """
 
 
 def row_arguments(strategy: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a strategy that its annotations mark, with the axes they have.
+    """Returns the arguments that a strategy's annotations mark, with their ``SharedAxes.axes``.
 
     Args:
-      strategy: any function, also under ``functools.partial``.
+      strategy: any function, or a ``functools.partial`` of one.
 
     Example:
       >>> def search(model, prompt, *, gamma: PerRow[float]): ...
@@ -75,10 +76,14 @@ def row_arguments(strategy: Callable[..., Any]) -> dict[str, Any]:
         hints = typing.get_type_hints(
             getattr(strategy, "build_steps", strategy), include_extras=True
         )
-    except (NameError, TypeError):  # names that only a type checker sees; not a function
+    except (NameError, TypeError):  # Names for type checkers only, or no function at all.
         return {}
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {n: m.axes for n, found in marks.items() for m in found if isinstance(m, SharedAxes)}
+    return {
+        name: mark.axes
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, SharedAxes)
+    }
 
 
 def take_rows(
@@ -87,22 +92,22 @@ def take_rows(
     count: int | None,
     arguments: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The settings of some rows.
+    """Selects the settings of some rows.
 
     Args:
       settings: arguments of a strategy by name: numbers, arrays and pytrees of them. Models are
-        left as they are.
+        returned unchanged.
       rows: indices into the settings that have one value for each row.
-      count: how many values these must have; None does not check it.
+      count: the number of values that such a setting must have; None does not check it.
       arguments: from ``row_arguments``.
 
     Returns:
-      The settings, in which each setting with a row axis has one value for each of ``rows``. All
-      others are the same objects.
+      The settings; each one with a row axis has one value for each of ``rows``. All others are the
+      same objects as before.
 
     Raises:
-      ValueError: naming the setting, for one with a row axis of another size than ``count``, and
-        for an undeclared array whose first axis is of that size.
+      ValueError: for a setting whose row axis has another size than ``count``, and for an
+        undeclared array whose first axis has that size. The error names the setting.
 
     Example:
       >>> from decoding_jax import transforms
@@ -120,13 +125,15 @@ def take_rows(
 
 
 def with_rows(settings: dict[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
-    """The names of those settings that have one value for each row somewhere."""
+    """Returns the names of the settings any part of which has one value for each row."""
 
     def changed(name: str) -> bool:
-        one = {name: settings[name]}
-        old = jax.tree.leaves(one)
-        new = jax.tree.leaves(take_rows(one, [0], None, arguments))
-        return len(old) != len(new) or any(a is not b for a, b in zip(old, new, strict=True))
+        setting = {name: settings[name]}
+        before = jax.tree.leaves(setting)
+        after = jax.tree.leaves(take_rows(setting, [0], None, arguments))
+        if len(before) != len(after):
+            return True
+        return any(old is not new for old, new in zip(before, after, strict=True))
 
     return [name for name in settings if changed(name)]
 
@@ -137,8 +144,8 @@ class _Taker:
     count: int | None
 
     def take(self, tree: Any, name: str, axes: Any = _UNDECLARED) -> Any:
-        """The rows of a tree, declared as ``axes`` unless it is a dataclass."""
-        if hasattr(tree, "prefill") or hasattr(tree, "bind"):  # a model, bound or not
+        """Selects the rows of a tree, declared by ``axes`` unless it is a dataclass."""
+        if hasattr(tree, "prefill") or hasattr(tree, "bind"):  # A model, bound or not.
             return tree
         if axes is not _UNDECLARED and not dataclasses.is_dataclass(tree):
             return self._declared(tree, name, axes(tree) if callable(axes) else axes)
@@ -148,12 +155,12 @@ class _Taker:
         if len(children) == 1 and children[0][1] is tree:
             return self._undeclared(tree, name)
         fields = dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()
-        declared = {field.name: field.metadata.get(_KEY, _UNDECLARED) for field in fields}
+        declared = {field.name: field.metadata.get(_METADATA, _UNDECLARED) for field in fields}
         taken = []
         for path, child in children:
-            key = str(getattr(path[0], "name", ""))
-            below = name + jax.tree_util.keystr(path)
-            taken.append(self.take(child, below, declared.get(key, _UNDECLARED)))
+            field_name = str(getattr(path[0], "name", ""))
+            child_name = name + jax.tree_util.keystr(path)
+            taken.append(self.take(child, child_name, declared.get(field_name, _UNDECLARED)))
         return jax.tree.unflatten(structure, taken)
 
     def _declared(self, value: Any, name: str, axes: Any) -> Any:
@@ -178,8 +185,8 @@ class _Taker:
         shape = np.shape(leaf) if isinstance(leaf, _ARRAYS) else ()
         if shape[:1] == (self.count,) and self.count != 1:
             raise ValueError(
-                f"{name}: got an array of shape {list(shape)} for {self.count} texts, of which "
-                "nothing says whether it has one entry for each text; takes a field with "
-                "shared_axes in its metadata, or an argument marked rows.PerRow"
+                f"{name}: got an array of shape {list(shape)} for {self.count} texts, which may or "
+                "may not have one entry for each text; takes a field with shared_axes in its "
+                "metadata, or an argument marked rows.PerRow"
             )
         return leaf

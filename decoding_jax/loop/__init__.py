@@ -1,4 +1,4 @@
-"""What all strategies share: the driver, the sequences, the stop conditions."""
+"""Code that all strategies share: the driver, the sequences, the stop conditions."""
 
 from decoding_jax.loop.driver import Steps, check_prompt, run
 from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences

@@ -1,4 +1,4 @@
-"""Calls of strategies, checked before anything is traced: one line for each mistake."""
+"""Checks of a strategy's arguments before anything is traced: one line for each mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from decoding_jax.loop.values import COUNTS, check_value, describe
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SIGNATURES: dict[str, inspect.Signature] = {}
-"""Of every strategy that ``checked`` was given."""
+"""The signatures of all strategies that ``checked`` was called with, by name."""
 
 _TAKES = {
     "constraints": "Constraints(phrases=...)",
@@ -27,7 +27,7 @@ _TAKES = {
     **dict.fromkeys(COUNTS, "an int of 1 or more"),
 }
 
-_NAMES: dict[str, tuple[str, ...]] = {
+_RENAMED: dict[str, tuple[str, ...]] = {
     "assistant_model": ("drafter",),
     "beam_width": ("beam_size",),
     "beams": ("beam_size",),
@@ -48,7 +48,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "num_speculative_tokens": ("num_draft_tokens",),
     "width": ("beam_size", "k"),
 }
-"""What arguments are called elsewhere, and here: of several names the first that a strategy has."""
+"""Names of arguments in other libraries, and their names here.
+
+Of several names, the error suggests the first one that the strategy has.
+"""
 
 _KEY = "key=jax.random.key(0)"
 _END = "stop=Stop(eos_ids=(1,))"
@@ -81,16 +84,16 @@ _EXPRESSIONS: dict[str, tuple[str, str]] = {
     "transforms": ("transform", "transform=transforms.chain(...)"),
     "typical_p": ("transform", "transform=transforms.typical({value})"),
 }
-"""Settings of other libraries, the argument they belong to here, and how it is written."""
+"""Settings of other libraries, the argument that replaces each here, and an expression for it."""
 
 
 def checked(strategy: F) -> F:
-    """A strategy whose arguments are checked before it is called.
+    """Wraps a strategy so that its arguments are checked before it is called.
 
-    Counts are passed on as ints. Attributes of the function, such as ``lower``, stay.
+    Counts are converted to ints. Attributes of the function, such as ``lower``, are kept.
 
     Args:
-      strategy: takes a model, a prompt and perhaps more by position, and its settings by keyword.
+      strategy: takes a model, a prompt and further inputs by position, and its settings by keyword.
     """
     signature = inspect.signature(strategy)
     name = strategy.__name__
@@ -107,29 +110,29 @@ def checked(strategy: F) -> F:
 def check_call(
     name: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a call, checked.
+    """Checks the arguments of a call, and returns them with counts as ints.
 
     Raises:
-      ValueError: in one line, for an argument that is missing, unknown, or of no use.
+      ValueError: in one line, for an argument that is missing, unknown or invalid.
     """
-    by_place = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if len(args) > len(by_place):
-        extra = describe(args[len(by_place)])
+    inputs = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(inputs):
+        extra = describe(args[len(inputs)])
         raise ValueError(
             f"{name}: got {len(args)} arguments without a name, the last of them {extra}; takes "
-            f"{', '.join(by_place)}, and its settings by name"
+            f"{', '.join(inputs)}, and its settings by name"
         )
-    placed = dict(zip(by_place, args, strict=False))
-    for twice in placed.keys() & kwargs.keys():
-        raise ValueError(f"{twice}: got {describe(kwargs[twice])} and another; takes one")
-    given = check_settings(name, signature, {**placed, **kwargs})
-    check_ids(given)
-    args = tuple(given.pop(key) for key in placed)
-    return args, given
+    positional = dict(zip(inputs, args, strict=False))
+    for repeated in positional.keys() & kwargs.keys():
+        raise ValueError(f"{repeated}: got {describe(kwargs[repeated])} and another; takes one")
+    arguments = check_settings(name, signature, {**positional, **kwargs})
+    check_ids(arguments)
+    args = tuple(arguments.pop(input_name) for input_name in positional)
+    return args, arguments
 
 
 def signature_of(strategy: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a strategy, or of one with settings bound by ``functools.partial``.
+    """Returns the signature of a strategy, or of a ``functools.partial`` of one.
 
     Raises:
       ValueError: for a bound setting that the strategy does not have.
@@ -149,14 +152,14 @@ def check_names(
     given_elsewhere: Iterable[str] = (),
     also: Iterable[str] = (),
 ) -> None:
-    """Checks that a strategy has these settings, and is given all that it must have.
+    """Checks that a strategy has these settings, and that no required setting is missing.
 
     Args:
-      name: of the strategy.
-      signature: of the strategy.
-      settings: by name.
-      given_elsewhere: arguments that are not missing.
-      also: names that the caller takes too.
+      name: the strategy's name.
+      signature: the strategy's signature.
+      settings: the settings by name.
+      given_elsewhere: names of arguments that are passed in another way.
+      also: names of settings that the caller takes in addition.
 
     Raises:
       ValueError: in one line, for a setting that is missing or unknown.
@@ -166,13 +169,13 @@ def check_names(
     for setting, value in settings.items():
         if setting not in parameters and not takes_any:
             raise ValueError(_unknown(name, list(parameters), setting, value, list(also)))
-    there = {*settings, *given_elsewhere}
+    given = {*settings, *given_elsewhere}
     for setting, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind in (
             parameter.POSITIONAL_OR_KEYWORD,
             parameter.KEYWORD_ONLY,
         )
-        if required and setting not in there:
+        if required and setting not in given:
             takes = _TAKES.get(setting, "a value")
             raise ValueError(f"{setting}: got none; {name} takes {takes}")
 
@@ -180,32 +183,36 @@ def check_names(
 def check_settings(
     name: str, signature: inspect.Signature, settings: Mapping[str, Any], **names: Iterable[str]
 ) -> dict[str, Any]:
-    """The settings of a strategy, checked by their names and types; counts become ints.
+    """Checks a strategy's settings by name and type, and returns them with counts as ints.
 
     Args:
       name, signature, settings, **names: as for ``check_names``.
 
     Raises:
-      ValueError: in one line, for a setting that is missing, unknown, or of no use.
+      ValueError: in one line, for a setting that is missing, unknown or invalid.
     """
     check_names(name, signature, settings, **names)
     parameters = signature.parameters
-    fine = {k for k, value in settings.items() if _is_named(parameters.get(k), value)}
-    return {k: value if k in fine else check_value(k, value) for k, value in settings.items()}
+    return {
+        setting: value
+        if _is_default_or_literal(parameters.get(setting), value)
+        else check_value(setting, value)
+        for setting, value in settings.items()
+    }
 
 
-def _is_named(parameter: inspect.Parameter | None, value: Any) -> bool:
-    """Whether a value is the default None, or a word that the annotation names."""
+def _is_default_or_literal(parameter: inspect.Parameter | None, value: Any) -> bool:
+    """Whether a value is the default None, or a string that the annotation lists."""
     if parameter is None or not isinstance(value, str):
         return parameter is not None and value is None and parameter.default is None
     return f"Literal['{value}']" in str(parameter.annotation).replace('"', "'")
 
 
 def check_ids(arguments: Mapping[str, Any]) -> None:
-    """Checks token ids against the model's vocabulary where they can be read.
+    """Checks token ids against the model's vocabulary where they are readable on the host.
 
     Raises:
-      ValueError: for a prompt, an end token or a phrase that the model cannot have.
+      ValueError: for a prompt, an end token or a phrase with an id outside the vocabulary.
     """
     vocab_size = arguments["model"].vocab_size
     check_prompt_ids(arguments["prompt"], vocab_size)
@@ -218,30 +225,30 @@ def check_ids(arguments: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str, parameters: list[str], setting: str, value: Any, also: list[str]) -> str:
-    """What is wrong with a setting that a strategy does not have, and what is near."""
+    """The error for a setting that a strategy does not have, with the closest one that it has."""
     got = f"{setting}: got {describe(value)}; {name} takes"
     if setting == "key":
         return f"{got} none, since it draws nothing"
     if setting == "do_sample":
         return f"{got} none: sampling is a strategy of its own, sample"
-    for other in _NAMES.get(setting, ()):
-        if other in parameters:
-            return f"{got} {other}={describe(value)} instead"
-    owner, text = _EXPRESSIONS.get(setting, ("transform", ""))
-    if not text and setting in transforms.__all__ and setting.islower():
-        text = f"transform=transforms.{setting}({{value}})"
-    if text and owner in parameters:
-        return f"{got} {text.format(value=describe(value))} instead"
-    takers = sorted(
+    for renamed in _RENAMED.get(setting, ()):
+        if renamed in parameters:
+            return f"{got} {renamed}={describe(value)} instead"
+    owner, expression = _EXPRESSIONS.get(setting, ("transform", ""))
+    if not expression and setting in transforms.__all__ and setting.islower():
+        expression = f"transform=transforms.{setting}({{value}})"
+    if expression and owner in parameters:
+        return f"{got} {expression.format(value=describe(value))} instead"
+    equivalents = {setting, *_RENAMED.get(setting, ()), *((owner,) if expression else ())}
+    strategies = sorted(
         strategy
         for strategy, signature in _SIGNATURES.items()
-        if {setting, *_NAMES.get(setting, ()), *((owner,) if text else ())}
-        & set(signature.parameters)
+        if equivalents & set(signature.parameters)
     )
-    if takers:
-        return f"{got} no such setting, which belongs to {', '.join(takers)}"
+    if strategies:
+        return f"{got} no such setting, which belongs to {', '.join(strategies)}"
     known = [p for p in [*parameters, *also] if p not in ("model", "prompt")]
-    near = difflib.get_close_matches(setting, known, 1)
-    if near:
-        return f"{got} {near[0]}={describe(value)} instead"
+    closest = difflib.get_close_matches(setting, known, 1)
+    if closest:
+        return f"{got} {closest[0]}={describe(value)} instead"
     return f"{got} {', '.join(known)}"

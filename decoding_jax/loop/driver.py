@@ -1,4 +1,4 @@
-"""One driver for every strategy: ``init``, then ``step`` in a ``while_loop`` until ``done``."""
+"""The driver of every strategy: ``init``, then ``step`` in a ``while_loop`` until ``done``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from decoding_jax.loop.values import check_prompt_type
 
 
 class Steps(NamedTuple):
-    """A strategy taken apart, so that one driver runs it, streams it, or plugs it elsewhere.
+    """The parts of a strategy, which ``run`` runs to the end and ``stream`` a few at a time.
 
     Attributes:
-      init: ``(model, prompt, key) -> state``: the prefill and whatever is chosen from its logits.
-      step: ``(model, prompt, state) -> state``: one call of the model.
-      done: ``state -> bool``: whether no row has anything left to do.
-      finalize: ``(prompt, state) -> DecodeOutput``; of an unfinished state, what stands so far.
+      init: ``(model, prompt, key) -> state``: prefills, and chooses tokens from the logits.
+      step: ``(model, prompt, state) -> state``: calls the model once.
+      done: ``state -> bool``: whether all rows are done.
+      finalize: ``(prompt, state) -> DecodeOutput``: the result, or of an unfinished state the
+        sequences decoded so far.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]
@@ -29,7 +30,7 @@ class Steps(NamedTuple):
 
 
 def check_prompt(prompt: Prompt) -> Prompt:
-    """The prompt with int32 arrays.
+    """Checks the shapes of a prompt, and returns it with int32 arrays.
 
     Raises:
       ValueError: if its shapes are not ``[B, P]`` and ``[B]`` with P of at least 1.
@@ -48,10 +49,13 @@ def run(steps: Steps, model: LanguageModel, prompt: Prompt, key: Any = None) -> 
     """Runs a strategy to its end.
 
     Args:
-      steps: the strategy.
+      steps: the strategy's parts.
       model: the model.
       prompt: B prompts.
       key: a typed key, typed keys ``[B]``, or None for a strategy that draws nothing.
+
+    Raises:
+      ValueError: for a prompt of wrong shapes, and what ``steps.init`` raises.
     """
     prompt = check_prompt(prompt)
     state = lax.while_loop(

@@ -1,8 +1,8 @@
-"""Calls of models and transforms, whose results are checked where they are traced.
+"""Calls of models and transforms, whose results are checked when they are traced.
 
-Every strategy calls ``prefill`` and ``extend`` through here, for target and draft alike. A wrong
-shape would otherwise often broadcast into a plausible result. Logits of any floating dtype are
-taken; they are float32 from here on.
+Every strategy calls the ``prefill`` and ``extend`` of targets and drafts through this module.
+Unchecked, a wrong shape would often broadcast into a plausible result. Logits of any floating dtype
+are accepted and converted to float32.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from decoding_jax.base import (
 def prefill(
     model: LanguageModel, prompt: Prompt, *, lanes: int, slots: int, name: str = "model"
 ) -> tuple[Array, Cache]:
-    """Runs the prompts: float32 logits ``[B, 1, 1, V]`` and the cache.
+    """Runs the prompts, and returns float32 logits ``[B, 1, 1, V]`` and the cache.
 
-    A model may also give logits for every lane, ``[B, W, 1, V]``.
+    A model may also return logits for every lane, ``[B, W, 1, V]``.
 
     Args:
       model: a target or a draft.
       prompt: B prompts.
       lanes: W.
       slots: S.
-      name: the argument that the model came in, for the error.
+      name: the name of the argument that the model was passed as, for the error.
 
     Raises:
       ValueError: for logits of another shape or dtype.
     """
     returned = model.prefill(*prompt, lanes=lanes, slots=slots)
-    output, cache = _pair(returned, f"{name}: got", "prefill")
+    output, cache = _output_and_cache(returned, f"{name}: got", "prefill")
     batch, vocab_size = prompt.tokens.shape[0], model.vocab_size
-    many = jnp.shape(output.logits)[1:2] == (lanes,)
-    shape = (batch, lanes if many else 1, 1, vocab_size)
+    for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
+    shape = (batch, lanes if for_every_lane else 1, 1, vocab_size)
     source = f"{name}: got logits"
     return as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]"), cache
 
@@ -58,7 +58,7 @@ def extend(
     *tree: Array,
     name: str = "model",
 ) -> tuple[ModelOutput, Cache]:
-    """Feeds tokens ``[B, W, T]``: the output with float32 logits ``[B, W, T, V]``, and the cache.
+    """Feeds tokens ``[B, W, T]``, and returns float32 logits ``[B, W, T, V]`` and the cache.
 
     Args:
       model: a target or a draft.
@@ -66,14 +66,14 @@ def extend(
       tokens: int32 ``[B, W, T]``.
       start: see ``LanguageModel.extend``.
       *tree: ``visible`` and ``position``, for a model that takes them.
-      name: the argument that the model came in, for the error.
+      name: the name of the argument that the model was passed as, for the error.
 
     Raises:
-      ValueError: for logits or hidden states of another shape or dtype, or a cache unlike the one
-        that was given.
+      ValueError: for logits or hidden states of another shape or dtype, or a cache whose structure,
+        shapes or dtypes differ from those of the cache passed in.
     """
     returned = model.extend(cache, tokens, start, *tree)
-    output, new_cache = _pair(returned, f"{name}: got", "extend")
+    output, new_cache = _output_and_cache(returned, f"{name}: got", "extend")
     shape = (*tokens.shape, model.vocab_size)
     logits = as_logits(output.logits, shape, f"{name}: got logits", "extend", "[B, W, T, V]")
     hidden = output.hidden
@@ -87,7 +87,7 @@ def extend(
 
 
 def project(model: SupportsProject, hidden: Array, vocab_size: int, *, name: str) -> Array:
-    """The float32 logits ``[..., V]`` of hidden states ``[..., D]``.
+    """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``.
 
     Raises:
       ValueError: for logits of another shape or dtype.
@@ -97,39 +97,41 @@ def project(model: SupportsProject, hidden: Array, vocab_size: int, *, name: str
 
 
 def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
-    """What a transform makes of logits ``[B, W, T, V]``.
+    """Applies a transform to logits ``[B, W, T, V]``, and returns float32 logits.
 
     Raises:
       ValueError: for a result of another shape or dtype.
     """
-    made = transform(logits, prefix)
+    changed = transform(logits, prefix)
     shape = logits.shape
-    return as_logits(made, shape, "transform: got logits", "a transform", "[B, W, T, V]")
+    return as_logits(changed, shape, "transform: got logits", "a transform", "[B, W, T, V]")
 
 
-def as_logits(logits: Any, shape: tuple[int, ...], source: str, verb: str, letters: str) -> Array:
-    """Logits of one shape as float32.
+def as_logits(
+    logits: Any, shape: tuple[int, ...], source: str, function: str, letters: str
+) -> Array:
+    """Checks the shape and dtype of logits, and converts them to float32.
 
     Args:
-      logits: what was returned.
-      shape: what is due.
-      source: how the error begins.
-      verb: what returned them.
-      letters: the shape in the letters of ``base``.
+      logits: the value that a function returned.
+      shape: the shape that it must have.
+      source: the beginning of the error.
+      function: the name of the function, for the error.
+      letters: the shape in the letters of ``base``, for the error.
 
     Raises:
       ValueError: for another shape, or a dtype that is not floating.
     """
     takes = f"takes float32 {letters}, which is {list(shape)} here"
     if not hasattr(logits, "shape") or not hasattr(logits, "dtype"):
-        raise ValueError(f"{source} of type {type(logits).__name__} from {verb}; {takes}")
+        raise ValueError(f"{source} of type {type(logits).__name__} from {function}; {takes}")
     if tuple(logits.shape) != shape or not jnp.issubdtype(logits.dtype, jnp.floating):
-        raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {verb}; {takes}")
+        raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {function}; {takes}")
     return jnp.asarray(logits).astype(jnp.float32)
 
 
-def _pair(returned: Any, source: str, verb: str) -> tuple[ModelOutput, Cache]:
-    takes = f"from {verb}; takes (ModelOutput(logits), cache)"
+def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelOutput, Cache]:
+    takes = f"from {function}; takes (ModelOutput(logits), cache)"
     if not isinstance(returned, tuple) or isinstance(returned, ModelOutput) or len(returned) != 2:
         raise ValueError(f"{source} a {type(returned).__name__} {takes}")
     if not hasattr(returned[0], "logits"):
@@ -143,11 +145,11 @@ def _check_cache(before: Cache, after: Cache, name: str) -> None:
     if len(structures) > 1:
         raise ValueError(f"{name}: got a cache of another structure from extend; {takes}")
     paths = jax.tree_util.tree_leaves_with_path(before)
-    for (path, was), now in zip(paths, jax.tree.leaves(after), strict=True):
-        if jnp.shape(was) != jnp.shape(now) or jnp.result_type(was) != jnp.result_type(now):
-            place = jax.tree_util.keystr(path) or "an array"
+    for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
+        if jnp.shape(old) != jnp.shape(new) or jnp.result_type(old) != jnp.result_type(new):
+            leaf = jax.tree_util.keystr(path) or "an array"
             raise ValueError(
-                f"{name}: got a cache from extend whose {place} became "
-                f"{jnp.result_type(now)}{list(jnp.shape(now))}; {takes}, "
-                f"{jnp.result_type(was)}{list(jnp.shape(was))} there"
+                f"{name}: got a cache from extend whose {leaf} became "
+                f"{jnp.result_type(new)}{list(jnp.shape(new))}; {takes}, "
+                f"{jnp.result_type(old)}{list(jnp.shape(old))} there"
             )

@@ -1,4 +1,4 @@
-"""The sequences decoded so far, and the lengths that a model can hold."""
+"""The sequences decoded so far, and the check that a model can hold their length."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Sequences(NamedTuple):
 
     Attributes:
       tokens: int32 ``[B, W, L]``, 0 from ``length`` on.
-      length: int32 ``[B, W]``.
-      log_prob: float32 ``[B, W]``.
-      log_prob_lost: float32 ``[B, W]``, what its rounding has lost (see ``ops.exact.add``).
+      length: int32 ``[B, W]``, the number of new tokens.
+      log_prob: float32 ``[B, W]``, the sum of the tokens' log-probabilities under the model.
+      log_prob_lost: float32 ``[B, W]``, the rounding error of that sum (see ``ops.exact.add``).
       finished: bool ``[B, W]``, ended by a stop condition.
       done: bool ``[B, W]``, finished, at its limit, or without an allowed continuation.
     """
@@ -30,7 +30,7 @@ class Sequences(NamedTuple):
 
 
 def empty_sequences(limit: Array, lanes: int, max_new_tokens: int) -> Sequences:
-    """Sequences without tokens; those of rows whose limit (int32 ``[B]``) is 0 are done."""
+    """Creates sequences without tokens; rows whose ``limit`` (int32 ``[B]``) is 0 are done."""
     shape = (limit.shape[0], lanes)
     return Sequences(
         tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
@@ -43,7 +43,7 @@ def empty_sequences(limit: Array, lanes: int, max_new_tokens: int) -> Sequences:
 
 
 def check_lengths(model: LanguageModel, prompt_size: int, max_new_tokens: int) -> None:
-    """Refuses a length that the model's positions cannot hold.
+    """Refuses a length that exceeds the model's positions.
 
     The last token is never fed back, so P + max_new_tokens - 1 positions are needed.
 
@@ -52,9 +52,9 @@ def check_lengths(model: LanguageModel, prompt_size: int, max_new_tokens: int) -
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: got {max_new_tokens}; takes 1 or more")
-    most = model.max_positions
-    if most is not None and prompt_size + max_new_tokens - 1 > most:
+    maximum = model.max_positions
+    if maximum is not None and prompt_size + max_new_tokens - 1 > maximum:
         raise ValueError(
             f"max_new_tokens: got {max_new_tokens} after a prompt of {prompt_size}; "
-            f"takes at most {most - prompt_size + 1}: the model has {most} positions"
+            f"takes at most {maximum - prompt_size + 1}: the model has {maximum} positions"
         )

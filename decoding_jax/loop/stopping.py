@@ -1,4 +1,4 @@
-"""Stop conditions, evaluated per row on new tokens: end tokens, stop sequences, limits."""
+"""Stop conditions, evaluated for each row on new tokens: end tokens, stop sequences, limits."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, Stop
 
 
-def _rows(value: Array, ndim: int) -> Array:
-    """Puts a row axis of size one before a setting that all rows share."""
+def _with_row_axis(value: Array, ndim: int) -> Array:
+    """Adds a first axis of size one to a setting that all rows share."""
     value = jnp.asarray(value, jnp.int32)
     return value if value.ndim == ndim else value[None]
 
 
 def end_tokens(stop: Stop) -> Array:
-    """int32 ``[E]`` or ``[B, E]``: the end tokens."""
+    """The end tokens, int32 ``[E]`` or ``[B, E]``."""
     return jnp.zeros(0, jnp.int32) if stop.eos_ids is None else jnp.asarray(stop.eos_ids, jnp.int32)
 
 
 def limits(stop: Stop, batch_size: int, max_new_tokens: int) -> Array:
-    """int32 ``[B]``: the most new tokens each row may have."""
-    own = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
-    own = jnp.minimum(jnp.asarray(own, jnp.int32), max_new_tokens)
-    return jnp.broadcast_to(own, (batch_size,))
+    """The maximum number of new tokens of each row, int32 ``[B]``."""
+    limit = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
+    limit = jnp.minimum(jnp.asarray(limit, jnp.int32), max_new_tokens)
+    return jnp.broadcast_to(limit, (batch_size,))
 
 
 def minimum(stop: Stop) -> Array:
-    """int32 ``[B]`` or ``[1]``: the fewest new tokens before an end."""
-    return _rows(jnp.asarray(stop.min_new_tokens, jnp.int32), 1)
+    """The minimum number of new tokens of each row, int32 ``[B]`` or ``[1]``."""
+    return _with_row_axis(jnp.asarray(stop.min_new_tokens, jnp.int32), 1)
 
 
 def is_end_token(stop: Stop, token: Array) -> Array:
-    """bool ``[B, W]``: whether ``token [B, W]`` is one of its row's end tokens."""
-    ends = _rows(end_tokens(stop), 2)
+    """Whether ``token [B, W]`` is one of its row's end tokens, bool ``[B, W]``."""
+    ends = _with_row_axis(end_tokens(stop), 2)
     return (token[..., None] == ends[:, None]).any(-1)
 
 
 def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
-    """Bans end tokens where fewer than ``min_new_tokens`` new tokens stand.
+    """Bans end tokens where a sequence has fewer than ``min_new_tokens`` new tokens.
 
     Args:
       stop: the conditions.
       logits: float32 ``[B, W, ..., V]``.
-      length: int32 ``[B, W, ...]``, new tokens before the one to be chosen.
+      length: int32 ``[B, W, ...]``, the number of new tokens before the one to be chosen.
     """
     if end_tokens(stop).shape[-1] == 0:
         return logits
-    ends = _rows(end_tokens(stop), 2)
+    ends = _with_row_axis(end_tokens(stop), 2)
     vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     is_end = (vocab[None, :, None] == ends[:, None]).any(-1)
     extra = (1,) * (length.ndim - 1)
@@ -56,27 +56,27 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
 
 
 def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
-    """bool ``[B, W]``: whether new tokens ``[B, W, L]`` end with one of the stop sequences."""
-    sequences = _rows(stop.sequences, 3)
+    """Whether new tokens ``[B, W, L]`` end with one of the stop sequences, bool ``[B, W]``."""
+    sequences = _with_row_axis(stop.sequences, 3)
     width = sequences.shape[-1]
     if sequences.shape[-2] == 0 or width == 0:
         return jnp.zeros(length.shape, bool)
     index = length[..., None] - width + jnp.arange(width, dtype=jnp.int32)[None, None]
     tail = jnp.take_along_axis(tokens, jnp.clip(index, 0), axis=-1)
     tail = jnp.where(index >= 0, tail, -2)[:, :, None]
-    wanted = sequences[:, None]
-    same = ((tail == wanted) | (wanted < 0)).all(-1) & (wanted >= 0).any(-1)
-    return same.any(-1)
+    sequences = sequences[:, None]
+    padding = sequences < 0
+    return (((tail == sequences) | padding).all(-1) & ~padding.all(-1)).any(-1)
 
 
 def ends(stop: Stop, token: Array, tokens: Array, length: Array) -> Array:
-    """bool ``[B, W]``: whether a stop condition ends these texts now.
+    """Whether an end token or a stop sequence ends each sequence, bool ``[B, W]``.
 
     Args:
       stop: the conditions.
-      token: int32 ``[B, W]``, the last of each text.
-      tokens: int32 ``[B, W, L]``, the texts.
-      length: int32 ``[B, W]``.
+      token: int32 ``[B, W]``, the last token of each sequence.
+      tokens: int32 ``[B, W, L]``, the new tokens.
+      length: int32 ``[B, W]``, their number.
     """
     enough = length >= minimum(stop)[:, None]
     return is_end_token(stop, token) | (enough & ends_with_sequence(stop, tokens, length))

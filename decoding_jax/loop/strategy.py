@@ -1,8 +1,8 @@
-"""Strategies as functions of a model and a prompt, from functions that build their ``Steps``.
+"""Decorators that make a strategy of a function that builds its ``Steps``.
 
 A strategy is written once, as a function of its settings that returns ``Steps``. A decorator turns
-it into a function of a model, a prompt and these settings, which runs the steps to their end. The
-same steps are streamed by ``loop.stream``, and ``registry`` compiles the function.
+it into a function of a model, a prompt and these settings, which runs the steps to their end.
+``loop.stream`` streams the same steps, and ``registry`` compiles the function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STATIC_NUMBER = "static number"
 StaticNumber = Annotated[T, _STATIC_NUMBER]
 """Marks a setting that is static where it is a plain number, and traced where it is an array.
 
-Such a number determines a shape that has a (larger) bound without it.
+As a plain number, it determines a shape; as an array, a larger bound on that shape is used.
 """
 
 Builder = Callable[P, Steps]
@@ -41,11 +41,11 @@ def search(build: Builder[P]) -> Callable[Concatenate[LanguageModel, Prompt, P],
     """Makes a strategy that draws nothing: a function of ``(model, prompt, *, **settings)``.
 
     Args:
-      build: takes keyword settings and returns ``Steps``; ``Static`` marks the static ones. Its
-        docstring describes the whole strategy, model and prompt included.
+      build: takes keyword settings and returns ``Steps``; ``Static`` marks the static settings. Its
+        docstring describes the whole strategy, including the model and the prompt.
 
     Returns:
-      The strategy. ``steps_of`` returns ``build`` again.
+      The strategy. ``steps_of`` returns ``build`` from it.
 
     Example:
       >>> from decoding_jax import strategies
@@ -69,26 +69,26 @@ def sampler(
 def drafted_sampler(
     build: Callable[Concatenate[Any, P], Steps],
 ) -> Callable[Concatenate[LanguageModel, Any, Prompt, Any, P], DecodeOutput]:
-    """Makes a strategy that needs a drafter: ``(model, drafter, prompt, key, *, **settings)``.
+    """Makes a strategy with a drafter, a function of ``(model, drafter, prompt, key, *, ...)``.
 
     Args:
       build: as for ``search``, with ``drafter`` as its first parameter.
     """
-    places = ("model", LanguageModel), ("drafter", Any), ("prompt", Prompt), ("key", Any)
-    return _function(build, *places)
+    inputs = ("model", LanguageModel), ("drafter", Any), ("prompt", Prompt), ("key", Any)
+    return _function(build, *inputs)
 
 
 def steps_of(strategy: Callable[..., Any]) -> Callable[..., Steps]:
-    """The function that builds the ``Steps`` of a strategy.
+    """Returns the function that builds the ``Steps`` of a strategy.
 
     Args:
-      strategy: made by a decorator of this module, or itself a function that returns ``Steps``.
+      strategy: made by a decorator of this module, or a function that itself returns ``Steps``.
     """
     return getattr(strategy, "build_steps", strategy)
 
 
 def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """The settings that a strategy, or a function that builds ``Steps``, marks as ``Static``.
+    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``Static``.
 
     Example:
       >>> from decoding_jax import strategies
@@ -99,7 +99,7 @@ def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def static_numbers(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """The settings that a strategy, or a function that builds ``Steps``, marks ``StaticNumber``.
+    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``StaticNumber``.
 
     Example:
       >>> from decoding_jax import strategies
@@ -111,7 +111,7 @@ def static_numbers(strategy: Callable[..., Any]) -> tuple[str, ...]:
 
 def _marked(strategy: Callable[..., Any], mark: str) -> tuple[str, ...]:
     hints = typing.get_type_hints(steps_of(strategy), include_extras=True)
-    return tuple(n for n, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
+    return tuple(name for name, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
 
 
 def _function(build: Callable[..., Steps], *inputs: tuple[str, Any]) -> Callable[..., Any]:
@@ -127,9 +127,9 @@ def _function(build: Callable[..., Steps], *inputs: tuple[str, Any]) -> Callable
     )
 
     def strategy(*args: Any, **kwargs: Any) -> DecodeOutput:
-        given = signature.bind(*args, **kwargs).arguments
-        model, prompt, key = (given.pop(name, None) for name in ("model", "prompt", "key"))
-        return run(build(**given), model, prompt, key)
+        arguments = signature.bind(*args, **kwargs).arguments
+        model, prompt, key = (arguments.pop(name, None) for name in ("model", "prompt", "key"))
+        return run(build(**arguments), model, prompt, key)
 
     for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(strategy, attribute, getattr(build, attribute))

@@ -1,4 +1,4 @@
-"""Streaming: the steps of any strategy, a few at a time."""
+"""Streaming: runs the steps of any strategy a few at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def advance_stream(
     *,
     settings: tuple[tuple[str, Any], ...],
 ) -> Any:
+    """Runs up to ``count`` steps, and returns the state, the output and whether it is done."""
     steps = build(**dict(settings), **options)
 
-    def unfinished(carry: tuple[Any, Array]) -> Array:
-        state, taken = carry
-        return ~steps.done(state) & (taken < count)
+    def condition(carry: tuple[Any, Array]) -> Array:
+        state, num_steps = carry
+        return ~steps.done(state) & (num_steps < count)
 
     def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
-        state, taken = carry
-        return steps.step(model, prompt, state), taken + 1
+        state, num_steps = carry
+        return steps.step(model, prompt, state), num_steps + 1
 
-    state, _ = lax.while_loop(unfinished, body, (state, jnp.int32(0)))
+    state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
     return state, steps.finalize(prompt, state), steps.done(state)
 
 
@@ -51,6 +52,7 @@ def begin_stream(
     *,
     settings: tuple[tuple[str, Any], ...],
 ) -> Any:
+    """Returns the first state, its output and whether it is done."""
     steps = build(**dict(settings), **options)
     state = steps.init(model, prompt, key)
     return state, steps.finalize(prompt, state), steps.done(state)
@@ -58,20 +60,20 @@ def begin_stream(
 
 @functools.cache
 def compiled(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """``begin_stream`` and ``advance_stream``, compiled under the name of a strategy."""
+    """Compiles ``begin_stream`` and ``advance_stream`` under the name of a strategy."""
     return (
-        jit(_named(begin_stream, f"begin_{name}"), ("settings",)),
-        jit(_named(advance_stream, f"advance_{name}"), ("settings",)),
+        jit(_renamed(begin_stream, f"begin_{name}"), ("settings",)),
+        jit(_renamed(advance_stream, f"advance_{name}"), ("settings",)),
     )
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)
-    def renamed(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    renamed.__name__ = name
-    return renamed
+    wrapper.__name__ = name
+    return wrapper
 
 
 def stream(
@@ -83,18 +85,18 @@ def stream(
     chunk: int = 1,
     **settings: Any,
 ) -> Iterator[DecodeOutput]:
-    """Runs a strategy a few steps at a time, and yields what stands after each chunk.
+    """Runs a strategy a few steps at a time, and yields the sequences decoded after each chunk.
 
-    The last output is what ``run`` returns; earlier ones are prefixes of it wherever the strategy
-    never takes a token back. All programs are compiled before the first output.
+    The last output is what ``run`` returns. Earlier outputs are prefixes of it if the strategy
+    never removes a token. All programs are compiled before the first output is yielded.
 
     Args:
       strategy: a strategy such as ``decoding_jax.sample``, or a function that builds ``Steps``.
       model: the model.
       prompt: B prompts.
       key: as for ``run``.
-      chunk: steps between two outputs.
-      **settings: of the strategy, a drafter among them; those marked ``Static`` are static.
+      chunk: the number of steps between two outputs.
+      **settings: the settings of the strategy, including the drafter if it takes one.
 
     Raises:
       ValueError: for a chunk below 1.
@@ -112,7 +114,7 @@ def stream_until_done(
     chunk: int = 1,
     **settings: Any,
 ) -> Iterator[tuple[DecodeOutput, bool]]:
-    """As ``stream``, and with every output whether it is the last.
+    """As ``stream``, but yields with every output whether it is the last one.
 
     Args and errors as for ``stream``.
     """
@@ -124,9 +126,9 @@ def stream_until_done(
     prompt = check_prompt(prompt)
     check_ids({"model": check_model(model), "prompt": prompt, **settings})
     names, numbers = static_argnames(strategy), static_numbers(strategy)
-    fixed = {k for k, v in settings.items() if is_static(k, v, names, numbers)}
-    static = tuple((k, settings[k]) for k in sorted(fixed))
-    options = {k: v for k, v in settings.items() if k not in fixed}
+    static_settings = {k for k, v in settings.items() if is_static(k, v, names, numbers)}
+    static = tuple((k, settings[k]) for k in sorted(static_settings))
+    options = {k: v for k, v in settings.items() if k not in static_settings}
     begin, step = compiled(name)
     state, output, done = begin(build, model, prompt, key, options, settings=static)
 
@@ -134,7 +136,7 @@ def stream_until_done(
         return step(build, model, prompt, state, options, jnp.int32(count), settings=static)
 
     if not bool(done):
-        advance(0)  # changes nothing, but compiles the step before the first output is shown
+        advance(0)  # Runs no step, but compiles the step before the first output is yielded.
     yield output, bool(done)
     while not bool(done):
         state, output, done = advance(chunk)

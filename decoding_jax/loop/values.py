@@ -1,6 +1,6 @@
-"""Checks of single arguments, by their names, which mean the same in every strategy.
+"""Checks of single arguments by their names, which have one meaning in all strategies.
 
-Token ids and lengths are checked in ``token_ids``.
+``token_ids`` checks token ids and lengths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MODEL = ("prefill", "extend", "vocab_size", "max_positions", "ragged", "tree")
 
 
 def describe(value: Any) -> str:
-    """A value in an error: an array by its dtype and shape, anything else in at most 60 characters.
+    """Describes a value for an error: dtype and shape of an array, else at most 60 characters.
 
     Example:
       >>> describe(np.zeros((2, 3))), describe([1]), describe(Prompt)
@@ -60,32 +60,33 @@ def _is_model(value: Any) -> bool:
 
 
 def check_model(model: Any) -> Any:
-    """The model.
+    """Checks that a model has all attributes of a ``LanguageModel``, and returns it.
 
     Raises:
-      ValueError: for what has not all of a ``LanguageModel``.
+      ValueError: for any other object, a class, or a model that is not bound to its inputs.
     """
     if not isinstance(model, type) and hasattr(model, "bind") and not hasattr(model, "prefill"):
         raise ValueError(
             f"model: got a {type(model).__name__} that is not bound to its inputs; takes "
             "model.bind(tokens, length), which decoding_jax.generate does by itself"
         )
-    lacks = [name for name in _MODEL if not hasattr(model, name)]
-    if isinstance(model, type) or len(lacks) == len(_MODEL):
+    missing = [name for name in _MODEL if not hasattr(model, name)]
+    if isinstance(model, type) or len(missing) == len(_MODEL):
         hint = "decoding_jax.load gives a pair, a model and its tokenizer"
         raise ValueError(f"model: got {describe(model)}; takes a language model: {hint}")
-    if lacks:
+    if missing:
         raise ValueError(
-            f"model: got a {type(model).__name__} without {', '.join(lacks)}; takes a LanguageModel"
+            f"model: got a {type(model).__name__} without {', '.join(missing)}; "
+            "takes a LanguageModel"
         )
     return model
 
 
 def check_prompt_type(prompt: Any) -> Any:
-    """The prompt, its lists made arrays.
+    """Checks that a prompt is a pair of integer arrays, and converts lists to arrays.
 
     Raises:
-      ValueError: for what is not a pair of arrays of ints.
+      ValueError: for anything else.
     """
     takes = "takes Prompt(tokens [B, P], length [B])"
     if isinstance(prompt, str):
@@ -99,7 +100,7 @@ def check_prompt_type(prompt: Any) -> Any:
         try:
             value = value if hasattr(value, "dtype") else np.asarray(value)
             kind: str = np.dtype(value.dtype).kind
-        except (ValueError, TypeError):  # lists of several lengths
+        except (ValueError, TypeError):  # Lists of several lengths.
             kind = ""
         if kind not in ("i", "u"):
             got = f"{value.dtype}" if kind else describe(value)
@@ -109,7 +110,7 @@ def check_prompt_type(prompt: Any) -> Any:
 
 
 def check_count(name: str, value: Any) -> Any:
-    """A count as an int; whether it is large enough is for the strategy to say.
+    """Converts a count to an int; the strategy checks whether it is large enough.
 
     Raises:
       ValueError: for anything but a whole number.
@@ -124,7 +125,7 @@ def check_count(name: str, value: Any) -> Any:
 
 
 def check_transform(transform: Any) -> Any:
-    """The transform, or None.
+    """Checks that a transform is None or one function, and returns it.
 
     Raises:
       ValueError: for anything but None or a function of ``(logits, prefix)``.
@@ -151,13 +152,13 @@ def check_transform(transform: Any) -> Any:
             f"transform: got {describe(transform)}, which does not take two arguments ({error}); "
             "takes a function of (logits, prefix)"
         ) from None
-    except ValueError:  # a function of which no signature is known
+    except ValueError:  # A function without a known signature.
         pass
     return transform
 
 
 def check_stop(stop: Any) -> Any:
-    """The stop conditions, or None.
+    """Checks that stop conditions are None or a ``Stop``, and returns them.
 
     Raises:
       ValueError: for anything else.
@@ -173,7 +174,7 @@ def check_stop(stop: Any) -> Any:
 
 
 def check_switch(name: str, value: Any) -> bool:
-    """A bool.
+    """Checks that a switch is a bool, and returns it.
 
     Raises:
       ValueError: for anything else.
@@ -184,7 +185,7 @@ def check_switch(name: str, value: Any) -> bool:
 
 
 def check_number(name: str, value: Any) -> Any:
-    """A number, or one a row.
+    """Checks that a value is a number or an array ``[B]`` of numbers; lists become arrays.
 
     Raises:
       ValueError: for anything else.
@@ -200,7 +201,7 @@ def check_number(name: str, value: Any) -> Any:
 
 
 def check_points(points: Any) -> Any:
-    """The points of ``arithmetic_sample``: a name or a function.
+    """Checks that the points of ``arithmetic_sample`` are a name or a function.
 
     Raises:
       ValueError: for anything else.
@@ -211,7 +212,7 @@ def check_points(points: Any) -> Any:
 
 
 def check_key(key: Any) -> Any:
-    """The key; of arrays ``ops.random.row_keys`` says more.
+    """Refuses a key that is no array; ``ops.random.row_keys`` checks arrays.
 
     Raises:
       ValueError: for a plain number or a string.
@@ -222,10 +223,10 @@ def check_key(key: Any) -> Any:
 
 
 def check_drafter(drafter: Any) -> Any:
-    """The drafter.
+    """Refuses a drafter that is clearly none, and returns any other object.
 
     Raises:
-      ValueError: for a model that is not bound, a pair, or a name.
+      ValueError: for a model that is not bound, a pair, a class or a name.
     """
     if hasattr(drafter, "bind") and not hasattr(drafter, "prefill"):
         raise ValueError(
@@ -241,10 +242,10 @@ def check_drafter(drafter: Any) -> Any:
 
 
 def check_value(name: str, value: Any) -> Any:
-    """A strategy's argument, checked by what its name stands for.
+    """Checks an argument of a strategy by the argument's name.
 
     Raises:
-      ValueError: for a value of another type than the argument takes.
+      ValueError: for a value of a type that the argument does not take.
     """
     if name in COUNTS:
         return check_count(name, value)
