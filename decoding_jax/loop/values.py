@@ -228,7 +228,9 @@ def check_drafter(drafter: Any) -> Any:
     Raises:
       ValueError: for a model that is not bound, a pair, a class or a name.
     """
-    if hasattr(drafter, "bind") and not hasattr(drafter, "prefill"):
+    # A drafter may have `bind` too, and drafts without it; an unbound model cannot draft at all.
+    drafts = any(hasattr(drafter, name) for name in ("prefill", "begin", "guess"))
+    if hasattr(drafter, "bind") and not drafts:
         raise ValueError(
             f"drafter: got a {type(drafter).__name__} that is not bound to its inputs; takes "
             "drafter.bind(tokens, length), which decoding_jax.generate does by itself"

@@ -5,6 +5,7 @@ import pytest
 
 import decoding_jax
 from decoding_jax import Stop
+from decoding_jax.loop.values import check_value
 from decoding_jax.models import T5, BoundT5, Llama, LlamaConfig, T5Config
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import ByteTokenizer, bind_drafter, embedded
@@ -174,3 +175,4 @@ def test_any_drafter_that_supports_bind_is_bound_where_the_target_has_an_encoder
     assert bind_drafter(None, T5_MODEL, [[5, 6], [7]], 2) is None
     assert bind_drafter(PromptLookup(), llama, [[5]], 2) == PromptLookup()
     assert isinstance(bind_drafter(T5_MODEL, llama, [[5]], 2), BoundT5)
+    assert check_value("drafter", PromptLookup()) == PromptLookup()
