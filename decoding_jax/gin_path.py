@@ -1,6 +1,6 @@
-"""The folder of the library's gin files, which ``python -m decoding_jax.gin_path`` prints.
+"""Finds the folder of the library's gin files; ``python -m decoding_jax.gin_path`` prints it.
 
-It is the folder ``gin`` of a checkout, and part of the package where a wheel is installed.
+In a checkout it is the folder ``gin``. In an installed wheel it is inside the package.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """The folder below which ``strategies/sample.gin`` and the other files are found.
+    """Returns the folder that contains ``strategies/sample.gin`` and the other gin files.
 
     Example:
       >>> (folder() / "strategies" / "sample.gin").is_file()

@@ -1,4 +1,4 @@
-"""Which of gin's bindings a program reads, followed from what it calls, before it is called."""
+"""Finds which gin bindings a program reads, by following references, without running it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import gin.config as gin
 
 MACRO = "gin.macro"
-# As gin keeps its bindings: the parameters bound for each (scope, selector).
+# Gin stores its bindings in this form: the parameters that are bound for each (scope, selector).
 Config = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class Binding(NamedTuple):
-    """A parameter in gin. A macro is the parameter ``value`` of ``gin.macro`` in its own scope."""
+    """A parameter in gin. A macro ``X`` is parameter ``value`` of ``gin.macro`` in scope ``X``."""
 
     scope: str
     selector: str
@@ -23,11 +23,11 @@ class Binding(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a program reads.
+    """The bindings and configurables that a program uses.
 
     Attributes:
-      bindings: the bindings that are read; a binding that another one overrides is not.
-      selectors: the configurables that are called, or passed on to be called.
+      bindings: the bindings that are read. A binding that another one overrides is not among them.
+      selectors: the configurables that are called, or passed as arguments that may be called.
     """
 
     bindings: frozenset[Binding]
@@ -35,10 +35,10 @@ class Reach(NamedTuple):
 
 
 def reach(config: Config, roots: Iterable[tuple[str, str]]) -> Reach:
-    """Follows references from the roots.
+    """Follows the references between bindings, beginning with the roots.
 
     Args:
-      config: gin's bindings, as a finalize hook is given them.
+      config: gin's bindings, in the form in which finalize hooks receive them.
       roots: the scope and the selector of each configurable that the program calls.
 
     Example:
@@ -57,26 +57,27 @@ def reach(config: Config, roots: Iterable[tuple[str, str]]) -> Reach:
         for binding, value in _apply(config, scope, selector):
             bindings.add(binding)
             for reference in references(value):
-                inner, target = reference.config_key
-                todo.append((inner or scope, target))
-                if not inner and not reference.evaluate:  # it may be called where no scope is open
+                inner_scope, target = reference.config_key
+                todo.append((inner_scope or scope, target))
+                if not inner_scope and not reference.evaluate:  # It may be called in no scope.
                     todo.append(("", target))
-        # The methods of a class are configurables below its name.
+        # The selectors of the methods of a class begin with the selector of the class.
         todo.extend((scope, other) for _, other in config if other.startswith(f"{selector}."))
     return Reach(frozenset(bindings), frozenset(selector for _, selector in seen))
 
 
 def called_from_python(config: Config) -> list[tuple[str, str]]:
-    """The configurables with bindings that Python code calls by their own names.
+    """Returns the configurables whose bindings are read when Python code calls them by name.
 
-    The decorator ``gin.configurable`` puts gin's version of a function into its module, so that any
-    call of it reads its bindings. All others are read only where a binding refers to them.
+    The decorator ``gin.configurable`` replaces a function in its module by gin's version of it, so
+    every call of the function reads its bindings. The bindings of all other configurables are read
+    only if another binding refers to them.
     """
-    return [key for key in config if key[1] != MACRO and _is_own_name(key[1])]
+    return [key for key in config if key[1] != MACRO and _is_module_attribute(key[1])]
 
 
 def references(value: Any) -> Iterator[Any]:
-    """The references to configurables, macros and constants in a value."""
+    """Yields the references to configurables, macros and constants in a value."""
     if isinstance(value, gin.ConfigurableReference):
         yield value
     elif isinstance(value, Mapping):
@@ -88,7 +89,7 @@ def references(value: Any) -> Iterator[Any]:
 
 
 def _apply(config: Config, scope: str, selector: str) -> list[tuple[Binding, Any]]:
-    """The bindings of a configurable in a scope: those of inner scopes override outer ones."""
+    """The bindings of a configurable in a scope; inner scopes override outer ones."""
     parts = scope.split("/") if scope else []
     found: dict[str, tuple[Binding, Any]] = {}
     for count in range(len(parts) + 1):
@@ -98,12 +99,13 @@ def _apply(config: Config, scope: str, selector: str) -> list[tuple[Binding, Any
     return list(found.values())
 
 
-def _is_own_name(selector: str) -> bool:
+def _is_module_attribute(selector: str) -> bool:
+    """Whether the name of a configurable in its module refers to gin's version of it."""
     try:
-        version = gin.get_configurable(selector)
+        configurable = gin.get_configurable(selector)
     except ValueError:
         return False
-    named: Any = sys.modules.get(inspect.unwrap(version).__module__)
-    for part in version.__qualname__.split("."):
-        named = getattr(named, part, None)
-    return named is version
+    attribute: Any = sys.modules.get(inspect.unwrap(configurable).__module__)
+    for part in configurable.__qualname__.split("."):
+        attribute = getattr(attribute, part, None)
+    return attribute is configurable

@@ -1,7 +1,8 @@
-"""The batch job: files or tasks in, JSON lines out, in shards that survive being killed.
+"""Batch decoding: reads inputs from files or SeqIO tasks, and writes JSON lines.
 
-``python -m decoding_jax.infer --gin_file=...`` runs it as gin files say; ``run`` is the same as a
-function.
+Output is written in shards, so a job that is killed can be continued. ``python -m
+decoding_jax.infer --gin_file=...`` runs a job that gin files configure, and ``run`` is the same job
+as a function.
 """
 
 from decoding_jax.infer.job import Summary, run

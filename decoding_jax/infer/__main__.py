@@ -1,4 +1,4 @@
-"""``python -m decoding_jax.infer``."""
+"""The entry point of ``python -m decoding_jax.infer``."""
 
 import sys
 

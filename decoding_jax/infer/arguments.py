@@ -1,4 +1,4 @@
-"""The arguments of a job, checked before anything is read: one line for each mistake."""
+"""Checks the arguments of a job before any input is read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SOURCE = "takes TextLines(path), JsonLines(path), SeqioTask(name), or an iterab
 def check_job(
     model: Any, source: Any, strategy: Any, output_dir: Any, buckets: Any, stop: Any
 ) -> None:
-    """Checks the arguments of ``run`` of those names.
+    """Checks the arguments of ``decoding_jax.infer.run`` that have these names.
 
     Raises:
-      ValueError: in one line that names the argument.
+      ValueError: if an argument is invalid; the message is one line that names it.
     """
     if not isinstance(model, tuple) or len(model) != 2:
         raise ValueError(
             f"model: got {describe(model)}; takes a model and its tokenizer, as decoding_jax.load "
-            "gives them"
+            "returns them"
         )
     net, tokenizer = model
     if not hasattr(net, "bind"):

@@ -1,4 +1,4 @@
-"""Buckets of input lengths: many inputs, few shapes to compile."""
+"""Groups inputs into buckets of padded lengths, so that few shapes are compiled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Batch(NamedTuple):
     """Inputs that are decoded together.
 
     Attributes:
-      width: what their tokens are padded to.
-      members: their places in the list of lengths.
+      width: the length in tokens that the inputs are padded to.
+      members: the indices of the inputs in the list of lengths that ``plan`` was given.
     """
 
     width: int
@@ -21,15 +21,18 @@ class Batch(NamedTuple):
 
 
 def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The widths that inputs are padded to, ascending.
+    """Returns the widths that inputs are padded to, in ascending order.
 
     Args:
-      max_input_length: the most tokens of an input.
-      buckets: widths of one's own, of which those below ``max_input_length`` are used; by
-        default the powers of two from 16.
+      max_input_length: the maximum number of tokens of an input. It is always the last width.
+      buckets: the widths to use, in any order. Those of ``max_input_length`` and above are ignored.
+        The default is the powers of two from 16.
+
+    Returns:
+      A tuple of different widths in tokens.
 
     Raises:
-      ValueError: for a number below 1.
+      ValueError: if a bucket is not an integer of at least 1.
 
     Example:
       >>> widths(100)
@@ -45,14 +48,18 @@ def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple
 
 
 def plan(lengths: Sequence[int], widths: Sequence[int], batch_size: int) -> list[Batch]:
-    """Every input in one batch of its bucket; the widest bucket first.
+    """Assigns every input to one batch of the narrowest bucket that holds it.
 
-    Widest first, so that what does not fit into memory shows at once.
+    The widest bucket comes first, so that a batch that does not fit into the device's memory fails
+    at the start of a job.
 
     Args:
-      lengths: of the inputs, in tokens, none above the widest bucket.
-      widths: of the buckets, ascending.
-      batch_size: the most inputs of a batch.
+      lengths: the length of each input in tokens; none exceeds the largest width.
+      widths: the widths of the buckets, in ascending order.
+      batch_size: the maximum number of inputs of a batch.
+
+    Returns:
+      The batches, in the order in which they are decoded.
 
     Example:
       >>> for batch in plan([3, 20, 5, 4], widths=(16, 32), batch_size=2):
@@ -61,11 +68,11 @@ def plan(lengths: Sequence[int], widths: Sequence[int], batch_size: int) -> list
       Batch(width=16, members=(0, 2))
       Batch(width=16, members=(3,))
     """
-    by_width: dict[int, list[int]] = {}
+    members_of_width: dict[int, list[int]] = {}
     for i, length in enumerate(lengths):
-        by_width.setdefault(min(w for w in widths if w >= length), []).append(i)
+        members_of_width.setdefault(min(w for w in widths if w >= length), []).append(i)
     return [
-        Batch(width, tuple(by_width[width][first : first + batch_size]))
-        for width in sorted(by_width, reverse=True)
-        for first in range(0, len(by_width[width]), batch_size)
+        Batch(width, tuple(members_of_width[width][start : start + batch_size]))
+        for width in sorted(members_of_width, reverse=True)
+        for start in range(0, len(members_of_width[width]), batch_size)
     ]

@@ -1,4 +1,4 @@
-"""``python -m decoding_jax.infer``: flags and gin files in, a job run, faults in one line."""
+"""The command line of a batch job: parses flags and gin files, runs the job and reports errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from absl import flags
 from decoding_jax.infer import gin_bindings, gin_files, gin_names, progress
 from decoding_jax.infer.job import run
 
-_USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files say.
+_USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
 
 python -m decoding_jax.infer --gin_file=runs/demo.gin
 python -m decoding_jax.infer --gin_file=models/translation_en_fr.gin \\
@@ -24,33 +24,34 @@ python -m decoding_jax.infer --gin_file=models/translation_en_fr.gin \\
 """
 
 
-_CLUSTER = ("coordinator_address", "num_processes", "process_id")
-_TAKES = (
+_CLUSTER_FLAGS = ("coordinator_address", "num_processes", "process_id")
+_CLUSTER_USAGE = (
     "takes --coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) "
     "on each of the processes"
 )
-_WEEK = 7 * 24 * 3600
+_WEEK = 7 * 24 * 3600  # seconds
 
 
 class UsageError(ValueError):
-    """Flags or gin settings that do not serve, in one line."""
+    """Reports invalid flags or gin settings; the message is one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job that the arguments describe.
+    """Runs the job that the command line describes.
 
     Args:
-      argv: the program's name and its arguments; by default those of this process.
+      argv: the program's name and its arguments. The default is ``sys.argv``.
 
     Returns:
-      The exit status: 0, 1 for a fault of the job, 2 for one of the flags or gin settings, both
-      told in one line on standard error, or 130 when it was interrupted.
+      The exit status: 0 if the job succeeded, 1 if it failed, 2 if flags or gin settings are
+      invalid, and 130 if it was interrupted. Every failure is reported on standard error in one
+      line.
     """
     values = _define_flags()
     try:
         return _main(values, list(sys.argv if argv is None else argv))
     except KeyboardInterrupt:
-        return _fail("stopped; the same command goes on from the last finished shard", 130)
+        return _fail("interrupted; the same command continues after the last finished shard", 130)
     except UsageError as e:
         return _fail(str(e), 2)
     except (ValueError, OSError, TypeError) as e:
@@ -62,18 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(values: flags.FlagValues, argv: list[str]) -> int:
     try:
-        rest = values(_rewrite(argv))
+        arguments = values(_rewrite(argv))
     except flags.Error as e:
         raise UsageError(f"{' '.join(str(e).split())}; --help lists the flags") from e
-    flags.FLAGS(argv[:1], known_only=True)  # modules that gin files import may read absl's own
+    flags.FLAGS(argv[:1], known_only=True)  # Modules that gin files import may read absl's flags.
     if values.help:
         print(_USAGE + values.get_help())
         return 0
-    if len(rest) > 1:
-        raise UsageError(f"got the argument {rest[1]!r}; takes flags alone, --help lists them")
+    if len(arguments) > 1:
+        raise UsageError(f"got the argument {arguments[1]!r}; takes only flags, --help lists them")
     _join(values)
     gin_names.register()
-    # Whatever state gin was in, it is in again afterwards.
+    # The configuration that the caller may have locked is locked again afterwards.
     with gin.unlock_config():
         gin.clear_config()
         _read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
@@ -83,27 +84,32 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
 
 
 def _join(values: flags.FlagValues) -> None:
-    """Starts ``jax.distributed`` if the flags ask for it."""
+    """Starts ``jax.distributed`` if ``--distributed`` is given."""
     address: Any = values.coordinator_address
-    count: Any = values.num_processes
-    number: Any = values.process_id
-    missing = [f"--{name}" for name in _CLUSTER if values[name].value is None]
-    given = [f"--{name}" for name in _CLUSTER if values[name].value is not None]
+    num_processes: Any = values.num_processes
+    process_id: Any = values.process_id
+    missing = [f"--{name}" for name in _CLUSTER_FLAGS if values[name].value is None]
+    given = [f"--{name}" for name in _CLUSTER_FLAGS if values[name].value is not None]
     if not values.distributed:
         if given:
-            raise UsageError(f"{given[0]}: got it without --distributed; takes both")
+            raise UsageError(f"{given[0]}: got it without --distributed; takes both flags")
         return
     if given and missing:
-        raise UsageError(f"--distributed: got no {' and no '.join(missing)}; {_TAKES}")
+        raise UsageError(f"--distributed: got no {' and no '.join(missing)}; {_CLUSTER_USAGE}")
     if given and not re.fullmatch(r".+:\d+", address):
         raise UsageError(f"--coordinator_address: got {address!r}; takes HOST:PORT")
-    if given and number >= count:
-        raise UsageError(f"--process_id: got {number} of {count} processes; takes 0 to {count - 1}")
+    if given and process_id >= num_processes:
+        raise UsageError(
+            f"--process_id: got {process_id} of {num_processes} processes; "
+            f"takes 0 to {num_processes - 1}"
+        )
     try:
-        # A process that is done waits for the others, however long their shards take.
-        jax.distributed.initialize(address, count, number, shutdown_timeout_seconds=_WEEK)
+        # A process that has finished its shards waits for the others, which may take long.
+        jax.distributed.initialize(
+            address, num_processes, process_id, shutdown_timeout_seconds=_WEEK
+        )
     except ValueError as e:
-        raise UsageError(f"--distributed: found no cluster to join; {_TAKES}") from e
+        raise UsageError(f"--distributed: found no cluster to join; {_CLUSTER_USAGE}") from e
     except RuntimeError as e:
         raise UsageError(f"--distributed: {_first_line(e)}") from e
 
@@ -114,23 +120,23 @@ def _define_flags() -> flags.FlagValues:
         "gin_file",
         [],
         "A gin file: a path, or its name below a search path or the library's own gin folder. "
-        "May be given several times; later ones win.",
+        "May be given several times; later files override earlier ones.",
         flag_values=values,
     )
     flags.DEFINE_multi_string(
         "gin_bindings",
         [],
-        "A gin binding such as 'SEED = 1', read after the files. --gin.SEED=1 is the same.",
+        "A gin binding such as 'SEED = 1', read after the files. --gin.SEED=1 means the same.",
         flag_values=values,
     )
     flags.DEFINE_list(
-        "gin_search_paths", [], "Folders in which gin files are looked for.", flag_values=values
+        "gin_search_paths", [], "Folders that are searched for gin files.", flag_values=values
     )
     flags.DEFINE_boolean(
         "distributed",
         False,
-        "Start jax.distributed, and share the shards among its processes. On TPUs, and under Slurm "
-        "and Open MPI, it finds the other processes; elsewhere the next three flags name them.",
+        "Start jax.distributed, and share the shards among its processes. On TPUs, under Slurm and "
+        "under Open MPI the processes find each other; elsewhere give the next three flags too.",
         flag_values=values,
     )
     flags.DEFINE_string(
@@ -142,26 +148,24 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "num_processes",
         None,
-        "With --distributed: how many processes there are.",
+        "With --distributed: the number of processes.",
         lower_bound=1,
         flag_values=values,
     )
     flags.DEFINE_integer(
         "process_id",
         None,
-        "With --distributed: the number of this process, from 0.",
+        "With --distributed: the index of this process, from 0.",
         lower_bound=0,
         flag_values=values,
     )
-    flags.DEFINE_boolean(
-        "traceback", False, "Show where in the program a fault arose.", flag_values=values
-    )
+    flags.DEFINE_boolean("traceback", False, "Show the traceback of an error.", flag_values=values)
     flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", flag_values=values)
     return values
 
 
 def _rewrite(argv: list[str]) -> list[str]:
-    """``--gin.NAME=VALUE`` as ``--gin_bindings=NAME = VALUE``."""
+    """Replaces ``--gin.NAME=VALUE`` by ``--gin_bindings=NAME = VALUE``."""
     rewritten = []
     for argument in argv:
         if match := re.match(r"--?gin\.([^=]*)(=?)(.*)$", argument, re.DOTALL):
@@ -180,23 +184,23 @@ def _read_gin(files: list[str], bindings: list[str], search_paths: list[str]) ->
         with _includes_by_name(search_paths):
             for name in files:
                 gin.parse_config_file(name)
-        given = []
+        from_flags = []
         for binding in bindings:
             gin.parse_config(binding)
-            given += gin_bindings.bindings_in(binding)
+            from_flags += gin_bindings.bindings_in(binding)
         gin_bindings.excuse_unread()
         gin.finalize()
-        gin_bindings.refuse_unread(given)
-    except Exception as e:  # gin raises most kinds, whatever went wrong with a name
+        gin_bindings.refuse_unread(from_flags)
+    except Exception as e:  # For an unknown name gin raises exceptions of many types.
         raise UsageError(_explain(e)) from e
 
 
 @contextlib.contextmanager
 def _includes_by_name(search_paths: list[str]) -> Iterator[None]:
-    """gin finds files, and those that they include, as ``gin_files.find`` does.
+    """Makes gin find files, and the files that they include, by ``gin_files.find``.
 
-    By itself gin takes ``models/x.gin`` for a file in a Python package ``models`` as well, and
-    fails where there is a folder of that name in the working directory.
+    Without this, gin also looks for ``models/x.gin`` in a Python package ``models``, and fails if
+    the working directory has a folder of that name.
     """
     parse = gin.parse_config_file
 
@@ -211,7 +215,7 @@ def _includes_by_name(search_paths: list[str]) -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
-    """One line for what gin tells in several."""
+    """Summarises an error of gin, which has several lines, in one."""
     text = " ".join(str(error).split())
     missing = r"for '(\w+)/gin\.macro' in config|(\w+)/(?:gin\.)?macro\.value set to"
     if match := re.search(missing, text):
@@ -224,7 +228,7 @@ def _explain(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str | None:
-    """What a fault of the job says, without what gin adds; None for a fault of the program."""
+    """The message of an invalid job, without gin's additions; None for a bug in the program."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if isinstance(error, TypeError):

@@ -1,4 +1,4 @@
-"""The strategy, compiled for one batch shape after another, its rows spread over the devices."""
+"""Decodes batches with a compiled strategy, with the rows spread over the local devices."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ _LOGGER = logging.getLogger(__name__)
 class Decoder:
     """Decodes batches of a fixed number of rows.
 
-    The key of a row is the job's seed folded with the input's index, so what a row draws depends
-    neither on its batch nor on its place in it. Rows are data-parallel over the local devices.
+    The key of a row is the job's seed folded with the index of its input, so the random numbers of
+    a row depend neither on the other rows of its batch nor on its position among them. The rows
+    are spread over the local devices, and each device holds a copy of the model.
 
     Args:
       model: a T5, or a language model.
-      tokenizer: the model's.
+      tokenizer: the tokenizer of the model.
       strategy: a function of ``(model, prompt, *, stop)`` or ``(model, prompt, key, *, stop)``.
-      stop: when a text ends.
-      seed: of the job.
-      batch_size: rows of a batch; rounded up to a multiple of the devices.
-      drafter: for a strategy that takes one, as for ``generate``.
-      devices: the local devices by default.
+      stop: the stop conditions.
+      seed: the seed of the job.
+      batch_size: the number of rows of a batch. It is rounded up to a multiple of the number of
+        devices.
+      drafter: the drafter, for a strategy that takes one, as for ``decoding_jax.generate``.
+      devices: the devices to use. The default is the local devices.
 
     Attributes:
-      batch_size: rows of a batch.
-      batches: how many batches were decoded.
+      batch_size: the number of rows of a batch, after rounding.
+      batches: the number of batches decoded so far.
       compiling: measures the time that compilation takes.
     """
 
@@ -71,29 +73,34 @@ class Decoder:
         self.compiling = Stopwatch()
         self._widths: set[int] = set()
         drafter = check_drafter(strategy, drafter)
-        self._rows: NamedSharding | None = None
+        self._row_sharding: NamedSharding | None = None
         if len(devices) > 1:
             mesh = Mesh(np.array(devices), ("rows",))
-            self._rows = NamedSharding(mesh, PartitionSpec("rows"))
+            self._row_sharding = NamedSharding(mesh, PartitionSpec("rows"))
             model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
         self._model = model
         self._drafter = drafter
         self._tokenizer = tokenizer
-        self._count: int | None = None
+        self._num_inputs: int | None = None
         self._arguments = row_arguments(strategy)
         self._settings = {**gin_names.bound_settings(strategy), "stop": stop}
         self._per_input = with_rows(self._settings, self._arguments)
-        draws = "key" in inspect.signature(strategy).parameters
+        takes_key = "key" in inspect.signature(strategy).parameters
 
         def decode(
-            bound: LanguageModel, prompt: Prompt, index: Array, drafts: Any, own: dict[str, Any]
+            bound_model: LanguageModel,
+            prompt: Prompt,
+            index: Array,
+            bound_drafter: Any,
+            row_settings: dict[str, Any],
         ) -> DecodeOutput:
             fold = jax.vmap(jax.random.fold_in, (None, 0))
-            # A seed means the same whatever kind of key the process has by default.
-            seeded = jax.random.key(seed, impl="threefry2x32")
-            key = (fold(seeded, index),) if draws else ()
-            models = (bound,) if drafts is None else (bound, drafts)
-            return strategy(*models, prompt, *key, **{"stop": stop, **own})._replace(info=None)
+            # The kind of key is fixed, so that a seed does not depend on the process's default.
+            seed_key = jax.random.key(seed, impl="threefry2x32")
+            keys = (fold(seed_key, index),) if takes_key else ()
+            models = (bound_model,) if bound_drafter is None else (bound_model, bound_drafter)
+            settings = {"stop": stop, **row_settings}
+            return strategy(*models, prompt, *keys, **settings)._replace(info=None)
 
         decode.__name__ = getattr(gin_names.innermost(strategy), "__name__", "decode")
         self._traced = decode
@@ -101,75 +108,85 @@ class Decoder:
 
     @property
     def compilations(self) -> int:
-        """How many shapes were compiled."""
+        """The number of shapes that were compiled."""
         return self._decode.cache_size()  # type: ignore[attr-defined]
 
     def expect(self, count: int) -> None:
-        """Sets how many inputs the job has.
+        """Sets the number of inputs of the job.
 
         Raises:
-          ValueError: for settings with a value for each of another number of inputs.
+          ValueError: if a setting has one value for each input, but for a different number of
+            inputs.
         """
-        self._count = count
+        self._num_inputs = count
         take_rows({**self._settings, "drafter": self._drafter}, [0], count, self._arguments)
 
     def check(self, width: int) -> None:
-        """Traces a batch of that width, without compiling it.
+        """Traces the strategy for batches of ``width`` tokens, without compiling it.
 
         Raises:
-          ValueError: for settings that do not fit the model.
+          ValueError: if the model and the settings do not fit each other.
         """
         args = self._batch([[0]], [0], width)
         jax.eval_shape(lambda: self._traced(*args))
 
     def start(self, ids: Sequence[list[int]], index: Sequence[int], width: int) -> DecodeOutput:
-        """Decodes a batch; returns while the device is still at work.
+        """Starts to decode a batch, and returns without waiting for the device.
 
         Args:
           ids: the tokens of 1 to ``batch_size`` inputs.
-          index: of each input in the job.
-          width: what the tokens are padded to.
+          index: the index of each input in the job.
+          width: the length that the tokens are padded to.
+
+        Returns:
+          The output of ``batch_size`` rows, for ``finish``.
         """
-        new = width not in self._widths
-        if new:
+        is_new = width not in self._widths
+        if is_new:
             self._widths.add(width)
             rows, number = self.batch_size, len(self._widths)
             _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
         self.batches += 1
         batch = self._batch(ids, index, width)
-        with self.compiling if new else contextlib.nullcontext():
+        with self.compiling if is_new else contextlib.nullcontext():
             return self._decode(*batch)
 
     def finish(self, output: DecodeOutput, ids: Sequence[list[int]]) -> list[list[Completion]]:
-        """Waits for a batch; the completions of its real rows."""
+        """Waits for a batch and returns the completions of each of its inputs.
+
+        Args:
+          output: the output of ``start``.
+          ids: the tokens that ``start`` was given.
+        """
         context = context_of(self._model, ids)
         return completions(self._tokenizer, jax.device_get(output), len(ids), context)
 
     def _batch(
         self, ids: Sequence[list[int]], index: Sequence[int], width: int
     ) -> tuple[LanguageModel, Prompt, Array, Any, dict[str, Any]]:
-        # Spare rows are copies of the first: they take no more steps than it does.
-        spare = self.batch_size - len(ids)
-        rows = np.asarray([*index, *[index[0]] * spare], np.uint32)
-        filled = [*ids, *[ids[0]] * spare]
-        bound, prompt = encode_batch(self._model, filled, width)
-        given = {name: self._settings[name] for name in self._per_input}
-        given["drafter"] = self._drafter
-        own = take_rows(given, rows, self._count, self._arguments)
-        drafts = bind_drafter(own.pop("drafter"), self._model, filled, width)
-        if self._rows is None:
-            return bound, prompt, jnp.asarray(rows), drafts, own
-        # Whatever the binding added to the model's own leaves belongs to the batch's rows, and so
-        # does what was taken from settings by rows.
-        shared = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter, given))}
-        return _put((bound, prompt, rows, drafts, own), self._rows, shared)
+        # A batch is filled up with copies of its first row, which need no additional steps.
+        padding = self.batch_size - len(ids)
+        rows = np.asarray([*index, *[index[0]] * padding], np.uint32)
+        padded = [*ids, *[ids[0]] * padding]
+        bound_model, prompt = encode_batch(self._model, padded, width)
+        per_input = {name: self._settings[name] for name in self._per_input}
+        per_input["drafter"] = self._drafter
+        row_settings = take_rows(per_input, rows, self._num_inputs, self._arguments)
+        bound_drafter = bind_drafter(row_settings.pop("drafter"), self._model, padded, width)
+        if self._row_sharding is None:
+            return bound_model, prompt, jnp.asarray(rows), bound_drafter, row_settings
+        # The leaves of the model and of the settings are shared by all rows. All other leaves were
+        # made for this batch, and their leading axis is that of its rows.
+        shared = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter, per_input))}
+        batch = (bound_model, prompt, rows, bound_drafter, row_settings)
+        return _put(batch, self._row_sharding, shared)
 
 
-def _put(tree: Any, sharding: NamedSharding, leave: set[int] | frozenset[int] = frozenset()) -> Any:
-    """Moves a tree's arrays to devices, but for the leaves of these identities."""
+def _put(tree: Any, sharding: NamedSharding, skip: set[int] | frozenset[int] = frozenset()) -> Any:
+    """Moves the arrays of a tree to devices, except for leaves whose ``id`` is in ``skip``."""
 
     def move(leaf: Any) -> Any:
-        fixed = id(leaf) in leave or not isinstance(leaf, (jax.Array, np.ndarray))
-        return leaf if fixed else jax.device_put(leaf, sharding)
+        stays = id(leaf) in skip or not isinstance(leaf, (jax.Array, np.ndarray))
+        return leaf if stays else jax.device_put(leaf, sharding)
 
     return jax.tree.map(move, tree)

@@ -1,4 +1,4 @@
-"""What an object is, as text that is the same in every process: for ``job.json``."""
+"""Describes objects for ``job.json``, as text that is the same in every process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 import jax
 import numpy as np
 
-_WRITTEN_OUT = 16  # entries of an array
-_LONGEST = 1000  # characters of a part
+_MAX_ENTRIES = 16  # of an array that is written out
+_MAX_CHARACTERS = 1000  # of a part that is written out
 
 
 def describe(value: Any) -> str:
     """Describes settings, models and functions by their contents.
 
-    Arrays are given by dtype, shape and entries; objects by their class and attributes; functions
-    by their names. The description of a function that cannot be imported by its name (a lambda, a
-    function inside another, a function of a notebook) holds its code and its closure as well.
-    Whatever is long is replaced by its SHA-256.
+    Arrays are described by dtype, shape and entries, objects by class and attributes, and functions
+    by name. The description of a function that cannot be imported by its name (a lambda, a
+    function inside another function, a function of a notebook) also contains its code and its
+    closure. A long description of a part is replaced by its SHA-256.
 
     Args:
-      value: anything at all.
+      value: any object.
 
     Returns:
       One line of text, without memory addresses.
@@ -41,7 +41,7 @@ def describe(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """The SHA-256 of a description, in hexadecimal digits.
+    """Returns the SHA-256 of the description of an object, in hexadecimal digits.
 
     Example:
       >>> digest(1.0)[:8]
@@ -51,7 +51,7 @@ def digest(value: Any) -> str:
 
 
 class _Describer:
-    """Describes every object once, however often others refer to it."""
+    """Describes each object once, even if several other objects refer to it."""
 
     def __init__(self) -> None:
         self._parts: dict[int, tuple[Any, str]] = {}
@@ -62,25 +62,28 @@ class _Describer:
         if isinstance(value, (jax.Array, np.ndarray, np.generic)):
             return _array(value, self._part)
         if isinstance(value, functools.partial):
-            given = [self._part(v) for v in value.args]
-            given += [f"{k}={self._part(v)}" for k, v in sorted(value.keywords.items())]
-            return f"{self.text(value.func)}({', '.join(given)})"
+            arguments = [self._part(v) for v in value.args]
+            arguments += [f"{k}={self._part(v)}" for k, v in sorted(value.keywords.items())]
+            return f"{self.text(value.func)}({', '.join(arguments)})"
         if isinstance(value, types.MethodType):
             return f"{self._part(value.__self__)}.{value.__name__}"
         if isinstance(value, types.FunctionType):
             return self._function(value)
-        if hasattr(value, "__qualname__"):  # classes, built-in and compiled functions
-            inside = getattr(value, "__wrapped__", None)
-            return _name_of(value) if inside is None else self.text(inside)
+        if hasattr(value, "__qualname__"):  # A class, or a built-in or compiled function.
+            wrapped = getattr(value, "__wrapped__", None)
+            return _name_of(value) if wrapped is None else self.text(wrapped)
         return self._object(value)
 
     def _part(self, value: Any) -> str:
-        """The description of a part of something; a part inside itself is shown as dots."""
+        """Describes a part of an object. A part that contains itself is shown as dots inside."""
         if id(value) in self._parts:
             return self._parts[id(value)][1]
-        self._parts[id(value)] = value, "..."  # with the value, so that no other gets its id
+        self._parts[id(value)] = (
+            value,
+            "...",
+        )  # Keeps the value alive, so that its id is not reused.
         text = self.text(value)
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_CHARACTERS:
             text = f"sha256:{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()}"
         self._parts[id(value)] = value, text
         return text
@@ -103,8 +106,8 @@ class _Describer:
             leaves, structure = jax.tree.flatten(value)
             text = "" if len(leaves) == 1 and leaves[0] is value else self._part(leaves)
             return re.sub(r" at 0x[0-9a-f]+", "", f"{structure if text else value!r}{text}")
-        given = ", ".join(f"{k}={self._part(v)}" for k, v in attributes.items())
-        return f"{name}({given})"
+        text = ", ".join(f"{k}={self._part(v)}" for k, v in attributes.items())
+        return f"{name}({text})"
 
     def _function(self, function: types.FunctionType) -> str:
         name = _name_of(function)
@@ -123,7 +126,7 @@ def _array(value: Any, part: Any) -> str:
     shape = ", ".join(map(str, array.shape))
     if array.dtype == object:
         entries = part(array.tolist())
-    elif array.size <= _WRITTEN_OUT:
+    elif array.size <= _MAX_ENTRIES:
         entries = str(array.tolist())
     else:
         data = np.ascontiguousarray(array).view(np.uint8).data
@@ -132,7 +135,7 @@ def _array(value: Any, part: Any) -> str:
 
 
 def _code(code: types.CodeType) -> str:
-    """A digest of what a function does, whatever file and line it is in."""
+    """A digest of the code of a function, which does not depend on its file and line."""
     constants = [_code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts]
     return digest([code.co_code, code.co_names, constants])
 
@@ -140,7 +143,7 @@ def _code(code: types.CodeType) -> str:
 def _is_filled(cell: types.CellType) -> bool:
     try:
         _ = cell.cell_contents
-    except ValueError:  # a name that is bound later
+    except ValueError:  # The name is bound later.
         return False
     return True
 

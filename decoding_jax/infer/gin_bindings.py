@@ -1,4 +1,4 @@
-"""What is asked of a job's gin bindings: those of the command line are read, or refused."""
+"""Checks the gin bindings of a job: those of the command line must be read by something."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from decoding_jax.gin_reach import MACRO, Binding, Config, Reach, called_from_py
 from decoding_jax.gin_reach import references as references_in
 
 RUN = "decoding_jax.infer.run"
-# What the job itself passes to a strategy; a binding of these has no effect.
+# The job itself passes these arguments to a strategy, so a binding of them has no effect.
 _PASSED = ("model", "drafter", "prompt", "key", "stop")
 
 
 def bindings_in(text: str) -> list[Binding]:
-    """The bindings that a piece of gin sets.
+    """Returns the bindings that a text in gin's language sets.
 
     Example:
       >>> bindings_in("SEED = 1")
@@ -38,7 +38,7 @@ def bindings_in(text: str) -> list[Binding]:
 
 
 def excuse_unread() -> None:
-    """Takes ``%gin.REQUIRED`` back from bindings that nothing reads: they need no value."""
+    """Removes ``%gin.REQUIRED`` from bindings that nothing reads, as they need no value."""
     config = _config()
     read = _read(config).bindings
     for (scope, selector), parameters in list(config.items()):
@@ -48,18 +48,19 @@ def excuse_unread() -> None:
 
 
 def refuse_unread(given: Iterable[Binding]) -> None:
-    """Refuses bindings that have no effect on the job.
+    """Raises an error if a binding has no effect on the job.
 
     Args:
-      given: the bindings of the command line. Those of files are not asked: files are combined,
-        and each may bind what only another strategy or source reads.
+      given: the bindings of the command line. The bindings of files are not checked, because files
+        are combined, and a file may bind parameters that only another strategy or source reads.
 
     Raises:
-      ValueError: in one line, with the nearest names that the job does read.
+      ValueError: if nothing reads a binding; the message is one line with the nearest names that
+        the job reads.
     """
     config = _config()
     if ("", RUN) not in config:
-        return  # the run itself will say what it lacks
+        return  # The job itself reports the arguments that are missing.
     read = _read(config)
     strategies = _behind(config, Binding("", RUN, "strategy"))
     passed = {(name, parameter) for name in strategies for parameter in _PASSED}
@@ -69,7 +70,7 @@ def refuse_unread(given: Iterable[Binding]) -> None:
 
 
 def _config() -> Config:
-    # Gin shows its bindings to finalize hooks alone, after its own checks.
+    # Gin passes its bindings only to finalize hooks, which run after its own checks.
     return gin._CONFIG
 
 
@@ -83,7 +84,7 @@ def _is_required(value: Any) -> bool:
 
 
 def _behind(config: Config, binding: Binding) -> set[str]:
-    """The configurables that a binding's value is, macros followed."""
+    """The configurables that the value of a binding refers to, directly or through macros."""
     scope, selector, parameter = binding
     found = set()
     for reference in references_in(config.get((scope, selector), {}).get(parameter)):
@@ -96,7 +97,7 @@ def _behind(config: Config, binding: Binding) -> set[str]:
 
 
 def _name(binding: Binding) -> str:
-    """As a gin file writes it, by the last two parts of a configurable's name."""
+    """The binding as a gin file writes it, with the last two parts of the configurable's name."""
     if binding.selector == MACRO:
         return binding.scope
     scope = f"{binding.scope}/" if binding.scope else ""
@@ -104,6 +105,7 @@ def _name(binding: Binding) -> str:
 
 
 def _hint(binding: Binding, read: Reach, passed: set[tuple[str, str]]) -> str:
+    """Names the bindings nearest to ``binding`` that the job reads, or else its macros."""
     macros = sorted({b.scope for b in read.bindings if b.selector == MACRO})
     names = [*macros]
     for selector in sorted(read.selectors):
@@ -114,14 +116,16 @@ def _hint(binding: Binding, read: Reach, passed: set[tuple[str, str]]) -> str:
                 for parameter in parameters
                 if (selector, parameter) not in passed
             ]
-    last = [_last(name) for name in names]
-    wanted = _last(_name(binding))
-    near = [wanted] if wanted in last else difflib.get_close_matches(wanted, last, 3, 0.75)
-    nearest = [name for name, own in zip(names, last, strict=True) if own in near]
+    last_parts = [_last_part(name) for name in names]
+    target = _last_part(_name(binding))
+    near = [target]
+    if target not in last_parts:
+        near = difflib.get_close_matches(target, last_parts, 3, 0.75)
+    nearest = [name for name, part in zip(names, last_parts, strict=True) if part in near]
     if nearest:
         return f"nearest: {', '.join(nearest)}"
     return f"the job reads {', '.join(macros)}"
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.split(".")[-1].casefold()

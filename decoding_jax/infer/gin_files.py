@@ -1,4 +1,4 @@
-"""Finding gin files, and the files that come with them, by name from any folder."""
+"""Finds gin files, and the data files beside them, by name from any working directory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from decoding_jax.models.checkpoint.files import local_path
 
 
 def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
-    """The file of that name: as given, in one of the search paths, or shipped with the library.
+    """Returns the path of a file.
+
+    The file is searched for in the working directory, then in the search paths, then in the
+    library's own folder of gin files.
 
     Args:
-      name: a path, or a path below one of the folders, such as ``strategies/sample.gin``.
-      search_paths: folders that go before the library's own.
+      name: a path, or a path relative to one of these folders, such as ``strategies/sample.gin``.
+      search_paths: folders that are searched before the library's own.
 
     Raises:
-      ValueError: in one line, with the nearest names, if there is none; and for a URL.
+      ValueError: if there is no such file, in one line with the nearest names, or if ``name`` is a
+        URL.
 
     Example:
       >>> find("strategies/sample.gin").name
@@ -38,12 +42,12 @@ def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:
 
 
 def _nearest(name: str, folders: Sequence[Path]) -> list[str]:
-    """The names below the folders that are most like ``name``, or that end like it."""
-    names = sorted(
+    """The paths below the folders that have the file name of ``name``, or else a similar path."""
+    paths = sorted(
         str(path.relative_to(folder))
         for folder in folders
         for path in folder.glob("**/*")
         if path.is_file() and path.suffix == Path(name).suffix
     )
-    same_file = [n for n in names if Path(n).name == Path(name).name]
-    return same_file or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    same_name = [path for path in paths if Path(path).name == Path(name).name]
+    return same_name or difflib.get_close_matches(name, paths, n=3, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""The library under its names in gin: for files, for ``--gin.NAME=VALUE``, and for ``job.json``."""
+"""Registers the library's public names with gin, and reads the settings that gin binds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 import gin.config as gin
 
-# What a job's results do not depend on, or what job.json says in a place of its own.
-_ELSEWHERE = re.compile(
+# Bindings that do not affect the results of a job, or that job.json records in other entries.
+_NOT_LISTED = re.compile(
     r"(^|[./])(run\.(?!strategy$)\w+|(TextLines|JsonLines)\.path|load\.directory|Printer\.\w+)$"
 )
 
 
 @functools.cache
 def register() -> None:
-    """Makes the public names known, so that ``--gin.sample.num_samples=4`` needs no import.
+    """Registers the public names, so that ``--gin.sample.num_samples=4`` needs no import.
 
-    gin files import what they use (``from __gin__ import dynamic_registration``) and find these.
+    Gin files that import the modules they use (``from __gin__ import dynamic_registration``) refer
+    to the same configurables.
     """
     import decoding_jax
     from decoding_jax import infer, transforms
@@ -30,45 +31,46 @@ def register() -> None:
         "decoding_jax.transforms": (transforms, ["Chain", *transforms.__all__]),
         "decoding_jax.infer": (infer, infer.__all__),
     }
-    known = set()
+    registered = set()
     for module_name, (module, names) in modules.items():
         for name in names:
             value = getattr(module, name)
-            # A transform has two names; gin knows it by the lower-case one.
-            alias = module is transforms and name != "Chain" and name[0].isupper()
-            if alias or value in known or not (inspect.isfunction(value) or inspect.isclass(value)):
+            # A transform has two names, of which gin gets the one in lower case.
+            is_alias = module is transforms and name != "Chain" and name[0].isupper()
+            is_configurable = inspect.isfunction(value) or inspect.isclass(value)
+            if is_alias or value in registered or not is_configurable:
                 continue
-            known.add(value)
+            registered.add(value)
             gin.external_configurable(value, name=name, module=module_name)
 
 
 def innermost(strategy: Callable[..., Any]) -> Callable[..., Any]:
-    """The function below every ``functools.partial``."""
+    """Returns the function inside all ``functools.partial`` objects."""
     while isinstance(strategy, functools.partial):
         strategy = strategy.func
     return strategy
 
 
 def bound_settings(strategy: Callable[..., Any]) -> dict[str, Any]:
-    """The settings that ``functools.partial`` and gin bind to a strategy.
+    """Returns the settings that ``functools.partial`` and gin bind to a strategy.
 
     Example:
       >>> bound_settings(functools.partial(print, sep=","))
       {'sep': ','}
     """
-    given: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     partial = strategy
     while isinstance(partial, functools.partial):
-        given = {**partial.keywords, **given}
+        keywords = {**partial.keywords, **keywords}
         partial = partial.func
     try:
-        return {**gin.get_bindings(innermost(strategy)), **given}
-    except ValueError:  # gin does not know it
-        return given
+        return {**gin.get_bindings(innermost(strategy)), **keywords}
+    except ValueError:  # The function is not registered with gin.
+        return keywords
 
 
 def settings() -> list[str]:
-    """The gin bindings that a job's results depend on, sorted, macros replaced by their values."""
+    """Returns the bindings that affect a job's results, sorted, with the values of macros."""
     values: dict[str, str] = {}
     key = ""
     for line in gin.config_str().splitlines():
@@ -78,10 +80,10 @@ def settings() -> list[str]:
         elif line.startswith(" ") and key:
             values[key] = f"{values[key]} {line.strip()}".strip()
     macros = {k: v for k, v in values.items() if "." not in k}
-    for _ in macros:  # macros may name macros
+    for _ in macros:  # The value of a macro may be another macro.
         values = {k: _replace(v, macros) for k, v in values.items()}
     return sorted(
-        f"{k} = {v}" for k, v in values.items() if k not in macros and not _ELSEWHERE.search(k)
+        f"{k} = {v}" for k, v in values.items() if k not in macros and not _NOT_LISTED.search(k)
     )
 
 

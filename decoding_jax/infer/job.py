@@ -1,4 +1,4 @@
-"""The batch job: every input in, one record out, in order, whatever happens in between."""
+"""Runs a batch job, which writes one record for every input, in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Summary(NamedTuple):
-    """What became of a job, or of this process's part of it.
+    """The counts of a job, or of this process's part of a distributed job.
 
     Attributes:
-      inputs: how many there were.
-      faults: how many of them were faulty, by kind.
-      finished_before: shards that an earlier run had finished.
-      batches: decoded in this run.
-      compilations: of this run.
+      inputs: the number of inputs.
+      faults: the number of faulty inputs of each kind.
+      finished_before: the number of shards that an earlier run had finished.
+      batches: the number of batches decoded in this run.
+      compilations: the number of compilations in this run.
     """
 
     inputs: int
@@ -64,39 +64,43 @@ def run(
 ) -> Summary:
     """Decodes every input of a source, and writes or reports one record for each.
 
-    Shards are written whole, by atomic rename, and are independent of each other: a job that was
-    killed leaves finished shards, skips them when it is started again, and ends with the same
-    files, byte for byte, as one that was not (on the same kind of device). Where several
-    processes run (``jax.distributed``), each takes its shards in turn.
+    A shard is written as a whole, by an atomic rename, and does not depend on other shards. A job
+    that is killed leaves finished shards. When the job is started again, it skips these shards and
+    ends with the same files, byte for byte, as a job that was not interrupted (on the same kind of
+    device). If several processes run (``jax.distributed``), the shards are assigned to them in
+    turn.
 
     Args:
-      model: a model and its tokenizer, as ``decoding_jax.load`` gives them.
+      model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
       source: ``TextLines``, ``JsonLines``, ``SeqioTask``, or any iterable of ``Item`` that can be
-        iterated over again.
-      strategy: such as ``decoding_jax.sample`` with its settings bound, by gin or
-        ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and with a key of
-        each row where it takes one. A number in its settings, in ``stop`` or in ``drafter`` may be
-        an array with one value for each input, in their order (see ``decoding_jax.rows``).
-      output_dir: where ``NAME-00000-of-00012.jsonl`` and ``job.json`` go; an empty directory, or
-        this same job's own.
-      report: called with each record of a shard once the shard is finished, such as a ``Printer``.
-      seed: the key of input i is ``fold_in(key(seed), i)``.
-      batch_size: inputs decoded together; rounded up to a multiple of the devices.
-      shard_size: inputs of a shard. A batch never spans two of them.
-      max_input_length: the most tokens of an input; longer ones are recorded as faults.
-      buckets: widths that inputs are padded to; by default the powers of two from 16.
-      stop: when a text ends; by default at the tokenizer's end tokens, which are also used where
-        ``stop.eos_ids`` is None.
-      with_tokens: whether records hold token ids.
-      name: of the shards.
-      drafter: for a strategy that takes one, such as ``decoding_jax.speculative_sample``: a model,
-        a model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
+        iterated over more than once.
+      strategy: a strategy such as ``decoding_jax.sample`` with its settings bound, by gin or
+        ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and also with one
+        key for each row if it takes keys. A number in its settings, in ``stop`` or in ``drafter``
+        may be an array with one value for each input, in their order (see ``decoding_jax.rows``).
+      output_dir: the directory for ``NAME-00000-of-00012.jsonl`` and ``job.json``. It must be empty
+        or belong to this job.
+      report: a function such as a ``Printer``. It is called with each record of a shard after the
+        shard is finished.
+      seed: the seed of the job; the key of input i is ``fold_in(key(seed), i)``.
+      batch_size: the number of inputs that are decoded together. It is rounded up to a multiple of
+        the number of devices.
+      shard_size: the number of inputs of a shard. A batch never spans two shards.
+      max_input_length: the maximum number of tokens of an input. A longer input is recorded as a
+        fault.
+      buckets: the widths that inputs are padded to. The default is the powers of two from 16.
+      stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
+        also used if ``stop.eos_ids`` is None.
+      with_tokens: whether records contain token ids.
+      name: the prefix of the names of the shards.
+      drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
+        model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
 
     Returns:
       A ``Summary``.
 
     Raises:
-      ValueError: in one line, for settings or a directory that do not serve.
+      ValueError: if a setting is invalid, or the directory cannot be used; the message is one line.
 
     Example:
       >>> import functools
@@ -122,9 +126,14 @@ def run(
         raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
     stop = with_end_tokens(stop, tokenizer)
     widths = bucketing.widths(max_input_length, buckets)
-    bound = _with_tokenizer(strategy, tokenizer)
     decoder = Decoder(
-        net, tokenizer, bound, stop=stop, seed=seed, batch_size=batch_size, drafter=drafter
+        net,
+        tokenizer,
+        _with_tokenizer(strategy, tokenizer),
+        stop=stop,
+        seed=seed,
+        batch_size=batch_size,
+        drafter=drafter,
     )
     decoder.check(widths[-1])
     inputs = manifest.survey(source, shard_size)
@@ -150,51 +159,55 @@ def run(
         }
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
-    worker = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
+    shard_decoder = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
     faults: Counter[str] = Counter()
-    assigned = finished = 0
-    process, processes = jax.process_index(), jax.process_count()
-    count = len(inputs.of_shards)
-    mine = range(process, count, processes)
-    total = sum(inputs.size_of(shard) for shard in mine)
+    finished_before = 0
+    process, num_processes = jax.process_index(), jax.process_count()
+    num_shards = len(inputs.of_shards)
+    assigned = range(process, num_shards, num_processes)
+    num_inputs = sum(inputs.size_of(shard) for shard in assigned)
     with contextlib.ExitStack() as stack:
         if directory is not None:
-            _make(directory)
-            stack.enter_context(lock.hold(directory, process, processes))
+            _make_directory(directory)
+            stack.enter_context(lock.hold(directory, process, num_processes))
             manifest.claim(directory, settings)
         bar = stack.enter_context(
-            contextlib.closing(progress.Bar(total, compiling=decoder.compiling))
+            contextlib.closing(progress.Bar(num_inputs, compiling=decoder.compiling))
         )
         paths = {}
         if directory is not None:
-            paths = {shard: directory / shards.shard_name(name, shard, count) for shard in mine}
-        there = {shard for shard, path in paths.items() if path.exists()}
-        bar.skip(sum(inputs.size_of(shard) for shard in there))
+            paths = {
+                shard: directory / shards.shard_name(name, shard, num_shards) for shard in assigned
+            }
+        existing = {shard for shard, path in paths.items() if path.exists()}
+        bar.skip(sum(inputs.size_of(shard) for shard in existing))
         for shard, items in enumerate(manifest.unchanged(source, inputs)):
-            if shard not in mine:
+            if shard not in assigned:
                 continue
-            assigned += len(items)
             first = shard * shard_size
-            made = _finished(paths[shard], items, first) if shard in there else None
-            if made is not None:
-                finished += 1
+            of_shard = _read_finished(paths[shard], items, first) if shard in existing else None
+            if of_shard is not None:
+                finished_before += 1
             else:
-                if shard in there:
+                if shard in existing:
                     bar.skip(-len(items))
                 with bar.working:
-                    made = worker.decode(items, first, bar)
-                    made = [
+                    of_shard = [
                         records.with_id(record, item.id)
-                        for record, item in zip(made, items, strict=True)
+                        for record, item in zip(
+                            shard_decoder.decode(items, first, bar), items, strict=True
+                        )
                     ]
                     if shard in paths:
-                        shards.write_records(paths[shard], made)
+                        shards.write_records(paths[shard], of_shard)
                     if report is not None:
-                        for record in made:
+                        for record in of_shard:
                             report(record)
-            faults += records.count_faults(made)
-    summary = Summary(assigned, dict(faults), finished, decoder.batches, decoder.compilations)
-    _LOGGER.info("%s", _in_words(summary, directory))
+            faults += records.count_faults(of_shard)
+    summary = Summary(
+        num_inputs, dict(faults), finished_before, decoder.batches, decoder.compilations
+    )
+    _LOGGER.info("%s", _format_summary(summary, directory))
     return summary
 
 
@@ -205,20 +218,20 @@ def _check_counts(**counts: int) -> None:
 
 
 def _with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:
-    """The strategy, with the model's tokenizer if it takes one."""
+    """Binds the model's tokenizer to a strategy that takes one."""
     if "tokenizer" not in inspect.signature(strategy).parameters:
         return strategy
     return functools.partial(strategy, tokenizer=tokenizer)
 
 
-def _make(directory: Path) -> None:
+def _make_directory(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output_dir: {directory} is a file; takes a directory")
     directory.mkdir(parents=True, exist_ok=True)
 
 
-def _finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | None:
-    """The records of a shard that an earlier run has finished; None if it is to be decoded."""
+def _read_finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | None:
+    """Reads a shard that an earlier run has finished; None if it has to be decoded again."""
     try:
         return shards.read_records(path, items, first)
     except ValueError as e:
@@ -226,7 +239,7 @@ def _finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | N
         return None
 
 
-def _in_words(summary: Summary, directory: Path | None) -> str:
+def _format_summary(summary: Summary, directory: Path | None) -> str:
     faulty = sum(summary.faults.values())
     kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
     parts = [

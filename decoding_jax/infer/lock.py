@@ -1,4 +1,4 @@
-"""One job at a time in an output directory."""
+"""Locks an output directory, so that only one job at a time writes to it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ except ImportError:  # Windows
 _LOGGER = logging.getLogger(__name__)
 
 FILE = ".lock"
-_PATIENCE = 5.0  # seconds
+_PATIENCE = 5.0  # Seconds to wait for a shared lock.
 _TEMPORARY = re.compile(r"\.(job\.json|.+-\d{5,}-of-\d{5,}\.jsonl)(\..+)?\.tmp")
 
 
 @contextlib.contextmanager
 def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None]:
-    """Keeps other jobs out of an output directory for as long as the block runs.
+    """Keeps other jobs out of an output directory while the block runs.
 
-    The lock is ``flock`` on files in the directory: the system releases it when the process ends,
-    however it ends. A job of one process holds ``.lock`` exclusively. The processes of a
-    distributed job share it, and each holds ``.lock-INDEX`` exclusively, so that a second job of
-    that kind is kept out: its process 0 finds the lock of process 0 taken. The files are removed at
-    the end, and so are temporary files that killed processes left behind.
+    The lock is ``flock`` on files in the directory, so the operating system releases it when the
+    process ends for any reason. A job of one process locks the file ``.lock`` exclusively. The
+    processes of a distributed job share that lock, and each also locks ``.lock-INDEX``
+    exclusively. A second distributed job is refused, because its process 0 cannot lock
+    ``.lock-0``. The lock files are removed at the end, together with temporary files that killed
+    processes have left behind.
 
     Args:
       directory: an existing directory.
       process: the index of this process in its job.
-      processes: how many processes the job has.
+      processes: the number of processes of the job.
 
     Raises:
-      ValueError: in one line, with the process that holds the directory.
+      ValueError: if another job uses the directory; the message is one line that names the process
+        that holds it.
 
     Example:
       >>> import pathlib, tempfile
@@ -51,16 +53,16 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
         yield
         return
     with contextlib.ExitStack() as stack:
-        alone = processes == 1
-        handles = [stack.enter_context(_locked(directory, FILE, shared=not alone))]
-        if alone and handles[0] is not None:
-            _sweep(directory)
-        if not alone:
-            slot = _locked(directory, f"{FILE}-{process}", shared=False)
-            handles.append(stack.enter_context(slot))
+        distributed = processes > 1
+        handles = [stack.enter_context(_locked(directory, FILE, shared=distributed))]
+        if not distributed and handles[0] is not None:
+            _remove_temporary_files(directory)
+        if distributed:
+            own_lock = _locked(directory, f"{FILE}-{process}", shared=False)
+            handles.append(stack.enter_context(own_lock))
         for handle in handles:
             if handle is not None:
-                _sign(handle)
+                _write_holder(handle)
         yield
 
 
@@ -74,30 +76,30 @@ def _locked(directory: Path, name: str, *, shared: bool) -> Iterator[int | None]
     try:
         yield handle
     finally:
-        # The last process that shares a lock is alone with it, and removes what there is to remove.
+        # Only the last process that shares a lock can lock it exclusively. It removes the files.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if shared:
-                _sweep(directory)
+                _remove_temporary_files(directory)
             path.unlink()
         os.close(handle)
 
 
-def _sign(handle: int) -> None:
-    """Writes who holds the lock into its file, for the error of those that it keeps out."""
+def _write_holder(handle: int) -> None:
+    """Writes the holder of the lock into its file, for the error message of other jobs."""
     text = f"process {os.getpid()} on {socket.gethostname()}".encode()
     os.pwrite(handle, text, 0)
     os.ftruncate(handle, len(text))
 
 
 def _acquire(path: Path, mode: int) -> int | None:
-    """An open file that is locked; None where the file system has no locks."""
+    """Opens and locks a file. Returns its handle, or None if the file system has no locks."""
     until = time.monotonic() + (_PATIENCE if mode == fcntl.LOCK_SH else 0.0)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, mode | fcntl.LOCK_NB)
-            if _is_at(handle, path):  # and not one that its last holder has just removed
+            if _is_at(handle, path):  # False if the last holder has just removed the file.
                 return handle
         except OSError as e:
             if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -113,20 +115,21 @@ def _acquire(path: Path, mode: int) -> int | None:
                     f"output_dir: {path.parent} is in use by {holder}; "
                     "takes a directory that no running job writes to"
                 ) from e
-            # Another process of a distributed job may be about to end, which takes a moment.
+            # A process of an earlier distributed job may be about to end and release the lock.
             time.sleep(0.05)
         os.close(handle)
 
 
 def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is the file of that path."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _sweep(directory: Path) -> None:
-    """Removes the temporary files of processes that were killed."""
+def _remove_temporary_files(directory: Path) -> None:
+    """Removes the temporary files that killed processes have left behind."""
     for path in directory.iterdir():
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What makes a job the same job: ``job.json`` in its output directory."""
+"""Records in ``job.json`` what a job depends on, so that another job does not mix its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from decoding_jax.text import Tokenizer
 
 FILE = "job.json"
 _PROBE = "The quick brown fox, 0123456789! Größe, ça où; Привет, 你好, مرحبا.\n\t<pad></s>"
-# What changes the last bits of a result, or which numbers are drawn, in JAX's configuration.
+# The settings of JAX that affect the rounding of results or the random numbers.
 _JAX_SETTINGS = (
     "jax_default_matmul_precision",
     "jax_enable_x64",
@@ -30,13 +30,13 @@ _JAX_SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The inputs of a job, as they were when it began.
+    """Counts and digests of a job's inputs, computed when the job begins.
 
     Attributes:
-      count: how many there are.
-      digest: of all of them in their order.
-      of_shards: a digest of the inputs of each shard.
-      shard_size: how many inputs a shard has, but for the last.
+      count: the number of inputs.
+      digest: a digest of all inputs in their order.
+      of_shards: one digest for the inputs of each shard.
+      shard_size: the number of inputs of every shard except the last, which may have fewer.
     """
 
     count: int
@@ -45,12 +45,12 @@ class Inputs:
     shard_size: int
 
     def size_of(self, shard: int) -> int:
-        """How many inputs a shard has."""
+        """Returns the number of inputs of a shard."""
         return min(self.shard_size, self.count - shard * self.shard_size)
 
 
 def survey(source: Iterable[Item], shard_size: int) -> Inputs:
-    """Counts the items of a source, and takes digests of them.
+    """Counts the items of a source and computes their digests.
 
     Example:
       >>> inputs = survey([Item("one"), Item("", "empty")], shard_size=1)
@@ -66,27 +66,28 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
 
 
 def unchanged(source: Iterable[Item], inputs: Inputs) -> Iterator[list[Item]]:
-    """The items of each shard, compared with what they were when the job began.
+    """Yields the items of each shard, after a check that they have not changed.
 
     Args:
-      source: iterated over again.
-      inputs: from ``survey``.
+      source: the source that ``survey`` has counted.
+      inputs: the result of ``survey``.
 
     Raises:
-      ValueError: in one line, as soon as a shard's items differ or are missing.
+      ValueError: if the items of a shard differ from those that ``survey`` has read, or are
+        missing; the message is one line.
     """
-    found = 0
+    count = 0
     for shard, items in enumerate(chunks(source, inputs.shard_size)):
         if shard >= len(inputs.of_shards) or _digest_of(items) != inputs.of_shards[shard]:
             raise _changed(shard * inputs.shard_size, inputs)
-        found += len(items)
+        count += len(items)
         yield items
-    if found != inputs.count:
-        raise _changed(found, inputs)
+    if count != inputs.count:
+        raise _changed(count, inputs)
 
 
 def chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items of a source, ``size`` at a time."""
+    """Yields the items of a source in lists of ``size``; the last may be shorter."""
     chunk: list[Item] = []
     for item in source:
         chunk.append(item)
@@ -98,7 +99,7 @@ def chunks(source: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def environment() -> dict[str, Any]:
-    """What a job's results depend on beside its settings: versions, device and JAX's settings."""
+    """Returns what results depend on beside the job's settings: versions, device, JAX settings."""
     device = jax.local_devices()[0]
     return {
         "versions": {
@@ -112,32 +113,33 @@ def environment() -> dict[str, Any]:
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """A digest of what a tokenizer makes of a line with some of everything."""
+    """Returns a digest of a tokenizer's end tokens and of the tokens of a varied test sentence."""
     try:
-        seen: list[Any] = [int(i) for i in tokenizer.encode(_PROBE)]
-    except Exception as e:  # one that takes no such text is told apart by what it says
-        seen = [str(e)]
+        tokens: list[Any] = [int(i) for i in tokenizer.encode(_PROBE)]
+    except Exception as e:  # A tokenizer that refuses the sentence is identified by its error.
+        tokens = [str(e)]
     ends = [int(i) for i in tokenizer.eos_ids]
-    return hashlib.sha256(json.dumps([seen, ends]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([tokens, ends]).encode()).hexdigest()
 
 
 def claim(directory: Path, manifest: dict[str, Any]) -> None:
-    """Makes the directory this job's, or sees that it already is.
+    """Assigns a directory to this job, or checks that it already belongs to the job.
 
-    Of several processes that claim a new directory at once, one writes its manifest, and the others
-    compare theirs with it.
+    If several processes claim a new directory at the same time, one of them writes its manifest,
+    and the others compare their manifests with it.
 
     Args:
-      directory: an existing directory, held by ``lock.hold``.
-      manifest: whatever the job's results depend on.
+      directory: an existing directory that ``lock.hold`` has locked.
+      manifest: everything that the job's results depend on, as JSON values.
 
     Raises:
-      ValueError: in one line, if it belongs to another job or holds something else.
+      ValueError: if the directory belongs to another job or contains other files; the message is
+        one line.
     """
     path = directory / FILE
     manifest = json.loads(json.dumps(manifest))
     if not path.exists():
-        others = sorted(p.name for p in directory.iterdir() if not _is_passing(p.name))
+        others = sorted(p.name for p in directory.iterdir() if not _is_transient(p.name))
         if others and not path.exists():
             raise ValueError(
                 f"output_dir: {directory} holds {others[0]} but no {FILE}; takes an empty "
@@ -154,8 +156,8 @@ def claim(directory: Path, manifest: dict[str, Any]) -> None:
         )
 
 
-def _is_passing(name: str) -> bool:
-    """Whether a file is a lock, or temporary: what a job leaves behind that is killed early."""
+def _is_transient(name: str) -> bool:
+    """Whether a file is a lock or temporary, as a job that is killed early may leave behind."""
     return bool(re.fullmatch(r"\..*\.tmp", name)) or name.startswith(lock.FILE)
 
 
@@ -167,7 +169,7 @@ def _digest_of(items: Sequence[Item]) -> str:
 def _changed(index: int, inputs: Inputs) -> ValueError:
     return ValueError(
         f"source: the inputs from index {index} on are not the {inputs.count} that the job began "
-        "with; takes a source that gives the same items each time, and a file that nobody edits"
+        "with; takes a source that gives the same items each time, and a file that is not edited"
     )
 
 

@@ -1,4 +1,4 @@
-"""Constrained beam search as a batch job takes it: with phrases as strings."""
+"""Constrained beam search whose phrases are strings, for batch jobs."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ def beam_search_with_phrases(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> DecodeOutput:
-    """``decoding_jax.constrained_beam_search`` with its constraints as strings.
+    """Runs ``decoding_jax.constrained_beam_search`` with constraints that are given as strings.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      tokenizer: the model's, which ``run`` gives to a strategy that takes one.
-      phrases: all must appear: strings, tokenised as texts of their own, or token sequences.
-      alternatives: sets of such, of each of which one at least must appear.
-      beam_size: this and all that follows is as for ``decoding_jax.constrained_beam_search``.
+      tokenizer: the tokenizer of the model. ``run`` passes it to a strategy that takes one.
+      phrases: strings, each of which is tokenised as a separate text, or token sequences. All of
+        them must appear.
+      alternatives: sets of phrases; of each set at least one must appear.
+      beam_size: as for ``decoding_jax.constrained_beam_search``, like all arguments below.
 
     Returns:
       A ``DecodeOutput``, as from ``decoding_jax.constrained_beam_search``.
 
     Raises:
-      ValueError: for one string where several are due, a phrase without a token, and settings that
-        do not serve.
+      ValueError: if ``phrases`` or a set of alternatives is a single string, if a phrase has no
+        token, or if a setting is invalid.
 
     Example:
       >>> import functools

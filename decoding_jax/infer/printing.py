@@ -1,24 +1,24 @@
-"""Records for people to read."""
+"""Prints records in a readable form."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from decoding_jax.infer.progress import say
+from decoding_jax.infer.progress import print_line
 from decoding_jax.infer.records import Record
 
 
 class Printer:
-    """Prints every input, and below it what it was decoded to: rank, log-probability, text.
+    """Prints every input, and below it the rank, log-probability and text of each output.
 
-    Texts stand in the order of their score, the best first. Log-probabilities are in nats, under
-    the model. A text that ran out of length ends in ``[...]``.
+    Texts are sorted by score, the best first. Log-probabilities are in nats, under the model. A
+    text that reached the maximum length without a stop condition ends in ``[...]``.
 
     Args:
-      merge_duplicates: whether a text that was drawn several times is printed once, with how
-        often; its log-probability is that of its likeliest token sequence.
-      limit: the most texts printed for an input; None prints all.
+      merge_duplicates: whether a text that was drawn several times is printed once, with the number
+        of times. Its log-probability is that of its best token sequence.
+      limit: the maximum number of texts that are printed for an input; None prints all.
 
     Example:
       >>> outputs = [
@@ -39,23 +39,23 @@ class Printer:
         self._limit = limit
 
     def __call__(self, record: Record) -> None:
-        say("\n".join([*self._lines(record), ""]), sys.stdout)
+        print_line("\n".join([*self._lines(record), ""]), sys.stdout)
 
     def _lines(self, record: Record) -> list[str]:
-        head = f"[{record['index'] + 1}] {record['inputs']}"
+        title = f"[{record['index'] + 1}] {record['inputs']}"
         if "error" in record:
-            return [head, f"    not decoded: {record['error']}"]
+            return [title, f"    not decoded: {record['error']}"]
         outputs = sorted(record["outputs"], key=lambda o: o["rank"])
         groups: dict[Any, list[dict[str, Any]]] = {}
         for output in outputs:
             key = (output["text"], output["finished"]) if self._merge else output["rank"]
             groups.setdefault(key, []).append(output)
-        counted = self._merge and len(outputs) > 1
-        lines = [head, "    rank  log-prob  " + ("drawn  " if counted else "") + "text"]
+        show_counts = self._merge and len(outputs) > 1
+        lines = [title, "    rank  log-prob  " + ("drawn  " if show_counts else "") + "text"]
         for rank, group in enumerate(list(groups.values())[: self._limit], 1):
             best = group[0]
             log_prob = "-inf" if best["log_prob"] is None else f"{best['log_prob']:.2f}"
-            drawn = f"{f'{len(group)}/{len(outputs)}':>5}  " if counted else ""
+            drawn = f"{f'{len(group)}/{len(outputs)}':>5}  " if show_counts else ""
             text = best["text"] + ("" if best["finished"] else " [...]")
             lines.append(f"    {rank:>4}  {log_prob:>8}  {drawn}{text}")
         if len(groups) > len(lines) - 2:

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, and log lines that do not tear it."""
+"""A progress bar on standard error, and log lines that do not interrupt it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOGGER = logging.getLogger("decoding_jax")
 
 
 class Stopwatch:
-    """Adds up the time that is spent inside ``with`` blocks.
+    """Measures the total time inside ``with`` blocks.
 
     Example:
       >>> watch = Stopwatch()
@@ -27,30 +27,31 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._total = 0.0
-        self._began: float | None = None
+        self._start: float | None = None
 
     def __enter__(self) -> Stopwatch:
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._total, self._began = self.seconds(), None
+        self._total, self._start = self.seconds(), None
 
     def seconds(self) -> float:
-        """The time so far, that of a block still running included."""
-        running = 0.0 if self._began is None else time.monotonic() - self._began
+        """Returns the time in seconds, including that of a block that is still running."""
+        running = 0.0 if self._start is None else time.monotonic() - self._start
         return self._total + running
 
 
 class Bar(tqdm):
-    """A progress bar over inputs whose rate is that of decoding alone.
+    """A progress bar over inputs, whose rate is the rate of decoding without compilation.
 
-    On a terminal the bar is one line that changes. Elsewhere the bar prints a line every ten
+    On a terminal the bar is one line that is updated. Otherwise the bar prints a line every ten
     seconds.
 
     Args:
       total: the number of inputs.
-      compiling: measures compilation, which neither the rate nor the time left includes.
+      compiling: measures the time of compilation, which is left out of the rate and of the
+        estimate of the time left.
     """
 
     def __init__(self, total: int, compiling: Stopwatch | None = None):
@@ -69,10 +70,11 @@ class Bar(tqdm):
         )
 
     def skip(self, count: int) -> None:
-        """Counts inputs that an earlier run decoded as done, and leaves them out of the rate.
+        """Counts inputs that an earlier run has decoded as done, but not for the rate.
 
         Args:
-          count: of inputs; negative for those that have to be decoded again after all.
+          count: the number of inputs. It is negative for inputs that were skipped before but have
+            to be decoded again.
         """
         self.initial += count
         self.n += count
@@ -80,16 +82,16 @@ class Bar(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What the bar shows. The rate is over the time inside ``with bar.working``."""
+        """The values that the bar shows; the rate is over the time inside ``with bar.working``."""
         decoded = self.n - self.initial
         seconds = self.working.seconds() - self._compiling.seconds()
         rate = decoded / seconds if decoded and seconds > 0 else None
-        # Where the rate is None, tqdm divides n - initial by the elapsed time; zero gives no rate.
+        # If the rate is None, tqdm divides n - initial by the elapsed time. Zero gives no rate.
         return {**super().format_dict, "rate": rate, **({} if rate else {"initial": self.n})}
 
 
 class _WholeLines:
-    """A text file that ends each of tqdm's reports with a newline."""
+    """Writes each of tqdm's reports to a file as a line of its own."""
 
     def __init__(self, file: TextIO):
         self._file = file
@@ -102,25 +104,25 @@ class _WholeLines:
         return getattr(self._file, name)
 
 
-def say(text: str, file: TextIO) -> None:
-    """Prints a line, above the bar where there is one on the screen."""
+def print_line(text: str, file: TextIO) -> None:
+    """Prints a line; on a terminal it appears above the progress bar."""
     if sys.stderr.isatty():
         tqdm.write(text, file=file)
     else:
         print(text, file=file, flush=True)
 
 
-class _Lines(logging.Handler):
-    """Log messages, bare, on standard error."""
+class _LineHandler(logging.Handler):
+    """Prints log messages without a prefix on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(self.format(record), sys.stderr)
+        print_line(self.format(record), sys.stderr)
 
 
 @contextlib.contextmanager
 def log_lines() -> Iterator[None]:
-    """Shows the library's log lines, from INFO on, on standard error."""
-    handler = _Lines()
+    """Prints the library's log messages of level INFO and above on standard error."""
+    handler = _LineHandler()
     level = _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""Output records: one JSON object for every input, whatever became of it."""
+"""Output records: one JSON object for every input, including faulty ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from decoding_jax.text import Completion
 
 Record = dict[str, Any]
 
-LONGEST = 1000
-"""How many characters the record of a fault repeats of its input and of its error."""
+MAX_CHARACTERS = 1000
+"""The number of characters after which the record of a fault cuts its input and its error."""
 
 
 def decoded(
@@ -24,17 +24,17 @@ def decoded(
     seed: int,
     with_tokens: bool = False,
 ) -> Record:
-    """The record of an input and its completions.
+    """Returns the record of an input and its completions.
 
-    ``outputs`` keeps the strategy's own order (lane i of a sampler is ``outputs[i]``); ``rank``
-    counts from 1, the highest score, and equal scores by their order.
+    ``outputs`` has the order of the strategy, so ``outputs[i]`` is sequence i of a sampler.
+    ``rank`` is 1 for the highest score; equal scores are ranked in the order of ``outputs``.
 
     Args:
-      index: of the input, from 0.
-      inputs: the text.
-      completions: in the strategy's order.
-      seed: of the job.
-      with_tokens: whether to record token ids as well.
+      index: the index of the input, from 0.
+      inputs: the text of the input.
+      completions: the completions of the input, in the strategy's order.
+      seed: the seed of the job.
+      with_tokens: whether the record contains token ids.
 
     Example:
       >>> hello = Completion("Bonjour.", [5, 1], log_prob=-0.5, score=-0.5, finished=True)
@@ -59,16 +59,16 @@ def decoded(
 
 
 def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:
-    """The record of an input that cannot be decoded: no outputs, and an ``error``.
+    """Returns the record of an input that cannot be decoded: it has an ``error`` and no outputs.
 
-    An input of more than 1,000 characters is cut there, and ``inputs_length`` gives its length; an
-    error is cut in the same way.
+    An input of more than 1,000 characters is cut after 1,000, and ``inputs_length`` is its full
+    length. A longer error is also cut, and its full length is appended to it.
 
     Args:
-      index: of the input, from 0.
-      inputs: the text, or what there was instead.
-      error: what is wrong with it: a kind, and after a colon the rest.
-      seed: of the job.
+      index: the index of the input, from 0.
+      inputs: the text of the input, or the contents of the file if it is not text.
+      error: the kind of the fault, followed by a colon and the details if there are any.
+      seed: the seed of the job.
 
     Example:
       >>> fault(3, "", "empty", seed=7)
@@ -76,16 +76,16 @@ def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:
       >>> fault(4, "[" * 100_000, "broken JSON", seed=7)["inputs_length"]
       100000
     """
-    if len(error) > LONGEST:
-        error = f"{error[:LONGEST]} [...] ({len(error):,} characters)"
-    record = {"index": index, "inputs": inputs[:LONGEST], "outputs": [], "seed": seed}
-    if len(inputs) > LONGEST:
+    if len(error) > MAX_CHARACTERS:
+        error = f"{error[:MAX_CHARACTERS]} [...] ({len(error):,} characters)"
+    record = {"index": index, "inputs": inputs[:MAX_CHARACTERS], "outputs": [], "seed": seed}
+    if len(inputs) > MAX_CHARACTERS:
         record["inputs_length"] = len(inputs)
     return {**record, "error": error}
 
 
 def with_id(record: Record, record_id: Any) -> Record:
-    """The record with the input's ``id`` after its index, if the input has one.
+    """Returns the record with the input's ``id`` after its index, if the input has an id.
 
     Example:
       >>> with_id(fault(3, "", "empty", seed=7), "line-3")["id"]
@@ -97,15 +97,15 @@ def with_id(record: Record, record_id: Any) -> Record:
 
 
 def to_line(record: Record) -> str:
-    """The record as a line of JSON."""
+    """Returns the record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def count_faults(records: Iterable[Record]) -> Counter[str]:
-    """How many records are faulty, by kind: what stands before the colon of ``error``."""
+    """Counts faulty records by kind, which is the part of ``error`` before the first colon."""
     return Counter(r["error"].partition(":")[0] for r in records if "error" in r)
 
 
 def _number(value: float) -> float | None:
-    """Nine digits, which tell any float32 from all others; null for what JSON cannot say."""
+    """Rounds to nine digits, which identify any float32; None if the number is not finite."""
     return float(f"{value:.9g}") if math.isfinite(value) else None

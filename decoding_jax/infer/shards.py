@@ -1,4 +1,4 @@
-"""Output shards: files that are there in full or not at all."""
+"""Reads and writes output shards; a shard is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decoding_jax.infer.sources import Item
 
 
 def shard_name(name: str, index: int, count: int) -> str:
-    """The file name of shard ``index`` of ``count``.
+    """Returns the file name of shard ``index`` of ``count`` shards.
 
     Example:
       >>> shard_name("decodes", 3, 12)
@@ -26,34 +26,35 @@ def shard_name(name: str, index: int, count: int) -> str:
 
 
 def write(path: Path, text: Iterable[str]) -> None:
-    """Writes a file through a temporary one, so that a reader or a restart sees all or nothing.
+    """Writes a file atomically: it gets its name only when its contents are complete.
 
-    The temporary file is beside it, under a name that no other process or call uses.
+    The text is first written to a temporary file in the same directory, under a name that no other
+    process or call uses.
 
     Raises:
-      OSError: as the system raises it, with the file's name.
+      OSError: if the system cannot write the file; the error names the file.
     """
     with _written(path, text) as temporary:
         temporary.replace(path)
 
 
 def create(path: Path, text: Iterable[str]) -> bool:
-    """Writes a file as ``write`` does, unless there is one by that name.
+    """Writes a file atomically, unless a file of that name exists.
 
-    Of several processes that create the same file at once, one does, and the others find it.
+    If several processes create the same file at the same time, exactly one of them succeeds.
 
     Returns:
-      Whether the file was created.
+      Whether the file was created by this call.
 
     Raises:
-      OSError: as the system raises it, with the file's name.
+      OSError: if the system cannot write the file; the error names the file.
     """
     with _written(path, text) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
             return False
-        except OSError:  # a file system without hard links
+        except OSError:  # The file system has no hard links.
             if path.exists():
                 return False
             temporary.replace(path)
@@ -61,20 +62,21 @@ def create(path: Path, text: Iterable[str]) -> bool:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Writes one record a line; see ``write``."""
+    """Writes one record per line with ``write``."""
     write(path, (to_line(record) for record in records))
 
 
 def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
-    """The records of a finished shard.
+    """Reads the records of a finished shard.
 
     Args:
-      path: of the shard.
+      path: the file of the shard.
       items: the inputs of the shard.
-      first: the index of the first of them in the job.
+      first: the index of the first input in the job.
 
     Raises:
-      ValueError: in one line, for a file that does not hold one record for each input, in order.
+      ValueError: if the file does not contain one record for each input, in order; the message is
+        one line.
     """
     records: list[Record] = []
     with path.open("rb") as file:
@@ -86,22 +88,22 @@ def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
             if not isinstance(record, dict) or not {"inputs", "outputs", "seed"} <= record.keys():
                 raise ValueError(f"{path}: line {number} is not a record")
             if not line.endswith(b"\n"):
-                raise ValueError(f"{path}: line {number} has no end")
+                raise ValueError(f"{path}: line {number} does not end in a newline")
             if record.get("index") != first + number - 1:
                 raise ValueError(f"{path}: line {number} is not record {first + number - 1}")
             records.append(record)
     if len(records) != len(items):
         raise ValueError(f"{path}: has {len(records)} records of {len(items)}")
     for record, item in zip(records, items, strict=True):
-        cut = record["inputs"] if "inputs_length" in record else None
-        if record["inputs"] != item.inputs and (cut is None or not item.inputs.startswith(cut)):
-            raise ValueError(f"{path}: record {record['index']} has another input")
+        start = record["inputs"] if "inputs_length" in record else None
+        if record["inputs"] != item.inputs and (start is None or not item.inputs.startswith(start)):
+            raise ValueError(f"{path}: record {record['index']} has a different input")
     return records
 
 
 @contextlib.contextmanager
 def _written(path: Path, text: Iterable[str]) -> Iterator[Path]:
-    """A temporary file that holds the text; afterwards it is gone from its temporary name."""
+    """Writes a temporary file and yields its path; the file is removed afterwards if it remains."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
     unique = f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
     temporary = path.with_name(f".{path.name}.{unique}.tmp")
@@ -116,16 +118,16 @@ def _written(path: Path, text: Iterable[str]) -> Iterator[Path]:
     except OSError as e:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if e.filename is None:  # the system names no file when the disk is full
+        if e.filename is None:  # The error of a full disk names no file.
             raise OSError(e.errno, e.strerror, str(path)) from e
         raise
 
 
 def _sync(folder: Path) -> None:
-    """Makes a rename survive a power cut, where the system can."""
+    """Makes a rename durable in case of a power failure, if the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
+    except OSError:  # Windows cannot open folders.
         return
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
-"""Where inputs come from: lines of text, JSON lines, SeqIO tasks.
+"""Sources of inputs: lines of text, JSON lines and SeqIO tasks.
 
-A source is any iterable of ``Item`` that gives the same items in the same order each time it is
-iterated over. A fault of one input is an item too: nothing is dropped.
+A source is any iterable of ``Item`` that yields the same items in the same order each time it is
+iterated over. A faulty input is also an item, so no input is dropped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Item(NamedTuple):
     """One input.
 
     Attributes:
-      inputs: the text, or, of a faulty input, what there was instead.
-      error: what is wrong with it: a kind, and after a colon the rest.
-      id: the caller's name for the input, which its record repeats: any JSON value. None if it has
-        no name.
+      inputs: the text of the input, or the contents of the file if the input is faulty.
+      error: None, or the kind of the fault, followed by a colon and the details if there are any.
+      id: any JSON value that identifies the input, which its record repeats. None if the input has
+        no id.
     """
 
     inputs: str
@@ -33,10 +33,12 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextLines:
-    r"""One input a line, UTF-8, lines ended by ``\n`` or ``\r\n``; a byte order mark is skipped.
+    r"""A text file in UTF-8 with one input per line.
+
+    Lines end in ``\n`` or ``\r\n``. A byte order mark at the start of the file is skipped.
 
     Attributes:
-      path: a file, or the name of one that comes with the library.
+      path: the path of the file, or the name of a file that comes with the library.
 
     Raises:
       ValueError: if there is no such file.
@@ -58,11 +60,13 @@ class TextLines:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line, whose ``field`` is the input; its ``id``, if any, is kept.
+    """A file with one JSON object per line.
+
+    The input is the value of ``field``. The value of ``id``, if there is one, is kept.
 
     Attributes:
-      path: a file, or the name of one that comes with the library.
-      field: the key of the text.
+      path: the path of the file, or the name of a file that comes with the library.
+      field: the key of the input in each object.
 
     Raises:
       ValueError: if there is no such file.
@@ -97,7 +101,7 @@ class JsonLines:
         if not isinstance(value, dict):
             return Item(line, f"not a JSON object: {type(value).__name__}")
         record_id = value.get("id")
-        try:  # NaN and halves of surrogate pairs can be read, but not be written
+        try:  # JSON can be read, but not written, with NaN and lone surrogates.
             json.dumps(record_id, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except (ValueError, RecursionError) as e:
             return Item(line, f"id cannot be written as JSON: {e}")
@@ -113,17 +117,17 @@ class JsonLines:
 class SeqioTask:
     """The examples of a SeqIO task, or of each task of a mixture in turn.
 
-    The text is the feature as it was before tokenization where the task keeps it, and otherwise
-    the feature decoded by the task's vocabulary; the model's own tokenizer takes it from there.
-    Import the module that registers the task in the gin file.
+    The input is the text of the feature before tokenization if the task keeps it. Otherwise it is
+    the feature decoded by the task's vocabulary. The model's own tokenizer then encodes this text.
+    The gin file has to import the module that registers the task.
 
     Attributes:
-      name: of a task or a mixture.
-      split: of the data; tasks that lack it are left out.
-      feature: the feature that is the input.
+      name: the name of a task or a mixture.
+      split: the split of the data. Tasks of a mixture that do not have it are left out.
+      feature: the name of the feature that is the input.
 
     Raises:
-      ValueError: if SeqIO is not installed, or knows no such task, split or feature.
+      ValueError: if SeqIO is not installed, or has no such task, split or feature.
     """
 
     name: str
@@ -170,7 +174,7 @@ class SeqioTask:
 
 
 def text_item(text: str) -> Item:
-    """An item of ``text``: faulty if it is empty or no Unicode text.
+    """Returns an item of ``text``, which is faulty if the text is empty or not Unicode.
 
     Example:
       >>> text_item("  ")
@@ -178,12 +182,13 @@ def text_item(text: str) -> Item:
     """
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+    except UnicodeEncodeError:  # A lone surrogate, which JSON can express.
         return Item(text.encode("utf-8", "backslashreplace").decode(), "not Unicode text")
     return Item(text) if text.strip() else Item(text, "empty")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file without their ends and without a byte order mark."""
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if number == 0:
@@ -192,7 +197,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _utf8(line: bytes) -> Item | None:
-    """A faulty item if the bytes are not UTF-8."""
+    """A faulty item if the bytes are not UTF-8, otherwise None."""
     try:
         line.decode("utf-8")
     except UnicodeDecodeError:
