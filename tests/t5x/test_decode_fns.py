@@ -1,5 +1,6 @@
 """T5X's contract, kept on a network that has it: prompts, ends, order, scores, distributions."""
 
+import inspect
 import itertools
 
 import jax
@@ -27,6 +28,22 @@ def greedy_text(network, row):
         path = np.concatenate([prompt, np.array(text, int)])
         text.append(int(network.path_logits(path)[-1].argmax()))
     return text
+
+
+def test_arguments_by_position_come_in_the_order_of_t5x():
+    inputs = ["inputs", "cache", "tokens_to_logits", "eos_id"]
+    sampling = [*inputs, "decode_rng", "num_decodes", "temperature", "topk", "topp"]
+    beams = [*inputs, "num_decodes", "alpha", "max_decode_len", "max_decode_step", "min_log_prob"]
+    for fn, order in [
+        (decode_fns.temperature_sample, sampling),
+        (decode_fns.arithmetic_sample, sampling),
+        (decode_fns.speculative_sample, sampling),
+        (decode_fns.beam_search, beams),
+        (decode_fns.best_k_search, inputs),
+    ]:
+        parameters = inspect.signature(fn).parameters
+        assert list(parameters)[: len(order)] == order
+        assert parameters["transform"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 @pytest.mark.parametrize(("scanned", "prefilled"), FORMS)

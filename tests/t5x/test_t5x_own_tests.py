@@ -1,5 +1,6 @@
 """T5X's own decoding tests, with this library's functions in the place of T5X's."""
 
+import inspect
 import unittest
 import warnings
 
@@ -55,3 +56,13 @@ def test_theirs(name, monkeypatch):
         decoding_test.DecodeTest(name).run(result)
     problems = [text for _, text in result.failures + result.errors]
     assert not problems, problems[0]
+
+
+@pytest.mark.parametrize("name", ["temperature_sample", "beam_search"])
+def test_arguments_by_position_are_those_of_t5x(name):
+    positional = [
+        parameter.name
+        for parameter in inspect.signature(getattr(decode_fns, name)).parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert positional == list(inspect.signature(getattr(decoding_test.decoding, name)).parameters)

@@ -1,7 +1,8 @@
 """The arguments that T5X gives to decode functions, declared once for all of them.
 
-A decode function here takes dataclasses of this module and settings of its own. ``decode_fn`` makes
-it a function with all of their fields as arguments, since T5X passes keywords and gin binds names.
+A decode function takes dataclasses of this module and further settings. ``decode_fn`` turns it into
+a function whose arguments are the fields of the dataclasses and these settings, since T5X passes
+keywords and gin binds names.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,72 +21,89 @@ from decoding_jax.t5x.decode_fns.temperature import static_number
 Decodes = tuple[Array, Array]
 """int32 ``[B, num_decodes, L]`` and scores float32 ``[B, num_decodes]``."""
 
+REQUIRED = ("inputs", "cache", "tokens_to_logits", "eos_id")
+"""The arguments without a default, which every decode function takes by position too."""
+
+SAMPLING_ORDER = (
+    *REQUIRED,
+    *("decode_rng", "num_decodes", "temperature", "topk", "topp", "cache_offset", "initial_index"),
+    *("max_decode_steps", "max_decode_steps_hard_limit", "rescale_log_probs"),
+)
+"""The order in which T5X's ``temperature_sample`` takes these arguments."""
+
+BEAM_ORDER = (
+    *REQUIRED,
+    *("num_decodes", "alpha", "max_decode_len", "max_decode_step", "min_log_prob", "decode_rng"),
+    *("cache_offset", "initial_index"),
+)
+"""The order in which T5X's ``beam_search`` takes these arguments."""
+
 
 @dataclasses.dataclass(frozen=True)
 class T5XArguments:
-    """What every decode function takes.
+    """The arguments of every decode function.
 
     Attributes:
-      inputs: int32 ``[B, L]``, shifted right: a start token, the prompt, zeros. A non-zero token
-        is forced, and adds no score.
+      inputs: int32 ``[B, L]``, shifted right: a start token, the prompt, then zeros. A non-zero
+        token is forced and adds no score.
       cache: T5X's cache, with B rows.
       tokens_to_logits: T5X's function, or a ``NativeDecoder``.
-      eos_id: the end token; several as ``[E]``. An end token of the prompt ends nothing.
+      eos_id: the end token, or several as ``[E]``. An end token in the prompt does not end it.
       decode_rng: a key, raw or typed; None is ``jax.random.key(0)``.
-      num_decodes: N, the sequences returned for each row.
+      num_decodes: N, the number of sequences returned for each row.
       cache_offset: 1 where layers are scanned.
       initial_index: int32 ``[B]``, the position of each prompt's last token after a prefill.
       transform: applied to the logits (log-probabilities in beam searches): any of
         ``decoding_jax.transforms``. Without a prefill, prompt tokens count as new tokens.
     """
 
-    inputs: Any
+    inputs: Array
     cache: Any
-    tokens_to_logits: Callable[..., Any]
-    eos_id: Any
-    decode_rng: Any = None
+    tokens_to_logits: Callable[..., tuple[Array, Any]]
+    eos_id: int | Array
+    decode_rng: Array | None = None
     num_decodes: int = 1
     cache_offset: int = 0
-    initial_index: Any = None
+    initial_index: Array | None = None
     transform: Transform | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TemperatureArguments:
-    """How logits become the distribution that is drawn from.
+    """How logits become the distribution that tokens are drawn from.
 
     Attributes:
-      temperature: a number or ``[B]``; up to 1e-4 the most probable token is taken.
+      temperature: a number or ``[B]``; the most probable token is chosen at 1e-4 and below.
       topk: 0 keeps all tokens.
       topp: 0 keeps all tokens.
     """
 
-    temperature: Any = 1.0
-    topk: Any = 0
-    topp: Any = 0.0
+    temperature: float | Array = 1.0
+    topk: int | Array = 0
+    topp: float | Array = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingArguments(TemperatureArguments):
-    """What T5X's ``temperature_sample`` takes besides.
+    """The further arguments of T5X's ``temperature_sample``.
 
     Attributes:
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``; None for no
-        other limit than L.
-      max_decode_steps_hard_limit: an upper bound on ``max_decode_steps``, where it is above 0.
-      rescale_log_probs: whether scores are under the distribution that is drawn from, after
-        temperature and truncation, or under the model.
+      max_decode_steps: the maximum number of tokens after the last prompt token; None sets no limit
+        but L.
+      max_decode_steps_hard_limit: an upper bound on ``max_decode_steps``, if above 0.
+      rescale_log_probs: whether scores are log-probabilities under the distribution that tokens are
+        drawn from, after temperature and truncation. Otherwise they are under the model.
     """
 
-    max_decode_steps: Any = None
+    max_decode_steps: int | Array | None = None
     max_decode_steps_hard_limit: int | None = None
     rescale_log_probs: bool = True
 
-    def step_limit(self, length: int) -> Any:
-        """The maximum number of tokens after the last of ``inputs``, or None.
+    def step_limit(self, length: int) -> int | Array | None:
+        """The maximum number of tokens after the last prompt token, or None.
 
         Args:
-          length: L.
+          length: L, the length of ``inputs``.
 
         Raises:
           ValueError: for ``max_decode_steps`` above L.
@@ -104,13 +122,17 @@ class SamplingArguments(TemperatureArguments):
         return steps
 
 
-def decode_fn(**defaults: Any) -> Callable[[Callable[..., Decodes]], Callable[..., Decodes]]:
-    """Makes a decode function for T5X of one that takes the dataclasses above.
+def decode_fn(
+    order: Sequence[str] = REQUIRED, **defaults: Any
+) -> Callable[[Callable[..., Decodes]], Callable[..., Decodes]]:
+    """Turns a function that takes the dataclasses above into a decode function for T5X.
 
     Each parameter annotated with one of the dataclasses is replaced by its fields.
 
     Args:
-      **defaults: of fields, where they differ from the dataclass's.
+      order: the arguments that may be given by position, in this order; the others are given by
+        keyword only.
+      **defaults: defaults of fields that differ from those of the dataclass.
 
     Example:
       >>> @decode_fn(num_decodes=4)
@@ -123,38 +145,32 @@ def decode_fn(**defaults: Any) -> Callable[[Callable[..., Decodes]], Callable[..
 
     def decorate(function: Callable[..., Decodes]) -> Callable[..., Decodes]:
         hints = typing.get_type_hints(function)
-        own = inspect.signature(function).parameters
-        groups = {name: hints[name] for name in own if dataclasses.is_dataclass(hints[name])}
-        fields = {name: dataclasses.fields(kind) for name, kind in groups.items()}
-        parameters = []
-        for name, parameter in own.items():
-            if name not in groups:
-                kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-                parameters.append(parameter.replace(kind=kind))
+        parameters: dict[str, inspect.Parameter] = {}
+        groups: dict[str, tuple[type, list[str]]] = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if not dataclasses.is_dataclass(hints[name]):
+                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
                 continue
-            for field in fields[name]:
-                default = inspect.Parameter.empty
-                if field.default is not dataclasses.MISSING:
-                    default = defaults.get(field.name, field.default)
-                parameters.append(
-                    inspect.Parameter(
-                        field.name,
-                        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                        default=default,
-                        annotation=field.type,
-                    )
-                )
-        signature = inspect.Signature(parameters, return_annotation="Decodes")
+            fields = dataclasses.fields(hints[name])
+            groups[name] = hints[name], [field.name for field in fields]
+            parameters |= {field.name: _parameter(field, defaults) for field in fields}
+        positional = [
+            parameters.pop(name).replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in order
+        ]
+        signature = inspect.Signature(
+            [*positional, *parameters.values()], return_annotation="Decodes"
+        )
 
         def decode(*args: Any, **kwargs: Any) -> Decodes:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            given = bound.arguments
-            made = {
-                name: kind(**{field.name: given.pop(field.name) for field in fields[name]})
-                for name, kind in groups.items()
+            arguments = bound.arguments
+            grouped = {
+                name: kind(**{field: arguments.pop(field) for field in fields})
+                for name, (kind, fields) in groups.items()
             }
-            return function(**made, **given)
+            return function(**grouped, **arguments)
 
         for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
             setattr(decode, attribute, getattr(function, attribute))
@@ -162,3 +178,12 @@ def decode_fn(**defaults: Any) -> Callable[[Callable[..., Decodes]], Callable[..
         return decode
 
     return decorate
+
+
+def _parameter(field: dataclasses.Field[Any], defaults: Mapping[str, Any]) -> inspect.Parameter:
+    default = inspect.Parameter.empty
+    if field.default is not dataclasses.MISSING:
+        default = defaults.get(field.name, field.default)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type
+    )

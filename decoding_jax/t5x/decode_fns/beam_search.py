@@ -13,7 +13,7 @@ from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.competition import Choose, Pool, Rules, Running
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, LengthPenalty
 from decoding_jax.strategies.beam.loop import State, beam_steps, one_beam
-from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
+from decoding_jax.t5x.decode_fns.arguments import BEAM_ORDER, Decodes, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.call import open_call
 from decoding_jax.t5x.decode_fns.temperature import keep_forced
 
@@ -21,7 +21,7 @@ from decoding_jax.t5x.decode_fns.temperature import keep_forced
 _BANNED = -1e7
 
 
-@decode_fn(num_decodes=4)
+@decode_fn(BEAM_ORDER, num_decodes=4)
 def beam_search(
     arguments: T5XArguments,
     *,

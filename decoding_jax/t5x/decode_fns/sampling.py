@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from decoding_jax import codes, registry, transforms
 from decoding_jax.loop import run
 from decoding_jax.t5x.decode_fns.arguments import (
+    SAMPLING_ORDER,
     Decodes,
     SamplingArguments,
     T5XArguments,
@@ -20,8 +21,10 @@ from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, samp
 from decoding_jax.t5x.network.callbacks import Callbacks
 from decoding_jax.t5x.network.rescaled import Rescaled
 
+_CALLBACKS = ("state_callback_fn", "logit_callback_fn")
 
-@decode_fn(topk=1)
+
+@decode_fn((*SAMPLING_ORDER, *_CALLBACKS), topk=1)
 def temperature_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
@@ -62,7 +65,7 @@ def temperature_sample(
     return _sample("sample", arguments, sampling, callbacks)
 
 
-@decode_fn()
+@decode_fn((*SAMPLING_ORDER, *_CALLBACKS))
 def arithmetic_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,

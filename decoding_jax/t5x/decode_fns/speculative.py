@@ -13,6 +13,7 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import DraftLength, GreedyVerifier, ModelDrafter, Verifier
 from decoding_jax.strategies.speculative.drafters import as_drafter
 from decoding_jax.t5x.decode_fns.arguments import (
+    SAMPLING_ORDER,
     Decodes,
     SamplingArguments,
     T5XArguments,
@@ -35,7 +36,7 @@ class SpeculativeDecoder(NativeDecoder):
     drafter: Any
 
 
-@decode_fn()
+@decode_fn(SAMPLING_ORDER)
 def speculative_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
