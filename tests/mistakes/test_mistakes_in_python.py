@@ -206,7 +206,7 @@ TABLE = [
     ),
     ("decay", lambda: Decay("0.1"), "got kappa='0.1'; takes numbers of 0 and above"),
     ("g_n_m_t_penalty|gnmt_penalty", lambda: GNMTPenalty("0.6"), "got alpha='0.6'; takes numbers"),
-    ("num_draft_tokens", lambda: Heuristic(most=0), "got 0; takes"),
+    ("num_draft_tokens", lambda: Heuristic(max_draft_tokens=0), "got 0; takes"),
 ]
 
 

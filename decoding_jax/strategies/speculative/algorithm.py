@@ -1,9 +1,22 @@
 """Speculative decoding: a drafter proposes K tokens, and the target verifies them in one call.
 
-The target's cache holds all new tokens but the last. The target is fed the last token and the K
-drafted ones at once. Where a of them are accepted, the text grows by a + 1 tokens, and the next
-block overwrites what was rejected: it starts at an earlier slot, and nothing is copied. Every lane
-advances at its own pace.
+``speculative_sample`` implements Algorithm 1 of Leviathan et al. 2022 and Algorithm 2 of Chen et
+al. 2023, with verifiers that generalise their rule of acceptance. The correspondence of names:
+
+================  ================  ===========
+this module       Leviathan et al.  Chen et al.
+================  ================  ===========
+target, p         M_p, p(x)         q(x)
+draft, q          M_q, q(x)         p(x)
+``draft_length``  gamma             K
+``accepted``      n                 (no symbol)
+final token       t                 (no symbol)
+================  ================  ===========
+
+The target's cache holds all new tokens but the last, so the target is fed the last token and the K
+drafted ones in one call. If n of them are accepted, the sequence grows by n + 1 tokens. The next
+block starts at an earlier slot and overwrites the rejected tokens in the cache; nothing is copied.
+Every lane advances independently.
 """
 
 from __future__ import annotations
@@ -41,13 +54,13 @@ class State(NamedTuple):
     """The carry of the loop.
 
     Attributes:
-      cache: the target's.
+      cache: the target's cache.
       sequences: the sequences decoded so far.
-      keys: the verifier's.
-      verifier_state: the verifier's.
-      drafter_state: the drafter's.
-      length_state: the state of the choice of K.
-      info: counts.
+      keys: the verifier's keys.
+      verifier_state: the verifier's state.
+      drafter_state: the drafter's state.
+      length_state: the state of the ``DraftLength``, which chooses K.
+      info: counts so far.
     """
 
     cache: Cache
@@ -71,7 +84,7 @@ def speculative_sample(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Samples from the target in fewer calls of it, by verifying what a drafter proposes.
+    """Samples from the target in fewer calls of it, by verifying tokens that a drafter proposes.
 
     Leviathan, Kalman and Matias 2022, "Fast Inference from Transformers via Speculative Decoding";
     Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling". Every
@@ -83,30 +96,31 @@ def speculative_sample(
       drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
         ``PromptLookup``, ``Bigram``, ``NextToken``, or one of your own.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row. The greedy
-        verifier needs none.
+      key: a typed key, folded with each row's index; or typed keys ``[B]``, one for each row. The
+        greedy verifier needs none.
       num_samples: N.
-      num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
+      num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
       num_drafts: the number of drafts of K tokens, drawn independently, that the target verifies
         in one call as a tree. More than one needs the token verifier, a language model as the
         drafter, and models with ``tree`` and ``keep``.
-      verifier: by name or as an object. ``token`` and ``block`` accept drafts at random, ``block``
-        more of them. ``greedy`` decodes the sequences of ``greedy``. The samples of ``gumbel`` do
-        not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.
+      verifier: a name or an object. ``token`` and ``block`` accept drafted tokens at random;
+        ``block`` accepts more of them. ``greedy`` decodes the sequences of ``greedy``. The samples
+        of ``gumbel`` do not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.
         ``coded_token`` is ``token`` with drafts that are spread over the samples as on a lattice.
       max_new_tokens: L, the maximum number of new tokens.
-      transform: applied to the logits of target and draft alike, each with its own path.
-      stop: when a sequence ends.
+      transform: applied to the logits of target and draft, each with its path.
+      stop: the stop conditions.
 
     Returns:
       A ``DecodeOutput`` in the order of the lanes; ``info`` is an ``Info``. ``score`` is
-      ``log_prob``. A lane whose every continuation is banned ends there, not finished. A drafted
-      token that is banned is never accepted.
+      ``log_prob``. A lane without an allowed continuation ends there, and is not ``finished``. A
+      banned drafted token is never accepted.
 
     Raises:
-      ValueError: for models whose vocabularies differ or that are not ragged, K below 1, an unknown
-        verifier, a raw key, a prompt of wrong shapes, or a length that either model cannot hold.
+      ValueError: for models whose vocabularies differ or that are not ragged, for K below 1, an
+        unknown verifier, a raw key, a prompt of wrong shapes, or a length that exceeds either
+        model's positions.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -151,15 +165,14 @@ def speculative_sample(
         sequences = empty_sequences(limits(prompt), num_samples, max_new_tokens)
         position = sequences.length
         allowed = allowed_after(logits, prompt, sequences.tokens, position[..., None])
-        distribution = allowed.distribution().place(0)
+        distribution = allowed.distribution().position(0)
         token, verifier_state = verifier.draw(
             keys, verifier_state, distribution, position, jnp.int32(0)
         )
-        one = jnp.ones(shape, jnp.int32)
         sequences, _ = append(
             sequences,
             token[..., None],
-            one,
+            jnp.ones(shape, jnp.int32),
             allowed.dead,
             softmax(clean(logits)),
             stop,
@@ -179,13 +192,13 @@ def speculative_sample(
         )
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        """One block: Algorithm 1 of Leviathan et al., one turn of Algorithm 2 of Chen et al.
+        """One block: Algorithm 1 of Leviathan et al., one iteration of Algorithm 2 of Chen et al.
 
-        In these papers' terms, K is gamma (Leviathan et al.) or K (Chen et al.). Here p is the
-        target and q the draft, as in Leviathan et al.; Chen et al. call them q and p.
+        The comments use the names of Leviathan et al.: p is the target and q is the draft.
         """
         sequences, limit = state.sequences, limits(prompt)
-        # The last token within the limit needs no draft, and neither does a lane that is done.
+        # A block appends a final token too, so it drafts one token fewer than the limit allows.
+        # A lane that is done drafts nothing.
         room = jnp.where(sequences.done, 0, limit[:, None] - sequences.length - 1)
         inputs = BlockInputs(
             prompt=prompt,
@@ -200,17 +213,19 @@ def speculative_sample(
             counter=1 + state.info.target_calls * (max_draft_tokens * num_drafts + 1),
             allow=lambda logits, paths, length: allowed_after(logits, prompt, paths, length),
         )
-        # Draft: for t = 1 .. K, sample x_t ~ q(x | prefix, x_1 .. x_(t-1)).
+        # Draft: for i = 1 .. K, sample x_i ~ q_i(x) = q(x | prefix, x_1 .. x_(i-1)).
         draft, drafter_state, draft_calls = stages.propose(
             drafter, verifier, inputs, model.vocab_size
         )
-        # Score: in parallel, compute p(x | prefix), ..., p(x | prefix, x_1 .. x_K).
+        # Score: in one call, p_1(x) = p(x | prefix), ..., p_(K+1)(x) = p(x | prefix, x_1 .. x_K).
         scores, cache = stages.score(model, inputs, draft)
-        # Verify: for t = 1 .. K, accept x_t if r < min(1, p(x_t) / q(x_t)) for r ~ U[0, 1]; at the
-        # first rejection, sample from (p - q)+ instead. If all are accepted, sample from p.
+        # Verify, as ``TokenVerifier`` does: accept x_i with probability min(1, p_i(x_i) / q_i(x_i))
+        # up to the first rejection, so that n tokens are accepted. Sample the final token t from
+        # p_(n+1) - q_(n+1), clipped at 0 and normalised, if x_(n+1) was rejected, and from p_(K+1)
+        # if all K tokens were accepted. The other verifiers apply their own rules.
         result = stages.verify(verifier, inputs, draft, scores)
         cache, drafter_state = stages.keep(model, drafter, inputs, result, cache, drafter_state)
-        # Append: prefix + x_1 .. x_a and the token sampled last.
+        # Append: return prefix + x_1 .. x_n, t, cut where a stop condition or the limit applies.
         sequences, appended = append(
             sequences,
             result.tokens,

@@ -1,4 +1,4 @@
-"""Appending several tokens at once to lanes of different lengths, up to where a sequence ends."""
+"""Appends several tokens at once to sequences of different lengths, up to where each ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from decoding_jax.strategies.speculative.distributions import Softmax
 
 
 def place_tokens(tokens: Array, new: Array, start: Array) -> Array:
-    """Writes ``new [B, W, T]`` into ``tokens [B, W, L]`` from ``start [B, W]`` on.
+    """Writes ``new [B, W, T]`` to positions ``start [B, W]`` and following of ``tokens [B, W, L]``.
 
     Tokens beyond L are dropped.
     """
@@ -31,46 +31,46 @@ def append(
     stop: Stop,
     limit: Array,
 ) -> tuple[Sequences, Array]:
-    """Appends up to ``count`` tokens to every lane that is not done, and ends sequences.
+    """Appends up to ``count`` tokens to every sequence that is not done, and ends sequences.
 
     Args:
       sequences: the sequences decoded so far.
-      new: int32 ``[B, W, T]``.
-      count: int32 ``[B, W]``, the number of tokens to append unless the sequence ends before.
-      dead: bool ``[B, W, T]``: where no token is allowed; the sequence ends before it.
+      new: int32 ``[B, W, T]``, the tokens to append.
+      count: int32 ``[B, W]``, the number of tokens to append unless the sequence ends earlier.
+      dead: bool ``[B, W, T]``, where no token is allowed; a sequence ends before such a position.
       distribution: the target's untransformed distribution, ``[B, W, T, V]``.
       stop: the stop conditions.
       limit: int32 ``[B]``, the maximum number of new tokens of each row.
 
     Returns:
-      The sequences, and the number of tokens appended to each: int32 ``[B, W]``.
+      The sequences, and the number of tokens appended to each, int32 ``[B, W]``.
     """
     index = jnp.arange(new.shape[-1], dtype=jnp.int32)[None, None]
-    after = sequences.length[..., None] + index + 1
+    length_after = sequences.length[..., None] + index + 1
     written = place_tokens(sequences.tokens, new, sequences.length)
-    flat = stopping.is_end_token(stop, new.reshape(new.shape[0], -1))
-    ends = jax.vmap(
+    is_end_token = stopping.is_end_token(stop, new.reshape(new.shape[0], -1)).reshape(new.shape)
+    ends_with_sequence = jax.vmap(
         lambda n: stopping.ends_with_sequence(stop, written, n), in_axes=-1, out_axes=-1
-    )(after)
-    ended = flat.reshape(new.shape) | (ends & (after >= stopping.minimum(stop)[:, None, None]))
-    possible = (index < count[..., None]) & ~dead & (after <= limit[:, None, None])
+    )(length_after)
+    ends_with_sequence &= length_after >= stopping.minimum(stop)[:, None, None]
+    ends = is_end_token | ends_with_sequence
+    possible = (index < count[..., None]) & ~dead & (length_after <= limit[:, None, None])
     possible &= ~sequences.done[..., None]
     # The token that ends a sequence is still part of it.
-    ends_so_far = jnp.cumsum(ended, axis=-1, dtype=jnp.int32)
-    open_before = ends_so_far - ended.astype(jnp.int32) == 0
-    kept = jnp.cumprod((possible & open_before).astype(jnp.int32), axis=-1)
+    ends_before = jnp.cumsum(ends, axis=-1, dtype=jnp.int32) - ends.astype(jnp.int32)
+    kept = jnp.cumprod((possible & (ends_before == 0)).astype(jnp.int32), axis=-1)
     appended = kept.sum(-1, dtype=jnp.int32)
     length = sequences.length + appended
-    finished = sequences.finished | ((kept > 0) & ended).any(-1)
-    stuck = (dead & (index == appended[..., None]) & (index < count[..., None])).any(-1)
+    finished = sequences.finished | ((kept > 0) & ends).any(-1)
+    dead_end = (dead & (index == appended[..., None]) & (index < count[..., None])).any(-1)
     real = jnp.arange(written.shape[-1], dtype=jnp.int32)[None, None] < length[..., None]
-    gained = jnp.where(kept > 0, distribution.log_prob_of(new), 0.0).sum(-1)
-    log_prob, lost = exact.add(sequences.log_prob, sequences.log_prob_lost, gained)
+    log_prob_of_new = jnp.where(kept > 0, distribution.log_prob_of(new), 0.0).sum(-1)
+    log_prob, lost = exact.add(sequences.log_prob, sequences.log_prob_lost, log_prob_of_new)
     return Sequences(
         tokens=jnp.where(real, written, 0),
         length=length,
         log_prob=log_prob,
         log_prob_lost=lost,
         finished=finished,
-        done=sequences.done | finished | stuck | (length >= limit[:, None]),
+        done=sequences.done | finished | dead_end | (length >= limit[:, None]),
     ), appended

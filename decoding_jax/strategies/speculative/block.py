@@ -1,4 +1,4 @@
-"""One block of speculative decoding: what its stages take from and pass to each other."""
+"""The types that the stages of one block of speculative decoding pass to each other."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.masking import Allowed
 
 Allow = Callable[[Array, Array, Array], Allowed]
-"""``(logits [B, W, T, V], paths, length [B, W, T])`` to the tokens allowed: ``masking.allow``."""
+"""``(logits [B, W, T, V], paths, length [B, W, T]) -> Allowed``: see ``masking.allow``."""
 
 
 class BlockInputs(NamedTuple):
-    """What a block starts from.
+    """The inputs of a block.
 
     Attributes:
       prompt: B prompts.
       sequences: the sequences decoded so far.
-      cache: the target's.
-      drafter_state: the drafter's.
-      keys: the verifier's.
-      verifier_state: the verifier's.
+      cache: the target's cache.
+      drafter_state: the drafter's state.
+      keys: the verifier's keys.
+      verifier_state: the verifier's state.
       draft_length: int32 ``[B, W]``, the number of tokens to draft, at most K.
       max_draft_tokens: K.
       num_drafts: C.
-      counter: int32. It and the following numbers, one for each token that the target is fed, key
-        the random bits of this block and of no other. Randomness is keyed by loop iteration rather
-        than position, because verifying a rejected draft may already have used that position's
-        randomness.
-      allow: the tokens allowed after a path.
+      counter: int32. This number and the following ones, one for each token that the target is fed,
+        key the random bits of this block and of no other. Randomness is keyed by loop iteration
+        rather than position, because verifying a rejected draft may already have used that
+        position's randomness.
+      allow: computes the tokens allowed after paths.
     """
 
     prompt: Prompt
@@ -50,13 +50,13 @@ class BlockInputs(NamedTuple):
 
     @property
     def last_tokens(self) -> Array:
-        """The last token of every lane, int32 ``[B, W, 1]``, which the target was not fed yet."""
+        """The last token of every lane, int32 ``[B, W, 1]``; the target is yet to be fed it."""
         last = jnp.maximum(self.sequences.length - 1, 0)[..., None]
         return jnp.take_along_axis(self.sequences.tokens, last, axis=-1)
 
 
 class Scores(NamedTuple):
-    """What the target returns for the last token and the drafted ones.
+    """The target's logits after the last token and the drafted ones.
 
     Attributes:
       logits: float32 ``[B, W, T, V]``, untransformed.
@@ -68,19 +68,19 @@ class Scores(NamedTuple):
 
 
 class BlockResult(NamedTuple):
-    """What a block appends, and what it leaves for the next one.
+    """The result of a block.
 
     Attributes:
-      tokens: int32 ``[B, W, K + 1]``: the accepted tokens and a final one.
+      tokens: int32 ``[B, W, K + 1]``: the accepted tokens and the final token.
       accepted: int32 ``[B, W]``, the number of accepted tokens.
-      verifiable: int32 ``[B, W]``, the number of tokens that could have been accepted.
+      verifiable: int32 ``[B, W]``, the maximum number of tokens that could have been accepted.
       proposed: int32 ``[B, W]``, the number of drafted tokens.
       distribution: the target's untransformed distribution along the tokens, ``[B, W, K + 1, V]``,
         used for the reported ``log_prob``.
-      dead: bool ``[B, W, K + 1]``, where no token was allowed.
-      verifier_state: the verifier's, after the last of these tokens.
-      nodes: int32 ``[B, W, K + 1]``, in a tree: the index of each token's parent among the T tokens
-        fed; None for a single draft.
+      dead: bool ``[B, W, K + 1]``, where no token is allowed.
+      verifier_state: the verifier's state after the final token.
+      nodes: int32 ``[B, W, K + 1]``, in a tree: the index, among the T tokens fed, of the token
+        before each of these tokens. None for a single draft.
     """
 
     tokens: Array
@@ -103,7 +103,7 @@ class Stages(NamedTuple):
       score: ``(model, inputs, draft) -> (scores, cache)``, in one call of the target.
       verify: ``(verifier, inputs, draft, scores) -> BlockResult``.
       keep: ``(model, drafter, inputs, result, cache, drafter_state) -> (cache, drafter_state)``,
-        moves what was accepted to where the next block expects it.
+        moves the accepted tokens to the slots where the next block expects them.
     """
 
     init_drafter: Callable[..., Any]

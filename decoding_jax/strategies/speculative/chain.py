@@ -1,4 +1,4 @@
-"""The stages of a block with one draft a lane: a chain of K tokens."""
+"""The stages of a block with one draft for each lane: a chain of K tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def init_drafter(
 def propose(
     drafter: Drafter | Guesser, verifier: Verifier, inputs: BlockInputs, vocab_size: int
 ) -> tuple[Draft, Any, Array]:
-    """Drafts up to K tokens of every lane, each drawn by the verifier.
+    """Drafts up to K tokens for every lane, each drawn by the verifier.
 
     Returns:
       The draft, the drafter's state, and the number of calls of the drafter.
@@ -45,21 +45,21 @@ def propose(
     if isinstance(drafter, Guesser):
         return _guessed(drafter, inputs, path, vocab_size), inputs.drafter_state, jnp.int32(1)
 
-    def checked(logits: Array, verb: str) -> Array:
+    def checked(logits: Array, function: str) -> Array:
         shape = (*path.length.shape, vocab_size)
-        return model_calls.as_logits(logits, shape, "drafter: got logits", verb, "[B, W, V]")
+        return model_calls.as_logits(logits, shape, "drafter: got logits", function, "[B, W, V]")
 
     def draw(i: Any, logits: Array, tokens: Array, state: Any) -> tuple[Array, Softmax, Any]:
         position = path.length + i
         allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
-        distribution = allowed.distribution().place(0)
+        distribution = allowed.distribution().position(0)
         counter = inputs.counter + i
         token, state = verifier.draw(inputs.keys, state, distribution, position, counter)
         return token, distribution, state
 
     def record(i: Any, draft: Draft, token: Array, distribution: Softmax, state: Any) -> Draft:
         def update(axis: int) -> Callable[[Array, Array], Array]:
-            return lambda all, one: lax.dynamic_update_index_in_dim(all, one, i, axis)
+            return lambda values, new: lax.dynamic_update_index_in_dim(values, new, i, axis)
 
         return draft._replace(
             tokens=update(2)(draft.tokens, token),
@@ -106,9 +106,9 @@ def _guessed(drafter: Guesser, inputs: BlockInputs, path: Path, vocab_size: int)
             f"takes int32 [B, W, K], which is {list(shape)} here"
         )
     tokens = tokens.astype(jnp.int32)
-    known = (tokens >= 0) & (tokens < vocab_size)
-    length = jnp.minimum(inputs.draft_length, count_leading(known))
-    return Draft(jnp.where(known, tokens, 0), length, None, ())
+    in_vocabulary = (tokens >= 0) & (tokens < vocab_size)
+    length = jnp.minimum(inputs.draft_length, count_leading(in_vocabulary))
+    return Draft(jnp.where(in_vocabulary, tokens, 0), length, None, ())
 
 
 def score(model: LanguageModel, inputs: BlockInputs, draft: Draft) -> tuple[Scores, Cache]:
@@ -121,13 +121,13 @@ def score(model: LanguageModel, inputs: BlockInputs, draft: Draft) -> tuple[Scor
     fed = jnp.concatenate([inputs.last_tokens, draft.tokens], axis=-1)
     output, cache = model_calls.extend(model, inputs.cache, fed, sequences.length - 1)
     paths = place_tokens(sequences.tokens, draft.tokens, sequences.length)
-    ahead = jnp.arange(inputs.max_draft_tokens + 1, dtype=jnp.int32)[None, None]
-    allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + ahead)
+    offset = jnp.arange(inputs.max_draft_tokens + 1, dtype=jnp.int32)[None, None]
+    allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + offset)
     return Scores(output.logits, allowed), cache
 
 
 def verify(verifier: Verifier, inputs: BlockInputs, draft: Draft, scores: Scores) -> BlockResult:
-    """Accepts as many drafted tokens as the verifier does, and adds its final token."""
+    """Lets the verifier accept drafted tokens and choose the final token."""
     target = scores.allowed.distribution()
     position = inputs.sequences.length
     tokens, accepted, state = verifier.verify(
@@ -152,7 +152,7 @@ def keep(
     cache: Cache,
     drafter_state: Any,
 ) -> tuple[Cache, Any]:
-    """Moves nothing: a chain's accepted tokens are where the next block expects them."""
+    """Moves nothing: a chain's accepted tokens are already where the next block expects them."""
     return cache, drafter_state
 
 

@@ -1,7 +1,8 @@
-"""Distributions over the vocabulary, whose probabilities are the same bits in every program.
+"""Distributions over the vocabulary, whose probabilities are bitwise equal in every program.
 
-Equal logits give equal probabilities to the bit, whatever the shapes around them (``ops.exact``).
-So a draft that equals its target is never rejected, and its residual ``p - q`` is exactly zero.
+Equal logits give bitwise equal probabilities, whatever the shape of the batch (see ``ops.exact``).
+A draft that equals its target is therefore never rejected, and its residual ``p - q`` is exactly
+zero.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from decoding_jax.ops import exact
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.ops.logits import clean
 
-_TRACE = 2.0**-60  # too small to be drawn where more than 2**-28 is left
+_TRACE = 2.0**-60  # Too small to be drawn if the other weights sum to more than 2**-28.
 
 
 class Softmax(NamedTuple):
-    """The softmax of logits, as its unnormalised parts.
+    """The softmax of logits, stored as its unnormalised parts.
 
     Attributes:
       logits: float32 ``[..., V]``, at least one of them above -inf.
-      peak: float32 ``[..., 1]``, the largest.
+      peak: float32 ``[..., 1]``, the largest logit.
       total: float32 ``[..., 1]``, the sum of ``exp(logits - peak)``.
       sums: float32 ``[..., n]``, which add up to the total: ``codes.block_sums``, for
         ``codes.draw``.
@@ -35,37 +36,41 @@ class Softmax(NamedTuple):
     total: Array
     sums: Array
 
-    def at(self, index: Array) -> Softmax:
-        """Of distributions ``[B, W, T, V]``, those at ``index [B, W]``: ``[B, W, V]``."""
+    def gather_position(self, index: Array) -> Softmax:
+        """Of ``[B, W, T, V]``, the distributions ``[B, W, V]`` at positions ``index [B, W]``."""
         return Softmax(*(gather_position(values, index) for values in self))
 
-    def place(self, index: int) -> Softmax:
-        """Of distributions ``[B, W, T, V]``, those at one position: ``[B, W, V]``."""
+    def position(self, index: int) -> Softmax:
+        """Of ``[B, W, T, V]``, the distributions ``[B, W, V]`` at one position."""
         return Softmax(*(values[:, :, index] for values in self))
 
-    def places(self, start: int, stop: int) -> Softmax:
-        """Of distributions ``[B, W, T, V]``, those at positions ``start`` to ``stop - 1``."""
+    def positions(self, start: int, stop: int) -> Softmax:
+        """Of ``[B, W, T, V]``, the distributions at positions ``start`` to ``stop - 1``."""
         return Softmax(*(values[:, :, start:stop] for values in self))
 
     def log_prob_of(self, token: Array) -> Array:
         """The log-probability of ``token [...]``, in nats; -inf where it is banned or NaN."""
         chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
         chosen = clean(chosen)
-        below = chosen - self.peak - jnp.log(self.total)
-        return jnp.where(chosen == -jnp.inf, -jnp.inf, below)[..., 0]
+        log_prob = chosen - self.peak - jnp.log(self.total)
+        return jnp.where(chosen == -jnp.inf, -jnp.inf, log_prob)[..., 0]
 
     def probs(self) -> Array:
         """The probabilities, float32 ``[..., V]``."""
         return exact.exp(self.logits - self.peak) / self.total
 
     def prob_of(self, token: Array) -> Array:
-        """The probability of ``token [...]``: float32 ``[...]``."""
+        """The probability of ``token [...]``, float32 ``[...]``."""
         chosen = jnp.take_along_axis(self.logits, token[..., None], axis=-1, mode="clip")
         return (exact.exp(chosen - self.peak) / self.total)[..., 0]
 
 
 def softmax(logits: Array, peak: Array | None = None) -> Softmax:
-    """The distribution of clean ``logits [..., V]``, whose largest is ``peak [..., 1]`` if that is known.
+    """The distribution of clean logits.
+
+    Args:
+      logits: float32 ``[..., V]``, without NaN or +inf (see ``ops.logits.clean``).
+      peak: float32 ``[..., 1]``, the largest of them if it is known.
 
     Example:
       >>> round(softmax(jnp.log(jnp.array([1.0, 3.0]))).prob_of(jnp.array(1)).item(), 6)
@@ -79,15 +84,16 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
 def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
     """Gives all the mass to token 0 where every token is banned.
 
-    A path without an allowed continuation continues with token 0, under target and draft alike, so
-    that every position has a distribution; the sequence is cut before that token.
+    A path without an allowed continuation continues with token 0, under both target and draft, so
+    that every position has a distribution. The sequence is cut before that token.
 
     Args:
-      logits: float32 ``[..., V]``, clean.
+      logits: float32 ``[..., V]``, without NaN or +inf.
       peak: ``[..., 1]``, the largest of them.
 
     Returns:
-      The logits, where they were changed, bool ``[...]``, and the largest of them now.
+      The settled logits, a bool ``[...]`` that is true where every token was banned, and the
+      largest of the settled logits.
 
     Example:
       >>> settle(jnp.array([-jnp.inf, -jnp.inf]), jnp.array([-jnp.inf]))[0].tolist()
@@ -101,26 +107,26 @@ def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
 
 
 def one_hot(token: Array, size: int) -> Array:
-    """float32 ``[..., V]``: the point mass at ``token [...]``; zeros for -1."""
+    """The one-hot vectors of ``token [...]``, float32 ``[..., V]``; zeros for -1."""
     index = jnp.arange(size, dtype=jnp.int32).reshape((1,) * token.ndim + (size,))
     return (index == token[..., None]).astype(jnp.float32)
 
 
 def excess(target: Array, draft: Array) -> Array:
-    """``max(target - draft, 0)``, with each operation rounded once (see ``ops.exact``)."""
+    """``max(target - draft, 0)``, in which each operation is rounded once (see ``ops.exact``)."""
     return jnp.maximum(jnp.abs(target) - draft, 0.0)
 
 
 def residual(target: Array, draft: Array, scale: Array | float = 1.0) -> Array:
     """The residual of the target, ``max(scale * target - draft, 0)``.
 
-    The target is added with a weight of 2**-60, too little to be drawn beside anything else. Where
-    rounding leaves no residual at all, it is what is drawn from.
+    The target times 2**-60 is added to it. Beside any other weight this is too small to be drawn;
+    where rounding leaves no residual at all, the token is drawn from the target.
 
     Args:
       target: float32 ``[..., V]``, probabilities.
       draft: float32 ``[..., V]``, probabilities, or zeros.
-      scale: float32, broadcastable to them, from 0 to 1.
+      scale: float32, broadcastable to the probabilities, from 0 to 1.
 
     Returns:
       Weights float32 ``[..., V]``, not normalised, for ``codes.draw_weighted``.
@@ -133,7 +139,7 @@ def residual(target: Array, draft: Array, scale: Array | float = 1.0) -> Array:
 
 
 def uniform(bits: Array) -> Array:
-    """float32 in [0, 1), never 1, of 64 random bits ``[..., 2]``: ``[...]``."""
+    """Uniform numbers in [0, 1), float32 ``[...]``, from 64 random bits ``[..., 2]`` each."""
     return (bits[..., 0] >> 8).astype(jnp.float32) * 2.0**-24
 
 

@@ -15,11 +15,11 @@ class Draft(NamedTuple):
 
     Attributes:
       tokens: int32 ``[B, W, K]``.
-      length: int32 ``[B, W]``, from 0 to K. Number of valid draft tokens; later entries are
-        undefined.
+      length: int32 ``[B, W]``, from 0 to K, the number of drafted tokens; later entries of
+        ``tokens`` are undefined.
       distribution: of ``[B, W, K, V]``, the transformed distribution that each token was drawn
         from; None for a drafter that proposes tokens with certainty.
-      states: the verifier's state after each draw, its leaves ``[K, ...]``.
+      states: the verifier's state after each draw, with leaves ``[K, ...]``.
     """
 
     tokens: Array
@@ -29,13 +29,13 @@ class Draft(NamedTuple):
 
     @property
     def valid(self) -> Array:
-        """bool ``[B, W, K]``: which of the tokens are part of the draft."""
+        """Which of the tokens are part of the draft, bool ``[B, W, K]``."""
         index = jnp.arange(self.tokens.shape[-1], dtype=jnp.int32)[None, None]
         return index < self.length[..., None]
 
 
 def count_leading(accept: Array) -> Array:
-    """Counts the values of ``accept [..., K]`` that hold before the first that does not.
+    """Counts the values of ``accept [..., K]`` that are true before the first false one.
 
     Example:
       >>> count_leading(jnp.array([[True, True, False, True]])).tolist()

@@ -1,4 +1,4 @@
-"""The number of tokens to draft: always K, or chosen from what was accepted."""
+"""The number of tokens to draft: a fixed K, or one chosen by how many were accepted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _static(**options: Any) -> Any:
 
 
 class DraftLength(Protocol):
-    """Chooses K for every lane and block, from what was accepted in earlier blocks.
+    """Chooses K for every lane and block by the number of tokens accepted in earlier blocks.
 
     Attributes:
       max_draft_tokens: the largest K. A call of the target always takes ``max_draft_tokens + 1``
-        tokens; the drafter is called as often as the lane with the largest K needs.
+        tokens; the drafter is called as many times as the lane with the largest K needs.
     """
 
     @property
@@ -38,14 +38,14 @@ class DraftLength(Protocol):
         ...
 
     def update(self, state: Any, proposed: Array, accepted: Array) -> Any:
-        """The state after ``accepted [B, W]`` of ``proposed [B, W]`` tokens were accepted."""
+        """The state after ``accepted`` of ``proposed`` tokens were accepted, both ``[B, W]``."""
         ...
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """Always K.
+    """A fixed K.
 
     Attributes:
       max_draft_tokens: K, 1 or more.
@@ -72,11 +72,11 @@ class Fixed:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Heuristic:
-    """Two more after a fully accepted block, otherwise one less: the rule of ``transformers``.
+    """K grows by 2 after a fully accepted block, else shrinks by 1: the rule of ``transformers``.
 
     Attributes:
       max_draft_tokens: the largest K, 1 or more.
-      first: K of the first block, 0 or more.
+      first: the K of the first block, 0 or more.
     """
 
     max_draft_tokens: int = _static(default=20)
@@ -97,23 +97,23 @@ class Heuristic:
 
     def update(self, state: Any, proposed: Array, accepted: Array) -> Any:
         """See ``DraftLength.update``."""
-        longer = jnp.where(accepted == proposed, state + 2, state - 1)
-        return jnp.clip(longer, 1, self.max_draft_tokens)
+        draft_length = jnp.where(accepted == proposed, state + 2, state - 1)
+        return jnp.clip(draft_length, 1, self.max_draft_tokens)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The K that emits most tokens per time, at the acceptance rate measured so far.
+    """The K with the highest speed-up at the acceptance rate measured so far.
 
-    Leviathan et al. 2022, equation 1 and theorem 3.8: a block of K emits ``(1 - a^(K + 1)) /
-    (1 - a)`` tokens in the time of ``K c + 1`` of the target's calls. Where no K is
-    faster than plain decoding, K is 1, so that the rate continues to be measured.
+    Leviathan et al. 2022, equation 1 and theorem 3.8: a block with K drafted tokens emits
+    ``(1 - a^(K + 1)) / (1 - a)`` tokens in the time of ``K c + 1`` calls of the target. If no K is
+    faster than plain decoding, K is 1, so that the rate is still measured.
 
     Attributes:
       max_draft_tokens: the largest K, 1 or more.
-      cost_ratio: c, the time of a drafted token over that of a call of the target.
-      guess: the acceptance rate before anything is measured; it counts as four tokens.
+      cost_ratio: c, the time of a drafted token, relative to a call of the target.
+      guess: the assumed acceptance rate, which is weighted as four measured tokens.
     """
 
     max_draft_tokens: int = _static(default=8)
@@ -128,7 +128,7 @@ class Measured:
             raise ValueError(f"guess: got {self.guess}; takes a rate from 0 to 1")
 
     def init(self, batch_size: int, lanes: int) -> Any:
-        """See ``DraftLength.init``: tokens accepted and tokens verified, float32 ``[B, W, 2]``."""
+        """See ``DraftLength.init``: counts of accepted and verified tokens, ``[B, W, 2]``."""
         prior = jnp.array([4 * self.guess, 4.0], jnp.float32)
         return jnp.broadcast_to(prior, (batch_size, lanes, 2))
 
@@ -151,10 +151,10 @@ def _check(count: int) -> None:
 
 
 def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
-    """An int as ``Fixed``; others as they are.
+    """Converts an int to ``Fixed``; a ``DraftLength`` is returned unchanged.
 
     Raises:
-      ValueError: for an int below 1, or what is neither an int nor a ``DraftLength``.
+      ValueError: for an int below 1, or an object that is neither.
     """
     if isinstance(num_draft_tokens, SupportsIndex):
         return Fixed(operator.index(num_draft_tokens))

@@ -1,4 +1,4 @@
-"""Counts of a speculative run: calls, drafted tokens and accepted ones."""
+"""Counts of speculative decoding: calls, drafted tokens and accepted tokens."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from decoding_jax.strategies.speculative.block import BlockResult
 
 
 class Info(NamedTuple):
-    """Counts of a run. Prefills are not counted as calls.
+    """Counts of speculative decoding. Prefills are not counted as calls.
 
     Attributes:
-      target_calls: int32, calls of the target's ``extend``, which are iterations of the loop.
+      target_calls: int32, calls of the target's ``extend``, one for each iteration of the loop.
       draft_calls: int32, calls of the drafter.
       blocks: int32 ``[B, W]``, iterations in which the lane was not done.
       proposed: int32 ``[B, W]``, drafted tokens.
       accepted: int32 ``[B, W]``, drafted tokens that are part of the output.
       rejected: int32 ``[B, W]``, blocks in which a drafted token was rejected and replaced.
-      emitted: int32 ``[B, W]``, tokens appended by blocks: all but the first.
+      emitted: int32 ``[B, W]``, tokens appended by blocks, which are all but the first.
     """
 
     target_calls: Array
@@ -33,7 +33,7 @@ class Info(NamedTuple):
 
     @property
     def acceptance_rate(self) -> Array:
-        """a: the share of verified draft tokens that were accepted; float32 ``[]``."""
+        """a: the fraction of verified draft tokens that were accepted, float32 ``[]``."""
         accepted, rejected = self.accepted.sum(dtype=jnp.int32), self.rejected.sum(dtype=jnp.int32)
         return accepted / jnp.maximum(accepted + rejected, 1)
 
@@ -44,14 +44,14 @@ class Info(NamedTuple):
 
     @property
     def tokens_per_iteration(self) -> Array:
-        """R: tokens per lane and iteration of the loop, lanes that are done included."""
+        """R: tokens per lane and iteration of the loop, including lanes that are done; float32."""
         return self.emitted.sum(dtype=jnp.int32) / jnp.maximum(
             self.target_calls * self.blocks.size, 1
         )
 
 
 def no_info(batch_size: int, lanes: int) -> Info:
-    """Counts before the loop."""
+    """The counts before the loop."""
     zero, zeros = jnp.int32(0), jnp.zeros((batch_size, lanes), jnp.int32)
     return Info(zero, zero, zeros, zeros, zeros, zeros, zeros)
 
@@ -64,7 +64,7 @@ def count_block(
     Args:
       info: the counts before it.
       live: bool ``[B, W]``, whether the lane was not done before.
-      result: the block's.
+      result: the result of the block.
       appended: int32 ``[B, W]``, the number of tokens appended to each lane.
       draft_calls: int32, calls of the drafter.
     """

@@ -17,10 +17,10 @@ class Allowed(NamedTuple):
     """The transformed logits after some paths.
 
     Attributes:
-      logits: transformed, and settled (see ``distributions.settle``), ``[B, W, T, V]``.
-      dead: bool ``[B, W, T]``: where no token is allowed.
+      logits: float32 ``[B, W, T, V]``, transformed and settled (see ``distributions.settle``).
+      dead: bool ``[B, W, T]``, where no token is allowed.
       peak: float32 ``[B, W, T, 1]``, the largest of the logits.
-      unchanged: bool, whether all of the model's logits are unchanged; None where that is unknown.
+      unchanged: bool, whether all logits equal the model's; None where that is unknown.
     """
 
     logits: Array
@@ -41,12 +41,12 @@ def allow(
     transform: Transform | None,
     stop: Stop,
 ) -> Allowed:
-    """Bans early end tokens and applies the transform, for target and draft alike.
+    """Bans early end tokens and applies the transform to logits of the target or the draft.
 
     Args:
-      logits: a model's, ``[B, W, T, V]``.
+      logits: a model's logits, float32 ``[B, W, T, V]``.
       prompt: B prompts.
-      tokens: int32 ``[B, W, L]`` or ``[B, W, T, L]``, the paths, drafted tokens included.
+      tokens: int32 ``[B, W, L]`` or ``[B, W, T, L]``, the paths, including drafted tokens.
       length: int32 ``[B, W, T]``, the number of new tokens on each path.
       transform: applied after end tokens are banned; None changes nothing.
       stop: the end tokens and the minimum length.
@@ -62,8 +62,8 @@ def allow(
         changed = clean(model_calls.transformed(transform, banned(), prefix))
         return Allowed(*settle(changed, changed.max(-1, keepdims=True)), None)
     # If every row's largest logit is finite, none is NaN or +inf; if no end token is banned either,
-    # the logits are unchanged. The branch computes from the logits again instead of taking banned
-    # ones, since XLA would write out whatever is passed to a branch.
+    # the logits are unchanged. The branch calls ``banned`` again instead of using its result, since
+    # XLA materialises every array that is passed to a branch.
     peak = largest(logits)
     early = length < stopping.minimum(stop)[:, None, None]
     unchanged = jnp.isfinite(peak).all() & ~early.any()
@@ -75,9 +75,9 @@ def model_distribution(logits: Array, allowed: Allowed, distribution: Softmax) -
     """The model's untransformed distribution, used for the reported ``log_prob``.
 
     Args:
-      logits: the model's, ``[B, W, T, V]``.
-      allowed: ``allow`` of these logits.
-      distribution: of ``allowed``. Where nothing was changed, its sums are used again.
+      logits: the model's logits, float32 ``[B, W, T, V]``.
+      allowed: the result of ``allow`` for these logits.
+      distribution: ``allowed.distribution()``. Its sums are reused where the logits are unchanged.
     """
 
     def computed() -> tuple[Array, ...]:

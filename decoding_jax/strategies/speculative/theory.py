@@ -1,4 +1,4 @@
-"""What speculation should gain, from how often drafts are accepted and what calls cost."""
+"""The speed-up that theory predicts from the acceptance rate and the costs of calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from decoding_jax.base import Array
 
 
 def emitted_tokens(acceptance: Any, num_draft_tokens: Any) -> Array:
-    """The tokens a block emits, ``1 + a + ... + a^K``: Leviathan et al. 2022, equation 1.
+    """The expected tokens of a block, ``1 + a + ... + a^K``: Leviathan et al. 2022, equation 1.
 
     Args:
-      acceptance: a, the chance that a drafted token stands, given that those before it do.
+      acceptance: a, the probability that a drafted token is accepted if all before it are.
       num_draft_tokens: K.
 
     Example:
@@ -21,20 +21,20 @@ def emitted_tokens(acceptance: Any, num_draft_tokens: Any) -> Array:
       (1.75, 4.0)
     """
     a, size = jnp.asarray(acceptance, jnp.float32), jnp.asarray(num_draft_tokens, jnp.float32)
-    below = jnp.where(a < 1, a, 0.0)
-    return jnp.where(a < 1, (1 - below ** (size + 1)) / (1 - below), size + 1)
+    a_below_1 = jnp.where(a < 1, a, 0.0)  # Avoids a division by 0.
+    return jnp.where(a < 1, (1 - a_below_1 ** (size + 1)) / (1 - a_below_1), size + 1)
 
 
 def speed_up(emitted: Any, num_draft_tokens: Any, cost_ratio: Any, block_cost: Any = 1.0) -> Array:
-    """The time of plain decoding over that of speculation, ``R / (K c + v)``.
+    """The time of plain decoding divided by that of speculation, ``R / (K c + v)``.
 
     Args:
-      emitted: R, tokens emitted a row and loop iteration. For one row ``emitted_tokens``, which
-        makes it the formula of Leviathan et al. 2022, theorem 3.8, where v = 1; for a batch that
-        goes on until its last row is done, ``Info.tokens_per_iteration``.
+      emitted: R, the number of tokens for each row and loop iteration. For one row it is
+        ``emitted_tokens``; with v = 1, this is the formula of Leviathan et al. 2022, theorem 3.8.
+        For a batch, which runs until its last row is done, it is ``Info.tokens_per_iteration``.
       num_draft_tokens: K.
-      cost_ratio: c, the time of a drafted token over that of a token of plain decoding.
-      block_cost: v, the time of a call of the target with K + 1 tokens over that with one.
+      cost_ratio: c, the time of a drafted token, relative to a token of plain decoding.
+      block_cost: v, the time of a call of the target with K + 1 tokens, relative to one token.
 
     Example:
       >>> round(speed_up(emitted_tokens(0.8, 4), 4, 0.05).item(), 3)

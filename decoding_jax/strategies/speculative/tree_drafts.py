@@ -1,12 +1,12 @@
-"""The stages of a block with several drafts a lane, which form a tree.
+"""The stages of a block with several drafts for each lane, which form a tree.
 
 Miao et al. 2023, "SpecInfer: Accelerating Large Language Model Serving with Tree-based Speculative
-Inference and Verification", Algorithm 2. C drafts of K tokens are drawn independently. Their
-tokens have slots of their own after the text, level by level, and each sees its own draft only. At
-every level, the tokens of the drafts that agree with what was accepted so far are tried one after
-another against what is left of the target, ``p <- max(p - q, 0)``, normalised after each rejection.
-Samples follow the target exactly, for any C. ``keep`` then moves the accepted path to where a chain
-would have written it.
+Inference and Verification", Algorithm 2. C drafts of K tokens are drawn independently. Their tokens
+are written to separate slots after the sequence, level by level, and each token attends only to its
+own draft and the sequence. At every level, the drafts that agree with all accepted tokens are tried
+one after another against the target's distribution; after each rejection, p is replaced by
+``max(p - q, 0)``, normalised. Samples follow the target exactly, for any C. ``keep`` then moves the
+accepted path to the slots where a chain would have written it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from decoding_jax.strategies.speculative.verifiers.token import TokenKeys, accep
 
 
 def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) -> None:
-    """Refuses what cannot draft or verify a tree.
+    """Refuses models, drafters and verifiers that cannot draft or verify a tree.
 
     Raises:
       ValueError: for models without ``tree`` or ``keep``, another drafter or another verifier.
@@ -66,10 +66,10 @@ class AcceptedPath(NamedTuple):
     """The accepted path through the tree.
 
     Attributes:
-      tokens: int32 ``[B, W, K + 1]``, the accepted tokens and a final one.
-      accepted: int32 ``[B, W]``.
-      nodes: int32 ``[B, W, K + 1]``: the index of the root and of each accepted token among the
-        tokens fed; beyond them ``0 .. K``, where a chain has its tokens.
+      tokens: int32 ``[B, W, K + 1]``, the accepted tokens and the final token.
+      accepted: int32 ``[B, W]``, the number of accepted tokens.
+      nodes: int32 ``[B, W, K + 1]``: the indices, among the tokens fed, of the root and of each
+        accepted token. Entry i beyond them is i, the index of a chain's token.
     """
 
     tokens: Array
@@ -85,25 +85,25 @@ def init_drafter(
     max_draft_tokens: int,
     num_drafts: int,
 ) -> Cache:
-    """The draft's cache, with slots for the longest text and for a tree."""
+    """The draft's cache, with slots for the longest sequence and for a tree."""
     slots = max(max_new_tokens - 1, 1) + max_draft_tokens * num_drafts
     return drafter.prefill(prompt, lanes, max_new_tokens, slots)
 
 
 def num_slots(inputs: BlockInputs) -> int:
-    """S: slots for the longest text and for a tree."""
+    """S, the number of slots for the longest sequence and for a tree."""
     longest = max(inputs.sequences.tokens.shape[-1] - 1, 1)
     return longest + inputs.max_draft_tokens * inputs.num_drafts
 
 
 def ancestors(root: Array, level: Array, draft: Array, num_drafts: int, slot: Array) -> Array:
-    """The slots that nodes see: the text's, its last token's, and those of their own draft.
+    """The slots that nodes attend to: the sequence's and those of the node's own draft.
 
     Args:
-      root: int32 ``[B, W]``, the slot of the text's last token. Node (level, draft) has slot
+      root: int32 ``[B, W]``, the slot of the sequence's last token. Node (level, draft) has slot
         ``root + 1 + level * num_drafts + draft``.
-      level: int32 ``[T]``.
-      draft: int32 ``[T]``.
+      level: int32 ``[T]``, of each node.
+      draft: int32 ``[T]``, of each node.
       num_drafts: C.
       slot: 0, 1, ... as ``[1, 1, 1, S]``.
 
@@ -118,7 +118,7 @@ def ancestors(root: Array, level: Array, draft: Array, num_drafts: int, slot: Ar
 def propose(
     drafter: ModelDrafter, verifier: Verifier, inputs: BlockInputs, vocab_size: int
 ) -> tuple[Drafts, Cache, Array]:
-    """Draws C independent drafts of every lane.
+    """Draws C independent drafts for every lane.
 
     Returns:
       The drafts, the draft's cache, and the number of calls of the draft.
@@ -178,14 +178,14 @@ def score(model: LanguageModel, inputs: BlockInputs, drafts: Drafts) -> tuple[Sc
     node = jnp.arange(size, dtype=jnp.int32)
     level, draft = node // num_drafts, node % num_drafts
     slot = jnp.arange(num_slots(inputs), dtype=jnp.int32)[None, None, None]
-    before = jnp.broadcast_to(slot < root[..., None, None], (*root.shape, 1, slot.shape[-1]))
-    visible = jnp.concatenate([before, ancestors(root, level, draft, num_drafts, slot)], axis=2)
+    sequence = jnp.broadcast_to(slot < root[..., None, None], (*root.shape, 1, slot.shape[-1]))
+    visible = jnp.concatenate([sequence, ancestors(root, level, draft, num_drafts, slot)], axis=2)
     nodes = drafts.tokens.reshape(*root.shape, size)
     fed = jnp.concatenate([inputs.last_tokens, nodes], axis=-1)
     output, cache = model_calls.extend(model, inputs.cache, fed, root, visible)
 
-    place = jax.vmap(place_tokens, (None, 3, None), 2)
-    paths = place(sequences.tokens, drafts.tokens, sequences.length)
+    place_drafts = jax.vmap(place_tokens, (None, 3, None), 2)
+    paths = place_drafts(sequences.tokens, drafts.tokens, sequences.length)
     paths = jnp.concatenate([sequences.tokens[:, :, None], paths[:, :, draft]], axis=2)
     depth = jnp.concatenate([jnp.zeros(1, jnp.int32), level + 1])
     allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + depth[None, None])
@@ -216,7 +216,7 @@ def keep(
     cache: Cache,
     drafter_state: Cache,
 ) -> tuple[Cache, Cache]:
-    """Moves the accepted path, in both caches, to where a chain would have written it."""
+    """Moves the accepted path, in both caches, to the slots where a chain would have written it."""
     assert result.nodes is not None
     assert isinstance(drafter.model, SupportsKeep)
     start = inputs.sequences.length
@@ -225,10 +225,10 @@ def keep(
 
 
 def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> AcceptedPath:
-    """Tries the drafts' tokens level by level, and draws a final token.
+    """Tries the drafts' tokens level by level, and draws the final token.
 
     Args:
-      inputs: of the block.
+      inputs: the inputs of the block.
       drafts: C drafts of every lane.
       allowed: the target's transformed logits after each token fed, ``[B, W, 1 + K C, V]``.
     """
@@ -242,7 +242,7 @@ def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> Accepted
         tokens = lax.dynamic_index_in_dim(drafts.tokens, i, 2, keepdims=False)
         logits = lax.dynamic_index_in_dim(drafts.logits, i, 2, keepdims=False)
         node = lax.dynamic_index_in_dim(path.nodes, i, 2, keepdims=False)
-        # Drafts that agree so far have one path, and so one distribution.
+        # All drafts that agree so far have the same path, and therefore the same distribution.
         representative = lax.argmax(agreeing, agreeing.ndim - 1, jnp.int32)
         q = distributions.softmax(gather_position(logits, representative)).probs()
         p = distributions.softmax(gather_position(allowed, node)).probs()

@@ -12,7 +12,7 @@ from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLoo
 
 
 def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
-    """A language model as a drafter; drafters as they are.
+    """Wraps a language model as a drafter; a drafter is returned unchanged.
 
     Raises:
       ValueError: for anything else.
@@ -27,9 +27,9 @@ def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
 
 
 def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
-    """The drafter for these encoder inputs, or the drafter itself if it does not use them.
+    """Binds a drafter to encoder inputs; one that does not use them is returned unchanged.
 
-    A T5 and a ``PromptLookup`` use them; see ``SupportsBind``.
+    Drafters with ``bind`` use them, such as T5 and ``PromptLookup``; see ``SupportsBind``.
 
     Args:
       drafter: a drafter, a language model or a T5.

@@ -1,4 +1,4 @@
-"""The protocols of drafters: those that give distributions, and those that guess tokens."""
+"""The protocols of drafters, which return distributions, and of guessers, which return tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decoding_jax.base import Array, Prompt
 
 
 class Path(NamedTuple):
-    """The prompt and the new tokens of every lane when a block is drafted.
+    """The prompt and the new tokens of every lane before a block is drafted.
 
     Attributes:
       prompt: B prompts.
@@ -23,21 +23,22 @@ class Path(NamedTuple):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Gives the distribution of one drafted token after another. A drafter is a pytree.
+    """Returns the distribution of one drafted token after another. A drafter is a pytree.
 
-    Each distribution is transformed as the target's is, and the verifier draws from it. A drafter
-    that uses the inputs of an encoder-decoder has ``bind`` too; see ``SupportsBind``.
+    The same transform is applied to each distribution as to the target's, and the verifier draws
+    the drafted token from it. A drafter that uses the inputs of an encoder-decoder also has
+    ``bind``; see ``SupportsBind``.
     """
 
     @property
     def vocab_size(self) -> int: ...
 
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
-        """Makes the state, such as a cache of the prompt."""
+        """Makes the drafter's state, such as a cache of the prompt."""
         ...
 
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
-        """The logits ``[B, W, V]`` after the path. Drafts of earlier blocks are forgotten."""
+        """The logits ``[B, W, V]`` after the path. Earlier drafts are discarded."""
         ...
 
     def next(self, state: Any, token: Array, slot: Array) -> tuple[Array, Any]:
@@ -46,7 +47,7 @@ class Drafter(Protocol):
         Args:
           state: from ``begin`` or an earlier ``next``.
           token: int32 ``[B, W]``.
-          slot: int32 ``[B, W]``, the number of new tokens before it. Beyond ``max_new_tokens``
+          slot: int32 ``[B, W]``, the number of new tokens before it. From ``max_new_tokens`` on,
             the result is not used.
         """
         ...
@@ -54,23 +55,23 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Guesser(Protocol):
-    """Guesses the drafted tokens of a whole block at once, with certainty. It is a pytree."""
+    """Proposes all tokens of a draft at once, with certainty. A guesser is a pytree."""
 
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Any:
-        """Makes the state."""
+        """Makes the guesser's state."""
         ...
 
     def guess(self, state: Any, path: Path, count: int) -> Array:
-        """Up to K tokens after the path: int32 ``[B, W, K]``, -1 from where there are none.
+        """Up to ``count`` tokens after the path: int32 ``[B, W, count]``, padded with -1.
 
-        A token outside the vocabulary ends the draft before it.
+        The draft ends before the first token outside the vocabulary.
         """
         ...
 
 
 @runtime_checkable
 class SupportsBind(Protocol):
-    """A drafter that uses the encoder inputs of the model that it drafts for."""
+    """A drafter that uses the encoder inputs of the target."""
 
     def bind(self, tokens: Array, length: Array) -> Any:
         """The drafter for these inputs.

@@ -1,4 +1,4 @@
-"""Bigram tables: the next token from the last one alone."""
+"""Bigram tables, which predict the next token from the last one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from decoding_jax.strategies.speculative.drafters.base import Path
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Bigram:
-    """Draws each token from a distribution given the last: for small vocabularies.
+    """Drafts each token by a table of distributions given the last token.
+
+    The table has V x V entries, which suits small vocabularies.
 
     Attributes:
-      logits: float32 ``[V, V]``, of the next token given the last.
+      logits: float32 ``[V, V]``, the logits of the next token for each last token.
     """
 
     logits: Any = dataclasses.field(metadata={"shared_axes": None})
@@ -45,10 +47,10 @@ class Bigram:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NextToken:
-    """Guesses one token given the last, and so on from it: a bigram table of V integers.
+    """Proposes the most frequent next token again and again: a bigram table of V integers.
 
     Attributes:
-      table: int32 ``[V]``: the token to guess after each, or -1 for none.
+      table: int32 ``[V]``, the token to propose after each token, or -1 for none.
 
     Example:
       >>> NextToken.from_texts([[5, 6, 5, 6, 5, 7]], vocab_size=8).table.tolist()
@@ -59,17 +61,18 @@ class NextToken:
 
     @classmethod
     def from_texts(cls, texts: Iterable[Sequence[int]], vocab_size: int) -> NextToken:
-        """The token that most often follows each one, the lowest id of equally frequent ones.
+        """Makes the table of the token that most often follows each; ties go to the lowest id.
 
         Args:
-          texts: token ids.
+          texts: sequences of token ids.
           vocab_size: V.
         """
         table = np.full(vocab_size, -1, np.int32)
         pairs = [np.stack([np.asarray(t)[:-1], np.asarray(t)[1:]], 1) for t in texts if len(t) > 1]
         if pairs:
             distinct, counts = np.unique(np.concatenate(pairs), axis=0, return_counts=True)
-            # The most frequent come last and overwrite the others; the lowest id after the highest.
+            # Later assignments overwrite earlier ones, so pairs are sorted by frequency, and among
+            # equal frequencies by descending id.
             order = np.lexsort((-distinct[:, 1], counts))
             table[distinct[order, 0]] = distinct[order, 1]
         return cls(table)
@@ -84,15 +87,15 @@ class NextToken:
 
     def guess(self, state: Any, path: Path, count: int) -> Array:
         """See ``Guesser.guess``."""
-        token, guesses = last_token(path), []
+        token, tokens = last_token(path), []
         table = jnp.asarray(self.table, jnp.int32)
         for _ in range(count):
             token = jnp.where(token < 0, -1, table.at[token].get(mode="clip"))
-            guesses.append(token)
-        return jnp.stack(guesses, axis=-1)
+            tokens.append(token)
+        return jnp.stack(tokens, axis=-1)
 
 
 def last_token(path: Path) -> Array:
-    """int32 ``[B, W]``."""
+    """The last token of every lane, int32 ``[B, W]``."""
     index = jnp.maximum(path.length - 1, 0)[..., None]
     return jnp.take_along_axis(path.tokens, index, axis=-1)[..., 0]

@@ -1,4 +1,4 @@
-"""A language model that drafts for another."""
+"""A language model as a drafter."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from decoding_jax.strategies.speculative.drafters.base import Path
 class ModelDrafter:
     """Drafts with a language model, whose cache is rewound together with the target's.
 
-    A block begins with the last two tokens of the text, since the last token of a fully accepted
-    block is not in the cache yet. So K drafted tokens take K calls (on a CPU K and a part of one:
-    see ``feed_in_turn``).
+    Each block begins by feeding the last two tokens of the sequence, because the last drafted token
+    of a fully accepted block is not in the cache yet. K drafted tokens therefore take K calls, or
+    on a CPU K and a fraction (see ``feed_in_turn``).
 
     Attributes:
-      model: of the target's vocabulary, ``ragged``; an encoder-decoder bound to the same rows.
+      model: a ``ragged`` model of the target's vocabulary; an encoder-decoder must be bound to the
+        same rows.
     """
 
     model: LanguageModel
@@ -34,10 +35,10 @@ class ModelDrafter:
         return self.model.vocab_size
 
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Cache:
-        """See ``Drafter.init``. A lane has a slot for every new token but the last.
+        """See ``Drafter.init``. Every lane has a slot for each new token but the last.
 
         Raises:
-          ValueError: for a model that is not ragged, or cannot hold so long a text.
+          ValueError: for a model that is not ragged, or has too few positions.
         """
         return self.prefill(prompt, lanes, max_new_tokens, max(max_new_tokens - 1, 1))
 
@@ -59,8 +60,9 @@ class ModelDrafter:
         start = path.length - 2
         index = jnp.clip(start[..., None] + jnp.arange(2, dtype=jnp.int32)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
-        # An accelerator, which waits for the weights, takes hardly longer for two tokens than for
-        # one. A CPU takes twice as long, but it skips the last layer where the output is unused.
+        # An accelerator, whose time is that of reading the weights, takes hardly longer for two
+        # tokens than for one. A CPU takes twice as long in one call; in two calls, the compiler
+        # drops the parts of the first that only its unused output needs.
         return lax.platform_dependent(
             state, last, start, cpu=self.feed_in_turn, default=self.feed_at_once
         )
@@ -81,7 +83,7 @@ class ModelDrafter:
         return output.logits[:, :, 1], cache
 
     def feed_in_turn(self, cache: Cache, tokens: Array, start: Array) -> tuple[Array, Cache]:
-        """As ``feed_at_once``, by two calls; only keys and values of the first are used."""
+        """As ``feed_at_once``, by two calls; of the first, only keys and values are used."""
         _, cache = self._extend(cache, tokens[..., :1], start)
         return self.next(cache, tokens[..., 1], start + 1)
 

@@ -21,7 +21,7 @@ VERIFIERS: dict[str, Verifier] = {
 
 
 def as_verifier(verifier: str | Verifier) -> Verifier:
-    """A verifier by its name; an object is returned unchanged.
+    """Returns the verifier of that name; an object is returned unchanged.
 
     Raises:
       ValueError: for an unknown name, or an object without ``Verifier``'s functions.

@@ -10,13 +10,13 @@ from decoding_jax.strategies.speculative.draft import Draft
 
 
 class Verification(NamedTuple):
-    """The tokens that a verifier makes of a draft.
+    """The result of verifying a draft.
 
     Attributes:
-      tokens: int32 ``[B, W, K + 1]``: the accepted tokens, then a final token that the verifier
-        chose. Later entries are undefined.
+      tokens: int32 ``[B, W, K + 1]``: the accepted tokens, then the final token, which the
+        verifier chooses. Later entries are undefined.
       accepted: int32 ``[B, W]``, the number of accepted tokens.
-      state: the verifier's state after the last of these tokens.
+      state: the verifier's state after the final token.
     """
 
     tokens: Array
@@ -25,14 +25,14 @@ class Verification(NamedTuple):
 
 
 class Verifier(Protocol):
-    """Draws tokens, of the target and of the draft, and decides which drafted ones are accepted.
+    """Draws tokens from the target and the draft, and decides how many drafted ones are accepted.
 
-    A verifier is a pytree. What it draws for a lane depends only on the lane's key and path. The
+    A verifier is a pytree. The tokens that it draws for a lane do not depend on other lanes. The
     distributions are transformed, and each has at least one logit above -inf.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
-        """Makes the keys, which stay, and the state, arrays ``[B, W, ...]`` that change."""
+        """Makes the keys, which do not change, and the state, arrays ``[B, W, ...]``."""
         ...
 
     def draw(
@@ -42,10 +42,10 @@ class Verifier(Protocol):
 
         Args:
           keys: from ``init``.
-          state: the state after the token before.
+          state: the state after the previous token.
           distribution: of ``[B, W, V]``.
           position: int32 ``[B, W]``, the number of new tokens before this one.
-          counter: int32, which no other draw shares.
+          counter: int32; no other draw has the same.
 
         Returns:
           int32 ``[B, W]``, and the state after that token.
@@ -61,15 +61,15 @@ class Verifier(Protocol):
         position: Array,
         counter: Array,
     ) -> Verification:
-        """Decides how many drafted tokens are accepted, and chooses the token after them.
+        """Decides how many drafted tokens are accepted, and chooses the final token.
 
         Args:
           keys: from ``init``.
-          state: the state after the token before the draft.
+          state: the state after the last token before the draft.
           draft: K drafted tokens of every lane.
           target: the target's distribution, of ``[B, W, K + 1, V]``, at the position of each
-            drafted token and at the one after the last.
+            drafted token and after the last one.
           position: int32 ``[B, W]``, the number of new tokens before the draft.
-          counter: int32. It and the next K numbers are shared with no other draft.
+          counter: int32; this number and the next K are used for no other draft.
         """
         ...

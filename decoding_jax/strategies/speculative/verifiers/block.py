@@ -31,11 +31,12 @@ class BlockVerifier:
     """Accepts as long a prefix of the draft as its joint distribution allows.
 
     Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2. Samples
-    follow the target exactly. In expectation it accepts at least as many tokens as token
-    verification, and no rule accepts more of a block. With ``P_0 = 1`` and
-    ``P_i = min(1, P_{i-1} p / q)`` at token i, the first i tokens are a candidate with probability
-    ``s / (s + 1 - P_i)``, where s sums ``max(P_i p - q, 0)`` over the vocabulary at the next
-    position, and the whole block with probability ``P_K``. The longest candidate is accepted.
+    follow the target exactly. In expectation, this rule accepts at least as many tokens as token
+    verification, and no other rule accepts more of a block. Let ``P_0 = 1`` and
+    ``P_i = min(1, P_{i-1} p / q)`` at token i. The first i < K tokens are a candidate with
+    probability ``s / (s + 1 - P_i)``, where s is the sum of ``max(P_i p - q, 0)`` over the
+    vocabulary at the next position. The whole block is a candidate with probability ``P_K``. The
+    longest candidate is accepted.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -71,7 +72,7 @@ class BlockVerifier:
 
 
 def joint_ratio(p: Array, q: Array) -> Array:
-    """``P_1 .. P_K`` of the drafted tokens' probabilities: float32 ``[B, W, K]``."""
+    """``P_1 .. P_K``, float32 ``[B, W, K]``, from the drafted tokens' probabilities p and q."""
     ratio = jnp.where(q > 0, p / jnp.where(q > 0, q, 1.0), 0.0)
     joint = [jnp.minimum(ratio[..., 0], 1.0)]
     for i in range(1, p.shape[-1]):
@@ -80,18 +81,18 @@ def joint_ratio(p: Array, q: Array) -> Array:
 
 
 def candidate_probs(draft: Draft, target: Softmax, joint: Array) -> Array:
-    """The probability that the first 1 .. K tokens are a candidate: float32 ``[B, W, K]``."""
+    """The probability that the first 1 .. K tokens are a candidate, float32 ``[B, W, K]``."""
     mass = jnp.pad(residual_mass(draft, target, joint), ((0, 0), (0, 0), (0, 1)))
-    # At P = 1 a prefix is a candidate with certainty, also where p = q leaves no residual.
+    # If P = 1, a prefix is a candidate with certainty, even if p = q leaves no residual.
     prefix = jnp.where(joint >= 1, 1.0, mass / jnp.maximum(mass + 1 - joint, 1e-37))
     length = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
     return jnp.where(length == draft.length[..., None], joint, prefix)
 
 
 def residual_mass(draft: Draft, target: Softmax, joint: Array) -> Array:
-    """Sums ``max(P_i p - q, 0)`` at the position after token i: float32 ``[B, W, K - 1]``."""
-    after, scale = target.places(1, joint.shape[-1]), joint[..., :-1]
+    """The sum of ``max(P_i p - q, 0)`` after token i, for i < K: float32 ``[B, W, K - 1]``."""
+    p_after, scale = target.positions(1, joint.shape[-1]), joint[..., :-1]
     if draft.distribution is None:
-        return scale * (1 - after.prob_of(draft.tokens[..., 1:]))
-    q = draft.distribution.places(1, joint.shape[-1]).probs()
-    return exact.sum_last(distributions.excess(scale[..., None] * after.probs(), q))
+        return scale * (1 - p_after.prob_of(draft.tokens[..., 1:]))
+    q = draft.distribution.positions(1, joint.shape[-1]).probs()
+    return exact.sum_last(distributions.excess(scale[..., None] * p_after.probs(), q))

@@ -24,9 +24,9 @@ from decoding_jax.strategies.speculative.verifiers.greedy import count_matching
 class CodeVerifier:
     """Decodes the sequences of ``arithmetic_sample`` with the same key and points.
 
-    The samples of a row are spread as evenly as there. The draft decodes the rest of the lane's
-    code by its own distribution, and once that code is used up, the bits that the target draws at
-    the same position. A drafted token is accepted where both decode the same token.
+    The samples of a row are spread as evenly as theirs. The draft decodes the remaining code of the
+    lane by the draft's distribution. Once that code is used up, target and draft decode the same
+    random bits at each position. A drafted token is accepted if both decode the same token.
 
     Attributes:
       points: the point set, as for ``arithmetic_sample``.
@@ -66,7 +66,7 @@ class CodeVerifier:
                 lambda x: lax.dynamic_index_in_dim(x, t, 2, keepdims=False), target
             )
             token, new = self.draw(keys, state, distribution, position + t, counter)
-            # The code advances only while the drafted path is the target's.
+            # The code advances only while the drafted tokens are those that the target decodes.
             where = matching[..., None]
             state = tuple(jnp.where(where, n, s) for n, s in zip(new, state, strict=True))
             chosen = lax.dynamic_update_index_in_dim(chosen, token, t, 2)

@@ -25,9 +25,10 @@ from decoding_jax.strategies.speculative.verifiers.token import TokenKeys
 class CodedTokenVerifier:
     """Token verification whose drafts are spread evenly over a row's samples, as on a lattice.
 
-    Each sample follows the target exactly, and as many tokens are accepted as by ``TokenVerifier``.
-    The samples are not those of ``arithmetic_sample``: rejected tokens are replaced independently,
-    so part of the even spread is lost, more of it the fewer tokens are accepted.
+    Each sample follows the target exactly, and tokens are accepted as often as by
+    ``TokenVerifier``. The samples are not those of ``arithmetic_sample``: rejected tokens are
+    replaced independently, so part of the even spread is lost. The fewer tokens are accepted, the
+    more of it is lost.
 
     Attributes:
       points: the point set, as for ``arithmetic_sample``.
@@ -67,7 +68,7 @@ class CodedTokenVerifier:
         # A rejected token has used up its code, so its replacement is drawn from fresh bits. Where
         # all tokens were accepted, the next one is decoded from the code.
         decoded, state_after = self.draw(
-            keys, state, target.at(accepted), position + accepted, counter
+            keys, state, target.gather_position(accepted), position + accepted, counter
         )
         replacement = token.draw_final(keys, draft, target, accepted, counter)
         final = jnp.where(rejected, replacement, decoded)
@@ -78,7 +79,7 @@ class CodedTokenVerifier:
 
 
 def state_after_last_draw(state: Any, draft: Draft, accepted: Array) -> Any:
-    """The state after the last draw that was verified: of the rejected token, or of the last."""
+    """The state after the draw of the first rejected token, or of the last token if none was."""
     index = jnp.minimum(accepted, draft.length - 1)
 
     def choose(before: Array, states: Array) -> Array:

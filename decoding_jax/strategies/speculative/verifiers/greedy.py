@@ -14,7 +14,7 @@ from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 
 def count_matching(draft: Draft, chosen: Array) -> Array:
-    """The number of leading drafted tokens that the target chooses itself: int32 ``[B, W]``.
+    """The number of leading drafted tokens that the target chooses too, int32 ``[B, W]``.
 
     Args:
       draft: K drafted tokens of every lane.
@@ -26,7 +26,7 @@ def count_matching(draft: Draft, chosen: Array) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GreedyVerifier:
-    """Decodes the sequences of ``greedy``, whatever the draft. It needs no key."""
+    """Decodes the sequences of ``greedy``, whatever the draft is. It needs no key."""
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""

@@ -1,8 +1,9 @@
-"""Gumbel-coupled verification: target and draft take the argmax of logits and the same noise.
+"""Gumbel-coupled verification: target and draft take the argmax of logits plus the same noise.
 
-A token's logit with Gumbel noise is the log of its weight ``exp(logit - peak)`` over an exponential
-variable, so the largest of these quotients decides. They are compared as they are: a logarithm
-would round large ones to the same number, and a logit far from 0 would round the noise away.
+A token's logit plus Gumbel noise is, up to a constant, the logarithm of its weight
+``exp(logit - peak)`` divided by an exponential variable. The token with the largest of these
+quotients is chosen, without taking logarithms: a logarithm would round large quotients to the same
+number, and adding noise to a logit far from 0 would round the noise away.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from decoding_jax.strategies.speculative.verifiers.greedy import count_matching
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GumbelVerifier:
-    """Samples that depend on the key and the target alone: no draft changes a token of them.
+    """Samples that depend only on the key and the target: no draft changes any token.
 
     After Daliri, Musco and Suresh 2025, "Coupling without Communication and Drafter-Invariant
-    Speculative Decoding". A lane has Gumbel noise of its own for every position and token, so the
-    drafted token is the target's own with probability at least (1 - d) / (1 + d), where d is the
-    total variation between the two distributions. V random numbers of 64 bits a position are drawn,
-    twice. Each token's probability is that of its logits to 1e-6, whatever is added to all of them.
+    Speculative Decoding". Every lane has independent Gumbel noise for each position and token,
+    which target and draft share. They choose the same token with probability at least
+    (1 - d) / (1 + d), where d is the total variation distance of the two distributions. For every
+    position, V random numbers of 64 bits are drawn twice. Each token's probability is that of its
+    logits to 1e-6, whatever constant is added to all of them.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -44,7 +46,7 @@ class GumbelVerifier:
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
         noise = exponentials(keys, position[..., None], distribution.logits.shape[-1])[:, :, 0]
-        return winner(distribution, noise), state
+        return choose_token(distribution, noise), state
 
     def verify(
         self,
@@ -56,22 +58,28 @@ class GumbelVerifier:
         counter: Array,
     ) -> Verification:
         """See ``Verifier.verify``."""
-        ahead = jnp.arange(target.logits.shape[2], dtype=jnp.int32)[None, None]
-        positions = position[..., None] + ahead
-        chosen = winner(target, exponentials(keys, positions, target.logits.shape[-1]))
+        offset = jnp.arange(target.logits.shape[2], dtype=jnp.int32)[None, None]
+        positions = position[..., None] + offset
+        chosen = choose_token(target, exponentials(keys, positions, target.logits.shape[-1]))
         return Verification(chosen, count_matching(draft, chosen), state)
 
 
-def winner(distribution: Softmax, noise: Array) -> Array:
-    """The token whose weight over its ``exponentials [..., V]`` is largest: int32 ``[...]``."""
+def choose_token(distribution: Softmax, noise: Array) -> Array:
+    """The token with the largest weight divided by its noise, int32 ``[...]``.
+
+    Args:
+      distribution: of ``[..., V]``.
+      noise: float32 ``[..., V]``, from ``exponentials``.
+    """
     return lowest_argmax(exact.exp(distribution.logits - distribution.peak) / noise)
 
 
 def exponentials(keys: Array, position: Array, size: int) -> Array:
     """A standard exponential variable for every lane, position and token.
 
-    The least of V of them is about 1 / V. It is made of a uniform number near 0, of 64 bits, and so
-    is as fine as a float32 can be: the two least are equal once in some 1e7 positions.
+    The smallest of V such variables is about 1 / V. It is computed from a uniform number of 64 bits
+    near 0, at the full precision of float32, so the two smallest are equal about once in 1e7
+    positions.
 
     Args:
       keys: typed keys ``[B, W]``.
@@ -82,12 +90,15 @@ def exponentials(keys: Array, position: Array, size: int) -> Array:
       float32 ``[B, W, T, V]``, finite and above 0.
     """
 
-    def one(key: Array, position: Array) -> Array:
-        here = jax.random.fold_in(key, position)
-        words = jax.vmap(jax.random.fold_in, (None, 0))(here, jnp.arange(size, dtype=jnp.int32))
-        high, low = jnp.moveaxis(jax.random.key_data(words)[..., :2].astype(jnp.float32), -1, 0)
+    def at_position(key: Array, position: Array) -> Array:
+        tokens = jnp.arange(size, dtype=jnp.int32)
+        token_keys = jax.vmap(jax.random.fold_in, (None, 0))(
+            jax.random.fold_in(key, position), tokens
+        )
+        bits = jax.random.key_data(token_keys)[..., :2].astype(jnp.float32)
+        high, low = jnp.moveaxis(bits, -1, 0)
         uniform = high * 2.0**-32 + (low + 0.5) * 2.0**-64
         return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
 
-    positions = jax.vmap(one, (None, 0))
-    return jax.vmap(jax.vmap(positions))(keys, position)
+    at_positions = jax.vmap(at_position, (None, 0))
+    return jax.vmap(jax.vmap(at_positions))(keys, position)

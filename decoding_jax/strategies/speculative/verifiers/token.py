@@ -43,8 +43,8 @@ class TokenVerifier:
     Algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative
     Sampling", Algorithm 2. With the target's probability p and the draft's q, a drafted token is
     accepted with probability min(1, p / q). The first rejected token is replaced by one drawn in
-    proportion to max(p - q, 0). A token is accepted with probability sum(min(p, q)), which no
-    coupling exceeds.
+    proportion to max(p - q, 0). On average, a token is accepted with probability sum(min(p, q)),
+    which no coupling of p and q exceeds.
     """
 
     def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -74,14 +74,14 @@ class TokenVerifier:
 
 
 def make_keys(key: Any, batch_size: int, lanes: int) -> TokenKeys:
-    """The keys of every lane, from a typed key or typed keys ``[B]``."""
+    """Makes the keys of every lane from a typed key or typed keys ``[B]``."""
     draws, rest = random.split(random.row_keys(key, batch_size))
     acceptance, final = random.split(rest)
     return TokenKeys(*(random.lane_keys(keys, lanes) for keys in (draws, acceptance, final)))
 
 
 def acceptance_uniforms(keys: TokenKeys, counter: Array, count: int) -> Array:
-    """Uniform numbers for ``count`` decisions of every lane: float32 ``[B, W, count]``, below 1."""
+    """Uniform numbers in [0, 1) for ``count`` decisions of every lane, float32 ``[B, W, count]``."""
     counters = counter + jnp.arange(count, dtype=jnp.int32)
     bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), out_axes=2)(counters)
     return distributions.uniform(bits)
@@ -92,7 +92,7 @@ def draft_probs(draft: Draft, target: Softmax) -> tuple[Array, Array]:
 
     q is 1 for a drafter that proposes tokens with certainty.
     """
-    # One more token keeps the target's K + 1 positions whole: a slice would be a copy.
+    # The tokens are padded to K + 1, since a slice of the target's distribution would be a copy.
     padded = jnp.pad(draft.tokens, ((0, 0), (0, 0), (0, 1)))
     p = target.prob_of(padded)[:, :, :-1]
     if draft.distribution is None:
@@ -101,9 +101,9 @@ def draft_probs(draft: Draft, target: Softmax) -> tuple[Array, Array]:
 
 
 def count_accepted(keys: TokenKeys, draft: Draft, target: Softmax, counter: Array) -> Array:
-    """The number of drafted tokens before the first rejected one: int32 ``[B, W]``."""
+    """The number of drafted tokens before the first rejected one, int32 ``[B, W]``."""
     p, q = draft_probs(draft, target)
-    # r < min(1, p / q) without a division, since r < 1.
+    # r * q < p is the same as r < min(1, p / q), since r < 1.
     accept = acceptance_uniforms(keys, counter, p.shape[-1]) * q < p
     return count_leading(draft.valid & accept)
 
@@ -118,16 +118,16 @@ def draw_final(
 ) -> Array:
     """Draws the token after the accepted ones.
 
-    It is drawn in proportion to ``max(scale * p - q, 0)`` where a drafted token was rejected, and
-    from p where all were accepted.
+    The token is drawn in proportion to ``max(scale * p - q, 0)`` if a drafted token was rejected,
+    and from p if all were accepted.
 
     Args:
-      keys: the verifier's.
+      keys: the verifier's keys.
       draft: K drafted tokens of every lane.
       target: the target's distribution, of ``[B, W, K + 1, V]``.
-      accepted: int32 ``[B, W]``.
-      counter: int32.
-      scale: float32, 1 or ``[B, W, 1]``.
+      accepted: int32 ``[B, W]``, the number of accepted tokens.
+      counter: int32, the block's.
+      scale: float32, a factor of p, 1 or ``[B, W, 1]``.
 
     Returns:
       int32 ``[B, W]``.
@@ -135,19 +135,18 @@ def draw_final(
     rejected = accepted < draft.length
 
     def target_probs() -> Array:
-        return target.at(accepted).probs()
+        return target.gather_position(accepted).probs()
 
     def residual() -> Array:
         p = target_probs()
         if draft.distribution is None:
             q = distributions.one_hot(gather_position(draft.tokens, accepted), p.shape[-1])
         else:
-            q = draft.distribution.at(accepted).probs()
-        where = rejected[..., None]
-        return distributions.residual(
-            p, jnp.where(where, q, 0.0), jnp.where(where, jnp.asarray(scale, jnp.float32), 1.0)
-        )
+            q = draft.distribution.gather_position(accepted).probs()
+        is_residual = rejected[..., None]
+        scales = jnp.where(is_residual, jnp.asarray(scale, jnp.float32), 1.0)
+        return distributions.residual(p, jnp.where(is_residual, q, 0.0), scales)
 
-    # The branch also materialises the weights: without it, XLA recomputes them for each use.
+    # The branch also materialises the weights, which XLA would otherwise compute for each use.
     weights = lax.cond(rejected.any(), residual, target_probs)
     return codes.draw_weighted(weights, random.bits_at(keys.final, counter))
