@@ -1,31 +1,31 @@
 """Arithmetic codes: N samples of one row, each exact by itself, spread evenly together.
 
 After Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models"
-(2023). A sample is a point on the line [0, 1); a prefix of probability p owns an interval of
-width p; a sample takes the tokens in whose intervals its point lies. The line here has 2**64
-points and intervals are whole numbers of them, so nothing is rounded but the boundaries, and
-these are the same for all samples:
+(2023). A sample is a point of the interval [0, 1), and a prefix of probability p owns a
+subinterval of width p. A sample takes the tokens whose intervals contain its point. In this
+implementation the whole interval has 2**64 points, and every subinterval is a whole number of them,
+so only the boundaries are rounded. All samples share these boundaries.
 
-- **While N width > 2**64** another sample may share the prefix. What is left of the code inside
-  the interval is carried exactly; it is what spreads the samples from here on.
-- **From there on** a sample of the lattice is alone in its interval, and its place inside is
-  uniform: the rest is dropped, and every later token draws 64 fresh bits.
+- **While N * width > 2**64** another sample may share the prefix. The position of the point inside
+  the interval is carried exactly to the next token, and it keeps the samples evenly spread.
+- **Once N * width <= 2**64** a sample of the lattice is alone in its interval, and its position
+  inside is uniform. The code is then dropped, and every later token draws 64 fresh bits.
 
-What holds, exactly. Let p of a prefix be ``width / 2**64`` while codes are carried, and from
-there on that times the later tokens' ``integer_distribution``.
+The following statements hold exactly. Let p of a prefix be ``width / 2**64`` while codes are
+carried, and that value times the later tokens' ``integer_distribution`` after the code is dropped.
 
-1. Every sample by itself has each prefix with probability p: its point is uniform.
-2. On the lattice the number of samples with a prefix is the floor or the ceiling of N p. While
-   codes are carried the prefix is an interval of the line. An interval at or below 1/N has no
-   sample or one (just one at 1/N), and so has each of its parts.
-3. p is the product of the tokens' ``integer_distribution``, rounded: after j carried tokens the two
+1. Each sample by itself has each prefix with probability p, because its point is uniform.
+2. On the lattice, the number of samples with a prefix is the floor or the ceiling of N p. While
+   codes are carried, the prefix is an interval of the line. An interval of width 1/N or less holds
+   at most one sample (exactly one at 1/N), and so does each of its parts.
+3. p is the rounded product of the tokens' ``integer_distribution``: after j carried tokens the two
    differ by less than ``2 j / 2**64``. They are equal wherever N times the product is an
-   integer, and for the first token always. So statement 2 holds for the product too, save
-   where N times it lies within ``2 j N / 2**64`` of an integer without being one.
+   integer, and always for the first token. Statement 2 therefore also holds for the product,
+   except where N times the product is within ``2 j N / 2**64`` of an integer but not equal to it.
 
-A carried interval is wider than ``2**64 / N``, so at least 64 - log2 N bits are left of every
-code in use, however long the text: codes never run out and nothing needs refilling. A token
-that has all the mass, such as one that a prompt forces, takes nothing from the code.
+A carried interval is wider than ``2**64 / N``, so every code in use keeps at least 64 - log2 N
+bits, however long the text is. Codes never run out, and nothing has to be refilled. A token
+that has all the mass, such as one that a prompt forces, uses up nothing of the code.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from decoding_jax.ops import random, uint64
 
 
 class Code(NamedTuple):
-    """What is left of every sample's code. All of a row's N samples must be there.
+    """The remaining code of every sample. It must hold all N samples of a row.
 
     Attributes:
-      offset: uint32 ``[B, N, 2]``: the point's place in its prefix's interval, a 64-bit integer.
-      last: uint32 ``[B, N, 2]``: one less than the interval's width, so that 2**64 fits.
-      keys: typed keys ``[B, N]``, of the bits that samples draw once they are alone.
+      offset: uint32 ``[B, N, 2]``: the position of the point in its prefix's interval, a 64-bit
+        integer.
+      last: uint32 ``[B, N, 2]``: the interval's width minus one, so that 2**64 fits.
+      keys: typed keys ``[B, N]`` for the bits that a sample draws once it is alone.
     """
 
     offset: Array
@@ -54,13 +55,16 @@ class Code(NamedTuple):
 
 
 def start(points: str | point_sets.Points, keys: Array, num_samples: int) -> Code:
-    """Codes of samples that have no tokens yet.
+    """The codes of samples that have no tokens yet.
 
     Args:
       points: the point set: ``lattice``, ``stratified``, ``antithetic``, ``iid``,
         ``radical_inverse`` or a function (see ``Points``).
-      keys: typed keys ``[B]``, one a row, from ``ops.random.row_keys``.
-      num_samples: N.
+      keys: typed keys ``[B]``, one for each row, from ``ops.random.row_keys``.
+      num_samples: N, the number of samples of each row.
+
+    Returns:
+      A ``Code`` for ``[B, N]`` samples.
 
     Raises:
       ValueError: for an unknown point set or ``num_samples`` below 1.
@@ -79,18 +83,18 @@ def start(points: str | point_sets.Points, keys: Array, num_samples: int) -> Cod
 def choose(
     code: Code, logits: Array, position: Array | int, sums: Array | None = None
 ) -> tuple[Array, Code]:
-    """The next token of every sample.
+    """Chooses the next token of every sample.
 
     Args:
       code: from ``start`` or an earlier ``choose``.
       logits: float ``[B, N, V]``, after any transform. -inf is never chosen, NaN counts as
-        -inf and +inf as the largest float; where nothing is left the token is 0.
-      position: int32, a scalar or ``[B, N]``: which new token this is. No two calls for a
-        sample may share one, or they share their bits.
-      sums: the logits' ``block_sums``, where these are known.
+        -inf and +inf as the largest float. Where every token is banned, the token is 0.
+      position: int32, a scalar or ``[B, N]``: the index of this new token. Two calls with the same
+        position for a sample draw the same bits.
+      sums: the ``block_sums`` of the logits, if they are already known.
 
     Returns:
-      The tokens, int32 ``[B, N]``, and the codes that are left.
+      The tokens, int32 ``[B, N]``, and the codes that remain.
 
     Example:
       >>> import jax
@@ -107,7 +111,7 @@ def choose(
 def step(
     offset: Array, last: Array, logits: Array, fresh: Array, sums: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """``choose`` as a function of its bits: ``fresh``, uint32 ``[B, N, 2]``, for samples alone."""
+    """``choose`` with given bits: a sample that is alone uses ``fresh``, uint32 ``[B, N, 2]``."""
     alone = is_alone(last)[..., None]
     whole = jnp.full_like(last, 0xFFFFFFFF)
     token, new_offset, new_last = cdf.invert(
@@ -117,6 +121,6 @@ def step(
 
 
 def is_alone(last: Array) -> Array:
-    """Whether N p <= 1 for the prefix: bool ``[B, N]`` for a ``Code.last`` ``[B, N, 2]``."""
+    """Returns whether N p <= 1 for the prefix: bool ``[B, N]``, from ``Code.last [B, N, 2]``."""
     narrowest = uint64.from_int(2**64 // last.shape[-2] - 1)
     return ~uint64.less(jnp.broadcast_to(narrowest, last.shape), last)

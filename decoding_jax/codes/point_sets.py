@@ -1,8 +1,8 @@
-"""Where the samples of a row start on the line of codes: N integers of 64 bits.
+"""Point sets: the initial codes of a row's samples, N integers of 64 bits.
 
-Each point by itself is exactly uniform, whatever the set, so that each sample by itself follows
-the model. The sets differ in how evenly the points lie together. Below, an interval of p 2**64
-consecutive codes is expected to hold N p points; each set says how far from it the count can be.
+In every set each point by itself is exactly uniform, so each sample by itself follows the model.
+The sets differ in how evenly their points are spread. An interval of p 2**64 consecutive codes is
+expected to hold N p points; each function below states how far the count can be from N p.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from decoding_jax.ops import random, uint64
 
 
 class Points(Protocol):
-    """A set of points; any function of this kind can be given in the place of a name.
+    """A set of points. Any function with this signature can be given instead of a name.
 
-    It takes a typed key (a scalar, one row's) and N, and returns uint32 ``[N, 2]``: 64-bit
+    It takes a scalar typed key, which is one row's, and N. It returns uint32 ``[N, 2]``: 64-bit
     integers, high word first, each of which is uniform over [0, 2**64).
     """
 
@@ -28,10 +28,10 @@ class Points(Protocol):
 
 
 def lattice(key: Array, num_samples: int) -> Array:
-    """``i / N + u``, one shift u for the row, on a circle (Vilnis et al. 2023, section 3).
+    """``i / N + u`` modulo 1, with one shift u for the row (Vilnis et al. 2023, section 3).
 
     Every interval holds the floor or the ceiling of N p points. The points are ``floor(i 2**64
-    / N) + u`` with u uniform over all 2**64 shifts, so both statements are exact for any N.
+    / N) + u`` with u uniform over all 2**64 shifts, so uniformity and evenness are exact for any N.
 
     Example:
       >>> x = uint64.to_ints(lattice(jax.random.key(0), 4))
@@ -42,9 +42,10 @@ def lattice(key: Array, num_samples: int) -> Array:
 
 
 def stratified(key: Array, num_samples: int) -> Array:
-    """``(i + v_i) / N + u``: one point, uniform, in each of N equal cells of a shifted circle.
+    """``(i + v_i) / N + u`` modulo 1: one uniform point in each of N equal cells, which u shifts.
 
-    Only the two cells at the ends of an interval can differ: the count is off by less than 2.
+    Only the two cells at the ends of an interval are cut, so the count differs from N p by less
+    than 2.
     """
     shift, jitter = random.split_key(key)
     starts = jnp.asarray(_cells(num_samples))
@@ -59,15 +60,15 @@ def stratified(key: Array, num_samples: int) -> Array:
 def antithetic(key: Array, num_samples: int) -> Array:
     """Pairs ``x`` and ``1 - x`` (samples 2i and 2i + 1), each pair independent of the others.
 
-    An interval and its mirror image get the same count from every pair. Of an odd number the
-    last point is alone.
+    Every pair adds equally to the counts of an interval and of its mirror image. If N is odd,
+    the last point has no partner.
     """
     points = random.bits(key, ((num_samples + 1) // 2, 1, 2))
     return jnp.concatenate([points, ~points], axis=1).reshape(-1, 2)[:num_samples]
 
 
 def iid(key: Array, num_samples: int) -> Array:
-    """Independent points, which is plain sampling: counts are binomial."""
+    """Independent points, as in ordinary sampling: counts are binomial."""
     return random.bits(key, (num_samples, 2))
 
 
@@ -78,17 +79,17 @@ def radical_inverse(key: Array, num_samples: int) -> Array:
     of the first n points, for every n up to N: the first samples are themselves evenly spread.
     """
     depth = (num_samples - 1).bit_length()
-    flips_key, rest_key = random.split_key(key)
-    # Digit l of point i is bit l of i, flipped by a coin that belongs to the digits before it.
-    # Past the digits that tell N points apart every point has coins of its own.
+    flips_key, tail_key = random.split_key(key)
+    # Digit l of point i is bit l of i, flipped by a random bit that belongs to the digits before
+    # it. After the digits that distinguish N points, every point has independent random digits.
     index = np.arange(num_samples, dtype=np.uint32)
-    coins = random.bits(flips_key, (2**depth,)) & 1
+    flips = random.bits(flips_key, (2**depth,)) & 1
     digits = jnp.zeros(num_samples, jnp.uint32)
     for level in range(depth):
         node = (1 << level) + (index & ((1 << level) - 1))
-        digits |= (coins[node] ^ ((index >> level) & 1)) << (31 - level)
-    rest = random.bits(rest_key, (num_samples, 2))
-    return uint64.pack(digits | (rest[:, 0] >> depth), rest[:, 1])
+        digits |= (flips[node] ^ ((index >> level) & 1)) << (31 - level)
+    tail = random.bits(tail_key, (num_samples, 2))
+    return uint64.pack(digits | (tail[:, 0] >> depth), tail[:, 1])
 
 
 POINTS: dict[str, Points] = {
@@ -101,18 +102,18 @@ POINTS: dict[str, Points] = {
 
 
 def points(points: str | Points, keys: Array, num_samples: int) -> Array:
-    """Every row's points.
+    """The points of every row.
 
     Args:
       points: a name in ``POINTS``, or a function as ``Points`` describes it.
-      keys: typed keys ``[B]``, one a row, from ``ops.random.row_keys``.
+      keys: typed keys ``[B]``, one for each row, from ``ops.random.row_keys``.
       num_samples: N, from 1 to 2**31 - 1.
 
     Returns:
       uint32 ``[B, N, 2]``: 64-bit codes, high word first.
 
     Raises:
-      ValueError: for an unknown name, a ``num_samples`` out of range, or a function that
+      ValueError: for an unknown name, a ``num_samples`` that is out of range, or a function that
         returns another shape or dtype.
 
     Example:
@@ -139,8 +140,8 @@ def _cells(num_samples: int) -> np.ndarray:
     """``floor(i 2**64 / N)``: uint32 ``[N, 2]``."""
     index = np.arange(num_samples, dtype=np.uint64)
     size = np.uint64(num_samples)
-    high, rest = np.divmod(index << np.uint64(32), size)
-    return np.stack([high, (rest << np.uint64(32)) // size], axis=-1).astype(np.uint32)
+    high, remainder = np.divmod(index << np.uint64(32), size)
+    return np.stack([high, (remainder << np.uint64(32)) // size], axis=-1).astype(np.uint32)
 
 
 def _shift(key: Array, num_samples: int) -> Array:

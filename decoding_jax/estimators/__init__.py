@@ -1,4 +1,4 @@
-"""What is estimated from several sequences: expectations, diversity, quality."""
+"""Estimators over several sequences: expectations, diversity, quality."""
 
 from decoding_jax.estimators import diversity, quality, without_replacement
 

@@ -28,7 +28,7 @@ def distinct_n(texts: Iterable[str], n: int) -> float:
       n: 1 or more.
 
     Returns:
-      The ratio over all texts together; 0 if they have no words.
+      The ratio over all texts together; 0 if they contain no words.
 
     Raises:
       ValueError: for an n below 1.
@@ -45,7 +45,9 @@ def distinct_n(texts: Iterable[str], n: int) -> float:
 
 
 def num_unique(texts: Iterable[str]) -> int:
-    """The number of different texts. Texts are compared because many tokens can spell the same one.
+    """The number of different texts.
+
+    It compares texts, not tokens, because different token sequences can spell the same text.
 
     Example:
       >>> num_unique(["a b", "a b", "b a"])

@@ -1,7 +1,7 @@
-"""How near texts come to references: BLEU and ROUGE, each text by itself and the best of a set.
+"""Similarity of texts to references: BLEU and ROUGE, the mean and the best of a set of texts.
 
-BLEU is sacrebleu's and ROUGE is rouge-score's; both come with ``pip install
-'decoding_jax[experiments]'`` and are imported when they are first asked for.
+BLEU is computed by sacrebleu and ROUGE by rouge-score. Both come with ``pip install
+'decoding_jax[experiments]'`` and are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def bleu(text: str, references: Sequence[str]) -> float:
     """Sentence-BLEU with sacrebleu's defaults (13a tokens, exponential smoothing): 0 to 100.
 
     Args:
-      text: what was generated.
+      text: the generated text.
       references: one or more.
 
     Raises:
-      ValueError: without a reference.
-      ImportError: without sacrebleu.
+      ValueError: if there is no reference.
+      ImportError: if sacrebleu is not installed.
     """
     _check(references)
     import sacrebleu
@@ -32,31 +32,31 @@ def bleu(text: str, references: Sequence[str]) -> float:
 
 
 def rouge(text: str, references: Sequence[str], kind: str = "rougeL") -> float:
-    """The F-measure of ROUGE, of the reference that suits best: 0 to 100.
+    """The F-measure of ROUGE against the best-matching reference: 0 to 100.
 
     Args:
-      text: what was generated.
+      text: the generated text.
       references: one or more.
       kind: ``rouge1``, ``rouge2``, ..., ``rougeL``. No stemming; words are letters and digits.
 
     Raises:
-      ValueError: without a reference.
-      ImportError: without rouge-score.
+      ValueError: if there is no reference.
+      ImportError: if rouge-score is not installed.
     """
     _check(references)
     return 100 * float(_scorer(kind).score_multi(list(references), text)[kind].fmeasure)
 
 
 def oracle(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
-    """The score of the best of several texts: what a perfect choice among them would reach.
+    """The best score of several texts, which a perfect choice among them would reach.
 
     Args:
-      metric: such as ``bleu``.
+      metric: a function such as ``bleu``.
       texts: one or more.
       references: one or more.
 
     Raises:
-      ValueError: without a text.
+      ValueError: if there is no text.
 
     Example:
       >>> exact = lambda text, references: float(text in references)
@@ -67,7 +67,7 @@ def oracle(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> f
 
 
 def mean(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
-    """The mean score of several texts, with arguments and errors as ``oracle``."""
+    """The mean score of several texts. Arguments and errors are those of ``oracle``."""
     scores = _scores(metric, texts, references)
     return sum(scores) / len(scores)
 
@@ -84,7 +84,7 @@ def _check(references: Sequence[str]) -> None:
 
 
 class _Words:
-    """Words of any language: rouge-score's own would split at every accent."""
+    """Words of any language. The default tokenizer of rouge-score would split at every accent."""
 
     def tokenize(self, text: str) -> list[str]:
         return "".join(c if c.isalnum() else " " for c in text.lower()).split()

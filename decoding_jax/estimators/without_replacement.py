@@ -10,9 +10,9 @@ from decoding_jax.base import Array
 def log_weights(sampling_log_prob: Array, threshold: Array) -> Array:
     """Log importance weights of sequences drawn by stochastic beam search.
 
-    Kool et al. 2019, section 4.2: a sequence of probability p is among those drawn with
-    probability q = 1 - exp(-exp(log p - threshold)), given the threshold; its weight is p / q.
-    Where everything was drawn, the threshold is -inf and the weight is p.
+    Kool et al. 2019, section 4.2: given the threshold, a sequence of probability p is drawn with
+    probability q = 1 - exp(-exp(log p - threshold)), and its weight is p / q. If every sequence was
+    drawn, the threshold is -inf and the weight is p.
 
     Args:
       sampling_log_prob: float32 ``[B, N]``, in nats; -inf where there is no sequence.
@@ -28,7 +28,7 @@ def log_weights(sampling_log_prob: Array, threshold: Array) -> Array:
     exists = sampling_log_prob > -jnp.inf
     above = jnp.where(exists, sampling_log_prob, 0.0) - threshold[:, None]
     log_q = jnp.log(-jnp.expm1(-jnp.exp(above)))
-    # Far below the threshold q is exp(above) to the last bit, and its logarithm would be -inf.
+    # Far below the threshold q equals exp(above) to the last bit, but its logarithm would be -inf.
     log_q = jnp.where(above < -15.0, above, log_q)
     return jnp.where(exists, sampling_log_prob - log_q, -jnp.inf)
 
@@ -36,23 +36,25 @@ def log_weights(sampling_log_prob: Array, threshold: Array) -> Array:
 def estimate(
     values: Array, sampling_log_prob: Array, threshold: Array, *, normalize: bool = False
 ) -> Array:
-    """An expectation under the distribution that sequences were drawn from, without replacement.
+    """Estimates an expectation from sequences that were drawn without replacement.
 
-    Kool et al. 2019, equations 14 (unbiased) and 15 (normalised: biased, consistent, of lower
-    variance where the values have a mean far from 0).
+    The expectation is one under the distribution that the sequences were drawn from.
+
+    Kool et al. 2019, equations 14 (unbiased) and 15 (normalised: biased but consistent, with lower
+    variance if the mean of the values is far from 0).
 
     Args:
-      values: float32 ``[B, N]``, of each sequence.
-      sampling_log_prob: float32 ``[B, N]``, ``info.sampling_log_prob`` of ``stochastic_beam_search``.
-      threshold: float32 ``[B]``, its ``info.threshold``.
+      values: float32 ``[B, N]``, the value of each sequence.
+      sampling_log_prob: float32 ``[B, N]``, from the ``info`` of ``stochastic_beam_search``.
+      threshold: float32 ``[B]``, from the same ``info``.
       normalize: whether weights are divided by their sum.
 
     Returns:
       float32 ``[B]``.
 
     Example:
-      >>> distribution, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
-      >>> estimate(jnp.array([[1.0, 3.0]]), distribution, all_drawn).tolist()
+      >>> log_probs, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
+      >>> estimate(jnp.array([[1.0, 3.0]]), log_probs, all_drawn).tolist()
       [2.0]
     """
     weights = jnp.exp(log_weights(sampling_log_prob, threshold))

@@ -1,11 +1,11 @@
 """Exponentials and sums of float32 that are the same to the bit in every program.
 
-A compiler may fuse a product and a sum into one rounding, may replace ``exp`` by another
-approximation for the last elements of a vector, and may add in any order. The results then
-depend on the shapes around them, on ``jit`` and on the device, in the last bits. Where an
-integer is made of them, or where several lanes must agree on a boundary, that is not good
-enough. What is written here leaves no such freedom: each operation is rounded once, and an
-absolute value that changes nothing stands between each product and the sum that follows it.
+A compiler may fuse a product and a sum into one rounding, may approximate ``exp`` differently for
+the last elements of a vector, and may add in any order. The last bits of the results then depend
+on the shapes around them, on ``jit`` and on the device. That is not good enough where integers are
+made from the results, or where several lanes must agree on a boundary. The functions of this module
+leave the compiler no such freedom: each operation is rounded once, and an absolute value, which
+does not change the number, separates each product from the sum that follows it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 
 from decoding_jax.base import Array
 
-_ARITY = 16  # a chunk each of so many is added in one pass
-_LOWEST = -87.0  # below it the exponential is taken as 0; the next would not be normal numbers
+_ARITY = 16  # the number of chunks that are added in one pass
+_LOWEST = -87.0  # below it the exponential counts as 0; smaller values would be subnormal
 
-# x = n log 2 + f with f in [0, log 2]. log 2 is in two parts of 16 bits, whose products with n
-# (7 bits) are exact; 1 / log 2 is rounded up, so that f is not negative.
+# x = n log 2 + f with f in [0, log 2]. log 2 is split into two parts of 16 bits, whose products
+# with n (7 bits) are exact. 1 / log 2 is rounded up, so f is not negative.
 _INVERSE = np.float32((1 + 2**-22) / math.log(2))
 _HIGH = np.float32(round(math.log(2) * 2**16) / 2**16)
 _LOW = np.float32(round((math.log(2) - float(_HIGH)) * 2**33) / 2**33)
 
 
 def _series() -> list[np.float32]:
-    """Coefficients of 1 + f q(f), with q of degree 5 near (e**f - 1) / f on [0, log 2]."""
+    """Coefficients of 1 + f q(f), where q of degree 5 fits (e**f - 1) / f on [0, log 2]."""
     fit = np.polynomial.Chebyshev.interpolate(lambda f: np.expm1(f) / f, 5, [0, math.log(2)])
     return [np.float32(1), *fit.convert(kind=np.polynomial.Polynomial).coef.astype(np.float32)]
 
 
 def _log_series() -> list[np.float32]:
-    """Coefficients in s**2 of q near log((1 + s) / (1 - s)) / s on [0, 1/3]: all positive."""
+    """Positive coefficients in s**2 of a fit to log((1 + s) / (1 - s)) / s on [0, 1/3]."""
     fit = np.polynomial.Chebyshev.interpolate(
         lambda u: 2 * np.arctanh(np.sqrt(u)) / np.sqrt(u), 5, [0, 1 / 9]
     )
@@ -47,7 +47,7 @@ _LOG_SERIES = _log_series()
 
 
 def exp(x: Array) -> Array:
-    """``exp(x)`` for x at or below 0, to 2e-7 of its value; 0 below -87 and for NaN.
+    """``exp(x)`` for x at or below 0, within a relative 2e-7; 0 for x below -87 and for NaN.
 
     Args:
       x: float32, at most 0, of any shape.
@@ -66,7 +66,7 @@ def exp(x: Array) -> Array:
 
 
 def log(x: Array) -> Array:
-    """``log(x)`` for finite x of 1 and above, to 3e-7 of its value, and exactly 0 at 1.
+    """``log(x)`` for finite x of 1 and above, within a relative 3e-7, and exactly 0 at 1.
 
     With x = 2**n m and m in [1, 2), log m is an odd series in s = (m - 1) / (m + 1).
 
@@ -89,11 +89,11 @@ def log(x: Array) -> Array:
 
 
 def inverse_power(base: Array, exponent: Array | float) -> Array:
-    """``base ** -exponent``, to ``3e-7 (1 - log(result))`` of its value, and never 0.
+    """``base ** -exponent``, within a relative ``3e-7 (1 - log(result))``, and never 0.
 
     Args:
       base: int32 of any shape, at least 1.
-      exponent: float32, broadcastable to it, at least 0.
+      exponent: float32, at least 0, which broadcasts against ``base``.
 
     Example:
       >>> [f"{y:.4f}" for y in inverse_power(jnp.array([1, 4, 16]), 0.5)]
@@ -104,7 +104,7 @@ def inverse_power(base: Array, exponent: Array | float) -> Array:
 
 
 def sum_last(x: Array) -> Array:
-    """The sum over the last axis as a balanced tree, whose error grows with the log of its size.
+    """The sum over the last axis as a balanced tree; its error grows with the log of its size.
 
     Args:
       x: float32 ``[..., n]``, n of 1 or more.
@@ -119,18 +119,18 @@ def sum_last(x: Array) -> Array:
 
 
 def add(total: Array, lost: Array, x: Array) -> tuple[Array, Array]:
-    """``total + lost + x``, rounded, and what this rounding loses: a compensated running sum.
+    """A step of a compensated sum: ``total + lost + x`` rounded, and the error of this rounding.
 
     Knuth's two-sum gives the error of an addition exactly. However many numbers are added, the
-    total stays the float32 next to their sum, or one beside it.
+    total is the float32 nearest to their sum, or one of its neighbours.
 
     Args:
       total: float32 of any shape.
-      lost: float32 of that shape, from the addition before, or 0.
+      lost: float32 of that shape, the error that the previous addition returned, or 0.
       x: float32 of that shape.
 
     Returns:
-      The new ``total`` and ``lost``, which is 0 where the total is not finite.
+      The new ``total`` and the new ``lost``, which is 0 where the total is not finite.
 
     Example:
       >>> total, lost = add(jnp.float32(2**24), jnp.float32(0), jnp.float32(1))
@@ -146,7 +146,7 @@ def add(total: Array, lost: Array, x: Array) -> tuple[Array, Array]:
 
 
 def chunks(x: Array, fill: float) -> list[Array]:
-    """``[..., n]`` as up to 16 arrays ``[..., m]`` in order, the last filled up with ``fill``.
+    """Cuts ``[..., n]`` into up to 16 arrays ``[..., m]``; the last is padded with ``fill``.
 
     Example:
       >>> [c.tolist() for c in chunks(jnp.arange(3), 0)]

@@ -1,10 +1,10 @@
-"""Draws without replacement: the k largest of log-probabilities with Gumbel noise, from above.
+"""Draws without replacement: the k largest log-probabilities after Gumbel noise is added.
 
 Adding independent Gumbel noise to log-weights and taking the k largest draws k items without
 replacement, in order (Yellott 1977; Kool et al. 2019, "Stochastic Beams and Where to Find Them").
-The largest of a set is itself Gumbel, at the log of the set's weight, and the others given the
-largest are Gumbels cut off at it; so noise is drawn for blocks of items first, and for the items of
-no more than k blocks: some sqrt(V) random numbers where there would be V.
+The largest of a set is itself a Gumbel variable, located at the log of the set's weight. Given the
+largest, the others are Gumbels truncated at it. Noise is therefore drawn for blocks of items first,
+and then for the items of at most k blocks, which takes about sqrt(V) random numbers instead of V.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from decoding_jax.ops.top_k import BLOCK, top_k
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
-    """Standard Gumbel noise, float32, from 32 bits each.
+    """Standard Gumbel noise, float32, each number from 32 random bits.
 
-    Its upper tail, where the largest come from, is as fine as the bits are.
+    The upper tail, which decides the largest numbers, has the full resolution of the bits.
     """
     bits = random.bits(key, shape)
     half = jnp.uint32(1 << 31)
-    # -log(1 - v) for a uniform v, by whichever of v and 1 - v is small and so exact.
+    # -log(1 - v) for a uniform v is computed from the smaller of v and 1 - v, which is exact.
     low = jnp.where(bits < half, bits, ~bits).astype(jnp.float32)
     low = (low + 0.5) * 2.0**-32
     return -jnp.log(jnp.where(bits < half, -jnp.log1p(-low), -jnp.log(low)))
 
 
 def cut_off(values: Array, maximum: Array) -> Array:
-    """Gumbels given that their largest is ``maximum``: Kool et al. 2019, appendix B.3.
+    """Conditions Gumbels on their maximum being ``maximum``: Kool et al. 2019, appendix B.3.
 
     Args:
-      values: float32 ``[..., n]``, independent Gumbels at some locations; -inf stays.
-      maximum: float32 ``[...]``.
+      values: float32 ``[..., n]``, independent Gumbels at any locations; -inf stays -inf.
+      maximum: float32 ``[...]``, the maximum that each set of n is conditioned on.
 
     Example:
       >>> cut = cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0))
@@ -63,12 +63,12 @@ def top_k_gumbel(
       keys: typed keys ``[B]``.
       log_weights: float32 ``[B, G, n]``; -inf is never drawn.
       k: static, at most ``G * n``.
-      maximum: float32 ``[B, G]``, what the largest of each group is known to be, or None. A group
-        whose maximum is -inf has no items.
+      maximum: float32 ``[B, G]``, the known maximum of each group's perturbed log-weights, or None.
+        A group whose maximum is -inf has no items.
 
     Returns:
-      The perturbed log-weights ``[B, k]``, -inf where there are no more, and int32 indices
-      ``[B, k]`` into the ``G * n`` items.
+      The perturbed log-weights float32 ``[B, k]``, padded with -inf where fewer than k items can be
+      drawn, and int32 indices ``[B, k]`` into the ``G * n`` items.
 
     Example:
       >>> keys = jax.random.split(jax.random.key(0), 1)
@@ -80,10 +80,10 @@ def top_k_gumbel(
     rows, groups, size = log_weights.shape
     pairs = jax.vmap(random.split_key)(keys)
     blocks = -(-size // BLOCK)
-    short = blocks * BLOCK - size
-    if short:
-        room = ((0, 0), (0, 0), (0, short))
-        log_weights = jnp.pad(log_weights, room, constant_values=-jnp.inf)
+    padding = blocks * BLOCK - size
+    if padding:
+        pads = ((0, 0), (0, 0), (0, padding))
+        log_weights = jnp.pad(log_weights, pads, constant_values=-jnp.inf)
     items = log_weights.reshape(rows, groups, blocks, BLOCK)
     noise = jax.vmap(lambda key: gumbel(key, (groups, blocks)))(pairs[:, 0])
     best = jax.nn.logsumexp(items, axis=-1) + noise
@@ -92,10 +92,10 @@ def top_k_gumbel(
 
     count = min(k, groups * blocks)
     best, block = top_k(best.reshape(rows, groups * blocks), count)
-    held = gather_items(items.reshape(rows, groups * blocks, BLOCK), block)
+    selected = gather_items(items.reshape(rows, groups * blocks, BLOCK), block)
     noise = jax.vmap(lambda key: gumbel(key, (count, BLOCK)))(pairs[:, 1])
-    perturbed = cut_off(held + noise, best).reshape(rows, count * BLOCK)
-    value, at = top_k(perturbed, k)
-    block = gather_items(block, at // BLOCK)
-    within = (block % blocks) * BLOCK + at % BLOCK
+    perturbed = cut_off(selected + noise, best).reshape(rows, count * BLOCK)
+    value, index = top_k(perturbed, k)
+    block = gather_items(block, index // BLOCK)
+    within = (block % blocks) * BLOCK + index % BLOCK
     return value, block // blocks * size + jnp.minimum(within, size - 1)

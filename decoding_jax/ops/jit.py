@@ -16,28 +16,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LOGGER = logging.getLogger(__name__)
 _SLOW = 3.0  # seconds
-_WATCH = threading.local()  # ``timers`` of the call that is watched on this thread, if any
+_WATCH = threading.local()  # ``timers`` of this thread's call, inside ``compilation_announced``
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
 
 def is_static(name: str, value: Any, names: Collection[str], numbers: Collection[str]) -> bool:
-    """Whether an argument is in ``names``, or in ``numbers`` and a plain number."""
+    """Returns whether an argument is in ``names``, or is a plain number and in ``numbers``."""
     return name in names or (name in numbers and isinstance(value, (int, float, np.generic)))
 
 
 def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = ()) -> F:
-    """``jax.jit`` that takes any pytree: leaves that are no arrays are static.
+    """``jax.jit`` for any pytrees: leaves that are not arrays are static.
 
-    A model or a transform may hold plain functions among its leaves, or be one. They are compared
-    by identity, so a function made anew for every call is traced anew for every call. The compiled
-    program has the function's name.
+    A model or a transform may be a plain function, or hold some among its leaves. Functions are
+    compared by identity, so a function that is created for every call is traced for every call.
+    The compiled program has the name of ``fn``.
 
     Args:
-      fn: the function; the result has its signature, and its ``lower`` and ``cache_size`` too.
-      static_argnames: keyword arguments that are static: they set shapes.
-      static_numbers: keyword arguments that are static where they are plain numbers, and traced
-        where they are arrays.
+      fn: the function to compile.
+      static_argnames: keyword arguments that are static because they set shapes.
+      static_numbers: keyword arguments that are static if they are plain numbers, and traced if
+        they are arrays.
+
+    Returns:
+      A function with the signature of ``fn``. It also has ``lower``, as ``jax.jit`` gives it, and
+      ``cache_size()``, the number of compiled programs.
 
     Example:
       >>> import jax.numpy as jnp
@@ -77,7 +81,7 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
 
 @contextlib.contextmanager
 def compilation_announced() -> Iterator[None]:
-    """Logs a line where functions from ``jit`` that are called inside take long to compile.
+    """Logs a line if functions from ``jit`` that are called inside take long to compile.
 
     Example:
       >>> with compilation_announced():
@@ -96,10 +100,10 @@ def compilation_announced() -> Iterator[None]:
 
 
 def _announce(name: str) -> None:
-    """Called where a function is traced, which precedes its compilation."""
+    """Starts the timer of the log line. It is called in tracing, which precedes compilation."""
     timers = getattr(_WATCH, "timers", None)
-    if timers == []:  # one line a call is enough
-        words = "compiling %s; later calls with the same shapes will not wait"
-        timers.append(threading.Timer(_SLOW, _LOGGER.warning, (words, name)))
+    if timers == []:  # one line for each call is enough
+        message = "compiling %s; later calls with the same shapes will not wait"
+        timers.append(threading.Timer(_SLOW, _LOGGER.warning, (message, name)))
         timers[0].daemon = True
         timers[0].start()

@@ -1,4 +1,4 @@
-"""Logits made safe, and what is read off them."""
+"""Logits without NaN and +inf, and quantities computed from them: maxima, log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decoding_jax.ops import exact
 
 
 def clean(logits: Array) -> Array:
-    """float32 logits in which NaN counts as banned (-inf), and +inf as the largest number.
+    """float32 logits in which NaN is replaced by -inf (banned), and +inf by the largest float.
 
     Example:
       >>> clean(jnp.array([jnp.nan, 1.0, -jnp.inf]))
@@ -22,11 +22,11 @@ def clean(logits: Array) -> Array:
 
 
 def largest(logits: Array) -> Array:
-    """The largest of ``logits [..., V]``, ``[..., 1]``; NaN where one of them is NaN.
+    """The largest of ``logits [..., V]``: ``[..., 1]``, NaN where any of them is NaN.
 
-    XLA's maximum gives no NaN for certain: on a CPU it ignores one or forgets what came before it,
-    depending on the place of the NaN and on V. One pass therefore takes the maximum and asks for
-    NaN; it takes no longer than the maximum alone.
+    XLA's maximum does not propagate NaN reliably: on a CPU it ignores a NaN, or forgets the numbers
+    before it, depending on the index of the NaN and on V. One pass therefore takes the maximum and
+    looks for NaN, which takes no longer than the maximum alone.
 
     Example:
       >>> largest(jnp.array([[1.0, 3.0], [jnp.nan, 1.0]]))
@@ -34,18 +34,18 @@ def largest(logits: Array) -> Array:
              [nan]], dtype=float32)
     """
 
-    def both(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+    def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         return jnp.maximum(left[0], right[0]), left[1] | right[1]
 
     start = jnp.array(-jnp.inf, logits.dtype), jnp.array(False)
-    best, spoiled = jax.lax.reduce((logits, jnp.isnan(logits)), start, both, (logits.ndim - 1,))
+    best, spoiled = jax.lax.reduce((logits, jnp.isnan(logits)), start, combine, (logits.ndim - 1,))
     return jnp.where(spoiled, jnp.nan, best)[..., None]
 
 
 def log_prob_of(logits: Array, token: Array) -> Array:
     """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
 
-    The logits are clean: no NaN and no +inf. The result is -inf for a banned token, also where
+    The logits are clean: no NaN and no +inf. The result is -inf for a banned token, including where
     every token is banned.
 
     Example:
@@ -58,7 +58,7 @@ def log_prob_of(logits: Array, token: Array) -> Array:
 
 
 def normaliser(logits: Array) -> tuple[Array, Array]:
-    """The softmax's denominator, the same to the bit in every program (see ``ops.exact``).
+    """The softmax's denominator, equal to the bit in every program (see ``ops.exact``).
 
     ``(logits - peak) - log(total)`` is the log-softmax, never above 0.
 
@@ -81,8 +81,8 @@ def normaliser(logits: Array) -> tuple[Array, Array]:
 def lowest_argmax(logits: Array) -> Array:
     """The lowest id among the largest of ``logits [..., V]``, int32. No logit is NaN.
 
-    Two plain reductions: XLA's own argmax is one reduction over pairs, which the CPU does not
-    vectorise.
+    It is computed by two plain reductions. XLA's argmax is one reduction over pairs, which the CPU
+    does not vectorise.
 
     Example:
       >>> lowest_argmax(jnp.array([1.0, 5.0, 5.0]))

@@ -1,4 +1,4 @@
-"""Random bits keyed by row, lane and position, so that no row's draw depends on its batch."""
+"""Random bits keyed by row, lane and position, so a row's draws do not depend on its batch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def row_keys(key: Array, batch_size: int) -> Array:
 
     Args:
       key: a typed key (``jax.random.key``), which is folded with the row's index; or typed keys
-        ``[B]``, which are used as they are, so that a row keeps its draw in any batch. A key of
-        another kind than threefry is made one first: see ``counter_keys``.
+        ``[B]``, which are used unchanged, so that a row has the same draws in any batch. Keys of
+        another implementation than threefry are first converted: see ``counter_keys``.
       batch_size: B.
 
     Returns:
       Typed keys ``[B]``, threefry.
 
     Raises:
-      ValueError: for a raw uint32 key, or keys of another shape.
+      ValueError: for a raw uint32 key, or for keys of another shape.
 
     Example:
       >>> row_keys(jax.random.key(0), 3).shape
@@ -37,18 +37,19 @@ def row_keys(key: Array, batch_size: int) -> Array:
         return counter_keys(key)
     if key.shape:
         raise ValueError(
-            f"key: got keys of shape {list(key.shape)}; takes one key or {batch_size}, one a row"
+            f"key: got keys of shape {list(key.shape)}; takes one key, or {batch_size} keys, "
+            "one for each row"
         )
     return _fold_each(counter_keys(key), batch_size)
 
 
 def counter_keys(keys: Array) -> Array:
-    """Typed keys of any implementation as threefry keys, each made of its own words alone.
+    """Converts typed keys of any implementation to threefry keys, each from its own words alone.
 
-    What is drawn here is a block cipher at a counter (``bits_at``), and only ``fold_in`` of
-    threefry is one. That of ``unsafe_rbg``, which T5X sets where it uses a TPU's generator, is the
-    exclusive or of the key and bits of the counter: two streams of a lane would differ by a
-    constant, and under ``vmap`` those bits depend on what else is in the batch.
+    ``bits_at`` needs a block cipher at a counter, and only threefry's ``fold_in`` is one. The
+    ``fold_in`` of ``unsafe_rbg``, which T5X sets where it uses a TPU's generator, is the exclusive
+    or of the key and bits of the counter. Two streams of a lane would differ by a constant, and
+    under ``vmap`` those bits depend on the rest of the batch.
 
     Example:
       >>> counter_keys(jax.random.key(0, impl="rbg")).dtype
@@ -57,15 +58,15 @@ def counter_keys(keys: Array) -> Array:
     if jax.random.key_impl(keys) == "threefry2x32":
         return keys
     words = jax.random.key_data(keys)
-    made = jax.random.wrap_key_data(words[..., :2], impl="threefry2x32")
+    converted = jax.random.wrap_key_data(words[..., :2], impl="threefry2x32")
     fold = jax.vmap(jax.random.fold_in) if keys.ndim else jax.random.fold_in
     for i in range(2, words.shape[-1]):
-        made = fold(made, words[..., i])
-    return made
+        converted = fold(converted, words[..., i])
+    return converted
 
 
 def split(keys: Array) -> tuple[Array, Array]:
-    """Two independent keys for each row: typed keys ``[B]`` give two of ``[B]``.
+    """Two independent keys for each row: typed keys ``[B]`` give two arrays ``[B]``.
 
     Example:
       >>> first, second = split(row_keys(jax.random.key(0), 3))
@@ -79,8 +80,8 @@ def split(keys: Array) -> tuple[Array, Array]:
 def split_key(key: Array) -> Array:
     """Two independent keys of one threefry key: typed keys ``[2]``.
 
-    The same under both values of ``jax_threefry_partitionable``, which ``jax.random.split`` is not;
-    where it is set, as it is by default, the two agree.
+    The result is the same under both values of ``jax_threefry_partitionable``, unlike that of
+    ``jax.random.split``. Where the option is set, as it is by default, the two agree.
 
     Example:
       >>> key = jax.random.key(0)
@@ -93,8 +94,8 @@ def split_key(key: Array) -> Array:
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
     """Random bits of one threefry key: uint32 of any shape, at most ``2**32`` of them.
 
-    The same under both values of ``jax_threefry_partitionable`` and with 64-bit types, which
-    ``jax.random.bits`` is not; by default the two agree.
+    The result is the same under both values of ``jax_threefry_partitionable`` and with 64-bit
+    types, unlike that of ``jax.random.bits``. By default the two agree.
 
     Example:
       >>> key = jax.random.key(0)
@@ -106,12 +107,12 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _fold_each(key: Array, count: int) -> Array:
-    """A key folded with 0, 1, 2, ...: the cipher's blocks at as many counters."""
+    """A key folded with 0 to ``count - 1``: typed keys ``[count]``."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
 
 
 def lane_keys(keys: Array, lanes: int) -> Array:
-    """Each row's key folded with each lane's index: typed keys ``[B]`` give ``[B, W]``.
+    """Folds each row's key with each lane's index: typed keys ``[B]`` give ``[B, W]``.
 
     Example:
       >>> lane_keys(row_keys(jax.random.key(0), 2), 4).shape
@@ -123,8 +124,9 @@ def lane_keys(keys: Array, lanes: int) -> Array:
 def bits_at(keys: Array, position: Array | int) -> Array:
     """64 random bits for each lane at a position.
 
-    A counter-mode generator: the lane's key is the generator's key and the position its counter.
-    One block of the cipher a lane, whatever the vocabulary; use these keys for nothing else.
+    This is a counter-mode generator: the lane's key is the generator's key, and the position is its
+    counter. A call computes one block of the cipher for each lane, whatever the size of the
+    vocabulary. The keys must not be used for anything else.
 
     Args:
       keys: typed keys ``[B, W]``, from ``lane_keys``.

@@ -1,7 +1,7 @@
 """The shortest prefix of an order of the vocabulary that holds a given mass, without sorting.
 
-The nucleus is such a prefix of the order by probability; the k most probable tokens are one with
-mass 1 for each token. Masses are integers, so every sum is exact, and the result does not depend on
+The nucleus is such a prefix of the order by probability, and so are the k most probable tokens, if
+each token has mass 1. Masses are integers, so every sum is exact, and the result does not depend on
 how a sum is split, batched or sharded.
 """
 
@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.ops import vocab
+from decoding_jax.ops.gather import gather_last
 
 Array = jax.Array
 
-# Block of the vocabulary within which tied tokens are counted one by one.
+# Tied tokens are first counted by blocks of this size, then one by one within a block.
 _BLOCK = 512
-# Cuts at equal distances converge fast on logits as they are, cuts at equal numbers of floats on
-# any: they take over after this many steps.
+# Cuts at equal distances converge fast on typical logits. Cuts at equal numbers of floats converge
+# on any logits, and are used after this many steps.
 _STEPS_BY_VALUE = 8
 
 
@@ -31,18 +32,18 @@ def shortest_prefix(
 ) -> Array:
     """Mask of the shortest prefix of an order of the vocabulary whose mass reaches ``target``.
 
-    Tokens are taken largest ``order`` first, lowest id first among equals. A bracket around the
-    last token kept is cut in four, by one pass of masked sums a step, until it holds one token, or
-    equals only: some ten steps for logits in general position, never more than 25.
+    Tokens are added in descending ``order``, equal ones by lowest id first. Each step cuts a
+    bracket around the last kept token in four, by one pass of masked sums, until the bracket holds
+    one token or only equal ones. That takes about ten steps for typical logits, and at most 25.
 
     Args:
       order: float32 ``[..., V]``, no NaN.
       masses: one int32 ``[..., V]``, or the two limbs of ``integer_masses``; 0 and above, with
         sums below ``2**31``.
-      target: int32 ``[...]``, one for each limb. One above the total keeps every token that has
-        a mass.
-      hint: float32 ``[...]``, a likely lower bound of the ``order`` of the last token kept: a good
-        one saves steps, a wrong one does no harm.
+      target: int32 ``[...]``, one for each limb. A target above the total keeps every token whose
+        mass is positive.
+      hint: float32 ``[...]``, a likely lower bound of the ``order`` of the last kept token. A good
+        hint saves steps; a wrong one does not change the result.
 
     Returns:
       bool ``[..., V]``.
@@ -52,12 +53,13 @@ def shortest_prefix(
       >>> shortest_prefix(order, (jnp.array([1, 1, 1, 1]),), (jnp.array(2),))
       Array([False,  True,  True, False], dtype=bool)
     """
-    order = jnp.where(order == 0, 0.0, order)  # -0.0 is another key
+    order = jnp.where(order == 0, 0.0, order)  # -0.0 would have another key
     bits = vocab.low_bits(order.shape[-1])
     total = vocab.sums(*masses)
     enough = _reaches(total, target, bits)
     target = tuple(
-        jnp.where(enough, t, most) for t, most in zip(target, vocab.carry(total, bits), strict=True)
+        jnp.where(enough, t, whole)
+        for t, whole in zip(target, vocab.carry(total, bits), strict=True)
     )
     key = _key(order)
 
@@ -80,13 +82,13 @@ def _bracket(
     hint: Array | None,
     bits: int,
 ) -> tuple[Array, Array, Array]:
-    """The least key that may be the last token's, the key above the bracket, and its tokens.
+    """The bracket around the last token's key: its least key, the key above it, its tokens.
 
-    There is more than one token only where all of them have the least key.
+    The number of tokens is above 1 only where all of them have the least key.
     """
 
     def from_keys(*least: Array) -> list[tuple[Array, ...]]:
-        """For each key, the mass from it on and the number of tokens."""
+        """For each key, the mass and the number of the tokens at or above it."""
         above = [key >= k[..., None] for k in least]
         parts = [(*(jnp.where(a, m, 0) for m in masses), a.astype(jnp.int32)) for a in above]
         flat = vocab.sums(*(p for part in parts for p in part))
@@ -106,7 +108,7 @@ def _bracket(
             high, *at_high = _select(~reached & (cut < high), (cut, *at_cut), (high, *at_high))
         return step + 1, low, high, tuple(at_low), tuple(at_high)
 
-    # Invariant: keys from `low` on reach the target, keys from `high` on do not.
+    # Invariant: the tokens at or above `low` reach the target, those at or above `high` do not.
     high = _key(jnp.max(order, axis=-1)) + 1
     smallest = jnp.min(jnp.where(order > -jnp.inf, order, jnp.inf), axis=-1)
     low = jnp.minimum(_key(smallest), high - 1)
@@ -121,13 +123,13 @@ def _bracket(
 
 
 def _cuts(low: Array, high: Array, by_value: Array) -> list[Array]:
-    """Three keys that cut a bracket in four, inside it unless it is down to one key."""
-    least, most = _value(low), _value(high - 1)
-    # A number without sign: the whole range of keys does not fit an int32.
+    """Three keys that cut a bracket in four, all inside it unless it has only one key left."""
+    lowest, highest = _value(low), _value(high - 1)
+    # The shift is unsigned because the whole range of keys does not fit an int32.
     quarter = lax.shift_right_logical(high - low, jnp.full_like(low, 2))
     cuts = []
     for i in (1, 2, 3):
-        cut = jnp.where(by_value, _key(least + (most - least) * (i / 4)), low + quarter * i)
+        cut = jnp.where(by_value, _key(lowest + (highest - lowest) * (i / 4)), low + quarter * i)
         cuts.append(jnp.minimum(jnp.maximum(cut, low + 1), high - 1))
     return cuts
 
@@ -139,52 +141,52 @@ def _select(condition: Array, yes: tuple[Array, ...], no: tuple[Array, ...]) -> 
 def _first_reaching(
     parts: tuple[Array, ...], before: tuple[Array, ...], target: tuple[Array, ...], bits: int
 ) -> tuple[Array, tuple[Array, ...]]:
-    """The first part at which their running sum, on top of ``before``, reaches the target.
+    """Finds the first part at which ``before`` plus the running sum reaches the target.
 
-    Returns its index (the number of parts if there is none) and the mass before it.
+    Returns the index of that part (the number of parts if there is none) and the mass before it.
     """
     ends = tuple(
         lax.cumsum(p, axis=p.ndim - 1) + b[..., None] for p, b in zip(parts, before, strict=True)
     )
-    short = ~_reaches(ends, tuple(t[..., None] for t in target), bits)
-    index = jnp.sum(short, axis=-1, dtype=jnp.int32)
-    at = jnp.minimum(index, short.shape[-1] - 1)[..., None]
+    below = ~_reaches(ends, tuple(t[..., None] for t in target), bits)
+    index = jnp.sum(below, axis=-1, dtype=jnp.int32)
+    clipped = jnp.minimum(index, below.shape[-1] - 1)
     starts = tuple(e - p for e, p in zip(ends, parts, strict=True))
-    return index, tuple(jnp.take_along_axis(s, at, axis=-1)[..., 0] for s in starts)
+    return index, tuple(gather_last(start, clipped) for start in starts)
 
 
 def _last_tied(
     key: Array, least: Array, masses: tuple[Array, ...], target: tuple[Array, ...], bits: int
 ) -> Array:
-    """The id at which tokens of key ``least``, taken in turn, make up what is missing."""
-    extra = -key.shape[-1] % _BLOCK
+    """The last id that is kept among the tokens of key ``least``, which are added by id."""
+    padding = -key.shape[-1] % _BLOCK
 
     def blocks(x: Array) -> Array:
-        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, extra)])
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
         return x.reshape(*x.shape[:-1], -1, _BLOCK)
 
     above = vocab.sums(*(jnp.where(key > least[..., None], m, 0) for m in masses))
     tied = tuple(blocks(jnp.where(key == least[..., None], m, 0)) for m in masses)
 
     block, before = _first_reaching(vocab.sums(*tied), above, target, bits)
-    at = jnp.minimum(block, tied[0].shape[-2] - 1)[..., None, None]
-    within = tuple(jnp.take_along_axis(t, at, axis=-2)[..., 0, :] for t in tied)
+    clipped = jnp.minimum(block, tied[0].shape[-2] - 1)[..., None, None]
+    within = tuple(jnp.take_along_axis(t, clipped, axis=-2)[..., 0, :] for t in tied)
     return block * _BLOCK + _first_reaching(within, before, target, bits)[0]
 
 
 def _key(x: Array) -> Array:
-    """An int32 that orders as the float32 does."""
+    """An int32 whose order is that of the float32."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def _value(key: Array) -> Array:
-    """The float32 of a key."""
+    """The float32 whose key is given."""
     return lax.bitcast_convert_type(jnp.where(key < 0, key ^ 0x7FFFFFFF, key), jnp.float32)
 
 
 def _reaches(limbs: tuple[Array, ...], target: tuple[Array, ...], bits: int) -> Array:
-    """Whether a mass is at least ``target``, whose own limbs are carried."""
+    """Returns whether a mass is at least ``target``, whose low limb has no overflow."""
     limbs = vocab.carry(limbs, bits)
     if len(limbs) == 1:
         return limbs[0] >= target[0]

@@ -1,4 +1,4 @@
-"""The k largest of many, in two levels, row by row wherever the rows are held."""
+"""The k largest numbers of each row, found in two levels, without moving sharded rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from decoding_jax.base import Array
 from decoding_jax.ops.gather import gather_items
 
 BLOCK = 64
-"""Numbers a block: the first level is a plain maximum, which the second then has no part in."""
+"""Numbers in a block; the first level takes the maximum of each block."""
 
 
 def top_k(values: Array, k: int) -> tuple[Array, Array]:
-    """The k largest along the last axis, in order; of equal ones, the lower index first.
+    """The k largest along the last axis, in descending order, equal numbers by lower index first.
 
-    One pass takes the maximum of every block of 64 numbers; only the k blocks with the largest
-    maxima are looked into. That costs little more than a maximum, where ``lax.top_k`` walks the
-    whole row with a heap. Rows that are spread over devices stay where they are.
+    One pass takes the maximum of every block of 64 numbers. Only the k blocks with the largest
+    maxima are then searched. That costs little more than a maximum, whereas ``lax.top_k`` walks the
+    whole row with a heap. Rows that are sharded over devices are not moved.
 
     Args:
       values: float32 ``[..., n]``, no NaN.
@@ -42,7 +42,7 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
     """
     *rows, size = values.shape
     if not 1 <= k <= size:
-        raise ValueError(f"k: got {k}; takes 1 to {size}, the numbers there are")
+        raise ValueError(f"k: got {k}; takes 1 to {size}, the size of the last axis")
     values = jnp.where(values == 0, 0.0, values)  # -0.0, which XLA puts below 0.0
     flat = values.reshape(-1, size)
     best, index = _two_levels(flat, k) if size > 2 * k * BLOCK else _rows_top_k(k)(flat)
@@ -50,31 +50,32 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
 
 
 def _two_levels(values: Array, k: int) -> tuple[Array, Array]:
-    """``top_k`` of ``[R, n]``: whatever is not in the k best blocks has k better ones before it."""
+    """``top_k`` of ``[R, n]``: a number outside the k best blocks is below k others."""
     rows, size = values.shape
     blocks = -(-size // BLOCK)
-    short = blocks * BLOCK - size
-    if short:
-        values = jnp.pad(values, ((0, 0), (0, short)), constant_values=-jnp.inf)
+    padding = blocks * BLOCK - size
+    if padding:
+        values = jnp.pad(values, ((0, 0), (0, padding)), constant_values=-jnp.inf)
     values = values.reshape(rows, blocks, BLOCK)
-    chosen = _ascending(top_k(values.max(-1), k)[1])  # in order, so that ties are too
+    chosen = _ascending(top_k(values.max(-1), k)[1])  # ascending, so equal numbers keep their order
     held = gather_items(values, chosen).reshape(rows, k * BLOCK)
     best, index = _rows_top_k(k)(held)
     block = gather_items(chosen, index // BLOCK)
-    # Never an index of the padding: it comes last of all, and there are k others.
+    # An index is never one of the padding, which comes last, after at least k other numbers.
     return best, block * BLOCK + index % BLOCK
 
 
 def _ascending(index: Array) -> Array:
-    """``[R, k]`` distinct numbers in order, by their ranks: XLA's sort of so few is slower."""
+    """Sorts distinct numbers ``[R, k]`` by their ranks, which is faster than XLA's sort."""
     rank = (index[:, None] < index[..., None]).sum(-1, dtype=jnp.int32)
     placed = rank[:, None] == jnp.arange(index.shape[-1], dtype=jnp.int32)[None, :, None]
     return jnp.where(placed, index[:, None], 0).sum(-1, dtype=jnp.int32)
 
 
 def _plain(values: Array, k: int) -> tuple[Array, Array]:
-    # XLA's CPU compiler knows a top-k by its two slices; merged with others they become a sort.
-    # Each has a barrier of its own: one around the pair crashes the compiler (jaxlib 0.10.2).
+    # XLA's CPU compiler recognises a top-k by its two slices; if they merge with other slices, it
+    # sorts instead. A separate barrier keeps each slice apart, because one barrier around the pair
+    # crashes the compiler (jaxlib 0.10.2).
     best, index = lax.top_k(values, k)
     return lax.optimization_barrier(best), lax.optimization_barrier(index)
 
@@ -93,7 +94,7 @@ def _partition(k: int, mesh: Any, arguments: Any, results: Any) -> tuple[Any, ..
     return mesh, functools.partial(_plain, k=k), (rows, rows), (rows,)
 
 
-# XLA gathers all rows before a top-k; it is told here that each row is a matter of its own.
+# XLA gathers all rows before a top-k. This partitioning rule declares the rows independent.
 _partitioned = custom_partitioning(_plain, static_argnums=(1,))
 _partitioned.def_partition(
     partition=_partition, infer_sharding_from_operands=_infer, sharding_rule="b n -> b k, b k"
@@ -102,7 +103,7 @@ _partitioned.def_partition(
 
 @functools.cache
 def _rows_top_k(k: int) -> Callable[[Array], tuple[Array, Array]]:
-    """``lax.top_k`` of ``[R, n]``, which can be sharded over R and mapped over."""
+    """``lax.top_k`` of ``[R, n]``, which can be sharded over R and used under ``vmap``."""
 
     @jax.custom_batching.custom_vmap
     def rows_top_k(values: Array) -> tuple[Array, Array]:

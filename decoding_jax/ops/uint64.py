@@ -1,6 +1,6 @@
 """64-bit unsigned integers as pairs of uint32, for programs that run without 64-bit types.
 
-A number is an array ``[..., 2]`` of uint32, its high word first: ``x = x[..., 0] * 2**32 +
+A number is a uint32 array ``[..., 2]`` with the high word first: ``x = x[..., 0] * 2**32 +
 x[..., 1]``. Everything wraps modulo 2**64, as uint64 does.
 """
 
@@ -23,7 +23,7 @@ def from_int(value: int) -> np.ndarray:
 
 
 def to_ints(x: Array | np.ndarray) -> np.ndarray:
-    """uint32 ``[..., 2]`` as Python integers, an object array ``[...]``. For concrete arrays.
+    """Converts a concrete uint32 array ``[..., 2]`` to Python integers, an object array ``[...]``.
 
     Example:
       >>> to_ints(from_int(2**64 - 1)).item() == 2**64 - 1
@@ -71,7 +71,7 @@ def less(x: Array, y: Array) -> Array:
 
 
 def multiply_words(x: Array, y: Array) -> Array:
-    """The whole product of two words: uint32 ``[...]`` times ``[...]`` gives ``[..., 2]``.
+    """The full product of two words: uint32 ``[...]`` times ``[...]`` gives ``[..., 2]``.
 
     Example:
       >>> multiply_words(jnp.uint32(2**32 - 1), jnp.uint32(2**32 - 1)).tolist()
@@ -99,14 +99,14 @@ def multiply_high(x: Array, y: Array) -> Array:
 
 
 def scale(last: Array, numerator: Array) -> Array:
-    """``floor((last + 1) * numerator / 2**31)`` modulo 2**64: a fraction of an interval's width.
+    """A fraction of an interval's width: ``floor((last + 1) * numerator / 2**31)`` modulo 2**64.
 
     Args:
-      last: uint32 ``[..., 2]``, one less than the width, so that a width of 2**64 fits.
+      last: uint32 ``[..., 2]``, the width minus one, so that a width of 2**64 fits.
       numerator: uint32 ``[...]``, at most 2**31.
 
     Returns:
-      uint32 ``[..., 2]``; 0 stands for 2**64, which only a numerator of 2**31 reaches.
+      uint32 ``[..., 2]``. With a numerator of 2**31 the result may be 2**64, which wraps to 0.
 
     Example:
       >>> scale(jnp.uint32([0, 9]), jnp.uint32(2**30)).tolist()

@@ -1,4 +1,4 @@
-"""Arithmetic over the vocabulary axis: log-probabilities, exact integer masses."""
+"""Functions of the vocabulary axis: log-probabilities, and masses as integers with exact sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = jax.Array
 
 
 def below_max(logits: Array) -> Array:
-    """``logits`` less their maximum over the last axis; all 0 where every logit is -inf.
+    """``logits`` minus their maximum over the last axis; all 0 where every logit is -inf.
 
     Example:
       >>> below_max(jnp.array([[1.0, 3.0], [-jnp.inf, -jnp.inf]]))
@@ -22,7 +22,7 @@ def below_max(logits: Array) -> Array:
     """
     top = jnp.max(logits, axis=-1, keepdims=True)
     is_top = logits == top
-    # The inner `where` keeps inf - inf from making a NaN on the branch that is not taken.
+    # The inner `where` keeps inf - inf from giving a NaN in the branch that is not selected.
     return jnp.where(is_top, 0.0, logits - jnp.where(is_top, 0.0, top))
 
 
@@ -40,7 +40,7 @@ def log_softmax_or_uniform(logits: Array) -> Array:
 
 
 def entropy(log_probs: Array) -> Array:
-    """Entropy in nats over the last axis, which is kept with size 1.
+    """The entropy, in nats, over the last axis, which is kept with size 1.
 
     Example:
       >>> entropy(jnp.log(jnp.array([0.5, 0.5, 0.0])))
@@ -51,15 +51,15 @@ def entropy(log_probs: Array) -> Array:
 
 
 def token_ids(x: Array) -> Array:
-    """Each entry's place on the last axis, int32, in the shape of ``x``."""
+    """The index of each entry on the last axis: int32, of the shape of ``x``."""
     return lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
 
 
 def sums(*parts: Array) -> tuple[Array, ...]:
     """Sums of int32 arrays of one shape over the last axis, in one pass.
 
-    XLA's CPU backend runs one reduction of many operands several times faster than as many
-    reductions.
+    XLA's CPU backend runs one reduction of many operands several times faster than one reduction
+    for each operand.
     """
 
     def add(left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -70,7 +70,7 @@ def sums(*parts: Array) -> tuple[Array, ...]:
 
 
 def first_argmax(logits: Array) -> Array:
-    """Bool mask of the largest entry of the last axis, the first of them where several tie.
+    """Bool mask of the largest entry of the last axis, or of the first if several are equal.
 
     Example:
       >>> first_argmax(jnp.array([1.0, 2.0, 2.0]))
@@ -82,8 +82,8 @@ def first_argmax(logits: Array) -> Array:
 def integer_masses(log_weights: Array) -> tuple[Array, Array]:
     """``exp(log_weights)`` as two-limb integers whose sums over the last axis cannot overflow.
 
-    The unit of the high limb is a power of two between ``2**-30`` and ``2**-29`` of the sum; the
-    low limb holds ``low_bits(V)`` bits more (13 at V = 256,000). Scaling by a power of two is
+    The unit of the high limb is a power of two between ``2**-30`` and ``2**-29`` of the sum. The
+    low limb holds ``low_bits(V)`` more bits (13 at V = 256,000). Scaling by a power of two is
     exact, so equal weights get equal masses.
 
     Args:
@@ -98,13 +98,13 @@ def integer_masses(log_weights: Array) -> tuple[Array, Array]:
     scale = lax.bitcast_convert_type((29 - exponent + 127) << 23, jnp.float32)
     scaled = weights * scale
     high = scaled.astype(jnp.int32)
-    rest = scaled - high.astype(jnp.float32)
-    low = (rest * 2.0 ** low_bits(log_weights.shape[-1])).astype(jnp.int32)
+    remainder = scaled - high.astype(jnp.float32)
+    low = (remainder * 2.0 ** low_bits(log_weights.shape[-1])).astype(jnp.int32)
     return high, low
 
 
 def carry(limbs: tuple[Array, ...], bits: int) -> tuple[Array, ...]:
-    """Moves what a low limb holds above its bits into the high one; a single limb has none."""
+    """Carries the overflow of the low limb into the high limb; a single limb stays unchanged."""
     if len(limbs) == 1:
         return limbs
     high, low = limbs
@@ -112,19 +112,19 @@ def carry(limbs: tuple[Array, ...], bits: int) -> tuple[Array, ...]:
 
 
 def low_bits(vocab_size: int) -> int:
-    """Bits of a low limb such that ``vocab_size`` of them sum to less than ``2**31``."""
+    """Bits of a low limb, so that the sum of ``vocab_size`` low limbs is below ``2**31``."""
     return 31 - vocab_size.bit_length()
 
 
 def fraction_of(masses: tuple[Array, Array], fraction: Array) -> tuple[Array, Array]:
     """The total of two-limb ``masses`` times ``fraction``, at least one unit.
 
-    A fraction stands for every number that rounds to it in float32, so the least of them is taken:
-    0.3 of ten equal masses is three of them although float32's 0.3 is a little above 3 / 10.
+    A float32 fraction represents every number that rounds to it, and the least of them is used:
+    0.3 of ten equal masses is three of them although float32's 0.3 is slightly above 3 / 10.
 
     Args:
       masses: from ``integer_masses``, ``[..., V]``.
-      fraction: float32, broadcastable to ``[...]``; outside ``[0, 1)`` it is clipped.
+      fraction: float32, which broadcasts to ``[...]`` and is clipped to ``[0, 1)``.
 
     Returns:
       int32 high and low limbs ``[...]``.
@@ -136,5 +136,5 @@ def fraction_of(masses: tuple[Array, Array], fraction: Array) -> tuple[Array, Ar
     numerator = jnp.broadcast_to(numerator - (numerator >> 24), high.shape)
     part = ((high * numerator) >> (32 - bits)) + uint64.multiply_words(low, numerator)[..., 0]
     target = carry((uint64.multiply_words(high, numerator)[..., 0], part), bits)
-    nothing = (target[0] == 0) & (target[1] == 0)
-    return target[0].astype(jnp.int32), jnp.where(nothing, 1, target[1].astype(jnp.int32))
+    is_zero = (target[0] == 0) & (target[1] == 0)
+    return target[0].astype(jnp.int32), jnp.where(is_zero, 1, target[1].astype(jnp.int32))

@@ -1,13 +1,13 @@
-"""Logits transforms: each one equation, composed with ``chain`` in the order given.
+"""Logits transforms: each computes one equation; ``chain`` composes them in the order given.
 
-A transform takes logits ``[B, W, T, V]`` (any float; NaN counts as -inf) and the ``Prefix`` that
-led to each, and returns float32 logits of the same shape in which masked tokens are -inf. It is a
-frozen dataclass and a pytree whose numbers are leaves: scalars, or ``[B]`` for a value of its own
-in every row; changing one does not retrace. Each that looks at tokens says by ``include_prompt``
-whether the prompt counts. Sets of tokens keep at least one; a row with no token left stays all
--inf.
+A transform takes logits ``[B, W, T, V]`` (any float dtype; NaN counts as -inf) and the ``Prefix``
+before each of them. It returns float32 logits of the same shape, in which masked tokens are -inf. A
+transform is a frozen dataclass and a pytree whose numbers are leaves: scalars, or arrays ``[B]``
+with one value for each row. Changing a number does not retrace. Transforms that read the text have
+an ``include_prompt`` setting, which selects whether the prompt counts. Truncations keep at least
+one token; a row in which every token is banned stays all -inf.
 
-The lower-case names are what one writes, the classes what one gets::
+Programs write the lower-case names, which are aliases of the classes::
 
     transforms.chain(transforms.temperature(0.7), transforms.top_k(40), transforms.top_p(0.9))
 """

@@ -1,4 +1,4 @@
-"""Bans of what the text so far must not be continued with: repeated n-grams, given sequences."""
+"""Bans of tokens that would complete a repeated n-gram or a given sequence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Array = jax.Array
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoRepeatNgram:
-    """Bans every token that would complete an n-gram the text already holds.
+    """Bans every token that would complete an n-gram that the text already contains.
 
     Token i is banned if ``x_{t-n+2} .. x_t i`` occurs in ``x_1 .. x_t``. Paulus, Xiong & Socher
     (2018), "A deep reinforced model for abstractive summarization", arXiv:1705.04304.
 
     Attributes:
-      n: 1 and above; 1 bans every token that has occurred. Static.
-      include_prompt: whether the prompt is part of the text; by default it is.
+      n: an int of 1 and above; 1 bans every token that has occurred. Static.
+      include_prompt: whether the prompt is part of the text, as it is by default.
 
     Raises:
       ValueError: for n below 1.
@@ -66,7 +66,7 @@ class NoRepeatNgram:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class BannedSequences:
-    """Bans the last token of a sequence wherever the text ends with the rest of it.
+    """Bans the last token of a sequence wherever the text ends with the tokens before it.
 
     ``l_i = -inf`` for each sequence ``s_1 .. s_m i`` such that ``x_{t-m+1} .. x_t = s_1 .. s_m``; a
     sequence of one token is banned everywhere. Hokamp & Liu (2017), "Lexically constrained
@@ -74,11 +74,11 @@ class BannedSequences:
 
     Attributes:
       sequences: a tuple of tuples of token ids, or int32 ``[Q, M]`` or ``[B, Q, M]`` padded with
-        -1 on the left. A sequence of -1 only bans nothing.
-      include_prompt: whether a sequence may begin in the prompt; by default it may.
+        -1 on the left. A sequence that is all -1 bans nothing.
+      include_prompt: whether a sequence may begin in the prompt, as it may by default.
 
     Raises:
-      ValueError: for an empty sequence or a negative id in plain numbers.
+      ValueError: for an empty sequence, or for a negative id in plain numbers.
 
     Example:
       >>> from decoding_jax import transforms
@@ -100,10 +100,10 @@ class BannedSequences:
         sequences = settings.row_table(self, "sequences", logits.shape[0], 2)
         if sequences.size == 0:
             return logits
-        rest = sequences[:, None, None, :, :-1]
-        ending, real = history.last_tokens(prefix, rest.shape[-1], self.include_prompt)
-        equal = (ending[..., None, :] == rest) & real[..., None, :]
-        matches = jnp.all(equal | (rest < 0), axis=-1)
+        beginning = sequences[:, None, None, :, :-1]
+        ending, real = history.last_tokens(prefix, beginning.shape[-1], self.include_prompt)
+        equal = (ending[..., None, :] == beginning) & real[..., None, :]
+        matches = jnp.all(equal | (beginning < 0), axis=-1)
         last = jnp.broadcast_to(sequences[:, None, None, :, -1], matches.shape)
         banned = history.scatter_counts(last, matches, logits.shape[-1]) > 0
         return jnp.where(banned, -jnp.inf, logits)

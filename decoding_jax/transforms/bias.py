@@ -1,4 +1,4 @@
-"""Preferences over the vocabulary that do not look at the text: logit bias, allowed tokens."""
+"""Changes to the logits that do not depend on the text: logit bias, allowed tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = jax.Array
 
 
 def _shared_axes(bias: Any) -> int:
-    """A table of the vocabulary has one axis, each number in a dictionary none."""
+    """The axes of a shared bias: 1 for a table ``[V]``, 0 for the numbers in a dictionary."""
     return 0 if isinstance(bias, dict) else 1
 
 
@@ -27,7 +27,7 @@ def _shared_axes(bias: Any) -> int:
 class LogitBias:
     """Adds a number to the logits of some tokens: ``l_i + bias_i``.
 
-    As the OpenAI API reference defines it.
+    This is the ``logit_bias`` of the OpenAI API reference.
 
     Attributes:
       bias: ``{token id: bias}`` (the ids are static, each bias is a number or float32 ``[B]``), or
@@ -74,7 +74,7 @@ class LogitBias:
 
 
 def _plain(value: Any) -> Any:
-    """A plain bias as float32, checked; anything else as it is."""
+    """Checks a plain bias and converts it to float32; returns anything else unchanged."""
     if value is None or isinstance(value, (str, bytes)):
         raise ValueError(f"logit_bias: got {value!r}; takes {{token id: bias}} or [V]")
     if not isinstance(value, (int, float, np.ndarray, np.generic)):
@@ -88,19 +88,19 @@ def _plain(value: Any) -> Any:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllowedTokens:
-    """Bans every token but those allowed: ``l_i = -inf`` for ``i`` not in the set.
+    """Bans every token that is not allowed: ``l_i = -inf`` for ``i`` outside the set.
 
-    As in constrained generation over a trie or a grammar, one step of it: De Cao, Izacard, Riedel
-    & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904.
+    This is one step of constrained generation over a trie or a grammar: De Cao, Izacard, Riedel &
+    Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904.
 
     Attributes:
       tokens: the ids as ints, int32 ``[A]`` or ``[B, A]`` padded with -1; or the mask as bool
-        ``[V]`` or ``[B, V]``. Ids outside the vocabulary are ignored. A row that allows nothing
-        ends up with all logits -inf.
+        ``[V]`` or ``[B, V]``. Ids outside the vocabulary are ignored. In a row that allows no
+        token all logits are -inf.
 
     Raises:
-      ValueError: for no token at all or a negative id in plain numbers, and for a mask that is not
-        as wide as the vocabulary.
+      ValueError: for no token or a negative id in plain numbers, and for a mask whose last axis
+        is not the vocabulary.
 
     Example:
       >>> from decoding_jax import transforms

@@ -1,4 +1,4 @@
-"""Transforms one after another."""
+"""The composition of transforms."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = jax.Array
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
-    """Transforms applied in the order given; see ``chain``.
+    """Applies transforms in the order given; made by ``chain``.
 
     Attributes:
-      transforms: the transforms.
+      transforms: the transforms, in the order in which they apply.
     """
 
     transforms: tuple[Transform, ...] = ()
@@ -34,19 +34,19 @@ class Chain:
 def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:
     """Applies transforms in the order given; ``chain()`` changes nothing.
 
-    The order matters: ``chain(top_k(40), top_p(0.9))`` takes 0.9 of what the 40 tokens hold, the
-    other way round at most 40 tokens of the nucleus; a temperature before a truncation changes
-    what is cut.
+    The order matters: ``chain(top_k(40), top_p(0.9))`` keeps 0.9 of the mass of the 40 tokens,
+    whereas ``chain(top_p(0.9), top_k(40))`` keeps at most 40 tokens of the nucleus. A temperature
+    before a truncation changes which tokens are kept.
 
     Args:
-      *transforms: transforms of this package, pytrees of one's own, or plain functions of
+      *transforms: transforms of this package, your own pytrees, or plain functions of
         ``(logits, prefix)``.
 
     Returns:
-      A transform, itself a pytree: changing a number in it does not retrace.
+      A transform that is a pytree: changing a number in it does not retrace.
 
     Raises:
-      ValueError: for something that cannot be called.
+      ValueError: for an argument that is not callable, or for a transform without its settings.
 
     Example:
       >>> from decoding_jax import transforms
@@ -66,7 +66,7 @@ def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:
                 "(logits, prefix)"
             )
         if jax.tree_util.all_leaves([transform]):
-            # A plain function is no pytree, and jit takes only those.
+            # jit takes only pytrees, and a plain function is not one.
             transform = jax.tree_util.Partial(transform)
         parts.append(transform)
     return Chain(tuple(parts))

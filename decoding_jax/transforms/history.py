@@ -1,4 +1,4 @@
-"""Reading the text so far: last tokens, whole texts, counts; masked by length, never by id."""
+"""Functions of the text so far: last tokens, whole texts, counts. Lengths mask the padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = jax.Array
 
 
 def positions(size: int, ndim: int) -> Array:
-    """0 to ``size - 1`` along the last of ``ndim`` axes, int32."""
+    """int32 ``[1, ..., size]`` of ``ndim`` axes with the numbers 0 to ``size - 1``."""
     return jnp.arange(size, dtype=jnp.int32).reshape((1,) * (ndim - 1) + (size,))
 
 
@@ -19,49 +19,50 @@ def last_tokens(prefix: Prefix, count: int, include_prompt: bool) -> tuple[Array
     """The last ``count`` tokens of each text.
 
     Args:
-      prefix: the path to each logit.
-      count: how many.
+      prefix: the prefix before each logit.
+      count: the number of tokens.
       include_prompt: whether the text begins with the prompt or with the first new token.
 
     Returns:
-      int32 ``[B, W, T, count]``, and bool of the same shape: False, with an undefined token, where
-      the text is shorter.
+      The tokens, int32 ``[B, W, T, count]``, and bool of the same shape, which is False where the
+      text is shorter; there the token is undefined.
     """
     position = prefix.length[..., None] - count + positions(count, 4)
-    limit = prefix.tokens.shape[-1]
-    if limit:
-        at = jnp.clip(position, 0, limit - 1)
-        tokens = jnp.take_along_axis(prefix.tokens, at, axis=-1)
+    size = prefix.tokens.shape[-1]
+    if size:
+        index = jnp.clip(position, 0, size - 1)
+        tokens = jnp.take_along_axis(prefix.tokens, index, axis=-1)
     else:
         tokens = jnp.zeros(position.shape, jnp.int32)
     real = position >= 0
     if include_prompt:
-        old = position + prefix.prompt_length[:, None, None, None]
-        at = jnp.clip(old, 0, prefix.prompt.shape[-1] - 1)
-        before = jnp.take_along_axis(prefix.prompt[:, None, None, :], at, axis=-1)
-        tokens = jnp.where(real, tokens, before)
-        real = old >= 0
+        position += prefix.prompt_length[:, None, None, None]
+        index = jnp.clip(position, 0, prefix.prompt.shape[-1] - 1)
+        from_prompt = jnp.take_along_axis(prefix.prompt[:, None, None, :], index, axis=-1)
+        tokens = jnp.where(real, tokens, from_prompt)
+        real = position >= 0
     return tokens, real
 
 
 def text(prefix: Prefix, include_prompt: bool) -> tuple[Array, Array, Array]:
-    """Each whole text in one array, the prompt's end next to the first new token.
+    """Each whole text in one array, with the prompt's end next to the first new token.
 
     Args:
-      prefix: the path to each logit.
+      prefix: the prefix before each logit.
       include_prompt: whether the text begins with the prompt or with the first new token.
 
     Returns:
-      int32 ``[B, W, T, P + L]`` (``L`` without the prompt), and int32 ``[B, 1, 1]`` and
-      ``[B, W, T]``: where the text begins and, exclusively, ends. Tokens outside are undefined.
+      The tokens, int32 ``[B, W, T, P + L]`` (``L`` without the prompt); the index at which the text
+      begins, int32 ``[B, 1, 1]``; and the index after its last token, int32 ``[B, W, T]``. Tokens
+      outside this range are undefined.
     """
     rows = prefix.length.shape[0]
     if not include_prompt:
         return prefix.tokens, jnp.zeros((rows, 1, 1), jnp.int32), prefix.length
     size = prefix.prompt.shape[-1]
     begin = size - prefix.prompt_length
-    at = jnp.clip(positions(size, 2) - begin[:, None], 0, size - 1)
-    prompt = jnp.take_along_axis(prefix.prompt, at, axis=-1)
+    index = jnp.clip(positions(size, 2) - begin[:, None], 0, size - 1)
+    prompt = jnp.take_along_axis(prefix.prompt, index, axis=-1)
     prompt = jnp.broadcast_to(prompt[:, None, None, :], (*prefix.length.shape, size))
     tokens = jnp.concatenate([prompt, prefix.tokens], axis=-1)
     return tokens, begin[:, None, None], prefix.length + size
@@ -73,7 +74,7 @@ def counts(prefix: Prefix, vocab_size: int, include_prompt: bool) -> Array:
     found = scatter_counts(prefix.tokens, real, vocab_size)
     if include_prompt:
         real = positions(prefix.prompt.shape[-1], 2) < prefix.prompt_length[:, None]
-        # Counted once a row, not once a lane.
+        # The prompt is counted once for each row, not for each lane.
         found = found + scatter_counts(prefix.prompt, real, vocab_size)[:, None, None, :]
     return found
 
@@ -83,7 +84,7 @@ def scatter_counts(tokens: Array, real: Array, vocab_size: int) -> Array:
 
     Args:
       tokens: int32 ``[..., L]``; ids outside the vocabulary are not counted.
-      real: bool ``[..., L]``.
+      real: bool ``[..., L]``, which tokens to count.
       vocab_size: V.
 
     Returns:
@@ -93,13 +94,13 @@ def scatter_counts(tokens: Array, real: Array, vocab_size: int) -> Array:
       >>> scatter_counts(jnp.array([2, 0, 2, 1]), jnp.array([True, True, True, False]), 4)
       Array([1, 0, 2, 0], dtype=int32)
     """
-    # Dropped only past the end: a negative index would wrap.
+    # Only indices past the end are dropped: a negative index would wrap.
     ids = jnp.where(real & (tokens >= 0), tokens, vocab_size)
 
     def count(ids: Array) -> Array:
         return jnp.zeros((vocab_size,), jnp.int32).at[ids].add(1, mode="drop")
 
-    # Nested rather than flattened, so that sharded rows stay where they are.
+    # Nested vmaps, unlike a reshape, do not move sharded rows.
     for _ in range(ids.ndim - 1):
         count = jax.vmap(count)
     return count(ids)

@@ -1,6 +1,6 @@
-"""Sets of token sequences as arrays on the device: a trie of given ones, a finite automaton.
+"""Sets of token sequences as arrays on the device: tries and finite automata.
 
-A state is an int32; ``advance`` and ``allowed`` are what ``prefix_allowed_tokens`` needs of one.
+A state is an int32. ``prefix_allowed_tokens`` needs ``depth``, ``advance`` and ``allowed``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ Array = jax.Array
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trie:
-    """Token sequences, prefix by prefix; made by ``from_sequences``.
+    """A prefix tree of token sequences; made by ``from_sequences``.
 
-    The root is state 0 and a node's children follow one another, in order of token: edge e, sorted
-    by node and token, leads to node e + 1. The state past all nodes is the dead one.
+    The root is state 0, and the children of a node have consecutive numbers, in the order of their
+    tokens: edge e, in the order by node and token, leads to node e + 1. The dead state comes after
+    all nodes.
 
     Attributes:
-      first_edge: int32 ``[nodes + 2]``, each node's first edge, the dead state's and the end.
-      token: int32 ``[edges]``.
-      depth: int32, of the longest sequence.
-      most_children: of a node. Static.
+      first_edge: int32 ``[nodes + 2]``, the first edge of each node and of the dead state, and the
+        number of edges.
+      token: int32 ``[edges]``, the token of each edge.
+      depth: int32, the length of the longest sequence.
+      most_children: the maximum number of children of a node. Static.
 
     Example:
       >>> trie = Trie.from_sequences([(5, 6, 1), (5, 1), (7, 1)])
@@ -49,13 +51,13 @@ class Trie:
     def from_sequences(
         cls, sequences: Sequence[Sequence[int]], eos_ids: int | Sequence[int] = ()
     ) -> Trie:
-        """Makes a trie on the host, in order of the number of tokens times its logarithm.
+        """Makes a trie on the host, in O(n log n) time for n tokens.
 
         Args:
-          sequences: non-empty sequences of token ids, in any order; some may be equal, or begin
-            with others.
-          eos_ids: end tokens, each of which may follow every whole sequence. By default the
-            sequences have theirs at their ends, and nothing may follow.
+          sequences: non-empty sequences of token ids, in any order. Sequences may be equal, and a
+            sequence may be a prefix of another.
+          eos_ids: end tokens, each of which may follow every whole sequence. By default no token
+            may follow a sequence, which then contains its own end token.
 
         Raises:
           ValueError: for no sequence, an empty one or a negative id.
@@ -65,9 +67,9 @@ class Trie:
         table = table[np.lexsort(table.T[::-1])]
         changed = np.ones(table.shape, bool)
         changed[1:] = np.logical_or.accumulate(table[1:] != table[:-1], axis=1)
-        # A new edge wherever a prefix is the first of its kind; by level, then in order.
+        # The first occurrence of a prefix is a new edge. Edges are numbered level by level.
         new = changed & (table >= 0)
-        number = np.cumsum(new.T.ravel()).reshape(new.T.shape).T  # of the node the edge leads to
+        number = np.cumsum(new.T.ravel()).reshape(new.T.shape).T  # the node that the edge leads to
         parent = np.concatenate([np.zeros((len(table), 1), int), number[:, :-1]], axis=1)
         edges = int(new.sum())
         children = np.bincount(parent[new], minlength=edges + 2)
@@ -80,23 +82,23 @@ class Trie:
         )
 
     def state(self, tokens: Sequence[int]) -> int:
-        """The state after these tokens, on the host, such as a row's ``start``.
+        """The state after these tokens, computed on the host, for example a row's ``start``.
 
         Raises:
-          ValueError: if no sequence begins so.
+          ValueError: if no sequence begins with these tokens.
         """
         first_edge, token = np.asarray(self.first_edge), np.asarray(self.token)
         state = 0
-        for wanted in tokens:
+        for next_token in tokens:
             low, high = first_edge[state : state + 2]
-            at = low + int(np.searchsorted(token[low:high], wanted))
-            if at == high or token[at] != wanted:
-                raise ValueError(f"tokens: got {tuple(tokens)}; no sequence begins so")
-            state = at + 1
+            edge = low + int(np.searchsorted(token[low:high], next_token))
+            if edge == high or token[edge] != next_token:
+                raise ValueError(f"tokens: got {tuple(tokens)}; takes the beginning of a sequence")
+            state = edge + 1
         return int(state)
 
     def advance(self, state: Array, token: Array) -> Array:
-        """The state after one more token, int32 in the shape of both: a binary search."""
+        """The state after one more token, by binary search: int32, of the arguments' shape."""
         edges = self.token.shape[0]
         low, high = (
             jnp.asarray(self.first_edge, jnp.int32)[state],
@@ -111,12 +113,12 @@ class Trie:
             open_ = low < high
             return jnp.where(open_ & less, middle + 1, low), jnp.where(open_ & ~less, middle, high)
 
-        at, _ = lax.fori_loop(0, self.most_children.bit_length(), halve, (low, high))
-        found = (at < high) & (tokens[jnp.clip(at, 0, edges - 1)] == token)
-        return jnp.where(found, at + 1, edges + 1)
+        edge, _ = lax.fori_loop(0, self.most_children.bit_length(), halve, (low, high))
+        found = (edge < high) & (tokens[jnp.clip(edge, 0, edges - 1)] == token)
+        return jnp.where(found, edge + 1, edges + 1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
-        """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
+        """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
         first_edge, tokens = (
             jnp.asarray(self.first_edge, jnp.int32),
             jnp.asarray(self.token, jnp.int32),
@@ -130,14 +132,14 @@ class Trie:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Automaton:
-    """A finite automaton over the vocabulary, every transition written out.
+    """A finite automaton over the vocabulary, given by its full transition table.
 
     Attributes:
-      transitions: int32 ``[N, V]``, the state after each state and token, -1 for a token that may
-        not come. Plain lists too.
+      transitions: int32 ``[N, V]`` or plain lists, the state after each state and token, and -1 for
+        a token that may not follow.
 
     Raises:
-      ValueError: for plain numbers that are no states, or another number of axes.
+      ValueError: for plain numbers that are not states, or for another number of axes.
 
     Example:
       >>> even_ones = Automaton([[0, 1, -1], [1, 0, -1]])
@@ -162,29 +164,29 @@ class Automaton:
 
     @property
     def depth(self) -> int:
-        """As of a ``Trie``: there is no longest sequence."""
+        """The length of the longest sequence, which an automaton does not bound."""
         return np.iinfo(np.int32).max
 
     def advance(self, state: Array, token: Array) -> Array:
-        """The state after one more token, int32 in the shape of both; -1 is dead."""
+        """The state after one more token: int32, of the arguments' shape; -1 is dead."""
         table = jnp.asarray(self.transitions, jnp.int32)
         real = (state >= 0) & (token >= 0) & (token < table.shape[1])
-        at = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
-        return jnp.where(real, table[at], -1)
+        index = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
+        return jnp.where(real, table[index], -1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
-        """bool ``[..., V]``: which tokens may follow a state ``[...]``."""
+        """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
         table = jnp.asarray(self.transitions, jnp.int32)
         settings.check_vocab(self, "transitions", table, vocab_size)
         return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
 
 
 def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndarray:
-    """Sequences, each followed by each of the end tokens, as rows padded with -1 on the right."""
+    """Each sequence followed by each end token, as rows padded with -1 on the right."""
     length = np.array([len(s) for s in sequences], np.int64)
     if not len(length) or not length.all():
         raise ValueError(
-            f"sequences: got {'an empty one' if len(length) else 'none'}; takes non-empty "
+            f"sequences: got {'an empty sequence' if len(length) else 'none'}; takes non-empty "
             "sequences of token ids of 0 and above"
         )
     flat = np.fromiter((t for s in sequences for t in s), np.int64, int(length.sum()))
@@ -195,6 +197,6 @@ def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndar
     table[np.arange(table.shape[1])[None] < length[:, None]] = flat
     if ends:
         table = np.concatenate([table] * len(ends))
-        at = np.tile(length, len(ends))
-        table[np.arange(len(table)), at] = np.repeat(ends, len(length))
+        end_index = np.tile(length, len(ends))
+        table[np.arange(len(table)), end_index] = np.repeat(ends, len(length))
     return table

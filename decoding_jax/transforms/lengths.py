@@ -1,4 +1,4 @@
-"""What depends on how many new tokens there are: minimum length, forced first and last tokens."""
+"""Transforms by the number of new tokens: minimum length, forced first and last tokens."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _count(x: np.ndarray) -> np.ndarray:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinLength:
-    """Bans end tokens until there are enough new tokens: ``l_eos = -inf`` while ``n < minimum``.
+    """Bans end tokens while there are too few new tokens: ``l_eos = -inf`` while ``n < minimum``.
 
     Wu et al. (2016), "Google's neural machine translation system", arXiv:1609.08144, section 7,
     bound the length of hypotheses in this way.
 
     Attributes:
-      min_new_tokens: 0 and above: an int or int32 ``[B]``. The prompt does not count, the end
-        token does: with a minimum of 3 it may be the fourth token at the earliest.
-      eos_ids: end tokens: an int, ints, int32 ``[E]``, or ``[B, E]`` padded with -1.
+      min_new_tokens: 0 and above: an int or int32 ``[B]``. The prompt does not count. With
+        a minimum of 3, the end token is the fourth token at the earliest.
+      eos_ids: the end tokens: an int, ints, int32 ``[E]``, or ``[B, E]`` padded with -1.
 
     Raises:
       ValueError: for a negative plain number.
@@ -70,7 +70,7 @@ class MinLength:
 
 
 def _only(logits: Array, where: Array, token: Array) -> Array:
-    """Leaves ``token`` alone, with logit 0, in the places given; negative tokens force nothing."""
+    """Allows only ``token``, with logit 0, where ``where`` is True and ``token >= 0``."""
     ids = history.positions(logits.shape[-1], 4)
     forced = jnp.where(ids == token, jnp.float32(0), -jnp.inf)
     return jnp.where((where & (token >= 0)[..., 0])[..., None], forced, logits)
@@ -81,12 +81,12 @@ def _only(logits: Array, where: Array, token: Array) -> Array:
 class ForcedFirstToken:
     """Makes the first new token certain: ``l_token = 0`` and all others -inf while ``n = 0``.
 
-    As for the target-language token of Liu et al. (2020), "Multilingual denoising pre-training for
-    neural machine translation", arXiv:2001.08210.
+    An example is the target-language token of Liu et al. (2020), "Multilingual denoising
+    pre-training for neural machine translation", arXiv:2001.08210.
 
     Attributes:
-      token: 0 and above, an int or int32 ``[B]``; in an array, -1 forces nothing in its row. A
-        token outside the vocabulary leaves a row with no token at all.
+      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A token outside
+        the vocabulary bans every token of its row.
 
     Raises:
       ValueError: for a plain number below -1.
@@ -118,13 +118,13 @@ class ForcedFirstToken:
 class ForcedLastToken:
     """Makes the last new token certain: ``l_token = 0``, all others -inf at ``n = maximum - 1``.
 
-    So that a text which runs out of length still ends with an end token, as BART's summaries do:
-    Lewis et al. (2020), arXiv:1910.13461.
+    A text that reaches its maximum length then still ends with an end token, as BART's summaries
+    do: Lewis et al. (2020), arXiv:1910.13461.
 
     Attributes:
-      token: 0 and above, an int or int32 ``[B]``; in an array, -1 forces nothing in its row. A
-        token outside the vocabulary leaves a row with no token at all.
-      max_new_tokens: 1 and above, an int or int32 ``[B]``: the ``max_new_tokens`` of the decode.
+      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A token outside
+        the vocabulary bans every token of its row.
+      max_new_tokens: 1 and above: an int or int32 ``[B]``, equal to that of the strategy.
 
     Raises:
       ValueError: for a plain ``token`` below -1 or ``max_new_tokens`` below 1.

@@ -20,17 +20,17 @@ Array = jax.Array
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepetitionPenalty:
-    """Divides the positive logits of tokens that have occurred, multiplies the negative ones.
+    """Divides positive logits of tokens that have occurred, and multiplies negative ones.
 
     ``l_i / penalty`` where ``l_i > 0``, ``l_i penalty`` elsewhere, for each token i of the text so
-    far. It depends on where the logits' zero is, so put it before other transforms. Keskar, McCann,
-    Varshney, Xiong & Socher (2019), "CTRL", arXiv:1909.05858 (with the sign rule that later
+    far. The result depends on the zero of the logits, so put it before other transforms. Keskar,
+    McCann, Varshney, Xiong & Socher (2019), "CTRL", arXiv:1909.05858 (with the sign rule that later
     implementations added).
 
     Attributes:
-      penalty: above 0; 1 changes nothing: a number or float32 ``[B]``. A traced value of 0 or
-        below has no meaning and gives no NaN to masked tokens.
-      include_prompt: whether the prompt's tokens count; by default they do.
+      penalty: above 0: a number or float32 ``[B]``; 1 changes nothing. A traced value of 0 or
+        below has no meaning, but masked tokens do not become NaN.
+      include_prompt: whether the prompt's tokens count, as they do by default.
 
     Raises:
       ValueError: for a plain number that is not positive and finite.
@@ -64,13 +64,12 @@ class RepetitionPenalty:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class PresencePenalty:
-    """Lowers the logit of every token that has occurred, however often.
+    """Lowers the logit of every token that has occurred by the same amount, however often it has.
 
-    ``l_i - penalty [c_i > 0]`` with ``c_i`` the count of token i. As the OpenAI API reference
-    defines it.
+    ``l_i - penalty [c_i > 0]`` with ``c_i`` the count of token i, as in the OpenAI API reference.
 
     Attributes:
-      penalty: a finite number, negative to encourage, or float32 ``[B]``.
+      penalty: a finite number or float32 ``[B]``; a negative one raises logits.
       include_prompt: whether the prompt's tokens count; by default only generated ones do.
 
     Raises:
@@ -101,12 +100,12 @@ class PresencePenalty:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrequencyPenalty:
-    """Lowers the logit of a token by as much for each time it has occurred.
+    """Lowers the logit of a token in proportion to how often it has occurred.
 
-    ``l_i - penalty c_i`` with ``c_i`` the count of token i. As the OpenAI API reference defines it.
+    ``l_i - penalty c_i`` with ``c_i`` the count of token i, as in the OpenAI API reference.
 
     Attributes:
-      penalty: a finite number, negative to encourage, or float32 ``[B]``.
+      penalty: a finite number or float32 ``[B]``; a negative one raises logits.
       include_prompt: whether the prompt's tokens count; by default only generated ones do.
 
     Raises:
@@ -130,5 +129,5 @@ class FrequencyPenalty:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         penalty = settings.per_row(self, "penalty", logits)
-        times = history.counts(prefix, logits.shape[-1], self.include_prompt)
-        return logits - penalty * times.astype(jnp.float32)
+        occurrences = history.counts(prefix, logits.shape[-1], self.include_prompt)
+        return logits - penalty * occurrences.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""What the new tokens so far allow next: any strategy kept to a trie or a finite automaton."""
+"""Constrained decoding: new tokens that follow a trie or a finite automaton."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Array = jax.Array
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrefixAllowedTokens:
-    """Bans every token with which the new text would not begin a sequence of a language.
+    """Bans every token after which the new text is not a prefix of a sequence of a language.
 
-    ``l_i = -inf`` unless some sequence begins with ``x_1 .. x_t i``; the prompt is no part of x.
-    De Cao, Izacard, Riedel & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904,
-    with their trie on the device. The text is walked anew for every token, so a step costs the
-    sequences' depth times a few gathers.
+    ``l_i = -inf`` unless a sequence begins with ``x_1 .. x_t i``; x does not include the prompt.
+    De Cao, Izacard, Riedel & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904.
+    The trie is on the device. Each step walks the whole new text, so its cost is a few gathers for
+    each token of the longest sequence.
 
-    A sequence ends with its end token, as the tokenizer gives it: after that nothing is allowed,
-    and nothing needs to be. Where sequences lack one, a strategy ends its text at their end without
-    having it ``finished``; ``Trie.from_sequences(..., eos_ids=1)`` gives them theirs.
+    A sequence contains its end token, as the tokenizer gives it, and no token is allowed after it.
+    If sequences have no end token, a strategy ends the text at their end but does not mark it as
+    ``finished``. ``Trie.from_sequences(..., eos_ids=1)`` adds end tokens.
 
     Attributes:
       language: a ``Trie``, an ``Automaton``, or an object with their ``depth``, ``advance`` and
         ``allowed``.
-      start: the state before the first token, an int or int32 ``[B]``: a row of its own language is
-        one in a branch of its own.
+      start: the state before the first token, an int or int32 ``[B]``. Rows with different
+        languages start in different branches of one trie or automaton.
 
     Raises:
       ValueError: for a negative plain ``start``.
@@ -68,9 +68,9 @@ class PrefixAllowedTokens:
             return jnp.where(i < prefix.length, self.language.advance(state, token), state)
 
         if size:
-            # At its depth no sequence goes on, and nor does anything longer.
+            # After ``depth`` tokens no sequence continues, so further tokens need no walk.
             longest = jnp.minimum(prefix.length.max(initial=0), size)
-            most = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
-            state = lax.fori_loop(0, most, walk, state)
+            steps = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
+            state = lax.fori_loop(0, steps, walk, state)
         allowed = self.language.allowed(state, logits.shape[-1])
         return jnp.where(allowed, logits, -jnp.inf)

@@ -17,24 +17,24 @@ from decoding_jax.transforms import settings
 
 Array = jax.Array
 
-_LEAST = 1e-30  # values below it count as 0
+_SMALLEST = 1e-30  # temperatures below it count as 0
 
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature:
-    """Divides logits by a temperature: ``p_i`` in proportion to ``exp(l_i / t)``.
+    """Divides logits by a temperature: ``p_i`` is proportional to ``exp(l_i / t)``.
 
-    Temperature 0 is argmax: the most probable token, the lowest id among equals, gets logit 0 and
-    all others -inf. Ackley, Hinton & Sejnowski (1985), "A learning algorithm for Boltzmann
+    Temperature 0 is argmax: the most probable token, or the lowest id among equals, gets logit 0,
+    and all others get -inf. Ackley, Hinton & Sejnowski (1985), "A learning algorithm for Boltzmann
     machines", Cognitive Science 9.
 
-    Where the largest logit over the temperature would overflow float32, it is subtracted from all
-    of its row first, which changes no probability.
+    Where the largest logit divided by the temperature would overflow float32, it is first
+    subtracted from all logits, which does not change the probabilities.
 
     Attributes:
-      value: t, 0 and above: a number or float32 ``[B]``. A traced value below 1e-30, negative ones
-        included, counts as 0.
+      value: t, 0 and above: a number or float32 ``[B]``. A traced value below 1e-30, including a
+        negative one, counts as 0.
 
     Raises:
       ValueError: for a negative or non-finite plain number.
@@ -58,7 +58,7 @@ class Temperature:
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
         value = settings.per_row(self, "value", logits)
-        greedy = value < _LEAST
+        greedy = value < _SMALLEST
         masked = logits == -jnp.inf
         divisor = jnp.where(greedy, 1.0, value)
         peak = logits.max(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Settings of transforms: checked when built from plain numbers, spread over rows."""
+"""Settings of transforms: checks of plain numbers, and shapes that broadcast over rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def check(
 ) -> None:
     """Checks field ``name`` of a frozen dataclass and stores it as a NumPy array of ``dtype``.
 
-    Only plain numbers, tuples, lists and NumPy arrays are touched: anything else may be traced.
+    Only plain numbers, tuples, lists and NumPy arrays are checked: other values may be traced.
 
     Args:
-      owner: the dataclass, in its ``__post_init__``.
-      name: the field.
-      takes: what the field takes, for the error.
-      valid: whether each number is good; NaN must not be.
-      dtype: of the leaf, so that changing 1 to 0.5 does not retrace.
+      owner: the dataclass, inside its ``__post_init__``.
+      name: the name of the field.
+      takes: a description of the valid values, for the error.
+      valid: maps an array to whether each number is valid; NaN must not be.
+      dtype: the dtype of the leaf; a fixed one means that changing 1 to 0.5 does not retrace.
 
     Raises:
       ValueError: for a number that is not valid.
@@ -38,25 +38,25 @@ def check(
     value = getattr(owner, name)
     optional = owner.__dataclass_fields__[name].default is None
     if isinstance(value, (str, bytes, dict, set)) or (value is None and not optional):
-        raise ValueError(f"{label(owner)}: got {name}={value!r}; takes {takes}, or one a row [B]")
+        raise ValueError(f"{label(owner)}: got {name}={value!r}; takes {takes}, or an array [B]")
     if not isinstance(value, (int, float, tuple, list, np.ndarray, np.generic)):
         return
     array = np.asarray(value)
     number = array.dtype.kind in "iuf" and (dtype is not np.int32 or array.dtype.kind != "f")
     if not number or not np.all(valid(array)):
-        raise ValueError(f"{label(owner)}: got {name}={value}; takes {takes}, or one a row [B]")
+        raise ValueError(f"{label(owner)}: got {name}={value}; takes {takes}, or an array [B]")
     object.__setattr__(owner, name, array.astype(dtype))
 
 
 def check_sequences(owner: Any, name: str) -> None:
-    """Pads a tuple of token sequences on the left; leaves arrays as they are."""
+    """Converts a tuple of token sequences to an array padded on the left; arrays are unchanged."""
     value = getattr(owner, name)
     if isinstance(value, (tuple, list)):
         object.__setattr__(owner, name, pad_left(value, f"{label(owner)}: {name}"))
 
 
 def per_row(owner: Any, name: str, like: Array, dtype: Any = jnp.float32) -> Array:
-    """A scalar or ``[B]`` setting, shaped so that it broadcasts against ``like`` ``[B, ...]``.
+    """A scalar or ``[B]`` setting, reshaped to broadcast against ``like`` ``[B, ...]``.
 
     Raises:
       ValueError: if its shape is neither ``[]`` nor ``[B]``.
@@ -65,18 +65,22 @@ def per_row(owner: Any, name: str, like: Array, dtype: Any = jnp.float32) -> Arr
 
 
 def spread(owner: Any, name: str, value: Any, like: Array, dtype: Any = jnp.float32) -> Array:
-    """As ``per_row``, for a ``value`` that is not a field itself."""
+    """``per_row`` of a ``value`` that is only a part of a field; ``name`` is for the error."""
     value = jnp.asarray(value, dtype)
-    rows = like.shape[0]
-    if value.shape not in ((), (rows,)):
+    batch_size = like.shape[0]
+    if value.shape not in ((), (batch_size,)):
         raise ValueError(
-            f"{label(owner)}: got {name} of shape {value.shape}; takes a scalar or [B] = [{rows}]"
+            f"{label(owner)}: got {name} of shape {value.shape}; takes a scalar or "
+            f"[B] = [{batch_size}]"
         )
     return value.reshape((-1,) + (1,) * (like.ndim - 1))
 
 
-def row_table(owner: Any, name: str, rows: int, ndim: int, dtype: Any = jnp.int32) -> Array:
-    """A setting with ``ndim`` axes for all rows, or one more for each: ``[1 or B, ...]``.
+def row_table(owner: Any, name: str, batch_size: int, ndim: int, dtype: Any = jnp.int32) -> Array:
+    """A setting with ``ndim`` axes that all rows share, or with a further first axis B.
+
+    Returns:
+      An array with a first axis of 1 or B.
 
     Raises:
       ValueError: if it has another number of axes, or a first axis other than B.
@@ -84,10 +88,10 @@ def row_table(owner: Any, name: str, rows: int, ndim: int, dtype: Any = jnp.int3
     value = jnp.asarray(getattr(owner, name), dtype)
     if value.ndim == ndim:
         return value[None]
-    if value.ndim != ndim + 1 or value.shape[0] != rows:
+    if value.ndim != ndim + 1 or value.shape[0] != batch_size:
         raise ValueError(
-            f"{label(owner)}: got {name} of shape {value.shape}; takes {ndim} axes for all rows, "
-            f"or {ndim + 1} of which the first is B = {rows}"
+            f"{label(owner)}: got {name} of shape {value.shape}; takes {ndim} axes that all "
+            f"rows share, or {ndim + 1} axes of which the first is B = {batch_size}"
         )
     return value
 
@@ -102,6 +106,6 @@ def check_vocab(owner: Any, name: str, table: Array, vocab_size: int) -> None:
 
 
 def label(owner: Any) -> str:
-    """The name users know a transform by: ``TopP`` is ``top_p``."""
+    """The public lower-case name of a transform: ``TopP`` is ``top_p``."""
     name = type(owner).__name__
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,4 +1,4 @@
-"""Truncation to the smallest set of tokens that suffices: top-k, top-p, typical."""
+"""Truncation to the smallest sufficient set of tokens: top-k, top-p, typical."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _fraction(x: np.ndarray) -> np.ndarray:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK:
-    """Keeps the k most probable tokens, exactly k under ties: the lowest ids.
+    """Keeps exactly the k most probable tokens; among equal ones, those of the lowest ids.
 
     Fan, Lewis & Dauphin (2018), "Hierarchical neural story generation", arXiv:1805.04833.
 
     Attributes:
-      k: 1 and above: an int or int32 ``[B]``. From V on nothing is masked; a traced value below 1
-        counts as 1.
+      k: 1 and above: an int or int32 ``[B]``. If k is V or more, nothing is masked. A traced
+        value below 1 counts as 1.
 
     Raises:
       ValueError: for a plain number below 1.
@@ -62,15 +62,16 @@ class TopK:
 class TopP:
     """Keeps the nucleus: the smallest set of most probable tokens whose mass is at least p.
 
-    ``min |S|  such that  sum_{i in S} p_i >= p``, ties broken lowest id first, at least one token.
-    After another truncation the probabilities are those of the tokens it kept. Holtzman, Buys, Du,
-    Forbes & Choi (2020), "The curious case of neural text degeneration", arXiv:1904.09751.
+    ``min |S|  such that  sum_{i in S} p_i >= p``, equal tokens by lowest id first, at least one
+    token. After another truncation, the probabilities are normalised over the tokens it kept.
+    Holtzman, Buys, Du, Forbes & Choi (2020), "The curious case of neural text degeneration",
+    arXiv:1904.09751.
 
-    The set is found by a search for its threshold with exact integer sums, without sorting; see
+    The set is found without sorting, by a search for its threshold with exact integer sums; see
     ``ops.shortest_prefix``.
 
     Attributes:
-      p: from 0 (one token) to 1 (every token): a number or float32 ``[B]``; traced values outside
+      p: from 0 (one token) to 1 (every token): a number or float32 ``[B]``. Traced values outside
         are clipped. Every number that rounds to the same float32 counts as p.
 
     Raises:
@@ -93,8 +94,8 @@ class TopP:
         p = settings.per_row(self, "p", logits[..., 0])
         below_max = vocab.below_max(logits)
         masses = vocab.integer_masses(below_max)
-        # Tokens of less than (1 - p) / V each cannot make up the 1 - p that is dropped, so the
-        # last token kept has about that at least.
+        # The last kept token and the dropped ones together hold at least 1 - p, which no V tokens
+        # below (1 - p) / V do. The last kept token is therefore at least about that likely.
         total = jnp.sum(jnp.exp(below_max), axis=-1)
         hint = jnp.max(logits, axis=-1) + jnp.log(
             jnp.maximum(1.0 - p, 0.0) * (total / logits.shape[-1])
@@ -110,7 +111,7 @@ class Typical:
     """Keeps the tokens whose surprise is nearest the entropy: locally typical sampling.
 
     The smallest set of tokens, ordered by ``|-log p_i - H|`` with ``H = -sum_i p_i log p_i``,
-    whose mass is at least ``mass``; ties broken lowest id first, at least one token. Meister,
+    whose mass is at least ``mass``; equal tokens by lowest id first, at least one token. Meister,
     Pimentel, Wiher & Cotterell (2023), "Locally typical sampling", TACL 11, arXiv:2202.00666.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Truncation by a threshold on each token's probability: min-p, epsilon, eta.
 
 A token's ``exp(logit - peak)`` is compared with the threshold times the sum of these. A probability
-that equals its threshold is kept: one below it by no more than ``SLACK`` of its value counts as
-equal, since float32 cannot tell the two apart.
+that equals its threshold is kept. A probability that is lower by at most ``SLACK`` of its value
+counts as equal, because float32 cannot distinguish the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decoding_jax.transforms import settings
 Array = jax.Array
 
 SLACK = 2.0**-18
-"""About 4e-6: what the rounding of logits, exponentials and sums may take from a probability."""
+"""About 4e-6: a bound of the relative rounding error of a probability computed in float32."""
 
 
 def _fraction(x: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ def _fraction(x: np.ndarray) -> np.ndarray:
 
 
 def _at_least(logits: Array, weights: Array, threshold: Array) -> Array:
-    """Masks tokens whose weight is below the threshold, but never the most probable one."""
+    """Masks tokens whose weight is below the threshold, except the most probable token."""
     keep = (weights >= threshold * (1.0 - SLACK)) | vocab.first_argmax(logits)
     return jnp.where(keep, logits, -jnp.inf)
 
@@ -46,7 +46,7 @@ def _softmax(logits: Array) -> tuple[Array, Array, Array]:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinP:
-    """Keeps tokens at least a fraction as probable as the most probable one.
+    """Keeps tokens whose probability is at least a fraction of the largest probability.
 
     ``p_i >= p max_j p_j``, to a relative 4e-6. Nguyen, Baker, Neo, Roush, Kirsch & Shwartz-Ziv
     (2024), "Turning up the heat: min-p sampling for creative and coherent LLM outputs",
@@ -82,9 +82,9 @@ class MinP:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Epsilon:
-    """Keeps tokens of at least a probability: epsilon sampling.
+    """Keeps tokens whose probability is at least epsilon: epsilon sampling.
 
-    ``p_i >= epsilon``, to a relative 4e-6, or the most probable token where there is none. Hewitt,
+    ``p_i >= epsilon``, to a relative 4e-6, or the most probable token if there is none. Hewitt,
     Manning & Liang (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
 
     Attributes:
@@ -116,10 +116,10 @@ class Epsilon:
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Eta:
-    """Keeps tokens above a probability that falls with the entropy: eta sampling.
+    """Keeps tokens above a threshold that falls with the entropy: eta sampling.
 
     ``p_i >= min(epsilon, sqrt(epsilon) exp(-H))``, to a relative 4e-6, with
-    ``H = -sum_i p_i log p_i``; or the most probable token where there is none. Hewitt, Manning &
+    ``H = -sum_i p_i log p_i``; or the most probable token if there is none. Hewitt, Manning &
     Liang (2022), "Truncation sampling as language model desmoothing", arXiv:2210.15191.
 
     Attributes:
@@ -145,7 +145,7 @@ class Eta:
         logits = clean(logits)
         epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
         below, weights, total = _softmax(logits)
-        # exp(-H) total = exp(mean of the logits below the peak), which no token's weight exceeds.
+        # exp(-H) * total = exp(mean), where mean is the expectation of ``below``.
         mean = exact.sum_last(jnp.where(weights > 0, weights * below, 0.0))[..., None]
         by_entropy = jnp.sqrt(epsilon) * exact.exp(mean / jnp.maximum(total, 1.0))
         return _at_least(logits, weights, jnp.minimum(epsilon * total, by_entropy))
