@@ -1,7 +1,8 @@
-"""Strategies as plain functions of a model and a prompt, one family of algorithms a folder.
+"""Decoding strategies as plain functions of a model and a prompt.
 
-These functions are not compiled, for use under a ``jit`` of your own; ``decoding_jax`` has the
-compiled ones. ``loop.steps_of`` returns the function that builds the steps of each.
+These functions are not compiled, so that you can call them under your own ``jit``. The compiled
+ones are in ``decoding_jax``. ``loop.steps_of`` returns the function that builds the steps of a
+strategy. Each family of algorithms has a folder.
 """
 
 from decoding_jax.strategies.arithmetic import arithmetic_sample

@@ -1,4 +1,4 @@
-"""Arithmetic sampling: samples that are each exact and together evenly spread."""
+"""Arithmetic sampling: samples that are exact one by one and evenly spread together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decoding_jax import codes
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
-from decoding_jax.strategies.token_by_token import grow
+from decoding_jax.strategies.token_by_token import token_by_token
 
 
 @sampler
@@ -18,28 +18,30 @@ def arithmetic_sample(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Draws N samples of every row whose codes are spread evenly over the unit interval.
+    """Draws N samples for every row, from codes that are spread evenly over the unit interval.
 
     Vilnis et al. 2023, "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models".
-    Each sample by itself follows the transformed model exactly; with the lattice, any prefix of
-    probability p is shared by the floor or the ceiling of N p samples, so averages over the
-    samples vary less than those over independent ones. Codes are integers that are used exactly
-    as long as they mean something (see ``codes.arithmetic``): they do not run dry.
+    Each sample by itself follows the transformed model exactly. With the lattice, the number of
+    samples that begin with a prefix of probability p is N p, rounded up or down, so averages over
+    the samples vary less than averages over independent ones. A code is a 64-bit integer. It is
+    carried exactly for as long as another sample may have the same prefix; after that, every token
+    draws fresh bits. Codes therefore never run out (see ``codes.arithmetic``).
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row.
-      num_samples: N.
+      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
+        row.
+      num_samples: N, the number of samples of a row.
       points: ``lattice`` (the paper's), ``stratified``, ``antithetic``, ``iid`` (plain sampling),
         ``radical_inverse``, or a function of your own (``codes.Points``).
-      max_new_tokens: L, the most new tokens.
+      max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the choice.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput`` in the order of the points. ``score`` is ``log_prob``. A lane whose every
-      continuation is banned ends there, not finished.
+      A ``DecodeOutput`` in the order of the points. ``score`` is ``log_prob``. A sequence whose
+      every continuation is banned ends unfinished.
 
     Raises:
       ValueError: for an unknown point set, a raw key, a prompt of wrong shapes, ``num_samples``
@@ -62,7 +64,7 @@ def arithmetic_sample(
     def choose(code: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
         return codes.choose(code, logits, step)
 
-    return grow(
+    return token_by_token(
         choose,
         init_codes,
         lanes=num_samples,

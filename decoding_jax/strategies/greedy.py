@@ -7,25 +7,25 @@ from typing import Any
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, search
 from decoding_jax.ops.logits import lowest_argmax
-from decoding_jax.strategies.token_by_token import grow
+from decoding_jax.strategies.token_by_token import token_by_token
 
 
 @search
 def greedy(
     *, max_new_tokens: Static[int], transform: Transform | None = None, stop: Stop | None = None
 ) -> Steps:
-    """Takes the most probable token, the lowest id among ties, until a row stops.
+    """Appends the most probable token at every step; ties go to the lowest id.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      max_new_tokens: L, the most new tokens.
+      max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the choice.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A row whose every continuation is
-      banned ends there, not finished. ``info.model_calls`` counts the prefill too.
+      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A sequence whose every continuation
+      is banned ends unfinished. ``info.model_calls`` includes the prefill.
 
     Raises:
       ValueError: for a prompt of wrong shapes or a length that the model cannot hold.
@@ -40,10 +40,10 @@ def greedy(
       (1, 1, 4)
     """
 
-    def choose(rule: Any, logits: Array, step: Array) -> tuple[Array, Any]:
-        return lowest_argmax(logits), rule
+    def choose(no_state: Any, logits: Array, step: Array) -> tuple[Array, Any]:
+        return lowest_argmax(logits), no_state
 
-    return grow(
+    return token_by_token(
         choose,
         lambda key, batch_size: None,
         lanes=1,

@@ -6,7 +6,7 @@ from decoding_jax import codes
 from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler
 from decoding_jax.ops import random
-from decoding_jax.strategies.token_by_token import grow
+from decoding_jax.strategies.token_by_token import token_by_token
 
 
 @sampler
@@ -19,22 +19,23 @@ def sample(
 ) -> Steps:
     """Draws independent samples for every row.
 
-    One 64-bit uniform a lane and step is inverted through an integer CDF (``codes.draw``), rather
-    than V random numbers compared. The distribution is within 1e-6 of the softmax in total variation.
+    Each token is drawn by inverting an integer CDF at one 64-bit uniform number (``codes.draw``),
+    instead of comparing V random numbers. The distribution of a token is within 1e-6 of the softmax
+    in total variation.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row, so that a
-        row's samples do not depend on the rows beside it.
-      num_samples: N.
-      max_new_tokens: L, the most new tokens.
-      transform: applied to the logits before the draw: temperature, truncation, penalties, ...
+      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
+        row, so that the samples of a row depend only on its prompt, its key and its settings.
+      num_samples: N, the number of samples of a row.
+      max_new_tokens: L, the maximum number of new tokens.
+      transform: applied to the logits before the draw, such as a temperature or a truncation.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput`` in the order of the lanes. ``score`` is ``log_prob``. A lane whose every
-      continuation is banned ends there, not finished.
+      A ``DecodeOutput`` in the order of the draws. ``score`` is ``log_prob``. A sequence whose
+      every continuation is banned ends unfinished.
 
     Raises:
       ValueError: for a raw key, a prompt of wrong shapes, ``num_samples`` below 1, or a length
@@ -56,7 +57,7 @@ def sample(
     def choose(keys: Array, logits: Array, step: Array) -> tuple[Array, Array]:
         return codes.draw(logits, random.bits_at(keys, step)), keys
 
-    return grow(
+    return token_by_token(
         choose,
         init_keys,
         lanes=num_samples,

@@ -1,7 +1,7 @@
-"""Sequences in lock step: every lane of every row grows by one token a step, from a chosen rule.
+"""Token-by-token decoding: every sequence grows by one token a step, which a strategy chooses.
 
-Greedy decoding, sampling and arithmetic sampling are rules of this loop. All lanes stand at one
-slot, so the cache is written at a scalar cursor, in place.
+Greedy decoding, sampling and arithmetic sampling are strategies of this loop. All sequences have
+the same number of slots in the cache, so each step writes to one slot of every lane, in place.
 """
 
 from __future__ import annotations
@@ -27,92 +27,104 @@ from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequence
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, log_prob_of
 
-Choose = Callable[[Any, Array, Array], tuple[Array, Any]]
+ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
+"""``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``."""
 
 
 class TokenByTokenInfo(NamedTuple):
-    """``model_calls``: int32, the prefill and every ``extend``."""
+    """Statistics of a token-by-token strategy.
+
+    Attributes:
+      model_calls: int32, the prefill and every ``extend``.
+    """
 
     model_calls: Array
 
 
 class State(NamedTuple):
-    """The carry: the cache, the sequences, each lane's last token, and the rule's own state."""
+    """The state of the loop.
+
+    Attributes:
+      cache: the model's cache.
+      lanes: the sequences decoded so far.
+      token: int32 ``[B, W]``, the last token of each sequence, which is not in the cache yet.
+      strategy_state: the state of the strategy, such as random keys.
+      step: int32, the number of tokens that have been chosen for each sequence.
+    """
 
     cache: Cache
     lanes: Sequences
     token: Array
-    rule: Any
+    strategy_state: Any
     step: Array
 
 
-def grow(
-    choose: Choose,
-    init_rule: Callable[[Any, int], Any],
+def token_by_token(
+    choose: ChooseToken,
+    init_strategy_state: Callable[[Any, int], Any],
     *,
     lanes: int,
     max_new_tokens: int,
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """The steps of a strategy that chooses one token a lane from its transformed logits.
+    """The steps of a strategy that chooses one token for each sequence from its transformed logits.
 
     Args:
-      choose: ``(rule, logits [B, W, V], step) -> (token int32 [B, W], rule)``. A lane whose logits
-        are all -inf ends whatever is chosen for it.
-      init_rule: ``(key, B) -> rule``, the rule's state before the first token.
-      lanes: W.
-      max_new_tokens: L.
-      transform: applied to the logits; None leaves them.
+      choose: chooses the tokens. A sequence whose logits are all -inf ends without the token.
+      init_strategy_state: ``(key, B) -> strategy_state``, the state before the first token.
+      lanes: W, the number of sequences of a row.
+      max_new_tokens: L, the maximum number of new tokens.
+      transform: applied to the logits; None changes nothing.
       stop: when a sequence ends.
 
     Raises:
-      ValueError: for static settings out of range, when the steps are made or traced.
+      ValueError: for static settings out of range, when the steps are built or traced.
     """
     stop = Stop() if stop is None else stop
     if lanes < 1:
         raise ValueError(f"num_samples: got {lanes}; takes 1 or more")
 
     def advance(logits: Array, prompt: Prompt, state: State) -> State:
-        """Chooses a token from ``logits [B, W, 1, V]`` and appends it where a lane is alive."""
-        at = state.lanes
+        """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
+        old = state.lanes
         logits = clean(logits)
-        allowed = stopping.ban_end_tokens(stop, logits, at.length[..., None])
+        allowed = stopping.ban_end_tokens(stop, logits, old.length[..., None])
         if transform is not None:
-            path = Prefix(*prompt, at.tokens[:, :, None], at.length[..., None])
+            path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
             allowed = clean(model_calls.transformed(transform, allowed, path))
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
-        token, rule = choose(state.rule, allowed, state.step)
-        dead = allowed.max(-1) == -jnp.inf
-        alive = ~at.done & ~dead
-        here = (
-            jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == at.length[..., None]
-        ) & alive[..., None]
-        tokens = jnp.where(here, token[..., None], at.tokens)
-        length = at.length + alive.astype(jnp.int32)
-        ended = stopping.ends(stop, token, tokens, length)
-        finished = at.finished | (alive & ended)
-        limit = stopping.limits(stop, at.length.shape[0], max_new_tokens)
-        gained = jnp.where(alive, log_prob_of(logits, token), 0.0)
-        log_prob, lost = exact.add(at.log_prob, at.log_prob_lost, gained)
+        token, strategy_state = choose(state.strategy_state, allowed, state.step)
+
+        is_dead_end = allowed.max(-1) == -jnp.inf
+        is_appended = ~old.done & ~is_dead_end
+        position = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
+        is_written = (position == old.length[..., None]) & is_appended[..., None]
+        tokens = jnp.where(is_written, token[..., None], old.tokens)
+        length = old.length + is_appended.astype(jnp.int32)
+        finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
+        limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
+        gained = jnp.where(is_appended, log_prob_of(logits, token), 0.0)
+        log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
         new = Sequences(
             tokens=tokens,
             length=length,
             log_prob=log_prob,
-            log_prob_lost=lost,
+            log_prob_lost=log_prob_lost,
             finished=finished,
-            done=at.done | dead | finished | (length >= limit[:, None]),
+            done=old.done | is_dead_end | finished | (length >= limit[:, None]),
         )
-        return State(state.cache, new, token, rule, state.step + 1)
+        return State(state.cache, new, token, strategy_state, state.step + 1)
 
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
-        slots = max(max_new_tokens - 1, 1)
+        slots = max(max_new_tokens - 1, 1)  # the last token is never fed
         logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
         limit = stopping.limits(stop, batch, max_new_tokens)
         empty = empty_sequences(limit, lanes, max_new_tokens)
-        state = State(cache, empty, empty.length, init_rule(key, batch), jnp.int32(0))
+        strategy_state = init_strategy_state(key, batch)
+        state = State(cache, empty, empty.length, strategy_state, jnp.int32(0))
         logits = jnp.broadcast_to(logits, (batch, lanes, *logits.shape[2:]))
         return advance(logits, prompt, state)
 
@@ -125,14 +137,14 @@ def grow(
         return state.lanes.done.all()
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        at = state.lanes
+        sequences = state.lanes
         return DecodeOutput(
-            at.tokens,
-            at.length,
-            at.log_prob,
-            at.log_prob,
-            at.finished,
-            TokenByTokenInfo(state.step),
+            tokens=sequences.tokens,
+            length=sequences.length,
+            log_prob=sequences.log_prob,
+            score=sequences.log_prob,
+            finished=sequences.finished,
+            info=TokenByTokenInfo(state.step),
         )
 
     return Steps(init, step, done, finalize)

@@ -15,7 +15,7 @@ from decoding_jax.models.checkpoint import load_model
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.competition import Rules
 from decoding_jax.strategies.beam.length_penalty import PowerPenalty
-from decoding_jax.strategies.beam.loop import beam_steps, one_beam
+from decoding_jax.strategies.beam.loop import beam_steps, single_beam
 
 # transformers and PyTorch warn of things of their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -174,13 +174,13 @@ def test_beam_sample_given_the_same_noise(pair, monkeypatch):
     settings = {"do_sample": True, "top_k": 0, "length_penalty": 1.0}
     want = theirs(there, ends, num_return_sequences=WIDTH, **settings)
 
-    def choose(rule: Any, totals: Any, count: int, step: Any) -> Any:
+    def choose(keys: Any, totals: Any, count: int, step: Any) -> Any:
         index = top_k(totals + jnp.asarray(noise)[step], count)[1]
         return jnp.take_along_axis(totals, index, axis=1), index
 
     stop = Stop(eos_ids=ends)
     steps = beam_steps(
-        one_beam(Rules(stop, PowerPenalty(1.0), False, choose), WIDTH, LENGTH),
+        single_beam(Rules(stop, PowerPenalty(1.0), False, choose), WIDTH, LENGTH),
         beam_size=WIDTH,
         num_return=WIDTH,
         max_new_tokens=LENGTH,

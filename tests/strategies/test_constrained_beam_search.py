@@ -10,7 +10,7 @@ from constrained_reference import contains, lacking, search
 
 import decoding_jax
 from decoding_jax import Constraints, Prompt, Stop, loop, strategies, transforms
-from decoding_jax.strategies.beam.constraints import after, begin
+from decoding_jax.strategies.beam.constraints import match_nothing, match_token
 from decoding_jax.testing import TableLM, enumerate_distribution, same_bits
 from decoding_jax.testing.certificate.enumeration import row_stop
 
@@ -271,9 +271,9 @@ def test_matching_is_that_of_the_definition():
     sequences = [tuple(rng.integers(0, 2, n).tolist()) for n in (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)]
     constraints = Constraints(tuple(sequences), (tuple(sequences[3:5]), tuple(sequences[7:])))
     table = constraints.table(1)
-    step = jax.jit(after)
+    step = jax.jit(match_token)
     for text in rng.integers(0, 2, (20, 9)):
-        matched = begin(table, 1)
+        matched = match_nothing(table, 1)
         for n, token in enumerate(text):
             matched = step(table, matched, jnp.array([[token]]))
             so_far = tuple(text[: n + 1].tolist())

@@ -1,4 +1,4 @@
-"""Beam-search multinomial sampling: beam search whose candidates are drawn."""
+"""Beam sampling: beam search whose candidates are drawn at random."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import top_k_gumbel
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
-from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
+from decoding_jax.strategies.beam.loop import beam_steps, check_beams, single_beam
 
 
 @sampler
@@ -29,21 +29,23 @@ def beam_sample(
 ) -> Steps:
     """Beam search that draws its candidates instead of taking the best.
 
-    At every step candidates are drawn without replacement from the softmax of all hypotheses'
-    scores, as ``transformers`` does with ``do_sample`` and ``num_beams``. The first K drawn may
-    end; of all that do not, the K with the best scores go on. This follows no distribution of its own over
-    sequences: for draws without replacement that do, see ``stochastic_beam_search``.
+    At every step, candidates are drawn without replacement from the softmax of the scores of all
+    continuations, as in ``transformers`` with ``do_sample`` and ``num_beams``. The first K that are
+    drawn may end. Of all that do not end, the K with the best scores continue. The sequences are
+    not samples of the model: ``stochastic_beam_search`` draws those, without replacement.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row.
-      beam_size: K, hypotheses a row.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
+      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
+        row.
+      beam_size: K, the number of hypotheses of a row.
+      num_return: N, at most K; by default K.
+      max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``.
-      transform: applied to each hypothesis's log-probabilities, and added to the score as it is.
+      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
+        the score without normalising again.
       stop: when a sequence ends.
 
     Returns:
@@ -63,22 +65,22 @@ def beam_sample(
     """
 
     def draw(keys: Array, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
-        here = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
-        # Only differences count, and near 0 floats tell them apart best.
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+        # Only differences of scores matter, and floats are finest near 0.
         best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
-        perturbed, index = top_k_gumbel(here, (totals - best[:, None])[:, None], count)
+        perturbed, index = top_k_gumbel(step_keys, (totals - best[:, None])[:, None], count)
         score = gather_items(totals, index)
         return jnp.where(perturbed > -jnp.inf, score, -jnp.inf), index
 
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping, draw)
+    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping, draw)
     return beam_steps(
-        one_beam(rules, beam_size, max_new_tokens),
+        single_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
         transform=transform,
         stop=stop,
-        init_rule=random.row_keys,
+        init_keys=random.row_keys,
     )

@@ -1,4 +1,4 @@
-"""Beam search: the most probable sequences, as far as K hypotheses at a time can see."""
+"""Beam search: the most probable sequences that K hypotheses at a time can find."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from decoding_jax.base import Array, Stop, Transform
 from decoding_jax.loop import Static, Steps, search
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
-from decoding_jax.strategies.beam.loop import beam_steps, check_beams, one_beam
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
+from decoding_jax.strategies.beam.loop import beam_steps, check_beams, single_beam
 
 
 @search
@@ -21,43 +21,46 @@ def beam_search(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Keeps the K best hypotheses at every step, and returns the best that ended.
+    """Keeps the K best hypotheses at every step, and returns the best of those that ended.
 
-    Every step, the K best continuations of all hypotheses are looked at. Those that end enter a
-    pool of at most K, ranked by ``log_prob / length_penalty``; the K best that do not end go on.
-    Hypotheses that reach the length limit enter the pool too, not finished; so does one whose
-    every continuation is banned. The pool, the length penalty and ``early_stopping`` are those of
-    ``transformers``. Ties go to the hypothesis that ranks first, then to the lower token. Scores
-    are float32 sums, rounded at every token: hypotheses that differ by less than the rounding
-    (steps of 0.008 nats near -100,000, of 0.00006 near -1,000) count as tied.
+    Every step ranks the continuations of all hypotheses. Those of the first K that end enter a pool
+    of at most K sequences, which is ranked by ``log_prob / length_penalty``. The K best that do not
+    end continue. Hypotheses that reach the length limit enter the pool unfinished, as do those
+    whose every continuation is banned. The pool, the length penalty and ``early_stopping`` are
+    those of ``transformers``.
 
-    Where the model has ``tree``, hypotheses are nodes of one tree and no key or value moves (see
-    ``shared_cache``).
+    Ties go to the hypothesis that ranks first, then to the lower token. Scores are float32 sums
+    that are rounded at every token, so hypotheses that differ by less than the rounding (0.008 nats
+    near -100,000, 0.00006 near -1,000) count as tied.
+
+    If the model has ``tree``, the hypotheses are nodes of one tree in the cache, and no key or
+    value is moved (see ``shared_cache``).
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      beam_size: K, hypotheses a row.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
-      length_penalty: a number p, dividing by length^p (0 ranks by the sum, 1 by the mean); or
-        ``[B]``, one a row; or a rule such as ``GNMTPenalty(0.6)``, which is T5X's.
+      beam_size: K, the number of hypotheses of a row.
+      num_return: N, at most K; by default K.
+      max_new_tokens: L, the maximum number of new tokens.
+      length_penalty: a number p, for division by length^p (0 ranks by the sum of log-probabilities,
+        1 by their mean); or ``[B]``, one number for each row; or a function such as
+        ``GNMTPenalty(0.6)``, which is T5X's.
       early_stopping: when a row with a full pool stops. True: at once. False: when no running
-        hypothesis beats the pool's worst by its score at the present length. "never": when none
-        could at any length up to the limit, provided that no further token adds to its score. Of
-        the transforms here, a ``logit_bias`` above 0 and a presence or frequency penalty below 0
-        may add to it: a row may then close before its best sequence has ended.
-      transform: applied to each hypothesis's log-probabilities. What it returns is added to the
-        score as it is, without normalising again.
+        hypothesis beats the worst of the pool at the present length. "never": when none could beat
+        it at any length up to the limit, provided that no further token adds to a score. Of this
+        library's transforms, a ``logit_bias`` above 0 and a presence or frequency penalty below 0
+        may add to a score; a row may then stop before its best sequence has ended.
+      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
+        the score without normalising again.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput``, best first; ``score`` is the sum of what the transform left of the
-      log-probabilities, divided by the length penalty. Where there are fewer than N sequences,
-      the rest have length 0 and score and ``log_prob`` -inf.
+      A ``DecodeOutput``, best first. ``score`` is the sum of the transformed log-probabilities,
+      divided by the length penalty. Where there are fewer than N sequences, the other places have
+      length 0 and score and ``log_prob`` -inf.
 
     Raises:
-      ValueError: for sizes below 1, ``num_return`` above ``beam_size``, another
+      ValueError: for sizes below 1, ``num_return`` above ``beam_size``, an unknown
         ``early_stopping``, a prompt of wrong shapes, a length that the model cannot hold, or a
         model with neither ``tree`` nor ``select``.
 
@@ -74,9 +77,9 @@ def beam_search(
 
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping)
+    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
     return beam_steps(
-        one_beam(rules, beam_size, max_new_tokens),
+        single_beam(rules, beam_size, max_new_tokens),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,

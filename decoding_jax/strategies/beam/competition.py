@@ -1,4 +1,8 @@
-"""Hypotheses of one length that compete, and the pool of those that ended: a beam's one step."""
+"""One step of a beam search: hypotheses of equal length compete, and a pool keeps those that ended.
+
+The functions of this file are the stages of a step. ``compete`` composes them as beam search and
+``transformers`` do; other searches compose the same stages in their own way.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,23 @@ from decoding_jax.strategies.beam.length_penalty import LengthPenalty
 
 EarlyStopping = bool | Literal["never"]
 
-Choose = Callable[[Any, Array, int, Array], tuple[Array, Array]]
-"""``(rule, totals [B, n], count, step) -> (score [B, count], index [B, count])``: candidates, those
-that rank first in front. A score of -inf is no candidate."""
+ChooseCandidates = Callable[[Any, Array, int, Array], tuple[Array, Array]]
+"""``(keys, totals [B, n], count, step) -> (score [B, count], index [B, count])``: the candidates
+among all continuations, in order of rank. Entries with a score of -inf are not candidates."""
 
 
-def best(rule: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
-    """The candidates of a plain beam search: the best, lower indices first among equals."""
+def best_candidates(keys: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+    """The candidates of a plain beam search: the best; ties go to the lower index."""
     return top_k(totals, count)
 
 
 class Running(NamedTuple):
-    """Hypotheses that go on, all of one length.
+    """Hypotheses that have not ended. All of them have the same length.
 
     Attributes:
       tokens: int32 ``[B, K, L]``, 0 from that length on.
-      log_prob: float32 ``[B, K]``.
-      score: float32 ``[B, K]``, the sum that candidates are chosen by; -inf where there is none.
+      log_prob: float32 ``[B, K]``, under the model.
+      score: float32 ``[B, K]``, the sum that candidates are chosen by; -inf for unused places.
     """
 
     tokens: Array
@@ -40,14 +44,14 @@ class Running(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The best hypotheses that ended, best first.
+    """The best hypotheses that have ended, best first.
 
     Attributes:
       tokens: int32 ``[B, K, L]``, 0 from ``length`` on.
       length: int32 ``[B, K]``.
-      log_prob: float32 ``[B, K]``.
-      score: float32 ``[B, K]``, divided by the length penalty; -inf where there is none.
-      finished: bool ``[B, K]``, by a stop condition.
+      log_prob: float32 ``[B, K]``, under the model.
+      score: float32 ``[B, K]``, divided by the length penalty; -inf for unused places.
+      finished: bool ``[B, K]``, true for hypotheses that a stop condition ended.
     """
 
     tokens: Array
@@ -61,9 +65,9 @@ class Beam(NamedTuple):
     """K hypotheses of every row that compete with each other.
 
     Attributes:
-      running: those that go on.
-      pool: those that ended.
-      open: bool ``[B]``: whether the row goes on.
+      running: the hypotheses that continue.
+      pool: the hypotheses that have ended.
+      open: bool ``[B]``, whether the search of the row continues.
     """
 
     running: Running
@@ -72,49 +76,46 @@ class Beam(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How hypotheses end and are ranked.
+    """How hypotheses are chosen, ended and ranked.
 
     Attributes:
       stop: the stop conditions.
-      penalty: divides the scores of the pool.
-      early_stopping: when a full pool closes its row: True at once; False when no running
-        hypothesis would beat its worst at the present length; "never" when none could at any,
-        given that no further token adds to a score.
-      choose: the candidates.
-      finish_from: how many of the candidates, from the first, may enter the pool: K where None.
-        The others only replace those of the first K that end.
+      penalty: divides the scores in the pool.
+      early_stopping: when a full pool closes its row. True: at once. False: when no running
+        hypothesis would beat the worst of the pool at the present length. "never": when none would
+        at any length, provided that no further token adds to a score.
+      choose: chooses the candidates.
     """
 
     stop: Stop
     penalty: LengthPenalty
     early_stopping: EarlyStopping
-    choose: Choose = best
-    finish_from: int | None = None
+    choose: ChooseCandidates = best_candidates
 
 
 class Candidates(NamedTuple):
-    """Continuations of a beam's hypotheses by a token, those that rank first in front.
+    """Continuations of hypotheses by one token, in order of rank.
 
     Attributes:
       hypotheses: tokens, log-probabilities and scores, ``[B, n, ...]``.
-      parent: int32 ``[B, n]``, the hypothesis that each continues.
-      token: int32 ``[B, n]``.
-      ended: bool ``[B, n]``, by a stop condition.
-      leaves: bool ``[B, n]``, ended or at its limit.
-      goes_on: bool ``[B, n]``, not ended: at the limit too, where the row closes. One that neither
-        leaves nor goes on is none.
+      parent: int32 ``[B, n]``, the hypothesis that each candidate continues.
+      token: int32 ``[B, n]``, its last token.
+      ended: bool ``[B, n]``, true where a stop condition is met.
+      completed: bool ``[B, n]``, true where a stop condition is met or the length limit is reached.
+      continues: bool ``[B, n]``, true where no stop condition is met. This includes candidates at
+        the length limit, whose row closes. Entries that neither complete nor continue are unused.
     """
 
     hypotheses: Running
     parent: Array
     token: Array
     ended: Array
-    leaves: Array
-    goes_on: Array
+    completed: Array
+    continues: Array
 
 
-def open_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Stop) -> Beam:
-    """One empty hypothesis a row, at score 0. A row whose limit is 0 ends with it."""
+def initial_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Stop) -> Beam:
+    """One empty hypothesis a row, with a score of 0. It enters the pool where the limit is 0."""
     shape = (batch_size, beam_size)
     no_tokens = jnp.zeros((*shape, max_new_tokens), jnp.int32)
     first = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32)[None] == 0, shape)
@@ -126,45 +127,60 @@ def open_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Stop) 
 
 
 def compete(
-    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, rule: Any, step: Array
+    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
 ) -> tuple[Beam, Array, Array]:
-    """Grows K hypotheses by a token each: candidates, those that end, those that go on.
+    """One step of beam search, from the scores of the next tokens to the next beam.
 
     Args:
-      rules: how hypotheses end and are ranked.
+      rules: how hypotheses are chosen, ended and ranked.
       beam: hypotheses of ``step`` tokens.
-      allowed: float32 ``[B, K, V]``, what each next token adds to the score; -inf is banned.
-      log_probs: float32 ``[B, K, V]``, the model's own.
-      rule: for ``rules.choose``.
+      allowed: float32 ``[B, K, V]``, what each next token adds to the score; -inf for banned ones.
+      log_probs: float32 ``[B, K, V]``, the model's log-probabilities.
+      keys: typed keys ``[B]`` for ``rules.choose``, or None.
       step: int32.
 
     Returns:
-      The beam, its last tokens ``[B, K]``, and the hypothesis ``[B, K]`` that each continues.
+      The beam; its last tokens, int32 ``[B, K]``; and the hypotheses that they continue, int32
+      ``[B, K]``.
     """
-    width, vocab = allowed.shape[1:]
+    width = allowed.shape[1]
+    # Score: every continuation of every hypothesis.
     totals = beam.running.score[..., None] + allowed
-    flat = totals.reshape(-1, width * vocab)
-    score, index = rules.choose(rule, flat, candidate_count(rules.stop, width, vocab), step)
-    candidates = candidates_of(rules.stop, beam, score, index, log_probs, step)
-    first = width if rules.finish_from is None else rules.finish_from
-    stuck = stuck_of(rules, beam, totals, step)
-    pool = best_of(beam.pool, stuck, leaving(rules, candidates, first, step))
-    _, at = top_k(jnp.where(candidates.goes_on, score, -jnp.inf), width)
-    return go_on(rules, beam.open, candidates, at, pool, step)
+    # Choose: the candidates among them.
+    candidates = choose_candidates(rules, beam, totals, log_probs, keys, step)
+    # Finish: those of the first K candidates that are complete enter the pool.
+    pool = merge_pools(
+        beam.pool,
+        dead_ends(rules, beam, totals, step),
+        completed_candidates(rules, candidates, width, step),
+    )
+    # Continue: the K best candidates that have not ended.
+    chosen = best_continuing(candidates, width)
+    return continue_with(rules, beam.open, candidates, chosen, pool, step)
 
 
-def candidate_count(stop: Stop, width: int, vocab_size: int) -> int:
-    """Enough candidates that K go on even if every way to end is among them."""
+def choose_candidates(
+    rules: Rules, beam: Beam, totals: Array, log_probs: Array, keys: Any, step: Array
+) -> Candidates:
+    """The candidates that ``rules.choose`` chooses by ``totals [B, K, V]``."""
+    batch, width, vocab = totals.shape
+    flat = totals.reshape(batch, width * vocab)
+    score, index = rules.choose(keys, flat, num_candidates(rules.stop, width, vocab), step)
+    return make_candidates(rules.stop, beam, score, index, log_probs, step)
+
+
+def num_candidates(stop: Stop, width: int, vocab_size: int) -> int:
+    """Enough candidates that K can continue even if every way to end is among them."""
     ends = stopping.end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0]
     return min(max(2, 1 + ends) * width, width * vocab_size)
 
 
-def candidates_of(
+def make_candidates(
     stop: Stop, beam: Beam, score: Array, index: Array, log_probs: Array, step: Array
 ) -> Candidates:
-    """What ``index [B, n]``, into ``[K * V]``, and the candidates' scores stand for."""
+    """The candidates at ``index [B, n]``, which counts the K * V continuations of a row."""
     running, _, is_open = beam
-    batch, _, limit_of_buffer = running.tokens.shape
+    batch, _, max_new_tokens = running.tokens.shape
     vocab = log_probs.shape[-1]
     parent, token = index // vocab, index % vocab
     exists = (score > -jnp.inf) & is_open[:, None]
@@ -172,74 +188,81 @@ def candidates_of(
         log_probs.reshape(batch, -1), index
     )
     tokens = gather_items(running.tokens, parent)
-    here = jnp.arange(limit_of_buffer, dtype=jnp.int32)[None, None] == step
-    tokens = jnp.where(here, token[..., None], tokens)
+    is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
+    tokens = jnp.where(is_last, token[..., None], tokens)
     length = jnp.broadcast_to(step + 1, parent.shape)
     ended = stopping.ends(stop, token, tokens, length)
-    limit = stopping.limits(stop, batch, limit_of_buffer)
+    limit = stopping.limits(stop, batch, max_new_tokens)
     at_limit = (step + 1 >= limit)[:, None]
     return Candidates(
         Running(tokens, log_prob, score),
         parent,
         token,
         ended,
-        leaves=exists & (ended | at_limit),
-        goes_on=exists & ~ended,
+        completed=exists & (ended | at_limit),
+        continues=exists & ~ended,
     )
 
 
-def stuck_of(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
-    """Hypotheses without an allowed continuation end where they are, as at their limit."""
+def dead_ends(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
+    """The hypotheses whose every continuation is banned: they end as at the length limit."""
     running, _, is_open = beam
-    stuck = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
-    length = jnp.broadcast_to(step, stuck.shape)
+    is_dead_end = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
+    length = jnp.broadcast_to(step, is_dead_end.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
-    score = jnp.where(stuck, divided, -jnp.inf)
-    return Pool(running.tokens, length, running.log_prob, score, jnp.zeros_like(stuck))
+    score = jnp.where(is_dead_end, divided, -jnp.inf)
+    return Pool(running.tokens, length, running.log_prob, score, jnp.zeros_like(is_dead_end))
 
 
-def leaving(rules: Rules, candidates: Candidates, first: int, step: Array) -> Pool:
-    """Those of the first candidates that end, by a stop condition or at their limit."""
-    tokens, log_prob, score = (part[:, :first] for part in candidates.hypotheses)
+def completed_candidates(rules: Rules, candidates: Candidates, count: int, step: Array) -> Pool:
+    """Those of the first ``count`` candidates that end or are at the length limit."""
+    tokens, log_prob, score = (part[:, :count] for part in candidates.hypotheses)
     length = jnp.broadcast_to(step + 1, score.shape)
-    divided = jnp.where(candidates.leaves[:, :first], score / rules.penalty(length), -jnp.inf)
-    return Pool(tokens, length, log_prob, divided, candidates.ended[:, :first])
+    divided = jnp.where(candidates.completed[:, :count], score / rules.penalty(length), -jnp.inf)
+    return Pool(tokens, length, log_prob, divided, candidates.ended[:, :count])
 
 
-def go_on(
-    rules: Rules, is_open: Array, candidates: Candidates, at: Array, pool: Pool, step: Array
+def best_continuing(candidates: Candidates, count: int) -> Array:
+    """int32 ``[B, count]``: which candidates have the best scores of those that continue."""
+    return top_k(jnp.where(candidates.continues, candidates.hypotheses.score, -jnp.inf), count)[1]
+
+
+def continue_with(
+    rules: Rules, is_open: Array, candidates: Candidates, chosen: Array, pool: Pool, step: Array
 ) -> tuple[Beam, Array, Array]:
-    """The beam of the candidates ``at [B, K]``; see ``compete`` for what it returns."""
+    """The beam of the candidates ``chosen``, int32 ``[B, K]``. Returns what ``compete`` returns."""
     tokens, log_prob, score = candidates.hypotheses
     limit = stopping.limits(rules.stop, tokens.shape[0], tokens.shape[-1])
-    kept = jnp.where(gather_items(candidates.goes_on, at), gather_items(score, at), -jnp.inf)
-    going = Running(gather_items(tokens, at), gather_items(log_prob, at), kept)
+    score = jnp.where(
+        gather_items(candidates.continues, chosen), gather_items(score, chosen), -jnp.inf
+    )
+    running = Running(gather_items(tokens, chosen), gather_items(log_prob, chosen), score)
     is_open = is_open & (step + 1 < limit)
-    is_open &= may_improve(rules, going, pool, step + 1, limit)
-    return (
-        Beam(going, pool, is_open),
-        gather_items(candidates.token, at),
-        gather_items(candidates.parent, at),
-    )
+    is_open &= may_improve(rules, running, pool, step + 1, limit)
+    token, parent = gather_items(candidates.token, chosen), gather_items(candidates.parent, chosen)
+    return Beam(running, pool, is_open), token, parent
 
 
-def best_of(*pools: Pool) -> Pool:
-    """The best K of several pools, K the size of the first; of equals, the earlier."""
+def merge_pools(*pools: Pool) -> Pool:
+    """The best K of all pools, where K is the size of the first. Ties go to the earlier entry."""
     joined = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
-    score, at = top_k(joined.score, pools[0].score.shape[1])
+    score, best = top_k(joined.score, pools[0].score.shape[1])
     return Pool(
-        gather_items(joined.tokens, at),
-        gather_items(joined.length, at),
-        gather_items(joined.log_prob, at),
+        gather_items(joined.tokens, best),
+        gather_items(joined.length, best),
+        gather_items(joined.log_prob, best),
         score,
-        gather_items(joined.finished, at),
+        gather_items(joined.finished, best),
     )
 
 
-def first_of(chosen: Array, count: int) -> Array:
-    """int32 ``[B, count]``: where the first True of ``[B, n]`` are, and then anything."""
-    place = jnp.arange(chosen.shape[1], dtype=jnp.float32)[None]
-    return top_k(jnp.where(chosen, -place, -jnp.inf), count)[1]
+def first_true(mask: Array, count: int) -> Array:
+    """int32 ``[B, count]``: the indices of the first true entries of ``mask [B, n]``, in order.
+
+    Where there are fewer than ``count``, indices of false entries follow.
+    """
+    position = jnp.arange(mask.shape[1], dtype=jnp.float32)[None]
+    return top_k(jnp.where(mask, -position, -jnp.inf), count)[1]
 
 
 def may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: Array) -> Array:
@@ -248,20 +271,20 @@ def may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: 
     full = (pool.score > -jnp.inf).all(-1)
     if rules.early_stopping is True:
         return (best > -jnp.inf) & ~full
-    reach = best / rules.penalty(jnp.broadcast_to(step, best.shape))
+    attainable = best / rules.penalty(jnp.broadcast_to(step, best.shape))
     if rules.early_stopping == "never":
         # A penalty is monotone in the length, so the quotient is largest at one of the two ends.
-        reach = jnp.maximum(reach, best / rules.penalty(jnp.maximum(limit, 1)))
-    return (best > -jnp.inf) & (~full | (reach > pool.score.min(-1)))
+        attainable = jnp.maximum(attainable, best / rules.penalty(jnp.maximum(limit, 1)))
+    return (best > -jnp.inf) & (~full | (attainable > pool.score.min(-1)))
 
 
-def ranked(rules: Rules, beam: Beam, step: Array) -> Pool:
-    """The pool, and what is still running in an open row, best first."""
-    return best_of(beam.pool, still_running(rules, beam, step))
+def final_pool(rules: Rules, beam: Beam, step: Array) -> Pool:
+    """The pool together with the running hypotheses of open rows, best first."""
+    return merge_pools(beam.pool, still_running(rules, beam, step))
 
 
 def still_running(rules: Rules, beam: Beam, step: Array) -> Pool:
-    """What is still running in an open row."""
+    """The running hypotheses of open rows, which have ``step`` tokens, as a pool."""
     running, _, is_open = beam
     length = jnp.broadcast_to(step, running.score.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))

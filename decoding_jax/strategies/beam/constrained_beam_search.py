@@ -1,4 +1,4 @@
-"""Constrained beam search: the most probable sequences that contain what they must."""
+"""Constrained beam search: the most probable sequences that contain given phrases."""
 
 from __future__ import annotations
 
@@ -15,24 +15,18 @@ from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam import competition
-from decoding_jax.strategies.beam.competition import (
-    Beam,
-    EarlyStopping,
-    Pool,
-    Rules,
-    first_of,
-)
-from decoding_jax.strategies.beam.constraints import Constraints, after, begin
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
+from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, first_true
+from decoding_jax.strategies.beam.constraints import Constraints, match_nothing, match_token
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
 class ConstrainedBeamInfo(NamedTuple):
-    """What became of the constraints.
+    """Statistics of a constrained beam search.
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
-      met: bool ``[B, N]``: whether a sequence contains all that it must.
+      met: bool ``[B, N]``, whether each sequence meets the constraints.
     """
 
     model_calls: Array
@@ -40,16 +34,17 @@ class ConstrainedBeamInfo(NamedTuple):
 
 
 class Banks(NamedTuple):
-    """The carry of a constrained search.
+    """The hypotheses of a constrained search.
 
     Attributes:
-      beam: its pool holds sequences that meet the constraints.
-      rest: those that ended without, best first.
-      matched: bool ``[B, K, N, M]``, what the running hypotheses contain (``constraints.after``).
+      beam: the hypotheses; its pool holds sequences that meet the constraints.
+      unmet: the sequences that ended without meeting them, best first.
+      matched: bool ``[B, K, N, M]``, the matches of the running hypotheses (see
+        ``constraints.match_token``).
     """
 
     beam: Beam
-    rest: Pool
+    unmet: Pool
     matched: Array
 
 
@@ -68,40 +63,42 @@ def constrained_beam_search(
     """Beam search among the sequences that contain given phrases.
 
     Dynamic beam allocation: Post & Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic
-    Beam Allocation for Neural Machine Translation", with the candidates of every row dealt with at
-    once as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and
-    Monolingual Rewriting". At every step the candidates are the best of all continuations, each
-    hypothesis's best, and the continuations that take a hypothesis a token further into a phrase.
-    They are sorted into banks by how many tokens they lack, and the K places are handed out in
-    turn: the best of the bank that lacks least, the best of the next, ..., then every bank's second
-    best. A phrase in progress that is broken off goes back to the longest part of it that the text
-    still ends with. Without constraints all this is ``beam_search``.
+    Beam Allocation for Neural Machine Translation". All rows are processed at once, as in Hu et al.
+    2019, "Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting".
 
-    What would end a sequence is banned until the sequence contains all it must, or does with that
-    very token. Sequences that reach the limit, or a place where all is banned, without containing
-    it are returned after all those that do, not finished; ``info.met`` tells them apart.
+    At every step, the candidates are the best of all continuations, the best continuation of each
+    hypothesis, and the continuations that add the next token of a phrase. The candidates are sorted
+    into banks by the number of tokens that they lack. The K places are assigned in turn: to the
+    best of the bank that lacks the fewest tokens, then to the best of the next bank, and so on,
+    then to the second best of every bank. When a phrase is interrupted, its progress falls back to
+    the longest part of it that the text still ends with. Without constraints, the search is
+    ``beam_search``.
+
+    Tokens that would end a sequence are banned, unless the sequence meets the constraints with
+    them. Sequences that reach the length limit, or a point where every token is banned, without
+    meeting the constraints are returned unfinished, after all those that meet them. ``info.met``
+    distinguishes the two.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
       constraints: the phrases, and the sets of alternatives of which one must appear.
-      beam_size: K, hypotheses a row. There is a bank for each token of the phrases and one more;
-        where K is less than that, the emptier ones get no place.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
+      beam_size: K, the number of hypotheses of a row. There is a bank for each token of the phrases
+        and one more. If K is smaller, the banks that lack the most tokens get no place.
+      num_return: N, at most K; by default K.
+      max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``; only sequences that meet the constraints count.
-      transform: applied to each hypothesis's log-probabilities, and added to the score as it is. A
-        token that it bans is banned inside a phrase, too.
+      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
+        the score without normalising again. Tokens that it bans are banned within phrases, too.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput``, first the sequences that meet the constraints, best first, then those
-      that do not, best first; otherwise as from ``beam_search``. ``info`` is a
-      ``ConstrainedBeamInfo``.
+      A ``DecodeOutput``: first the sequences that meet the constraints, best first, then those that
+      do not, best first; otherwise as from ``beam_search``. ``info`` is a ``ConstrainedBeamInfo``.
 
     Raises:
-      ValueError: as ``beam_search``, and for constraints of another number of rows.
+      ValueError: as ``beam_search``, and for constraints with another number of rows.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -123,70 +120,75 @@ def constrained_beam_search(
         )
     num_return = check_beams(beam_size, num_return, early_stopping)
     stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping)
+    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
 
-    def start(batch_size: int, rule: Any) -> Banks:
-        beam = competition.open_beam(batch_size, beam_size, max_new_tokens, stop)
+    def start(batch_size: int, keys: Any) -> Banks:
+        beam = competition.initial_beam(batch_size, beam_size, max_new_tokens, stop)
         table = constraints.table(batch_size)
-        matched = begin(table, beam_size)
-        pool, rest = _apart(beam.pool, constraints.lacking(table, matched) == 0)
-        return Banks(beam._replace(pool=pool), rest, matched)
+        matched = match_nothing(table, beam_size)
+        pool, unmet = _split(beam.pool, constraints.lacking(table, matched) == 0)
+        return Banks(beam._replace(pool=pool), unmet, matched)
 
-    def grow(
-        banks: Banks, allowed: Array, log_probs: Array, rule: Any, step: Array
+    def compete(
+        banks: Banks, allowed: Array, log_probs: Array, keys: Any, step: Array
     ) -> tuple[Banks, Array, Array]:
-        beam, rest, matched = banks
+        beam, unmet, matched = banks
         batch, width, vocab = allowed.shape
         table = constraints.table(batch)
-        count = competition.candidate_count(stop, width, vocab)
+        count = competition.num_candidates(stop, width, vocab)
 
-        def grown(parent: Array, token: Array) -> tuple[Array, Array]:
-            taken = after(table, gather_items(matched, parent), token)
-            return taken, constraints.lacking(table, taken)
+        def match(parent: Array, token: Array) -> tuple[Array, Array]:
+            """The matches of hypotheses ``parent`` with another ``token``, and what they lack."""
+            new = match_token(table, gather_items(matched, parent), token)
+            return new, constraints.lacking(table, new)
 
-        allowed = _ban_ends(stop, allowed, beam.running.tokens, grown, step)
+        # Score: every continuation that is not an end that comes too early.
+        allowed = _ban_ends(stop, allowed, beam.running.tokens, match, step)
         totals = beam.running.score[..., None] + allowed
-        index = _candidates(totals, constraints.wanted(table, matched), count)
-        matched_after, lacking = grown(index // vocab, index % vocab)
-        score, order = _in_turn(totals, index, lacking, count)
-        lacking, index = gather_items(lacking, order), gather_items(index, order)
-        candidates = competition.candidates_of(stop, beam, score, index, log_probs, step)
 
-        met = constraints.lacking(table, matched) == 0
-        stuck = _apart(competition.stuck_of(rules, beam, totals, step), met)
-        ending = competition.leaving(rules, candidates, width, step)
-        leaving = _apart(ending, lacking[:, :width] == 0)
-        pool = competition.best_of(beam.pool, stuck[0], leaving[0])
-        rest = competition.best_of(rest, stuck[1], leaving[1])
-        at = first_of(candidates.goes_on, width)
-        beam, token, parent = competition.go_on(rules, beam.open, candidates, at, pool, step)
+        # Choose: candidates for all banks, to which places are assigned in turn.
+        index = _find_candidates(totals, constraints.next_tokens(table, matched), count)
+        new_matched, lacking = match(index // vocab, index % vocab)
+        score, order = _assign_places(totals, index, lacking, count)
+        lacking, index = gather_items(lacking, order), gather_items(index, order)
+        candidates = competition.make_candidates(stop, beam, score, index, log_probs, step)
+
+        # Finish: sequences that meet the constraints and those that do not have a pool each.
+        completed = competition.completed_candidates(rules, candidates, width, step)
+        met_completed, unmet_completed = _split(completed, lacking[:, :width] == 0)
+        is_met = constraints.lacking(table, matched) == 0
+        met_ends, unmet_ends = _split(competition.dead_ends(rules, beam, totals, step), is_met)
+        pool = competition.merge_pools(beam.pool, met_ends, met_completed)
+        unmet = competition.merge_pools(unmet, unmet_ends, unmet_completed)
+
+        # Continue: the first K candidates that have not ended, in the order of their places.
+        chosen = first_true(candidates.continues, width)
+        beam, token, parent = competition.continue_with(
+            rules, beam.open, candidates, chosen, pool, step
+        )
         return (
-            Banks(beam, rest, gather_items(matched_after, gather_items(order, at))),
+            Banks(beam, unmet, gather_items(new_matched, gather_items(order, chosen))),
             token,
             parent,
         )
 
-    def with_running(banks: Banks, step: Array) -> tuple[Pool, Pool]:
-        """The sequences that meet the constraints, and the others, best first."""
-        met = constraints.lacking(constraints.table(banks.matched.shape[0]), banks.matched) == 0
-        running = _apart(competition.still_running(rules, banks.beam, step), met)
-        pool = competition.best_of(banks.beam.pool, running[0])
-        return pool, competition.best_of(banks.rest, running[1])
+    def final_pools(banks: Banks, step: Array) -> tuple[Pool, Pool]:
+        """The sequences that meet the constraints, and the others, each best first."""
+        table = constraints.table(banks.matched.shape[0])
+        is_met = constraints.lacking(table, banks.matched) == 0
+        running = _split(competition.still_running(rules, banks.beam, step), is_met)
+        pool = competition.merge_pools(banks.beam.pool, running[0])
+        return pool, competition.merge_pools(banks.unmet, running[1])
 
     def result(banks: Banks, step: Array) -> Pool:
-        pair = zip(*with_running(banks, step), strict=True)
-        both = Pool(*(jnp.concatenate(parts, axis=1) for parts in pair))
-        at = first_of(both.score > -jnp.inf, beam_size)
-        return Pool(*(gather_items(part, at) for part in both))
+        pairs = zip(*final_pools(banks, step), strict=True)
+        joined = Pool(*(jnp.concatenate(pair, axis=1) for pair in pairs))
+        existing = first_true(joined.score > -jnp.inf, beam_size)
+        return Pool(*(gather_items(part, existing) for part in joined))
 
-    made = beam_steps(
-        Search(
-            start=start,
-            tokens=lambda banks: banks.beam.running.tokens,
-            grow=grow,
-            is_open=lambda banks: banks.beam.open,
-            result=result,
-        ),
+    tokens, is_open = lambda banks: banks.beam.running.tokens, lambda banks: banks.beam.open
+    steps = beam_steps(
+        Search(start, tokens, compete, is_open, result),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
@@ -195,56 +197,59 @@ def constrained_beam_search(
     )
 
     def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
-        output = made.finalize(prompt, state)
-        ready, _ = with_running(state.beam, state.step)
-        count = (ready.score > -jnp.inf).sum(-1, dtype=jnp.int32)
+        output = steps.finalize(prompt, state)
+        met_pool, _ = final_pools(state.beam, state.step)
+        count = (met_pool.score > -jnp.inf).sum(-1, dtype=jnp.int32)
         met = jnp.arange(num_return, dtype=jnp.int32)[None] < count[:, None]
         return output._replace(info=ConstrainedBeamInfo(output.info.model_calls, met))
 
-    return made._replace(finalize=finalize)
+    return steps._replace(finalize=finalize)
 
 
-def _candidates(totals: Array, wanted: Array, count: int) -> Array:
-    """int32 ``[B, n]``, into ``[K * V]``: the continuations to be looked at, some of them twice.
+def _find_candidates(totals: Array, next_tokens: Array, count: int) -> Array:
+    """The continuations to be considered, some of them possibly twice.
 
     Args:
       totals: float32 ``[B, K, V]``, the score of every continuation.
-      wanted: int32 ``[B, K, N]``, tokens that get a hypothesis on, -1 for none.
-      count: how many of the best of all.
+      next_tokens: int32 ``[B, K, N]``, the tokens that continue a sequence, -1 for none.
+      count: the number of candidates among the best of all.
+
+    Returns:
+      int32 ``[B, n]``, which counts the K * V continuations of a row.
     """
     batch, width, vocab = totals.shape
     _, best_of_all = top_k(totals.reshape(batch, width * vocab), count)
-    first = vocab * jnp.arange(width, dtype=jnp.int32)[None]
-    best_of_each = first + lowest_argmax(totals)
-    # What is no token repeats the hypothesis's best.
-    real = (wanted >= 0) & (wanted < vocab)
-    steps_on = jnp.where(real, first[..., None] + wanted, best_of_each[..., None])
-    return jnp.concatenate([best_of_all, best_of_each, steps_on.reshape(batch, -1)], axis=1)
+    offset = vocab * jnp.arange(width, dtype=jnp.int32)[None]
+    best_of_each = offset + lowest_argmax(totals)
+    # An entry that is not a token is replaced by the best continuation of the hypothesis.
+    is_token = (next_tokens >= 0) & (next_tokens < vocab)
+    progress = jnp.where(is_token, offset[..., None] + next_tokens, best_of_each[..., None])
+    return jnp.concatenate([best_of_all, best_of_each, progress.reshape(batch, -1)], axis=1)
 
 
-def _in_turn(totals: Array, index: Array, lacking: Array, count: int) -> tuple[Array, Array]:
-    """Deals places out to banks in turn, first to that which lacks least.
+def _assign_places(totals: Array, index: Array, lacking: Array, count: int) -> tuple[Array, Array]:
+    """Assigns places to the banks in turn, first to the bank that lacks the fewest tokens.
 
     Args:
       totals: float32 ``[B, K, V]``.
-      index: int32 ``[B, n]``, the candidates; one that is there twice counts once.
-      lacking: int32 ``[B, n]``, each candidate's bank.
-      count: how many places.
+      index: int32 ``[B, n]``, the candidates; duplicates count once.
+      lacking: int32 ``[B, n]``, the bank of each candidate.
+      count: the number of places.
 
     Returns:
-      The score ``[B, count]`` of the candidates that get the places, -inf where there are no more,
-      and which they are: int32 ``[B, count]``.
+      The scores of the candidates that get the places, float32 ``[B, count]``, -inf for places that
+      remain empty; and the positions of these candidates in ``index``, int32 ``[B, count]``.
     """
     score = gather_items(totals.reshape(totals.shape[0], -1), index)
-    place = jnp.arange(index.shape[1], dtype=jnp.int32)
-    earlier = (place[:, None] > place[None])[None]
-    again = ((index[..., None] == index[:, None]) & earlier).any(-1)
-    score = jnp.where(again, -jnp.inf, score)
+    position = jnp.arange(index.shape[1], dtype=jnp.int32)
+    is_earlier = (position[:, None] > position[None])[None]
+    is_duplicate = ((index[..., None] == index[:, None]) & is_earlier).any(-1)
+    score = jnp.where(is_duplicate, -jnp.inf, score)
     mine, other = score[..., None], score[:, None]
-    better = (other > mine) | ((other == mine) & earlier)
-    better &= (lacking[..., None] == lacking[:, None]) & (other > -jnp.inf)
-    rounds = better.sum(-1, dtype=jnp.int32)
-    turn = rounds * (lacking.max(-1, keepdims=True) + 1) + lacking
+    is_better = (other > mine) | ((other == mine) & is_earlier)
+    is_better &= (lacking[..., None] == lacking[:, None]) & (other > -jnp.inf)
+    rank_in_bank = is_better.sum(-1, dtype=jnp.int32)
+    turn = rank_in_bank * (lacking.max(-1, keepdims=True) + 1) + lacking
     _, order = top_k(jnp.where(score > -jnp.inf, -turn.astype(jnp.float32), -jnp.inf), count)
     return gather_items(score, order), order
 
@@ -253,41 +258,41 @@ def _ban_ends(
     stop: Stop,
     allowed: Array,
     tokens: Array,
-    grown: Callable[[Array, Array], tuple[Array, Array]],
+    match: Callable[[Array, Array], tuple[Array, Array]],
     step: Array,
 ) -> Array:
-    """Bans what would end a hypothesis that lacks something even then.
+    """Bans tokens that would end a hypothesis before it meets the constraints.
 
     Args:
       stop: the stop conditions.
       allowed: float32 ``[B, K, V]``.
       tokens: int32 ``[B, K, L]``, hypotheses of ``step`` tokens.
-      grown: ``(parent [B, n], token [B, n]) -> (matched, lacking [B, n])``.
+      match: ``(parent [B, n], token [B, n]) -> (matched, lacking [B, n])``.
       step: int32.
     """
     batch, width, vocab = allowed.shape
     rows = lambda x: jnp.broadcast_to(x, (batch, x.shape[-1]))  # noqa: E731
-    lasts = [rows(stopping.end_tokens(stop))]
+    last_tokens = [rows(stopping.end_tokens(stop))]
     if jnp.shape(stop.sequences)[-1]:
-        lasts.append(rows(jnp.asarray(stop.sequences, jnp.int32)[..., -1]))
-    ways = jnp.concatenate(lasts, axis=1)
-    count = ways.shape[1]
+        last_tokens.append(rows(jnp.asarray(stop.sequences, jnp.int32)[..., -1]))
+    ending = jnp.concatenate(last_tokens, axis=1)
+    count = ending.shape[1]
     if count == 0:
         return allowed
     parent = jnp.broadcast_to(
         jnp.repeat(jnp.arange(width, dtype=jnp.int32), count)[None], (batch, width * count)
     )
-    token = jnp.tile(ways, (1, width))
-    here = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == step
-    texts = jnp.where(here, token[..., None], gather_items(tokens, parent))
+    token = jnp.tile(ending, (1, width))
+    is_last = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == step
+    texts = jnp.where(is_last, token[..., None], gather_items(tokens, parent))
     length = jnp.broadcast_to(step + 1, token.shape)
-    banned = stopping.ends(stop, token, texts, length) & (grown(parent, token)[1] > 0)
-    token = jnp.where(banned, token, -1).reshape(batch, width, count)
-    hit = (jnp.arange(vocab, dtype=jnp.int32)[None, None, :, None] == token[:, :, None]).any(-1)
-    return jnp.where(hit, -jnp.inf, allowed)
+    is_banned = stopping.ends(stop, token, texts, length) & (match(parent, token)[1] > 0)
+    banned = jnp.where(is_banned, token, -1).reshape(batch, width, count)
+    ids = jnp.arange(vocab, dtype=jnp.int32)[None, None, :, None]
+    return jnp.where((ids == banned[:, :, None]).any(-1), -jnp.inf, allowed)
 
 
-def _apart(pool: Pool, met: Array) -> tuple[Pool, Pool]:
-    """The part of a pool that meets the constraints, and the other."""
-    ready = pool._replace(score=jnp.where(met, pool.score, -jnp.inf))
-    return ready, pool._replace(score=jnp.where(met, -jnp.inf, pool.score))
+def _split(pool: Pool, is_met: Array) -> tuple[Pool, Pool]:
+    """The entries of a pool that meet the constraints, and the other entries."""
+    met = pool._replace(score=jnp.where(is_met, pool.score, -jnp.inf))
+    return met, pool._replace(score=jnp.where(is_met, -jnp.inf, pool.score))

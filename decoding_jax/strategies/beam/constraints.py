@@ -1,10 +1,10 @@
-"""What a text must contain: phrases, and sets of alternatives, matched as the text grows.
+"""Lexical constraints: phrases, and sets of alternatives, that a text must contain.
 
-How much of each sequence has been matched is a row of bits, one for each of its tokens: whether the
-text ends with the sequence up to there. A new token shifts the bits by one and clears those whose
-token it is not, which keeps every partial match at once, overlapping ones too: the automaton of
-Knuth, Morris & Pratt without its table. Baeza-Yates & Gonnet 1992, "A New Approach to Text
-Searching", call it Shift-And.
+The progress of a text in each sequence is a row of bits, one for each token of the sequence. A bit
+is set if the text ends with the sequence up to that token. A new token shifts the bits by one
+place and clears those whose token differs. All partial matches are tracked at once, overlapping
+ones included, as by the automaton of Knuth, Morris & Pratt, but without its table. The method is
+Shift-And: Baeza-Yates & Gonnet 1992, "A New Approach to Text Searching".
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from decoding_jax.transforms import settings
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraints:
-    """Token sequences that a text must contain, each in one piece.
+    """Token sequences that a text must contain, each without interruption.
 
-    New tokens count, prompts do not, and end tokens do. Sequences may overlap: (1, 2, 3) contains
-    both (1, 2) and (2, 3). Every setting is a leaf: changing a token does not retrace.
+    New tokens count, end tokens included; the tokens of the prompt do not. Sequences may overlap:
+    (1, 2, 3) contains both (1, 2) and (2, 3). Every setting is a leaf, so that other tokens do not
+    cause another trace.
 
     Attributes:
-      phrases: all must appear: a tuple of tuples of token ids, or int32 ``[Q, M]`` or, for each row
-        its own, ``[B, Q, M]``, padded with -1 on the left. A phrase of -1 only asks for nothing.
-      alternatives: of each set, one at least must appear: a tuple of tuples of tuples, or int32
-        ``[A, Q, M]`` or ``[B, A, Q, M]``, padded as phrases are; a set of -1 only asks for nothing.
+      phrases: the sequences that must all appear: a tuple of tuples of token ids; or int32
+        ``[Q, M]``, or ``[B, Q, M]`` with phrases for each row, padded with -1 on the left. A phrase
+        of padding alone requires nothing.
+      alternatives: sets of sequences, of each of which at least one must appear: a tuple of tuples
+        of tuples; or int32 ``[A, Q, M]`` or ``[B, A, Q, M]``, padded like phrases. A set of padding
+        alone requires nothing.
 
     Raises:
       ValueError: for an empty sequence or set, or a negative id, in tuples.
@@ -53,7 +56,7 @@ class Constraints:
             object.__setattr__(self, "alternatives", _pad_sets(self.alternatives))
 
     def table(self, batch_size: int) -> Array:
-        """int32 ``[B, N, M]``, all sequences: the phrases, then one set after another."""
+        """All sequences, int32 ``[B, N, M]``: the phrases, then one set after another."""
         phrases = settings.row_table(self, "phrases", batch_size, 2)
         sets = settings.row_table(self, "alternatives", batch_size, 3)
         rows, count, in_set, size = sets.shape
@@ -68,84 +71,93 @@ class Constraints:
         return jnp.concatenate([padded(part) for part in parts], axis=1)
 
     def lacking(self, table: Array, matched: Array) -> Array:
-        """int32 ``[B, W]``: the fewest tokens that each text lacks, every constraint by itself.
+        """int32 ``[B, W]``: the number of tokens that each text lacks.
+
+        This is the sum over all constraints of the fewest tokens that would meet each by itself.
 
         Args:
           table: from ``table``.
-          matched: bool ``[B, W, N, M]``, see ``after``.
+          matched: bool ``[B, W, N, M]``, see ``match_token``.
         """
         phrases, sets = self._lacking(table, matched)
         return phrases.sum(-1, dtype=jnp.int32) + sets.sum(-1, dtype=jnp.int32)
 
-    def wanted(self, table: Array, matched: Array) -> Array:
-        """int32 ``[B, W, N]``: the next token of every sequence still of use, -1 of the others.
+    def next_tokens(self, table: Array, matched: Array) -> Array:
+        """int32 ``[B, W, N]``: the token that continues each sequence.
 
-        Args as for ``lacking``.
+        It is -1 for sequences that are complete, or in a set of which another one is complete.
+
+        Args:
+          table: from ``table``.
+          matched: bool ``[B, W, N, M]``, see ``match_token``.
         """
         phrases, sets = self._lacking(table, matched)
         in_set = jnp.shape(self.alternatives)[-2]
-        of_use = jnp.concatenate([phrases, jnp.repeat(sets, in_set, axis=-1)], axis=-1) > 0
-        width = table.shape[-1]
-        at = jnp.clip(_length(matched), 0, width - 1)
-        token = jnp.take_along_axis(table[:, None], at[..., None], axis=-1)[..., 0]
-        return jnp.where(of_use & (_length(matched) < width), token, -1)
+        is_lacking = jnp.concatenate([phrases, jnp.repeat(sets, in_set, axis=-1)], axis=-1) > 0
+        width, length = table.shape[-1], _matched_length(matched)
+        position = jnp.clip(length, 0, width - 1)
+        token = jnp.take_along_axis(table[:, None], position[..., None], axis=-1)[..., 0]
+        return jnp.where(is_lacking & (length < width), token, -1)
 
     def _lacking(self, table: Array, matched: Array) -> tuple[Array, Array]:
-        """What each phrase lacks ``[B, W, Q]``, and each set ``[B, W, A]``."""
+        """The number of tokens that each phrase lacks ``[B, W, Q]``, and each set ``[B, W, A]``."""
         count, in_set = jnp.shape(self.alternatives)[-3:-1]
-        first = table.shape[1] - count * in_set
+        num_phrases = table.shape[1] - count * in_set
         width = table.shape[-1]
-        lacking = width - _length(matched)
+        lacking = width - _matched_length(matched)
         sets = (*lacking.shape[:2], count, in_set)
-        exists = (table[:, None, first:] >= 0).any(-1)
-        of_sets = jnp.where(exists, lacking[..., first:], width + 1).reshape(sets)
-        least = of_sets.min(-1, initial=width + 1)
-        return lacking[..., :first], jnp.where(least > width, 0, least)
+        exists = (table[:, None, num_phrases:] >= 0).any(-1)
+        of_sets = jnp.where(exists, lacking[..., num_phrases:], width + 1).reshape(sets)
+        fewest = of_sets.min(-1, initial=width + 1)
+        return lacking[..., :num_phrases], jnp.where(fewest > width, 0, fewest)
 
 
-def _length(matched: Array) -> Array:
-    """int32 ``[B, W, N]``: how far, padding included, the longest partial match reaches."""
+def _matched_length(matched: Array) -> Array:
+    """int32 ``[B, W, N]``: the length of the longest partial match, padding included."""
     count = jnp.arange(1, matched.shape[-1] + 1, dtype=jnp.int32)
     return jnp.where(matched, count[None, None, None], 0).max(-1)
 
 
-def begin(table: Array, width: int) -> Array:
-    """bool ``[B, W, N, M]``, what an empty text matches: the padding."""
-    batch, *rest = table.shape
-    return jnp.broadcast_to((table < 0)[:, None], (batch, width, *rest))
+def match_nothing(table: Array, width: int) -> Array:
+    """bool ``[B, W, N, M]``: the matches of empty texts, which are those of the padding."""
+    batch, *shape = table.shape
+    return jnp.broadcast_to((table < 0)[:, None], (batch, width, *shape))
 
 
-def after(table: Array, matched: Array, token: Array) -> Array:
-    """What texts match that have grown by a token.
+def match_token(table: Array, matched: Array, token: Array) -> Array:
+    """The matches of texts that have grown by a token.
 
     Args:
       table: int32 ``[B, N, M]``, sequences padded with -1 on the left.
-      matched: bool ``[B, W, N, M]``: whether a text ends with its row's sequence n up to its token
-        m. The last token stays matched: what has appeared has appeared.
+      matched: bool ``[B, W, N, M]``: whether a text ends with the first m + 1 tokens of sequence n
+        of its row. The last bit remains set once the whole sequence has appeared.
       token: int32 ``[B, W]``.
+
+    Returns:
+      bool ``[B, W, N, M]``.
 
     Example:
       >>> table = jnp.array([[[1, 2, 1, 3]]])
-      >>> matched = begin(table, 1)
+      >>> matched = match_nothing(table, 1)
       >>> for token in (1, 2, 1):
-      ...     matched = after(table, matched, jnp.array([[token]]))
+      ...     matched = match_token(table, matched, jnp.array([[token]]))
       >>> matched[0, 0, 0]
       Array([ True, False,  True, False], dtype=bool)
     """
     table = table[:, None]
-    before = jnp.pad(matched[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
-    new = before & ((table == token[..., None, None]) | (table < 0))
+    previous = jnp.pad(matched[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
+    new = previous & ((table == token[..., None, None]) | (table < 0))
     return new.at[..., -1].set(new[..., -1] | matched[..., -1])
 
 
 def _pad_sets(sets: Any) -> np.ndarray:
     """Sets of sequences as int32 ``[A, Q, M]``, padded with -1."""
-    if any(len(one) == 0 for one in sets):
+    if any(len(sequences) == 0 for sequences in sets):
         raise ValueError("alternatives: got an empty set; takes sets of one sequence or more")
-    parts = [pad_left(one, "alternatives") for one in sets]
-    most = max((part.shape[0] for part in parts), default=0)
-    width = max((part.shape[1] for part in parts), default=0)
-    out = np.full((len(parts), most, width), -1, np.int32)
-    for one, part in zip(out, parts, strict=True):
-        one[: part.shape[0], width - part.shape[1] :] = part
-    return out
+    tables = [pad_left(sequences, "alternatives") for sequences in sets]
+    max_sequences = max((table.shape[0] for table in tables), default=0)
+    width = max((table.shape[1] for table in tables), default=0)
+    padded = np.full((len(tables), max_sequences, width), -1, np.int32)
+    for target, table in zip(padded, tables, strict=True):
+        target[: table.shape[0], width - table.shape[1] :] = table
+    return padded

@@ -1,4 +1,4 @@
-"""Diverse beam search: groups of beams, each kept from the tokens of the groups before it."""
+"""Diverse beam search: groups of hypotheses, each penalised for the tokens of earlier groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from decoding_jax.strategies.beam.competition import (
     EarlyStopping,
     Pool,
     Rules,
-    best_of,
     compete,
-    open_beam,
-    ranked,
+    final_pool,
+    initial_beam,
+    merge_pools,
 )
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_rule
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
@@ -42,28 +42,29 @@ def diverse_beam_search(
     """Beam search in groups, each penalised for the tokens that earlier groups choose.
 
     Vijayakumar et al. 2018, "Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence
-    Models", algorithm 1 with Hamming diversity: at every step the groups choose in turn, and a
-    token's score loses ``diversity_penalty`` for every hypothesis of an earlier group that goes on
-    with it at this step. Each group has ``beam_size / num_groups`` hypotheses and a pool of its
-    own; at the end all are ranked together.
+    Models", algorithm 1 with Hamming diversity. At every step the groups choose in turn, and the
+    score of a token is reduced by ``diversity_penalty`` for every hypothesis of an earlier group
+    that continues with the token at this step. Each group has ``beam_size / num_groups`` hypotheses
+    and its own pool. At the end, the sequences of all groups are ranked together.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      beam_size: K, hypotheses a row, of all groups.
+      beam_size: K, the number of hypotheses of a row, over all groups.
       num_groups: G, a divisor of K.
-      diversity_penalty: in nats, 0 or above; a number or float32 ``[B]``, one a row. At 0 every
-        group gives what ``beam_search`` of its width gives.
-      num_return: N, at most K; K where None.
-      max_new_tokens: L, the most new tokens.
+      diversity_penalty: in nats, 0 or above; a number, or float32 ``[B]``, one for each row. At 0,
+        every group returns what ``beam_search`` of its width returns.
+      num_return: N, at most K; by default K.
+      max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
-      early_stopping: as for ``beam_search``, group by group.
-      transform: applied to each hypothesis's log-probabilities, and added to the score as it is.
+      early_stopping: as for ``beam_search``, for each group by itself.
+      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
+        the score without normalising again.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput``, best first, as from ``beam_search``; ``score`` has lost the diversity
-      penalties, ``log_prob`` has not.
+      A ``DecodeOutput``, best first, as from ``beam_search``. The diversity penalties are
+      subtracted from ``score``, but not from ``log_prob``.
 
     Raises:
       ValueError: as ``beam_search``, and for a ``num_groups`` that does not divide ``beam_size``.
@@ -84,40 +85,41 @@ def diverse_beam_search(
             f"num_groups: got {num_groups}; takes a divisor of beam_size, which is {beam_size}"
         )
     stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_rule(length_penalty), early_stopping)
+    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
     width = beam_size // num_groups
     penalty = jnp.asarray(diversity_penalty, jnp.float32).reshape(-1, 1)
 
-    # A beam is a stack of groups: its leaves are [num_groups, B, width, ...].
-    def start(batch_size: int, rule: Any) -> Beam:
-        group = open_beam(batch_size, width, max_new_tokens, stop)
+    # The groups are stacked in one Beam, whose leaves are [num_groups, B, width, ...].
+    def start(batch_size: int, keys: Any) -> Beam:
+        group = initial_beam(batch_size, width, max_new_tokens, stop)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_groups, *x.shape)), group)
 
-    def grow(
-        beam: Beam, allowed: Array, log_probs: Array, rule: Any, step: Array
+    def compete_in_turn(
+        beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
     ) -> tuple[Beam, Array, Array]:
-        def next_group(chosen: Array, group: tuple[Beam, Array, Array]) -> tuple[Array, Any]:
+        def next_group(counts: Array, group: tuple[Beam, Array, Array]) -> tuple[Array, Any]:
+            """``counts`` float32 ``[B, V]``: how many hypotheses have chosen each token so far."""
             beam, allowed, log_probs = group
-            allowed = allowed - (penalty * chosen)[:, None]
-            beam, token, parent = compete(rules, beam, allowed, log_probs, rule, step)
-            counted = (beam.running.score > -jnp.inf).astype(jnp.float32)
-            add = jax.vmap(lambda row, at, count: row.at[at].add(count))
-            return add(chosen, token, counted), (beam, token, parent)
+            allowed = allowed - (penalty * counts)[:, None]
+            beam, token, parent = compete(rules, beam, allowed, log_probs, keys, step)
+            exists = (beam.running.score > -jnp.inf).astype(jnp.float32)
+            add = jax.vmap(lambda counts, token, exists: counts.at[token].add(exists))
+            return add(counts, token, exists), (beam, token, parent)
 
-        chosen = jnp.zeros((allowed.shape[0], allowed.shape[-1]), jnp.float32)
-        groups = (beam, _apart(allowed, num_groups), _apart(log_probs, num_groups))
-        _, (beam, token, parent) = lax.scan(next_group, chosen, groups)
+        no_counts = jnp.zeros((allowed.shape[0], allowed.shape[-1]), jnp.float32)
+        groups = (beam, _split_groups(allowed, num_groups), _split_groups(log_probs, num_groups))
+        _, (beam, token, parent) = lax.scan(next_group, no_counts, groups)
         parent += width * jnp.arange(num_groups, dtype=jnp.int32)[:, None, None]
-        return beam, _together(token), _together(parent)
+        return beam, _join_groups(token), _join_groups(parent)
 
     def result(beam: Beam, step: Array) -> Pool:
-        pool = jax.vmap(functools.partial(ranked, rules, step=step))(beam)
-        return best_of(Pool(*(_together(part) for part in pool)))
+        pools = jax.vmap(functools.partial(final_pool, rules, step=step))(beam)
+        return merge_pools(Pool(*(_join_groups(part) for part in pools)))
 
     search = Search(
         start=start,
-        tokens=lambda beam: _together(beam.running.tokens),
-        grow=grow,
+        tokens=lambda beam: _join_groups(beam.running.tokens),
+        compete=compete_in_turn,
         is_open=lambda beam: beam.open,
         result=result,
     )
@@ -131,12 +133,12 @@ def diverse_beam_search(
     )
 
 
-def _together(stack: Array) -> Array:
-    """``[G, B, K / G, ...]`` as ``[B, K, ...]``."""
-    rows = jnp.moveaxis(stack, 0, 1)
+def _join_groups(groups: Array) -> Array:
+    """Reshapes ``[G, B, K / G, ...]`` to ``[B, K, ...]``."""
+    rows = jnp.moveaxis(groups, 0, 1)
     return rows.reshape(rows.shape[0], -1, *rows.shape[3:])
 
 
-def _apart(rows: Array, num_groups: int) -> Array:
-    """``[B, K, ...]`` as ``[G, B, K / G, ...]``."""
+def _split_groups(rows: Array, num_groups: int) -> Array:
+    """Reshapes ``[B, K, ...]`` to ``[G, B, K / G, ...]``."""
     return jnp.moveaxis(rows.reshape(rows.shape[0], num_groups, -1, *rows.shape[2:]), 1, 0)

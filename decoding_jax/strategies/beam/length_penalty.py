@@ -1,4 +1,4 @@
-"""Length penalties: what a hypothesis's score is divided by before hypotheses are ranked."""
+"""Length penalties: divisors of the scores of hypotheses that have ended."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
 
 LengthPenalty = Callable[[Array], Array]
-"""int32 lengths of 1 and above, any shape, to positive float32 divisors, monotone in the length."""
+"""Maps int32 lengths, at least 1 and of any shape, to positive float32 divisors. It is monotone."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class PowerPenalty:
-    """length^exponent, as in ``transformers``: 0 sums log-probabilities, 1 averages them.
+    """The penalty length^exponent of ``transformers``.
 
     Attributes:
-      exponent: a number, or float32 ``[B]``, one a row. Above 0 favours long sequences.
+      exponent: a number, or float32 ``[B]``, one for each row. 0 ranks by the sum of
+        log-probabilities, 1 by their mean; values above 0 favour long sequences.
 
     Example:
       >>> PowerPenalty(0.5)(jnp.array([4])).tolist()
@@ -43,10 +44,10 @@ class PowerPenalty:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GNMTPenalty:
-    """((5 + length) / 6)^alpha: Wu et al. 2016, equation 14, and T5X's ``brevity_penalty``.
+    """The penalty ((5 + length) / 6)^alpha: Wu et al. 2016, equation 14; T5X's ``brevity_penalty``.
 
     Attributes:
-      alpha: a number, or float32 ``[B]``, one a row.
+      alpha: a number, or float32 ``[B]``, one for each row.
 
     Example:
       >>> GNMTPenalty(1.0)(jnp.array([1, 7])).tolist()
@@ -62,19 +63,19 @@ class GNMTPenalty:
         return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)
 
 
-def as_rule(penalty: Any) -> LengthPenalty:
-    """The rule that an argument ``length_penalty`` means: a number is a ``PowerPenalty``.
+def as_length_penalty(penalty: Any) -> LengthPenalty:
+    """The function for an argument ``length_penalty``: numbers become a ``PowerPenalty``.
 
     Raises:
-      ValueError: for what is neither a number, nor one a row, nor a rule.
+      ValueError: for anything but a number, an array of numbers, or a function.
     """
     if callable(penalty):
         return penalty
     if isinstance(penalty, (int, float, np.ndarray, np.generic, jax.Array)):
         return PowerPenalty(penalty)
     raise ValueError(
-        f"length_penalty: got {penalty!r}; takes a number, one a row [B], or a rule such as "
-        "GNMTPenalty(0.6)"
+        f"length_penalty: got {penalty!r}; takes a number, one a row [B], or a function such "
+        "as GNMTPenalty(0.6)"
     )
 
 

@@ -1,6 +1,8 @@
-"""The loop of the beam family: hypotheses of one length, fed to the model together at every step.
+"""The loop of the beam family: score, choose, finish, continue, reorder.
 
-A strategy says how they compete (``Search``), for the most part in ``hypotheses.compete``.
+Each step feeds the last tokens of K hypotheses to the model, scores all their continuations, and
+lets these compete. The strategies differ in how they compete, which a ``Search`` describes; beam
+search itself is ``competition.compete``.
 """
 
 from __future__ import annotations
@@ -16,48 +18,54 @@ from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.ops.logits import clean, log_softmax
+from decoding_jax.strategies.beam import shared_cache
 from decoding_jax.strategies.beam.competition import (
     EarlyStopping,
     Pool,
     Rules,
     compete,
-    open_beam,
-    ranked,
+    final_pool,
+    initial_beam,
 )
-from decoding_jax.strategies.beam.shared_cache import Branches, feed, follow, sprout
+from decoding_jax.strategies.beam.shared_cache import SharedCache
 
 
 class BeamInfo(NamedTuple):
-    """``model_calls``: int32, the prefill and every ``extend``."""
+    """Statistics of a beam search.
+
+    Attributes:
+      model_calls: int32, the prefill and every ``extend``.
+    """
 
     model_calls: Array
 
 
 class State(NamedTuple):
-    """The carry: the cache's branches, the beams, their last tokens, the strategy's own state.
+    """The state of the loop.
 
     Attributes:
-      branches: the hypotheses' keys and values.
-      beam: a ``Beam``, or a stack of them, as the strategy has it.
-      token: int32 ``[B, K]``, chosen and not fed yet.
-      rule: the strategy's own.
-      step: int32, tokens that each running hypothesis has.
+      shared: the cache of the hypotheses.
+      beam: the hypotheses: a ``Beam``, or what the ``Search`` keeps in its place.
+      token: int32 ``[B, K]``, the last token of each hypothesis, which is not in the cache yet.
+      keys: typed keys ``[B]``, or None for a search that draws nothing.
+      step: int32, the number of tokens of each running hypothesis.
     """
 
-    branches: Branches
+    shared: SharedCache
     beam: Any
     token: Array
-    rule: Any
+    keys: Any
     step: Array
 
 
 def check_beams(
     beam_size: int, num_return: int | None, early_stopping: EarlyStopping = False
 ) -> int:
-    """``num_return``, by default ``beam_size``.
+    """Checks the settings of a beam search, and returns ``num_return``, by default ``beam_size``.
 
     Raises:
-      ValueError: for sizes below 1, more returned than there are, or another ``early_stopping``.
+      ValueError: for sizes below 1, a ``num_return`` above ``beam_size``, or an unknown
+        ``early_stopping``.
     """
     if beam_size < 1:
         raise ValueError(f"beam_size: got {beam_size}; takes 1 or more")
@@ -71,21 +79,24 @@ def check_beams(
     return num_return
 
 
-def scores_of(
+def score_tokens(
     logits: Array, tokens: Array, prompt: Prompt, step: Array, stop: Stop, transform: Any
 ) -> tuple[Array, Array]:
-    """What a token adds to a hypothesis: the transformed log-probabilities, and the model's own.
+    """What each next token adds to the score of a hypothesis.
 
-    Transforms are given log-probabilities, and what they return is added as it is, without
-    normalising again: a ban does not raise the score of what is left.
+    Transforms are applied to log-probabilities. What they return is added to the score without
+    normalising again, so that a ban does not raise the scores of the tokens that are left.
 
     Args:
-      logits: float32 ``[B, K, V]`` after hypotheses of ``step`` tokens.
+      logits: float32 ``[B, K, V]``, after hypotheses of ``step`` tokens.
       tokens: int32 ``[B, K, L]``, the hypotheses.
       prompt: B prompts.
       step: int32.
       stop: for its ``min_new_tokens``.
-      transform: applied to each hypothesis with its own path; None leaves them.
+      transform: applied to each hypothesis with its own path; None changes nothing.
+
+    Returns:
+      The transformed log-probabilities, and the model's own, both float32 ``[B, K, V]``.
     """
     log_probs = log_softmax(clean(logits))
     length = jnp.broadcast_to(step, tokens.shape[:2])
@@ -96,8 +107,8 @@ def scores_of(
     return allowed, log_probs
 
 
-def output_of(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput:
-    """The first of a pool. Where there is none: length 0, log-probability and score -inf."""
+def make_output(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput:
+    """The first entries of a pool. Unused ones have length 0, log-probability and score -inf."""
     tokens, length, log_prob, score, finished = (part[:, :num_return] for part in pool)
     exists = score > -jnp.inf
     return DecodeOutput(
@@ -111,32 +122,35 @@ def output_of(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput:
 
 
 class Search(NamedTuple):
-    """What differs between searches on one loop. ``beam`` is a ``Beam``, or whatever they keep.
+    """What differs between the searches of the family.
+
+    A ``beam`` is a ``Beam``, or any pytree that the search keeps in its place.
 
     Attributes:
-      start: ``(B, rule) -> beam``, before the first token.
+      start: ``(B, keys) -> beam``, before the first token.
       tokens: ``beam -> int32 [B, K, L]``, the running hypotheses.
-      grow: ``(beam, allowed [B, K, V], log_probs [B, K, V], rule, step) -> (beam, token [B, K],
-        parent [B, K])``, see ``compete``.
-      is_open: ``beam -> bool``, any shape: what still goes on.
+      compete: ``(beam, allowed [B, K, V], log_probs [B, K, V], keys, step) -> (beam,
+        token [B, K], parent [B, K])``, the stages choose, finish and continue; see
+        ``competition.compete``.
+      is_open: ``beam -> bool``, of any shape: whether the search continues.
       result: ``(beam, step) -> Pool``, best first.
     """
 
     start: Callable[[int, Any], Any]
     tokens: Callable[[Any], Array]
-    grow: Callable[[Any, Array, Array, Any, Array], tuple[Any, Array, Array]]
+    compete: Callable[[Any, Array, Array, Any, Array], tuple[Any, Array, Array]]
     is_open: Callable[[Any], Array]
     result: Callable[[Any, Array], Pool]
 
 
-def one_beam(rules: Rules, beam_size: int, max_new_tokens: int) -> Search:
-    """The search whose hypotheses all compete with each other."""
+def single_beam(rules: Rules, beam_size: int, max_new_tokens: int) -> Search:
+    """The search in which all hypotheses of a row compete with each other."""
     return Search(
-        start=lambda batch_size, rule: open_beam(batch_size, beam_size, max_new_tokens, rules.stop),
+        start=lambda batch, keys: initial_beam(batch, beam_size, max_new_tokens, rules.stop),
         tokens=lambda beam: beam.running.tokens,
-        grow=functools.partial(compete, rules),
+        compete=functools.partial(compete, rules),
         is_open=lambda beam: beam.open,
-        result=functools.partial(ranked, rules),
+        result=functools.partial(final_pool, rules),
     )
 
 
@@ -148,46 +162,49 @@ def beam_steps(
     max_new_tokens: int,
     transform: Transform | None,
     stop: Stop,
-    init_rule: Callable[[Any, int], Any] = lambda key, batch_size: None,
+    init_keys: Callable[[Any, int], Any] = lambda key, batch_size: None,
 ) -> Steps:
-    """The steps of a search that grows K hypotheses of every row by a token a step.
+    """The steps of a beam search.
 
     Args:
-      search: how they compete.
-      beam_size: K, of all hypotheses of a row.
+      search: how hypotheses compete.
+      beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K.
       max_new_tokens: L.
-      transform: see ``scores_of``.
+      transform: see ``score_tokens``.
       stop: when a sequence ends.
-      init_rule: ``(key, B) -> rule``, what ``search.grow`` is given.
+      init_keys: ``(key, B) -> keys``, the keys that ``search`` is given; None by default.
     """
-
-    def advance(logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
-        allowed, log_probs = scores_of(
-            logits, search.tokens(state.beam), prompt, state.step, stop, transform
-        )
-        beam, token, parent = search.grow(state.beam, allowed, log_probs, state.rule, state.step)
-        return state._replace(beam=beam, token=token, step=state.step + 1), parent
 
     def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
-        logits, branches = sprout(model, prompt, beam_size, max_new_tokens)
-        token = jnp.zeros((batch, beam_size), jnp.int32)
-        rule = init_rule(key, batch)
-        state = State(branches, search.start(batch, rule), token, rule, jnp.int32(0))
+        logits, shared = shared_cache.open_cache(model, prompt, beam_size, max_new_tokens)
         logits = jnp.broadcast_to(logits[:, None], (batch, beam_size, logits.shape[-1]))
+        token = jnp.zeros((batch, beam_size), jnp.int32)
+        keys = init_keys(key, batch)
+        state = State(shared, search.start(batch, keys), token, keys, jnp.int32(0))
+        # All hypotheses continue the prompt, so there is nothing to reorder yet.
         return advance(logits, prompt, state)[0]
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        logits, branches = feed(model, prompt, state.branches, state.token)
+        logits, shared = shared_cache.extend(model, prompt, state.shared, state.token)
         state, parent = advance(logits, prompt, state)
-        return state._replace(branches=follow(model, branches, parent))
+        # Reorder: hypothesis k now continues the hypothesis parent[k] of the step before.
+        return state._replace(shared=shared_cache.reorder(model, shared, parent))
+
+    def advance(logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
+        # Score: what each next token adds to the score of its hypothesis.
+        tokens = search.tokens(state.beam)
+        allowed, log_probs = score_tokens(logits, tokens, prompt, state.step, stop, transform)
+        # Choose, finish, continue: candidates, those that end, and those that go on.
+        beam, token, parent = search.compete(state.beam, allowed, log_probs, state.keys, state.step)
+        return state._replace(beam=beam, token=token, step=state.step + 1), parent
 
     def done(state: State) -> Array:
         return ~search.is_open(state.beam).any()
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        return output_of(search.result(state.beam, state.step), num_return, state.step)
+        return make_output(search.result(state.beam, state.step), num_return, state.step)
 
     return Steps(init, step, done, finalize)

@@ -1,9 +1,15 @@
-"""Hypotheses that share what they have in common: a tree on one lane, or lanes that are gathered.
+"""How the hypotheses of a beam search share a cache.
 
-All hypotheses of a search grow by one token a step, and each may continue any of those before it.
-Where the model takes ``visible``, a row has one lane, every step appends K nodes to it, and only a
-boolean mask says whose ancestors are whose: no key or value ever moves. Where it does not, each
-hypothesis has a lane of its own, and lanes are gathered by ``select`` at every step.
+All hypotheses of a row grow by one token a step, and any number of them may continue the same
+hypothesis of the step before. There are two ways to keep their keys and values, and the model
+decides between them:
+
+- **Tree** (``model.tree`` is true). Each row has one lane. Every step appends its K tokens to the
+  lane as nodes of a tree, and a boolean mask states which slots each hypothesis may attend to:
+  those of its own ancestors. To reorder the hypotheses is to permute the masks. No key or value
+  moves.
+- **Select** (otherwise). Each hypothesis has a lane of its own. To reorder the hypotheses is to
+  gather lanes, with ``model.select``, at every step.
 """
 
 from __future__ import annotations
@@ -17,33 +23,33 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_items
 
 
-class Branches(NamedTuple):
-    """Where K hypotheses of every row stand.
+class SharedCache(NamedTuple):
+    """The cache of K hypotheses a row.
 
     Attributes:
-      cache: with all that was fed.
-      ancestors: bool ``[B, K, S]``, the slots that each hypothesis has grown from; None where each
-        has a lane of its own.
-      fed: int32, tokens that each hypothesis holds in the cache.
+      cache: the model's cache.
+      ancestors: bool ``[B, K, S]``, the slots that hold each hypothesis's tokens; None where each
+        hypothesis has a lane of its own.
+      num_fed: int32, the number of tokens of each hypothesis that are in the cache.
     """
 
     cache: Cache
     ancestors: Array | None
-    fed: Array
+    num_fed: Array
 
 
-def sprout(
+def open_cache(
     model: LanguageModel, prompt: Prompt, width: int, max_new_tokens: int
-) -> tuple[Array, Branches]:
-    """Runs the prompts and makes room for ``width`` hypotheses of a row.
+) -> tuple[Array, SharedCache]:
+    """Runs the prompts and makes room for ``width`` hypotheses a row.
 
-    The last token of a hypothesis is never fed, so each may hold ``max_new_tokens - 1``.
+    The last token of a hypothesis is never fed, so each needs room for ``max_new_tokens - 1``.
 
     Returns:
-      logits ``[B, V]`` after each prompt, and the branches.
+      The logits after each prompt, float32 ``[B, V]``, and the cache.
 
     Raises:
-      ValueError: for a model with neither trees nor ``select``.
+      ValueError: for a model with neither ``tree`` nor ``select``.
     """
     steps = max(max_new_tokens - 1, 1)
     if not model.tree and not isinstance(model, SupportsSelect):
@@ -55,35 +61,51 @@ def sprout(
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
     batch = prompt.tokens.shape[0]
     ancestors = jnp.zeros((batch, width, slots), bool) if model.tree else None
-    return logits[:, 0, 0], Branches(cache, ancestors, jnp.int32(0))
+    return logits[:, 0, 0], SharedCache(cache, ancestors, jnp.int32(0))
 
 
-def feed(
-    model: LanguageModel, prompt: Prompt, branches: Branches, token: Array
-) -> tuple[Array, Branches]:
-    """Feeds the last token ``[B, K]`` of every hypothesis: logits ``[B, K, V]`` after it."""
-    cache, ancestors, fed = branches
+def extend(
+    model: LanguageModel, prompt: Prompt, shared: SharedCache, token: Array
+) -> tuple[Array, SharedCache]:
+    """Feeds the last token of every hypothesis to the model.
+
+    Args:
+      model: the model.
+      prompt: B prompts.
+      shared: the cache without these tokens.
+      token: int32 ``[B, K]``.
+
+    Returns:
+      The logits after the tokens, float32 ``[B, K, V]``, and the cache with them.
+    """
+    cache, ancestors, num_fed = shared
     if ancestors is None:
-        output, cache = model_calls.extend(model, cache, token[..., None], fed)
+        output, cache = model_calls.extend(model, cache, token[..., None], num_fed)
         logits = output.logits[:, :, 0]
     else:
-        # One depth for all of a row's nodes, said without broadcasting: position biases are then
-        # one small table.
-        position = (prompt.length + fed)[:, None, None]
-        start = fed * token.shape[1]
+        # All nodes of a step have the same position. It is passed without broadcasting, so that
+        # the table of position biases is small.
+        position = (prompt.length + num_fed)[:, None, None]
+        start = num_fed * token.shape[1]
         tree = ancestors[:, None], position
         output, cache = model_calls.extend(model, cache, token[:, None], start, *tree)
         logits = output.logits[:, 0]
-    return logits, Branches(cache, ancestors, fed + 1)
+    return logits, SharedCache(cache, ancestors, num_fed + 1)
 
 
-def follow(model: LanguageModel, branches: Branches, parent: Array) -> Branches:
-    """Hypothesis k goes on from where ``parent[b, k]`` stands, once that has been fed."""
-    cache, ancestors, fed = branches
+def reorder(model: LanguageModel, shared: SharedCache, parent: Array) -> SharedCache:
+    """Makes hypothesis k a continuation of hypothesis ``parent[b, k]``.
+
+    Args:
+      model: the model.
+      shared: the cache after ``extend``.
+      parent: int32 ``[B, K]``.
+    """
+    cache, ancestors, num_fed = shared
     if ancestors is None:
         assert isinstance(model, SupportsSelect)
-        return branches._replace(cache=model.select(cache, parent))
-    slot = (fed - 1) * parent.shape[1] + parent
-    own = jnp.arange(ancestors.shape[-1], dtype=jnp.int32)[None, None] == slot[..., None]
-    taken = gather_items(ancestors, parent)
-    return branches._replace(ancestors=taken | own)
+        return shared._replace(cache=model.select(cache, parent))
+    parent_slot = (num_fed - 1) * parent.shape[1] + parent
+    slot = jnp.arange(ancestors.shape[-1], dtype=jnp.int32)[None, None]
+    ancestors_of_parent = gather_items(ancestors, parent)
+    return shared._replace(ancestors=ancestors_of_parent | (slot == parent_slot[..., None]))

@@ -1,4 +1,4 @@
-"""Stochastic beam search: K sequences drawn without replacement, in one search."""
+"""Stochastic beam search: K sequences drawn without replacement in one search."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
 class StochasticBeamInfo(NamedTuple):
-    """What importance weights need (see ``estimators.without_replacement``).
+    """The log-probabilities that importance weights need (see ``estimators.without_replacement``).
 
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
-      sampling_log_prob: float32 ``[B, N]``, in nats: each sequence under the transformed model, the distribution that
-        sequences are drawn from; -inf where there is none.
-      threshold: float32 ``[B]``: the perturbed log-probability of the first sequence left out, the
-        (N + 1)-th; -inf if there is none.
+      sampling_log_prob: float32 ``[B, N]``, in nats: the log-probability of each sequence under the
+        transformed model, from which sequences are drawn; -inf for unused places.
+      threshold: float32 ``[B]``: the (N + 1)-th largest perturbed log-probability, which is that of
+        the first sequence left out; -inf if there is none.
     """
 
     model_calls: Array
@@ -37,22 +37,25 @@ class StochasticBeamInfo(NamedTuple):
 class Drawn(NamedTuple):
     """The K + 1 nodes of the tree with the largest perturbed log-probabilities so far, in order.
 
+    A node is a sequence, or the prefix of all sequences below it.
+
     Attributes:
       tokens: int32 ``[B, K + 1, L]``.
       length: int32 ``[B, K + 1]``.
       log_prob: float32 ``[B, K + 1]``, under the model.
       sampling_log_prob: float32 ``[B, K + 1]``, under the transformed model.
-      key: float32 ``[B, K + 1]``: ``sampling_log_prob`` with Gumbel noise, that of the best sequence below
-        the node; -inf where there is none.
-      complete: bool ``[B, K + 1]``: a whole sequence, which only waits from now on.
-      finished: bool ``[B, K + 1]``, by a stop condition.
+      perturbed_log_prob: float32 ``[B, K + 1]``: ``sampling_log_prob`` plus Gumbel noise, which is
+        the largest perturbed log-probability of the sequences below the node; -inf for unused
+        places.
+      complete: bool ``[B, K + 1]``, true for whole sequences, which are not expanded.
+      finished: bool ``[B, K + 1]``, true for sequences that a stop condition ended.
     """
 
     tokens: Array
     length: Array
     log_prob: Array
     sampling_log_prob: Array
-    key: Array
+    perturbed_log_prob: Array
     complete: Array
     finished: Array
 
@@ -65,32 +68,35 @@ def stochastic_beam_search(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Draws K different sequences, without replacement, in the order of the draws.
+    """Draws K different sequences without replacement, in the order of the draws.
 
     Kool et al. 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for Sampling
-    Sequences Without Replacement", algorithm 1. Every sequence's log-probability gets independent
-    Gumbel noise; the K with the largest sums are a sample without replacement, and they are found
-    from above: the largest sum below a node is Gumbel itself, so only the K best nodes of every
-    length need children. The first sequence is an ordinary sample; the others are drawn from what
-    the ones before have left.
+    Sequences Without Replacement", algorithm 1. Independent Gumbel noise is added to the
+    log-probability of every sequence, and the K sequences with the largest sums are a sample
+    without replacement. They are found from the root down: the largest sum below a node is a Gumbel
+    variable itself, so only the K best nodes of every length are expanded. The first sequence is an
+    ordinary sample. Each of the others is drawn from the distribution without the earlier ones.
 
-    Expectations come from the weighted sequences: see ``estimators.without_replacement``. Perturbed
-    log-probabilities are float32, so the probability of a draw is right to about 1e-7 times the
-    size of the log-probability in nats: 1e-4 for texts of -1,000 nats, 0.01 for texts of -100,000.
+    ``estimators.without_replacement`` gives expectations from the weighted sequences. Perturbed
+    log-probabilities are float32, so the relative error of the probability of a draw is about 1e-7
+    times the size of the log-probability in nats: 1e-4 for texts of -1,000 nats, 0.01 for texts of
+    -100,000.
 
     Args:
       model: the language model.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one a row.
-      beam_size: K, sequences a row. The search holds one more, for the threshold.
-      max_new_tokens: L, the most new tokens. What reaches it is a whole sequence, not finished.
-      transform: applied to the logits of every node, and normalised.
+      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
+        row.
+      beam_size: K, the number of sequences of a row. The search holds one more, for the threshold.
+      max_new_tokens: L, the maximum number of new tokens. Sequences that reach it are complete but
+        not finished.
+      transform: applied to the log-probabilities after each node, and normalised again.
       stop: when a sequence ends.
 
     Returns:
-      A ``DecodeOutput`` with N = K in the order of the draws; ``score`` is the perturbed
-      log-probability. Where there are fewer than K sequences, the rest have length 0 and score
-      and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
+      A ``DecodeOutput`` with N = K in the order of the draws. ``score`` is the perturbed
+      log-probability. Where there are fewer than K sequences, the other places have length 0 and
+      score and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
 
     Raises:
       ValueError: for a raw key, a prompt of wrong shapes, ``beam_size`` below 1, a length that the
@@ -109,93 +115,101 @@ def stochastic_beam_search(
       4
     """
     num_return = check_beams(beam_size, None)
-    width = beam_size + 1  # one more, whose key is the threshold
+    width = beam_size + 1  # one more, for the threshold
     stop = Stop() if stop is None else stop
 
     def start(batch_size: int, keys: Array) -> Drawn:
         shape = (batch_size, width)
         first = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32)[None] == 0, shape)
         zeros = jnp.zeros(shape, jnp.float32)
-        # The root's noise is drawn too: with any number in its place the order would be right, but
-        # not the threshold.
+        # The noise of the root is drawn too. Any constant would give the same order of sequences,
+        # but not the right threshold.
         limit = stopping.limits(stop, batch_size, max_new_tokens)
-        at_limit = jax.vmap(jax.random.fold_in)(keys, limit)  # no step draws there
-        root = jax.vmap(lambda key: gumbel(key, (1,)))(at_limit)
+        root_keys = jax.vmap(jax.random.fold_in)(keys, limit)  # no step draws from these
+        root = jax.vmap(lambda key: gumbel(key, (1,)))(root_keys)
         return Drawn(
             tokens=jnp.zeros((*shape, max_new_tokens), jnp.int32),
             length=jnp.zeros(shape, jnp.int32),
             log_prob=zeros,
             sampling_log_prob=zeros,
-            key=jnp.where(first, root, -jnp.inf),
+            perturbed_log_prob=jnp.where(first, root, -jnp.inf),
             complete=jnp.broadcast_to((limit < 1)[:, None], shape),
             finished=jnp.zeros(shape, bool),
         )
 
-    def grow(
+    def compete(
         beam: Drawn, allowed: Array, log_probs: Array, keys: Array, step: Array
     ) -> tuple[Drawn, Array, Array]:
         batch, vocab = allowed.shape[0], allowed.shape[-1]
-        distribution = beam.sampling_log_prob[..., None] + log_softmax(allowed)
-        stuck = allowed.max(-1) == -jnp.inf
-        running = ~beam.complete
-        # A node without a continuation is a whole sequence itself.
-        waiting = beam._replace(
-            key=jnp.where(running & ~stuck, -jnp.inf, beam.key), complete=beam.complete | stuck
+        sampling_log_prob = beam.sampling_log_prob[..., None] + log_softmax(allowed)
+        # A node without an allowed continuation is a whole sequence itself.
+        is_dead_end = allowed.max(-1) == -jnp.inf
+        is_expanded = ~beam.complete & ~is_dead_end
+        perturbed = beam.perturbed_log_prob
+        sequences = beam._replace(
+            perturbed_log_prob=jnp.where(is_expanded, -jnp.inf, perturbed),
+            complete=beam.complete | is_dead_end,
         )
-        expanded = jnp.where(running & ~stuck, beam.key, -jnp.inf)
-        key, index = top_k_gumbel(_at(keys, step), distribution, width, expanded)
-        parent, token = index // vocab, index % vocab
 
-        of = lambda table: gather_items(table.reshape(batch, width * vocab), index)  # noqa: E731
-        here = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
-        tokens = jnp.where(here, token[..., None], gather_items(beam.tokens, parent))
+        # Choose: the children with the largest noise, given the largest below each parent.
+        expanded = jnp.where(is_expanded, perturbed, -jnp.inf)
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+        perturbed, index = top_k_gumbel(step_keys, sampling_log_prob, width, expanded)
+        parent, token = index // vocab, index % vocab
+        is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
+        tokens = jnp.where(is_last, token[..., None], gather_items(beam.tokens, parent))
         length = jnp.broadcast_to(step + 1, parent.shape)
         ended = stopping.ends(stop, token, tokens, length)
         limit = stopping.limits(stop, batch, max_new_tokens)
+        gained = gather_items(log_probs.reshape(batch, width * vocab), index)
         children = Drawn(
             tokens=tokens,
             length=length,
-            log_prob=gather_items(beam.log_prob, parent) + of(log_probs),
-            sampling_log_prob=of(distribution),
-            key=key,
+            log_prob=gather_items(beam.log_prob, parent) + gained,
+            sampling_log_prob=gather_items(sampling_log_prob.reshape(batch, width * vocab), index),
+            perturbed_log_prob=perturbed,
             complete=ended | (length >= limit[:, None]),
             finished=ended,
         )
-        both = (jnp.concatenate(pair, 1) for pair in zip(waiting, children, strict=True))
-        joined = Drawn(*both)
-        _, at = top_k(joined.key, width)
-        new = Drawn(*(gather_items(part, at) for part in joined))
-        child = jnp.maximum(at - width, 0)
-        return new, gather_items(token, child), gather_items(parent, child)
+
+        # Continue: the best of the whole sequences and the children together.
+        pairs = zip(sequences, children, strict=True)
+        joined = Drawn(*(jnp.concatenate(pair, axis=1) for pair in pairs))
+        _, best = top_k(joined.perturbed_log_prob, width)
+        # Whole sequences are not expanded again, so their token and parent do not matter.
+        child = jnp.maximum(best - width, 0)
+        return (
+            Drawn(*(gather_items(part, best) for part in joined)),
+            gather_items(token, child),
+            gather_items(parent, child),
+        )
 
     def is_open(beam: Drawn) -> Array:
-        return (~beam.complete & (beam.key > -jnp.inf)).any(-1)
+        return (~beam.complete & (beam.perturbed_log_prob > -jnp.inf)).any(-1)
 
     def result(beam: Drawn, step: Array) -> Pool:
-        return Pool(beam.tokens, beam.length, beam.log_prob, beam.key, beam.finished)
+        return Pool(beam.tokens, beam.length, beam.log_prob, beam.perturbed_log_prob, beam.finished)
 
-    search = Search(start, lambda beam: beam.tokens, grow, is_open, result)
-    made = beam_steps(
+    search = Search(start, lambda beam: beam.tokens, compete, is_open, result)
+    steps = beam_steps(
         search,
         beam_size=width,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
         transform=transform,
         stop=stop,
-        init_rule=random.row_keys,
+        init_keys=random.row_keys,
     )
 
     def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
-        beam, output = state.beam, made.finalize(prompt, state)
-        distribution = jnp.where(beam.key > -jnp.inf, beam.sampling_log_prob, -jnp.inf)[
-            :, :num_return
-        ]
-        info = StochasticBeamInfo(output.info.model_calls, distribution, beam.key[:, num_return])
+        beam, output = state.beam, steps.finalize(prompt, state)
+        perturbed = beam.perturbed_log_prob
+        sampling_log_prob = jnp.where(perturbed > -jnp.inf, beam.sampling_log_prob, -jnp.inf)
+        info = StochasticBeamInfo(
+            model_calls=output.info.model_calls,
+            sampling_log_prob=sampling_log_prob[:, :num_return],
+            threshold=perturbed[:, num_return],
+        )
         return output._replace(info=info)
 
-    return made._replace(finalize=finalize)
-
-
-def _at(keys: Array, position: Array | int) -> Array:
-    """Each row's key at a position."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, position)
+    return steps._replace(finalize=finalize)

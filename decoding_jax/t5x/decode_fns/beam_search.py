@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,9 +11,16 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import Steps, run
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.beam.competition import Choose, Pool, Rules, Running
+from decoding_jax.strategies.beam import competition
+from decoding_jax.strategies.beam.competition import (
+    Beam,
+    ChooseCandidates,
+    Pool,
+    Rules,
+    Running,
+)
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, LengthPenalty
-from decoding_jax.strategies.beam.loop import State, beam_steps, one_beam
+from decoding_jax.strategies.beam.loop import State, beam_steps, single_beam
 from decoding_jax.t5x.decode_fns.arguments import BEAM_ORDER, Decodes, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.call import open_call
 from decoding_jax.t5x.decode_fns.temperature import keep_forced
@@ -78,9 +86,10 @@ def beam_search(
     # The limit is one above the row's own, so that `Cut` ends the row instead of the search:
     # hypotheses that run out of length must not push finished ones out of the pool.
     stop = call.stop(limits + 1)
-    rules = Rules(stop, penalty, "never", _candidates(width), 2 * width)
+    rules = Rules(stop, penalty, "never", _candidates(width))
+    search = single_beam(rules, width, max_length + 1)
     steps = beam_steps(
-        one_beam(rules, width, max_length + 1),
+        search._replace(compete=functools.partial(_compete, rules)),
         beam_size=width,
         num_return=width,
         max_new_tokens=max_length + 1,
@@ -91,10 +100,29 @@ def beam_search(
     return call.best_last(run(cut.steps(), call.model, call.prompt), max_length)
 
 
-def _candidates(num_decodes: int) -> Choose:
+def _compete(
+    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
+) -> tuple[Beam, Array, Array]:
+    """``competition.compete``, except that any of the best 2 N candidates may enter the pool.
+
+    In ``transformers``, and so in ``competition.compete``, only the best N may.
+    """
+    width = allowed.shape[1]
+    totals = beam.running.score[..., None] + allowed
+    candidates = competition.choose_candidates(rules, beam, totals, log_probs, keys, step)
+    pool = competition.merge_pools(
+        beam.pool,
+        competition.dead_ends(rules, beam, totals, step),
+        competition.completed_candidates(rules, candidates, 2 * width, step),
+    )
+    chosen = competition.best_continuing(candidates, width)
+    return competition.continue_with(rules, beam.open, candidates, chosen, pool, step)
+
+
+def _candidates(num_decodes: int) -> ChooseCandidates:
     """The best; of equals, as in T5X, those that continue the hypothesis ranked last."""
 
-    def choose(rule: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+    def choose(keys: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
         score, index = top_k(totals, count)
         vocab = totals.shape[-1] // num_decodes
         order = jnp.lexsort((index % vocab, -(index // vocab), -score), axis=-1)
