@@ -143,7 +143,7 @@ def stochastic_beam_search(
 
 def _all_drawn(prompt: Prompt, state: Any) -> DecodeOutput:
     drawn = state.beam
-    exists = drawn.key > -jnp.inf
+    exists = drawn.perturbed_log_prob > -jnp.inf
     score = jnp.where(exists, drawn.sampling_log_prob, -jnp.inf)
     length = jnp.where(exists, drawn.length, 0)
     return DecodeOutput(drawn.tokens, length, drawn.log_prob, score, drawn.finished & exists)
