@@ -1,10 +1,10 @@
 """Text decoding in JAX, as pure functions that run inside one ``lax.while_loop``.
 
-Strategies are compiled with the model as an argument::
+A strategy is a compiled function whose first argument is the model::
 
     output = decoding_jax.arithmetic_sample(model, prompt, key, num_samples=8, max_new_tokens=64)
 
-A model is anything with the two verbs of ``LanguageModel``.
+A model is any object with the two methods of ``LanguageModel``, ``prefill`` and ``extend``.
 """
 
 from decoding_jax import codes, estimators, strategies, transforms

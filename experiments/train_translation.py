@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 from decoding_jax.models.checkpoint import save_model
 from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_network import T5Config, T5Network
+from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5_network import T5Network
 from experiments import translation_data as data
 
 VOCAB_SIZE = 8000

@@ -1,4 +1,4 @@
-"""Networks in Flax, and checkpoints in the layouts of Hugging Face and T5X."""
+"""Networks in Flax, and their checkpoints in the layouts of Hugging Face and T5X."""
 
 from decoding_jax.models.checkpoint import (
     CheckpointError,
@@ -13,7 +13,7 @@ from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
 from decoding_jax.models.t5 import T5, BoundT5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 
 __all__ = [
     "GPT2",

@@ -1,27 +1,27 @@
-"""Attention over a cache: who sees whom, how far apart they stand, and one joint softmax."""
+"""Softmax attention over several arrays of keys and values at once."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
-from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
 
 
 class Part(NamedTuple):
-    """A stretch of keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
+    """K keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
 
     Attributes:
       key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``.
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``.
       bias: None, or float32 ``[B, W, H, G, T, K]``-broadcastable, added to the logits.
-      used: None, or int32: no query sees a key from this one on, so they need not be read.
+      used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
+        from there on need not be read.
     """
 
     key: Array
@@ -32,12 +32,12 @@ class Part(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """A softmax under way: the weights' sum and the weighted values, both over exp(peak).
+    """The sums of an unfinished softmax, both divided by ``exp(peak)``.
 
     Attributes:
       peak: float32 ``[B, W, H, G, T, 1]``, the largest score so far; finite.
-      total: float32, as ``peak``.
-      out: float32 ``[B, W, H, G, T, d]``.
+      total: float32 ``[B, W, H, G, T, 1]``, the sum of the weights.
+      out: float32 ``[B, W, H, G, T, d]``, the weighted sum of the values.
     """
 
     peak: Array
@@ -46,7 +46,8 @@ class _Sums(NamedTuple):
 
 
 CHUNK_SIZE = 2**17
-"""Numbers that the keys of a chunk hold, about: a few per cent of its time go to the loop."""
+"""The approximate number of elements in the keys of a chunk. At this size the loop over chunks adds
+a few per cent to the time."""
 
 
 def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
@@ -54,8 +55,8 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
 
     Args:
       query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
-      parts: what may be attended to; every query sees at least one key of them.
-      scale: factor of the logits.
+      parts: the keys and values. Every query sees at least one key of them.
+      scale: the factor of the logits.
 
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.
@@ -72,20 +73,20 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
 
 
 def _chunk_of(part: Part) -> int | None:
-    """How many keys of a part are read at a time; None for all at once."""
+    """The number of keys of a part that are read at a time, or None for all at once."""
     if part.used is None:
         return None
     size = part.key.shape[-2]
-    a_slot = part.key.size // size
-    chunk = max(128, 1 << (CHUNK_SIZE // a_slot - 1).bit_length())
+    elements_per_key = part.key.size // size
+    chunk = max(128, 1 << (CHUNK_SIZE // elements_per_key - 1).bit_length())
     return chunk if 2 * chunk <= size else None
 
 
 def _scores(query: Array, part: Part, scale: float) -> Array:
-    """float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen."""
-    # The lanes' axis is absent from a shared part, which is therefore never tiled.
+    """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen."""
+    # A part that the lanes share has no axis of lanes, so it is never tiled.
     keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
-    # Keys come first: the longer operand is read in its own order.
+    # The keys come first, so that the longer operand is read in the order of its memory.
     score = jnp.einsum(
         f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
     )
@@ -96,18 +97,19 @@ def _scores(query: Array, part: Part, scale: float) -> Array:
 
 
 def _weighted(part: Part, weight: Array) -> Array:
-    """float32 ``[B, W, H, G, T, d]``: the part's values, weighted and summed."""
+    """The weighted sum of the part's values, float32 ``[B, W, H, G, T, d]``."""
     values = "bhkd" if part.value.ndim == 4 else "bwhkd"
-    # In the cache's own dtype: XLA's CPU backend has no batched bfloat16 product of this layout
-    # with a float32 result.
+    # The product is in the dtype of the cache, because XLA's CPU backend has no batched bfloat16
+    # product of this layout with a float32 result.
     out = jnp.einsum(f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value)
     return out.astype(jnp.float32)
 
 
 def _attend_whole(query: Array, parts: Sequence[Part], scale: float) -> _Sums:
+    """The sums of parts that are read all at once."""
     scores = [_scores(query, part, scale) for part in parts]
-    # A query of a padded prompt row may see nothing: its maximum is clipped, so that it averages
-    # nothing to zero rather than to NaN.
+    # A query in the padding of a prompt may see no key. Its maximum is clipped, so that its output
+    # is zero rather than NaN.
     peak = jnp.stack([s.max(-1) for s in scores]).max(0)
     peak = jnp.maximum(peak, jnp.finfo(jnp.float32).min)[..., None]
     weights = [jnp.exp(s - peak) for s in scores]
@@ -119,9 +121,9 @@ def _attend_whole(query: Array, parts: Sequence[Part], scale: float) -> _Sums:
 
 
 def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Sums | None) -> _Sums:
-    """Adds the used keys of a part, a chunk at a time, so that unused ones cost nothing.
+    """Adds the used keys of a part in chunks, so that the unused ones cost nothing.
 
-    The running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
+    This is the running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
     softmax".
     """
     size = part.key.shape[-2]
@@ -131,7 +133,7 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
         sums = _Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
 
     def add(index: Array, sums: _Sums) -> _Sums:
-        first = jnp.minimum(index * chunk, size - chunk)  # the last one overlaps the one before
+        first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps the one before
         cut = functools.partial(lax.dynamic_slice_in_dim, start_index=first, slice_size=chunk)
         fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
         piece = Part(
@@ -151,151 +153,3 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
 
     used = jnp.minimum(part.used, size)
     return lax.fori_loop(0, (used + chunk - 1) // chunk, add, sums)
-
-
-class View(NamedTuple):
-    """What the tokens of one ``extend`` see of the cache, the same for every layer.
-
-    Attributes:
-      position: int32, broadcastable to ``[B, W, T]``: where the tokens stand.
-      prompt_mask: bool ``[B, 1, 1, P]``.
-      slot_mask: bool, broadcastable to ``[B, W, T, S']``.
-      prompt_distance: int32, broadcastable to ``[B, W, T, P]``: query minus key position.
-      slot_distance: int32, broadcastable to ``[B, W, T, S']``.
-      self_mask: None in a chain, where a token finds itself among the slots. In a tree, where it
-        may be written beyond the slots that ``visible`` names, bool ``[1, 1, T, T]``: the
-        diagonal of the block.
-      used: int32: no token sees a slot from this one on.
-    """
-
-    position: Array
-    prompt_mask: Array
-    slot_mask: Array
-    prompt_distance: Array
-    slot_distance: Array
-    self_mask: Array | None
-    used: Array
-
-
-def view_of(
-    cache: Cache,
-    width: int,
-    start: Array | int,
-    visible: Array | None,
-    position: Array | None,
-) -> tuple[View, Cache]:
-    """The view of ``width`` tokens written at ``start``, and the cache with their positions.
-
-    Raises:
-      ValueError: if ``visible`` names more slots than there are.
-    """
-    batch, lanes, num_slots = cache.position.shape
-    start = jnp.asarray(start, jnp.int32)
-    index = (
-        start.reshape(start.shape or (1, 1))[..., None]
-        + jnp.arange(width, dtype=jnp.int32)[None, None]
-    )
-    if position is not None:
-        position = jnp.asarray(position, jnp.int32)
-        position = position.reshape((1,) * (3 - position.ndim) + position.shape)
-    elif visible is not None:
-        position = cache.length[:, None, None] + visible.sum(-1, dtype=jnp.int32)
-    else:
-        position = cache.length[:, None, None] + index
-    filled = jnp.broadcast_to(position, (batch, lanes, width))
-    cache = cache._replace(
-        position=write(cache.position[..., None], filled[..., None], start)[..., 0]
-    )
-
-    if visible is None:
-        slots = jnp.arange(num_slots, dtype=jnp.int32)[None, None, None]
-        slot_mask = slots <= index[..., None]
-        # The lane's path is slots 0 .. start - 1, so distance is a matter of slots alone: rows of
-        # several lengths share it, and with a scalar cursor it is one small matrix.
-        slot_distance = index[..., None] - slots
-        self_mask = None
-        used = jnp.max(start) + width
-    else:
-        seen = visible.shape[-1]
-        if seen > num_slots:
-            raise ValueError(f"visible: got {seen} slots; takes at most the cache's {num_slots}")
-        slot_mask = visible & (
-            jnp.arange(seen, dtype=jnp.int32)[None, None, None] != index[..., None]
-        )
-        slot_distance = position[..., None] - cache.position[:, :, None, :seen]
-        own = jnp.arange(width, dtype=jnp.int32)
-        self_mask = (own[:, None] == own[None])[None, None]
-        named = slot_mask.any((0, 1, 2))
-        used = jnp.max(jnp.where(named, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))
-    prompt = jnp.arange(cache.prompt[0].key.shape[-2], dtype=jnp.int32)
-    view = View(
-        position=position,
-        prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
-        slot_mask=slot_mask,
-        prompt_distance=position[..., None] - prompt[None, None, None],
-        slot_distance=slot_distance,
-        self_mask=self_mask,
-        used=used,
-    )
-    return view, cache
-
-
-class Biases(NamedTuple):
-    """Position biases of the parts of a view, ``[B, W, H, G, T, K]``-broadcastable, or None."""
-
-    prompt: Array | None = None
-    slots: Array | None = None
-    itself: Array | None = None
-
-
-Past = Callable[[KeyValue], tuple[list[Part], KeyValue]]
-"""How one layer meets the past: given the keys and values of a block, what the block attends to
-(itself included), and what the cache is to hold of the layer from now on."""
-
-
-def prompt_past(
-    length: Array, size: int, bias: Array | None = None, *, causal: bool = True
-) -> Past:
-    """Every layer of a prefill of ``size`` tokens: each sees real ones, up to itself if causal."""
-    index = jnp.arange(size, dtype=jnp.int32)
-    real = index[None] < length[:, None]
-    earlier = (index[None, :] <= index[:, None]) | (not causal)
-    mask = earlier[None, None] & real[:, None, None]
-
-    def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
-        row = prompt_part(block)
-        return [Part(row.key, row.value, mask, bias)], row
-
-    return past
-
-
-def slot_pasts(
-    cache: Cache, view: View, start: Array | int, biases: Sequence[Biases] | None = None
-) -> list[Past]:
-    """The layers of an ``extend``: each writes the block to its slots, then sees the view."""
-
-    def past_of(prompt: KeyValue, slots: KeyValue, bias: Biases) -> Past:
-        def past(block: KeyValue) -> tuple[list[Part], KeyValue]:
-            stored = KeyValue(
-                write(slots.key, block.key, start), write(slots.value, block.value, start)
-            )
-            seen = view.slot_mask.shape[-1]
-            parts = [
-                Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
-                Part(
-                    stored.key[..., :seen, :],
-                    stored.value[..., :seen, :],
-                    view.slot_mask,
-                    bias.slots,
-                    view.used,
-                ),
-            ]
-            if view.self_mask is not None:
-                parts.append(Part(block.key, block.value, view.self_mask, bias.itself))
-            return parts, stored
-
-        return past
-
-    if biases is None:
-        biases = [Biases()] * len(cache.slots)
-    return [past_of(*layer) for layer in zip(cache.prompt, cache.slots, biases, strict=True)]

@@ -1,8 +1,9 @@
-"""The cache that the networks here share: a prompt part for each row, a slot part for each lane.
+"""The cache of all networks: a prompt part for each row, and slots for each lane.
 
-A prompt's keys and values are stored once and read by all lanes of the row. Slots hold new tokens
-only, so lanes in lock step write at one scalar cursor, in place. Nothing is ever rolled back: a
-smaller ``start`` rewinds, and what lies beyond it is stale, unseen, and overwritten later.
+The keys and values of a prompt are stored once and read by all lanes of the row. Slots hold new
+tokens only, so lanes of equal length write in place at one scalar ``start``. The cache is never
+rolled back. To rewind, pass a smaller ``start``: the slots from there on are not seen, and are
+overwritten later.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ class KeyValue(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Everything ``extend`` needs of the past.
+    """The prompts and the new tokens of a batch, as keys and values.
 
     Attributes:
-      prompt: a ``KeyValue`` ``[B, H, P, d]`` a layer.
-      slots: a ``KeyValue`` ``[B, W, H, S, d]`` a layer.
-      length: int32 ``[B]``, real prompt tokens.
+      prompt: for each layer, a ``KeyValue`` ``[B, H, P, d]``.
+      slots: for each layer, a ``KeyValue`` ``[B, W, H, S, d]``.
+      length: int32 ``[B]``, the number of real prompt tokens.
       position: int32 ``[B, W, S]``, the position of the token in every slot.
-      source: what else the row owns (an encoder-decoder's cross-attention ``KeyValue`` a layer
-        and its input length), or None.
+      source: None, or other data of the row: an encoder-decoder has a pair of the
+        cross-attention's ``KeyValue`` for each layer and the length of the inputs.
     """
 
     prompt: tuple[KeyValue, ...]
@@ -46,15 +47,18 @@ class Cache(NamedTuple):
         return self.position.shape[-1]
 
 
-def prompt_part(block: KeyValue) -> KeyValue:
-    """A prefill's block ``[B, 1, H, P, d]`` as the row's shared part ``[B, H, P, d]``."""
-    return KeyValue(block.key[:, 0], block.value[:, 0])
+def prompt_part(prompt: KeyValue) -> KeyValue:
+    """The keys and values ``[B, 1, H, P, d]`` of a prefill as the shared ones ``[B, H, P, d]``."""
+    return KeyValue(prompt.key[:, 0], prompt.value[:, 0])
 
 
 def empty_slots(
     prompt: tuple[KeyValue, ...], length: Array, *, lanes: int, slots: int, source: Any = None
 ) -> Cache:
-    """A cache after its prompt. Slots start as zeros: 0 x NaN would poison a masked sum."""
+    """A cache of prompts without new tokens.
+
+    The slots are zeros, because a NaN in a masked slot would make the weighted sum NaN.
+    """
 
     def zeros(part: Array) -> Array:
         batch, heads, _, depth = part.shape
@@ -69,63 +73,73 @@ def empty_slots(
     )
 
 
-def write(slots: Array, block: Array, start: Array | int) -> Array:
-    """Writes ``block [B, W, ..., T, d]`` into ``slots [B, W, ..., S, d]`` from slot ``start``.
+def write(slots: Array, new: Array, start: Array | int) -> Array:
+    """Writes entries of new tokens into slots.
 
-    A scalar ``start`` is an update in place; the caller guarantees that the block fits. With
-    ``[B, W]``, what falls outside ``[0, S)`` is dropped.
+    Args:
+      slots: ``[B, W, ..., S, d]``.
+      new: ``[B, W, ..., T, d]``.
+      start: the first slot that is written, int32 ``[]`` or ``[B, W]``. A scalar is an update in
+        place, and the caller guarantees that ``start + T`` is at most S. With ``[B, W]``, the
+        entries outside ``[0, S)`` are dropped.
     """
     start = jnp.asarray(start, jnp.int32)
-    block = block.astype(slots.dtype)
+    new = new.astype(slots.dtype)
     if start.ndim:
-        return _scatter(slots, block, start)
-    # XLA's CPU compiler fuses an update of a slice into each of its readers wherever an axis has
-    # size 1, and then has to copy the whole cache at every step. A scatter it leaves alone; but
-    # one of bfloat16 it does in float32, the whole cache converted there and back.
+        return _scatter(slots, new, start)
+    # XLA's CPU compiler fuses an update of a slice into each of its readers if an axis has size 1,
+    # and then copies the whole cache at every step. It does not fuse a scatter. But it converts the
+    # whole cache to float32 and back for a scatter of bfloat16.
     if slots.dtype == jnp.bfloat16:
-        return _update(slots, block, start)
-    return lax.platform_dependent(slots, block, start, cpu=_scatter_heads, default=_update)
+        return _update(slots, new, start)
+    return lax.platform_dependent(slots, new, start, cpu=_scatter_heads, default=_update)
 
 
-def _update(slots: Array, block: Array, start: Array) -> Array:
+def _update(slots: Array, new: Array, start: Array) -> Array:
     origin: list[Any] = [*[jnp.int32(0)] * (slots.ndim - 2), start, jnp.int32(0)]
-    return lax.dynamic_update_slice(slots, block, origin)
+    return lax.dynamic_update_slice(slots, new, origin)
 
 
-def _scatter_heads(slots: Array, block: Array, start: Array) -> Array:
-    return _scatter(slots, block, jnp.broadcast_to(start, slots.shape[:-2]))
+def _scatter_heads(slots: Array, new: Array, start: Array) -> Array:
+    return _scatter(slots, new, jnp.broadcast_to(start, slots.shape[:-2]))
 
 
-def _scatter(slots: Array, block: Array, start: Array) -> Array:
-    """``write`` from a slot of its own for each index of the first axes, those of ``start``."""
-    if start.size * block.shape[-2] == 1:
-        # A scatter of one update becomes, on the CPU, the update of a slice that `write` avoids:
-        # the one update is written twice.
-        block = jnp.concatenate([block, block], axis=-2)
-        return _scatter_to(slots, block, start, jnp.zeros(2, jnp.int32))
-    return _scatter_to(slots, block, start, jnp.arange(block.shape[-2], dtype=jnp.int32))
+def _scatter(slots: Array, new: Array, start: Array) -> Array:
+    """``write`` with one ``start`` for each index of the first axes."""
+    if start.size * new.shape[-2] == 1:
+        # The CPU compiler turns a scatter of one update into the update of a slice that `write`
+        # avoids, so the one update is written twice.
+        new = jnp.concatenate([new, new], axis=-2)
+        return _scatter_to(slots, new, start, jnp.zeros(2, jnp.int32))
+    return _scatter_to(slots, new, start, jnp.arange(new.shape[-2], dtype=jnp.int32))
 
 
-def _scatter_to(slots: Array, block: Array, start: Array, offset: Array) -> Array:
-    """``block`` written to ``start + offset``, of ``offset [T]``."""
+def _scatter_to(slots: Array, new: Array, start: Array, offset: Array) -> Array:
+    """Writes ``new [..., T, d]`` to the slots ``start + offset``, with ``offset [T]``."""
     size = slots.shape[-2]
 
-    def one(part: Array, new: Array, at: Array) -> Array:
-        index = at + offset
-        # A negative index would wrap to the end; S is outside, and dropped.
+    def scatter(slots: Array, new: Array, start: Array) -> Array:
+        index = start + offset
+        # A negative index would wrap around, so it is replaced by S, which is dropped.
         index = jnp.where(index < 0, size, index)
-        return part.at[..., index, :].set(new, mode="drop")
+        return slots.at[..., index, :].set(new, mode="drop")
 
-    # Nested vmap rather than advanced indexing: rows may be sharded, and this needs no gather.
+    # Rows may be sharded. Nested vmap needs no gather across them, unlike advanced indexing.
     for _ in start.shape:
-        one = jax.vmap(one)
-    return one(slots, block, start)
+        scatter = jax.vmap(scatter)
+    return scatter(slots, new, start)
 
 
 def keep(cache: Cache, source: Array, start: Array | int) -> Cache:
-    """Copies slots ``source [B, W, M]`` to ``start + m`` of the same lane, positions included."""
+    """Copies slots within each lane, positions included; see ``SupportsKeep.keep``.
+
+    Args:
+      cache: a cache.
+      source: int32 ``[B, W, M]``, the slots to copy.
+      start: int32 ``[]`` or ``[B, W]``. Slot ``source[b, w, m]`` is copied to slot ``start + m``.
+    """
     source = jnp.clip(source, 0, cache.num_slots - 1)
-    # Per lane even where all are in step: what does not fit is dropped.
+    # With one ``start`` for each lane, the slots that do not fit are dropped.
     start = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
 
     def move(slots: Array) -> Array:
@@ -139,7 +153,7 @@ def keep(cache: Cache, source: Array, start: Array | int) -> Cache:
 
 
 def select(cache: Cache, lanes: Array) -> Cache:
-    """Puts lane ``lanes[b, w]`` of row b in the place of its lane w."""
+    """Replaces lane w of row b by its lane ``lanes[b, w]``; see ``SupportsSelect.select``."""
     lanes = jnp.clip(lanes, 0, cache.position.shape[1] - 1)
 
     def gather(part: Array) -> Array:

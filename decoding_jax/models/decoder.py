@@ -1,4 +1,4 @@
-"""What decoder-only networks share: the steps over a cache, and the verbs made of them."""
+"""The base classes of decoder-only networks and of their language models."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from flax import linen as nn
 
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
-from decoding_jax.models.attention import Past, prompt_past, slot_pasts, view_of
 from decoding_jax.models.cache import Cache, KeyValue
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import Output, last_real, vocabulary_logits
+from decoding_jax.models.view import (
+    LayerCache,
+    prompt_layer_cache,
+    slot_layer_caches,
+    view_of,
+)
 
 
 class DecoderNetwork(nn.Module):
     """A stack of decoder layers between an embedding and a projection to the vocabulary.
 
     A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
-    the projection, and says in ``inputs`` how positions enter. A layer takes its input, a
-    ``Past`` and what ``inputs`` says of the positions.
+    the projection, and defines ``inputs``. A layer takes its input, a ``LayerCache``, and the
+    positions as ``inputs`` returns them.
 
     Attributes:
-      config: with ``vocab_size``, ``num_layers``, ``logits_via_embedding`` and ``dtype``.
+      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding`` and ``dtype``.
     """
 
     config: Any
@@ -34,23 +39,39 @@ class DecoderNetwork(nn.Module):
             self.logits_dense = Output(self.config.vocab_size)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
-        """What enters the first layer, ``[B, W, T, D]``, and what every layer is told."""
+        """The input ``[B, W, T, D]`` of the first layer, and the positions for every layer.
+
+        Args:
+          tokens: int32 ``[B, W, T]``.
+          position: int32, broadcastable to ``[B, W, T]``.
+
+        Returns:
+          The input, and what each layer needs to know of the positions, or None.
+        """
         raise NotImplementedError
 
-    def _run(self, tokens: Array, position: Array, pasts: list[Past]) -> Any:
-        x, told = self.inputs(tokens, position)
+    def _run(self, tokens: Array, position: Array, layer_caches: list[LayerCache]) -> Any:
+        x, positions = self.inputs(tokens, position)
         stored = []
-        for layer, past in zip(self.layers, pasts, strict=True):
-            x, new = layer(x, past, told)
+        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
+            x, new = layer(x, layer_cache, positions)
             stored.append(new)
         return self.final_norm(x), tuple(stored)
 
     def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
-        """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
+        """Runs whole prompts.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded.
+          length: int32 ``[B]``.
+
+        Returns:
+          The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
+        """
         size = tokens.shape[1]
-        past = prompt_past(length, size)
+        layer_cache = prompt_layer_cache(length, size)
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        return self._run(tokens[:, None], position, [past] * self.config.num_layers)
+        return self._run(tokens[:, None], position, [layer_cache] * self.config.num_layers)
 
     def extend(
         self,
@@ -60,14 +81,18 @@ class DecoderNetwork(nn.Module):
         visible: Array | None = None,
         position: Array | None = None,
     ) -> tuple[Array, Cache]:
-        """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
+        """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
+
+        Returns:
+          The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
+        """
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        pasts = slot_pasts(cache, view, start)
-        hidden, slots = self._run(tokens, view.position, pasts)
+        layer_caches = slot_layer_caches(cache, view, start)
+        hidden, slots = self._run(tokens, view.position, layer_caches)
         return hidden, cache._replace(slots=slots)
 
     def project(self, hidden: Array) -> Array:
-        """Hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
         if not self.config.logits_via_embedding:
             return self.logits_dense(hidden)
         return vocabulary_logits(hidden, self.token_embedder.embedding.T)
@@ -79,14 +104,14 @@ class DecoderNetwork(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderModel:
-    """A decoder-only network with its parameters: a ``LanguageModel``.
+    """A decoder-only network with its parameters, a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. A subclass names its ``network`` and is
+    It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network`` and is
     registered as a pytree.
 
     Attributes:
-      params: the network's parameters, any float dtype.
-      config: the network's shape.
+      params: the parameters of the network, of any float dtype.
+      config: the shape of the network.
     """
 
     params: Any
@@ -113,15 +138,15 @@ class DecoderModel:
     def early_exit(self, num_layers: int) -> Self:
         """The language model of the first layers, under the same final norm and projection.
 
-        It shares this one's weights, and drafts for it in speculative decoding. How often its
-        drafts stand depends on whether training prepared the layers for it (Elhoushi et al. 2024,
-        "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+        It shares the weights, and can draft for the full model in speculative decoding. Its
+        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
+        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
 
         Args:
-          num_layers: from 1 to the network's.
+          num_layers: the number of decoder layers to keep, from 1 to the network's number.
 
         Raises:
-          ValueError: for another number.
+          ValueError: for another number of layers.
         """
         params = first_layers(self.params, num_layers, self.config.num_layers)
         config = dataclasses.replace(self.config, num_layers=num_layers)

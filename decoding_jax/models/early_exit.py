@@ -1,4 +1,4 @@
-"""A network's first layers as a network of its own: a draft that needs no other weights."""
+"""The first layers of a network as a smaller network, which can draft without other weights."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def first_layers(params: Mapping[str, Any], num_layers: int, of: int) -> dict[str, Any]:
-    """A decoder's parameters without its layers from ``num_layers`` on; the rest is shared.
+    """The parameters of a decoder without its layers from ``num_layers`` on.
 
     Args:
-      params: with a tree ``layers_0`` .. for each layer.
-      num_layers: how many to keep.
-      of: how many there are.
+      params: the parameters, with one tree ``layers_0``, ``layers_1``, ... for each layer.
+      num_layers: the number of layers to keep.
+      of: the number of layers in ``params``.
 
     Raises:
       ValueError: for a number outside 1 .. ``of``.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Past, attend
+from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue
 from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
 from decoding_jax.models.layers import (
@@ -23,6 +23,7 @@ from decoding_jax.models.layers import (
     merge_heads,
     split_heads,
 )
+from decoding_jax.models.view import LayerCache
 from decoding_jax.pytrees import pytree
 
 
@@ -31,15 +32,16 @@ class GPT2Config:
     """The shape of a GPT-2 network.
 
     Attributes:
-      vocab_size: rows of the embedding table, unused ones included.
-      emb_dim: width, a multiple of ``num_heads``.
-      max_positions: rows of the table of positions. Positions beyond it are clipped.
-      activation: of the feed-forward part, ``gelu`` (by tanh), ``gelu_exact``, ``relu``, ``silu``.
+      vocab_size: the number of rows of the embedding table, unused rows included.
+      emb_dim: the width of the network, a multiple of ``num_heads``.
+      max_positions: the number of rows of the position table. Larger positions are clipped.
+      activation: the activation of the feed-forward part: ``gelu`` (by tanh), ``gelu_exact``,
+        ``relu`` or ``silu``.
       logits_via_embedding: whether the output is tied to the embedding.
-      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
 
     Raises:
-      ValueError: if the heads do not divide the width.
+      ValueError: if ``num_heads`` does not divide ``emb_dim``.
     """
 
     vocab_size: int
@@ -68,11 +70,11 @@ class GPT2Attention(nn.Module):
     config: GPT2Config
 
     @nn.compact
-    def __call__(self, x: Array, past: Past) -> tuple[Array, KeyValue]:
+    def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
         cfg = self.config
         qkv = Dense(3 * cfg.emb_dim, cfg.dtype, use_bias=True, name="qkv")(x)
         query, key, value = jnp.split(qkv, 3, axis=-1)
-        parts, stored = past(key_value(key, value, cfg.num_heads))
+        parts, stored = layer_cache(key_value(key, value, cfg.num_heads))
         scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
         y = merge_heads(attend(split_heads(query, cfg.num_heads), parts, scale))
         return Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
@@ -99,14 +101,14 @@ class GPT2Layer(nn.Module):
         self.pre_mlp_norm = layer_norm(self.config)
         self.mlp = GPT2Mlp(self.config)
 
-    def __call__(self, x: Array, past: Past, _: None) -> tuple[Array, KeyValue]:
-        y, stored = self.attention(self.pre_attention_norm(x), past)
+    def __call__(self, x: Array, layer_cache: LayerCache, _: None) -> tuple[Array, KeyValue]:
+        y, stored = self.attention(self.pre_attention_norm(x), layer_cache)
         x += y
         return x + self.mlp(self.pre_mlp_norm(x)), stored
 
 
 class GPT2Network(DecoderNetwork):
-    """The network; its methods are the steps that ``GPT2`` makes the verbs of."""
+    """The network of ``GPT2``."""
 
     config: GPT2Config
 
@@ -131,7 +133,7 @@ class GPT2(DecoderModel):
     """A GPT-2 network with its parameters, a ``LanguageModel``.
 
     Attributes:
-      params: the tree of ``GPT2Network``, any float dtype.
+      params: the parameters of ``GPT2Network``, of any float dtype.
       config: a ``GPT2Config``.
 
     Example:

@@ -1,4 +1,4 @@
-"""Small Flax layers that the networks share: projections, RMS norm, heads, feed-forward."""
+"""Small Flax layers and functions that the networks share."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Dense(nn.Module):
 
 
 def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
-    """float32 ``hidden [..., D] @ kernel [D, V]``.
+    """The product ``hidden [..., D] @ kernel [D, V]`` in float32.
 
-    bfloat16 weights are multiplied as they are: accumulation is float32 all the same, and a
+    bfloat16 weights are not converted. The product accumulates in float32 in any case, and a
     float32 copy of the largest matrix at every step would cost more than the product.
     """
     dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
@@ -91,11 +91,12 @@ def merge_heads(x: Array) -> Array:
 
 
 def key_value(key: Array, value: Array, heads: int) -> KeyValue:
-    """Two projections ``[B, W, T, H * d]`` as a block of keys and values ``[B, W, H, T, d]``.
+    """Keys and values ``[B, W, H, T, d]`` from two projections ``[B, W, T, H * d]``.
 
-    All values are finite. A weight of 0 times NaN is NaN, so a value that is not finite would reach
-    the tokens from which the mask hides it. It is replaced by 0, and its key by NaN: the tokens
-    that see the key have NaN, as they should, and the mask drops the score of all others.
+    All returned values are finite. A value that is not finite would reach the tokens from which the
+    mask hides it, because a weight of 0 times NaN is NaN. Such a value is replaced by 0, and its
+    key by NaN. The tokens that see the key get NaN, as they should, and the mask drops the score
+    for all other tokens.
     """
     finite = jnp.isfinite(value)
     key, value = jnp.where(finite, key, jnp.nan), jnp.where(finite, value, 0.0)
@@ -103,11 +104,14 @@ def key_value(key: Array, value: Array, heads: int) -> KeyValue:
 
 
 def embed(table: Array, tokens: Array, dtype: str) -> Array:
-    """Rows of ``table [V, D]``. Ids outside ``[0, V)`` are clipped, so that all stays finite."""
+    """The rows of ``table [V, D]`` for ``tokens [...]``, as ``[..., D]`` in ``dtype``.
+
+    Ids outside ``[0, V)`` are clipped, so that no row is NaN.
+    """
     return jnp.take(table, tokens, axis=0, mode="clip").astype(dtype)
 
 
 def last_real(x: Array, length: Array) -> Array:
-    """``[B, 1, P, D] -> [B, 1, 1, D]``: what stands at each row's last real token."""
+    """The entries ``[B, 1, 1, D]`` of ``x [B, 1, P, D]`` at the last real token of each row."""
     index = jnp.clip(length - 1, 0, x.shape[2] - 1)
     return jnp.take_along_axis(x, index[:, None, None, None], axis=2)

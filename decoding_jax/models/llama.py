@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Past, attend
+from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue
 from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
 from decoding_jax.models.layers import (
@@ -26,6 +26,7 @@ from decoding_jax.models.layers import (
     split_heads,
 )
 from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
+from decoding_jax.models.view import LayerCache
 from decoding_jax.pytrees import pytree
 
 
@@ -34,22 +35,23 @@ class LlamaConfig:
     """The shape of a network of the Llama family.
 
     Attributes:
-      vocab_size: rows of the embedding table, unused ones included.
-      num_heads: query heads, a multiple of ``num_kv_heads``.
-      num_kv_heads: key-value heads, each shared by a group of query heads.
-      head_dim: even.
-      max_positions: the longest text the model is made for.
-      rope_theta: base of the rotary frequencies.
-      rope_scaling: None, or how they are slowed down.
-      activation: of the gate: ``silu``, ``gelu`` (by tanh), ``gelu_exact`` or ``relu``.
+      vocab_size: the number of rows of the embedding table, unused rows included.
+      num_heads: the number of query heads, a multiple of ``num_kv_heads``.
+      num_kv_heads: the number of key-value heads, each shared by a group of query heads.
+      head_dim: the size of a head, an even number.
+      max_positions: the length of the longest text that the model supports.
+      rope_theta: the base of the rotary frequencies.
+      rope_scaling: the scaling of the rotary frequencies, or None.
+      activation: the activation of the gate: ``silu``, ``gelu`` (by tanh), ``gelu_exact`` or
+        ``relu``.
       qkv_bias: whether query, key and value have a bias (Qwen2).
       out_bias: whether the attention's output has one.
       mlp_bias: whether the feed-forward projections have one.
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
-      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
 
     Raises:
-      ValueError: for heads that do not divide, or an odd ``head_dim``.
+      ValueError: if ``num_kv_heads`` does not divide ``num_heads``, or ``head_dim`` is odd.
     """
 
     vocab_size: int
@@ -84,7 +86,9 @@ class LlamaAttention(nn.Module):
     config: LlamaConfig
 
     @nn.compact
-    def __call__(self, x: Array, past: Past, angles: tuple[Array, Array]) -> tuple[Array, KeyValue]:
+    def __call__(
+        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, KeyValue]:
         cfg = self.config
 
         def project(name: str, heads: int) -> Array:
@@ -94,9 +98,9 @@ class LlamaAttention(nn.Module):
             project("query", cfg.num_heads), cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads
         )
         key, value = project("key", cfg.num_kv_heads), project("value", cfg.num_kv_heads)
-        block = key_value(key, value, cfg.num_kv_heads)
-        # Keys are stored turned: a position is given once, when its token is fed.
-        parts, stored = past(block._replace(key=rotate(block.key, *angles)))
+        new = key_value(key, value, cfg.num_kv_heads)
+        # Keys are stored after their rotation, which is applied once, when the token is new.
+        parts, stored = layer_cache(new._replace(key=rotate(new.key, *angles)))
         y = merge_heads(attend(rotate(query, *angles), parts, cfg.head_dim**-0.5))
         return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias, name="out")(y), stored
 
@@ -123,14 +127,16 @@ class LlamaLayer(nn.Module):
         self.pre_mlp_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
         self.mlp = LlamaMlp(cfg)
 
-    def __call__(self, x: Array, past: Past, angles: tuple[Array, Array]) -> tuple[Array, KeyValue]:
-        y, stored = self.attention(self.pre_attention_norm(x), past, angles)
+    def __call__(
+        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, KeyValue]:
+        y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
         x += y
         return x + self.mlp(self.pre_mlp_norm(x)), stored
 
 
 class LlamaNetwork(DecoderNetwork):
-    """The network; its methods are the steps that ``Llama`` makes the verbs of."""
+    """The network of ``Llama``."""
 
     config: LlamaConfig
 
@@ -144,9 +150,9 @@ class LlamaNetwork(DecoderNetwork):
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         cfg = self.config
-        turn = frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        radians = frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
         x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x, rotation(position, turn)
+        return x, rotation(position, radians)
 
 
 @pytree
@@ -155,7 +161,7 @@ class Llama(DecoderModel):
     """A network of the Llama family with its parameters, a ``LanguageModel``.
 
     Attributes:
-      params: the tree of ``LlamaNetwork``, any float dtype.
+      params: the parameters of ``LlamaNetwork``, of any float dtype.
       config: a ``LlamaConfig``.
 
     Example:

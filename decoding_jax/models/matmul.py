@@ -10,12 +10,15 @@ from decoding_jax.base import Array
 
 
 def matmul(x: Array, kernel: Array, dtype: str) -> Array:
-    """``x @ kernel`` with operands in ``dtype``; accumulated and returned in float32.
+    """The product ``x @ kernel`` of operands in ``dtype``, accumulated and returned in float32.
 
     Args:
       x: ``[..., D]``.
       kernel: ``[D, F]``.
       dtype: ``float32`` or ``bfloat16``.
+
+    Returns:
+      float32 ``[..., F]``.
     """
     return _product(x.astype(dtype), kernel.astype(dtype))
 
@@ -30,8 +33,8 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
-    # The cotangent is rounded to the operands' dtype, so that these products too are of two
-    # narrow operands: what matrix units are made for.
+    # The cotangent is rounded to the dtype of the operands, so that the operands of these products
+    # are narrow too, as matrix units require.
     x, kernel = saved
     grad = grad.astype(x.dtype)
     flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
@@ -44,14 +47,15 @@ _product.defvjp(_forward, _backward)
 
 
 def _transposed(x: Array) -> Array:
-    """``x.T`` laid out anew.
+    """``x.T`` as a contiguous copy.
 
-    XLA folds a transposition into the product that reads it, and its CPU backend then leaves the
-    bfloat16 matrix unit unused (measured: five times slower). It folds nothing across a loop.
+    XLA folds a transposition into the product that reads it. Its CPU backend then does not use the
+    bfloat16 matrix unit, which was measured to be five times slower. XLA does not fold across a
+    loop, so a bfloat16 array is transposed inside one.
     """
     if x.dtype != jnp.bfloat16:
         return x.T
-    # One pass, but the compiler cannot know.
+    # The loop always runs once, but the compiler cannot infer this.
     passes = jnp.where(jnp.isinf(x[0, 0]), 1, 1 + (x[0, 0] > jnp.finfo(x.dtype).max))
     start = (jnp.int32(0), jnp.zeros(x.shape[::-1], x.dtype))
     return lax.while_loop(lambda c: c[0] < passes, lambda c: (c[0] + 1, x.T), start)[1]

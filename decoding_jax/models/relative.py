@@ -12,10 +12,13 @@ from decoding_jax.base import Array
 
 
 def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:
-    """The bucket of every query-minus-key distance from ``-max_distance`` to ``max_distance``.
+    """The bucket of every distance from ``-max_distance`` to ``max_distance``.
 
-    Near distances have a bucket each, farther ones share buckets that grow with the logarithm
-    (Raffel et al. 2020, section 2.1). int32 ``[2 * max_distance + 1]``.
+    A distance is the query's position minus the key's. Each small distance has its own bucket, and
+    larger ones share buckets whose width grows logarithmically (Raffel et al. 2020, section 2.1).
+
+    Returns:
+      int32 ``[2 * max_distance + 1]``.
     """
     distance = np.arange(-max_distance, max_distance + 1)
     offset = np.zeros_like(distance)
@@ -27,14 +30,14 @@ def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool
         far = np.maximum(distance, 0)
     exact = num_buckets // 2
     ratio = np.log(np.maximum(far, 1) / exact) / math.log(max_distance / exact)
-    # The nudge keeps whole ratios from being rounded below themselves.
+    # The small term keeps ratios that are whole numbers from being rounded down.
     large = exact + np.floor(ratio * (num_buckets - exact) + 1e-6).astype(np.int64)
     bucket = np.where(far < exact, far, np.minimum(large, num_buckets - 1))
     return (bucket + offset).astype(np.int32)
 
 
 class RelativePositionBiases(nn.Module):
-    """A learned bias for each head and bucket of distances; the table is ``[H, num_buckets]``."""
+    """Learned biases ``[H, num_buckets]``, one for each head and bucket of distances."""
 
     num_heads: int
     num_buckets: int
@@ -43,7 +46,7 @@ class RelativePositionBiases(nn.Module):
 
     @nn.compact
     def __call__(self, distance: Array) -> Array:
-        """``[b, w, T, K]`` query-minus-key distances to biases ``[b, w, H, 1, T, K]``."""
+        """The biases ``[b, w, H, 1, T, K]`` of query-minus-key distances ``[b, w, T, K]``."""
         table = self.param(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, "RoFormer"), with the scalings that stretch a context."""
+"""Rotary positions (Su et al. 2021, "RoFormer"), and scalings that extend the context."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from decoding_jax.base import Array
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-    """How frequencies are slowed down to reach farther than the training did.
+    """A scaling of the rotary frequencies to contexts longer than those of the training.
 
     Attributes:
       kind: ``linear`` divides all frequencies by ``factor`` (Chen et al. 2023, "Extending Context
         Window of Large Language Models via Positional Interpolation"). ``llama3`` divides the
-        slow ones, leaves the fast ones, and blends between (Llama 3.1).
-      factor: of at least 1.
-      low_frequency_factor: waves longer than ``original_max_positions`` over this are slow.
-      high_frequency_factor: waves shorter than ``original_max_positions`` over this are fast.
-      original_max_positions: the context of the training.
+        low frequencies, keeps the high ones, and interpolates in between (Llama 3.1).
+      factor: the factor that frequencies are divided by, 1 or more.
+      low_frequency_factor: a frequency is low if its wavelength in positions exceeds
+        ``original_max_positions / low_frequency_factor``.
+      high_frequency_factor: a frequency is high if its wavelength in positions is below
+        ``original_max_positions / high_frequency_factor``.
+      original_max_positions: the length of the context in training.
 
     Raises:
-      ValueError: for an unknown kind, or factors out of order.
+      ValueError: for an unknown kind, or factors that are not in increasing order.
     """
 
     kind: str
@@ -47,36 +49,50 @@ class RopeScaling:
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
-    """Radians per position of each pair of a head's dimensions, float32 ``[head_dim / 2]``.
+    """Radians per position for each pair of dimensions of a head, float32 ``[head_dim / 2]``.
 
     Example:
       >>> frequencies(4, 10_000.0)
       array([1.  , 0.01], dtype=float32)
     """
-    turn = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    radians = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     if scaling is not None and scaling.kind == "linear":
-        turn = turn / scaling.factor
+        radians = radians / scaling.factor
     elif scaling is not None:
-        waves = scaling.original_max_positions * turn / (2 * math.pi)
+        waves = scaling.original_max_positions * radians / (2 * math.pi)
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-        fast = np.clip((waves - low) / (high - low), 0, 1)
-        turn = fast * turn + (1 - fast) * turn / scaling.factor
-    return turn.astype(np.float32)
+        keep = np.clip((waves - low) / (high - low), 0, 1)
+        radians = keep * radians + (1 - keep) * radians / scaling.factor
+    return radians.astype(np.float32)
 
 
-def rotation(position: Array, turn: np.ndarray) -> tuple[Array, Array]:
-    """Cosine and sine of every position's angles: ``[..., T]`` to float32 ``[..., T, d / 2]``."""
-    angle = position.astype(jnp.float32)[..., None] * turn.reshape((1,) * position.ndim + (-1,))
+def rotation(position: Array, radians: np.ndarray) -> tuple[Array, Array]:
+    """The cosines and sines of the angles of positions.
+
+    Args:
+      position: int32 ``[..., T]``.
+      radians: float32 ``[d / 2]``, from ``frequencies``.
+
+    Returns:
+      Two float32 arrays ``[..., T, d / 2]``.
+    """
+    angle = position.astype(jnp.float32)[..., None] * radians.reshape((1,) * position.ndim + (-1,))
     return jnp.cos(angle), jnp.sin(angle)
 
 
 def rotate(x: Array, cosine: Array, sine: Array) -> Array:
-    """Turns ``x [B, W, ..., T, d]`` by the angles of ``[B, W, T, d / 2]``.
+    """Rotates the pairs of dimensions i and i + d / 2.
 
-    Dimension i is paired with i + d / 2.
+    Args:
+      x: ``[B, W, ..., T, d]``.
+      cosine: ``[B, W, T, d / 2]``, from ``rotation``.
+      sine: ``[B, W, T, d / 2]``, from ``rotation``.
+
+    Returns:
+      The rotated ``x``, of its shape and dtype.
     """
     axes = tuple(range(2, x.ndim - 2))
     cosine, sine = jnp.expand_dims(cosine, axes), jnp.expand_dims(sine, axes)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = [first * cosine - second * sine, second * cosine + first * sine]
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    rotated = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

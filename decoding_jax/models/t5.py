@@ -1,4 +1,4 @@
-"""T5 as a language model: bind the inputs of an encoder-decoder, and it decodes like any other."""
+"""T5 as a language model: a T5 that is bound to encoder inputs decodes like any other model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
-from decoding_jax.models.t5_network import T5Config, T5Network
+from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5_network import T5Network
 from decoding_jax.pytrees import pytree
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class T5:
-    """A T5 network with its parameters. ``bind`` it to inputs to get a language model.
+    """A T5 network with its parameters. Bind it to inputs with ``bind`` to get a language model.
 
     Attributes:
-      params: the tree under ``params`` of a T5X checkpoint (unscanned layers), any float dtype.
+      params: the tree under ``params`` of a T5X checkpoint with unscanned layers, of any float
+        dtype.
       config: a ``T5Config``.
     """
 
@@ -37,17 +39,17 @@ class T5:
         return cls(T5Network(config).init(key, one, one[0], one, one[0])["params"], config)
 
     def early_exit(self, num_layers: int) -> T5:
-        """The network with its decoder's first layers, under the same final norm and projection.
+        """The network with the first layers of its decoder, and the same final norm and projection.
 
-        It shares this one's weights, and drafts for it in speculative decoding. How often its
-        drafts stand depends on whether training prepared the layers for it (Elhoushi et al. 2024,
-        "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+        It shares the weights, and can draft for the full model in speculative decoding. Its
+        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
+        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
 
         Args:
-          num_layers: from 1 to the network's.
+          num_layers: the number of decoder layers to keep, from 1 to the network's number.
 
         Raises:
-          ValueError: for another number.
+          ValueError: for another number of layers.
         """
         config = self.config
         decoder = first_layers(self.params["decoder"], num_layers, config.num_decoder_layers)
@@ -55,15 +57,15 @@ class T5:
         return T5({**self.params, "decoder": decoder}, config)
 
     def bind(self, tokens: Array, length: Array) -> BoundT5:
-        """The language model of decoder texts given these inputs.
+        """The language model of the decoder, given these encoder inputs.
 
         Args:
           tokens: int32 ``[B, P]``, right-padded encoder inputs, with their end token.
           length: int32 ``[B]``, from 1 to P.
 
         Raises:
-          ValueError: for shapes that do not fit, and for lengths and ids out of range where they
-            can be read.
+          ValueError: for shapes that do not fit, and for lengths and ids out of range unless they
+            are traced.
         """
         if tokens.ndim != 2 or length.shape != tokens.shape[:1]:
             raise ValueError(
@@ -76,10 +78,16 @@ class T5:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class BoundT5:
-    """A T5 decoder bound to its encoder inputs: a ``LanguageModel``.
+    """A T5 decoder that is bound to encoder inputs, a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``; the
-    cross-attention's keys and values belong to the row and are shared by its lanes.
+    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``. The keys and
+    values of the cross-attention are shared by the lanes of a row.
+
+    Attributes:
+      params: as in ``T5``.
+      source: int32 ``[B, P]``, the encoder inputs.
+      source_length: int32 ``[B]``.
+      config: as in ``T5``.
     """
 
     params: Any
@@ -96,12 +104,12 @@ class BoundT5:
         return self.config.vocab_size
 
     def early_exit(self, num_layers: int) -> BoundT5:
-        """As ``T5.early_exit``, bound to the same inputs."""
+        """``T5.early_exit``, bound to the same inputs."""
         short = T5(self.params, self.config).early_exit(num_layers)
         return short.bind(self.source, self.source_length)
 
     def start_prompt(self, batch_size: int | None = None) -> Prompt:
-        """The decoder's first prompt, ``start_id`` alone, for every row."""
+        """The prompt that the decoder starts from: ``start_id`` alone, in every row."""
         batch_size = self.source.shape[0] if batch_size is None else batch_size
         start = jnp.full((batch_size, 1), self.config.start_id, jnp.int32)
         return Prompt(start, jnp.ones(batch_size, jnp.int32))
@@ -115,7 +123,7 @@ class BoundT5:
         """See ``LanguageModel.prefill``. Runs the encoder, then the decoder's prompt.
 
         Raises:
-          ValueError: if the rows are not as many as the inputs bound.
+          ValueError: if the number of rows is not that of the bound inputs.
         """
         if tokens.shape[0] != self.source.shape[0]:
             raise ValueError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Biases, Past, attend, prompt_past, slot_pasts, view_of
+from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import Cache, KeyValue
 from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
 from decoding_jax.models.layers import (
@@ -23,23 +23,30 @@ from decoding_jax.models.layers import (
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
-from decoding_jax.models.t5_network import Mlp
+from decoding_jax.models.t5_layers import Mlp
+from decoding_jax.models.view import (
+    Biases,
+    LayerCache,
+    prompt_layer_cache,
+    slot_layer_caches,
+    view_of,
+)
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
 class T5DecoderConfig:
-    """The shape of the network, in T5X's words.
+    """The shape of a T5 decoder, with the names of T5X.
 
     Attributes:
-      vocab_size: rows of the embedding table, unused ones included.
+      vocab_size: the number of rows of the embedding table, unused rows included.
       mlp_activations: one name (ungated) or two (gated), of ``relu, gelu, silu, linear``.
       logits_via_embedding: whether the output is tied to the embedding.
-      bidirectional_prompt: whether the tokens of a prompt see each other whatever their order (a
-        prefix language model, T5X's ``inputs_bidirectional_attention``).
-      num_buckets: of the relative positions.
-      max_distance: from which all relative positions share a bucket.
-      dtype: of activations and of the cache, ``float32`` or ``bfloat16``.
+      bidirectional_prompt: whether every token of a prompt sees all tokens of the prompt. The model
+        is then a prefix language model (T5X's ``inputs_bidirectional_attention``).
+      num_buckets: the number of buckets of relative positions.
+      max_distance: the distance from which all relative positions share a bucket.
+      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
     """
 
     vocab_size: int
@@ -62,13 +69,13 @@ class T5DecoderAttention(nn.Module):
     config: T5DecoderConfig
 
     @nn.compact
-    def __call__(self, x: Array, past: Past) -> tuple[Array, KeyValue]:
+    def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
         cfg = self.config
         width = cfg.num_heads * cfg.head_dim
-        # The logits are not scaled by 1 / sqrt(head_dim): the query's initialisation is.
+        # The initialisation of the query is scaled instead of the attention logits.
         query = Dense(width, cfg.dtype, init_scale=1 / cfg.head_dim, name="query")(x)
         key, value = (Dense(width, cfg.dtype, name=name)(x) for name in ("key", "value"))
-        parts, stored = past(key_value(key, value, cfg.num_heads))
+        parts, stored = layer_cache(key_value(key, value, cfg.num_heads))
         y = merge_heads(attend(split_heads(query, cfg.num_heads), parts, 1.0))
         return Dense(cfg.emb_dim, cfg.dtype, name="out")(y), stored
 
@@ -83,14 +90,14 @@ class T5DecoderLayer(nn.Module):
         self.pre_mlp_layer_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
         self.mlp = Mlp(cfg, training=False)
 
-    def __call__(self, x: Array, past: Past) -> tuple[Array, KeyValue]:
-        y, stored = self.self_attention(self.pre_self_attention_layer_norm(x), past)
+    def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
+        y, stored = self.self_attention(self.pre_self_attention_layer_norm(x), layer_cache)
         x += y
         return x + self.mlp(self.pre_mlp_layer_norm(x)), stored
 
 
 class T5DecoderNetwork(DecoderNetwork):
-    """The network; its methods are the steps that ``T5Decoder`` makes the verbs of."""
+    """The network of ``T5Decoder``."""
 
     config: T5DecoderConfig
 
@@ -105,20 +112,24 @@ class T5DecoderNetwork(DecoderNetwork):
         self.layers = [T5DecoderLayer(cfg) for _ in range(cfg.num_layers)]
         self.decoder_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
 
-    def _through(self, tokens: Array, pasts: list[Past]) -> tuple[Array, tuple[KeyValue, ...]]:
+    def _through(
+        self, tokens: Array, layer_caches: list[LayerCache]
+    ) -> tuple[Array, tuple[KeyValue, ...]]:
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
         stored = []
-        for layer, past in zip(self.layers, pasts, strict=True):
-            x, new = layer(x, past)
+        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
+            x, new = layer(x, layer_cache)
             stored.append(new)
         return self.decoder_norm(x), tuple(stored)
 
     def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
-        """Runs whole prompts: hidden ``[B, 1, P, D]``, and keys and values ``[B, H, P, d]``."""
+        """See ``DecoderNetwork.prefill``."""
         cfg, index = self.config, jnp.arange(tokens.shape[1], dtype=jnp.int32)
         bias = self.relpos_bias((index[:, None] - index[None, :])[None, None])
-        past = prompt_past(length, len(index), bias, causal=not cfg.bidirectional_prompt)
-        return self._through(tokens[:, None], [past] * cfg.num_layers)
+        layer_cache = prompt_layer_cache(
+            length, len(index), bias, causal=not cfg.bidirectional_prompt
+        )
+        return self._run_layers(tokens[:, None], [layer_cache] * cfg.num_layers)
 
     def extend(
         self,
@@ -128,16 +139,16 @@ class T5DecoderNetwork(DecoderNetwork):
         visible: Array | None = None,
         position: Array | None = None,
     ) -> tuple[Array, Cache]:
-        """Feeds a block ``[B, W, T]``: hidden ``[B, W, T, D]`` and the cache with it."""
+        """See ``DecoderNetwork.extend``."""
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        relpos, here = self.relpos_bias, jnp.zeros((1, 1, 1, 1), jnp.int32)
-        bias = Biases(relpos(view.prompt_distance), relpos(view.slot_distance), relpos(here))
-        pasts = slot_pasts(cache, view, start, [bias] * self.config.num_layers)
-        hidden, slots = self._through(tokens, pasts)
+        relpos, zero = self.relpos_bias, jnp.zeros((1, 1, 1, 1), jnp.int32)
+        bias = Biases(relpos(view.prompt_distance), relpos(view.slot_distance), relpos(zero))
+        layer_caches = slot_layer_caches(cache, view, start, [bias] * self.config.num_layers)
+        hidden, slots = self._run_layers(tokens, layer_caches)
         return hidden, cache._replace(slots=slots)
 
     def project(self, hidden: Array) -> Array:
-        """Hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        """See ``DecoderNetwork.project``."""
         cfg = self.config
         if not cfg.logits_via_embedding:
             return self.logits_dense(hidden)
@@ -148,10 +159,10 @@ class T5DecoderNetwork(DecoderNetwork):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class T5Decoder(DecoderModel):
-    """A T5 decoder with its parameters: a ``LanguageModel``, ``keep`` and ``select``.
+    """A T5 decoder with its parameters, a ``LanguageModel`` with ``keep`` and ``select``.
 
     Attributes:
-      params: the tree under ``params/decoder`` of a T5X checkpoint, any float dtype.
+      params: the tree under ``params/decoder`` of a T5X checkpoint, of any float dtype.
       config: a ``T5DecoderConfig``.
     """
 
@@ -159,5 +170,5 @@ class T5Decoder(DecoderModel):
 
     @property
     def max_positions(self) -> None:  # type: ignore[override]
-        """Relative positions have no end."""
+        """None, because relative positions do not limit the length."""
         return None

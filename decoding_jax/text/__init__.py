@@ -1,4 +1,4 @@
-"""Strings in, strings out: tokenizers, loading, generation and streaming."""
+"""Tokenizers, loading, and the generation of texts from texts, at once or as a stream."""
 
 from decoding_jax.text.batch import (
     Completion,

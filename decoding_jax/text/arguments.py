@@ -1,4 +1,4 @@
-"""The arguments of ``generate`` and ``stream``, checked first: one line for each mistake."""
+"""The checks of the arguments of ``generate`` and ``stream``, which come before any other work."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from decoding_jax.loop.arguments import check_names, check_settings, signature_o
 from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.registry import STRATEGIES
 
-_GIVEN = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
-_OWN = ("batch_size", "chunk", "drafter", "key", "max_new_tokens", "stop", "strategy", "texts")
+# The arguments of a strategy that `generate` passes itself.
+_PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
+# The arguments of `generate` and `stream`, which a message may suggest.
+_GENERATE = ("batch_size", "chunk", "drafter", "key", "max_new_tokens", "stop", "strategy", "texts")
 
 
 def check_arguments(
@@ -25,18 +27,18 @@ def check_arguments(
     settings: Mapping[str, Any],
     **counts: Any,
 ) -> None:
-    """Checks what ``generate`` and ``stream`` were given.
+    """Checks the arguments of ``generate`` and ``stream``.
 
     Args:
       model, tokenizer, texts, strategy, key: as for ``generate``.
-      settings: of the strategy, ``max_new_tokens`` and ``stop`` among them.
+      settings: the settings of the strategy, with ``max_new_tokens`` and ``stop``.
       **counts: ``batch_size`` or ``chunk``.
 
     Warns:
-      UserWarning: for a key that the strategy does not use.
+      UserWarning: if the strategy does not use the key.
 
     Raises:
-      ValueError: in one line that names the argument.
+      ValueError: for the first mistake, in one line that names the argument.
     """
     if not hasattr(model, "bind") or isinstance(model, type):
         check_model(model)
@@ -51,26 +53,31 @@ def check_arguments(
     signature = signature_of(run)
     if callable(strategy):
         name = getattr(strategy, "__name__", "the strategy")
-        check_names(name, signature, settings, given_elsewhere=_GIVEN, also=_OWN)
+        check_names(name, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
         return
-    check_settings(strategy, signature, settings, given_elsewhere=_GIVEN, also=_OWN)
+    check_settings(strategy, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
     if key is not None and "key" not in signature.parameters:
         warnings.warn(f"key: {strategy} draws nothing and does not use it", stacklevel=3)
 
 
 def check_strategy(strategy: Any) -> Callable[..., Any]:
-    """The function of a strategy, which may be given by its name.
+    """The function of a strategy.
+
+    Args:
+      strategy: the name of a strategy, or a function, which is returned unchanged.
 
     Raises:
-      ValueError: for an unknown name, with those that are near, or anything else.
+      ValueError: for an unknown name, with similar ones if there are any, and for any other type.
     """
     if isinstance(strategy, str):
         if strategy in STRATEGIES:
             return STRATEGIES[strategy].function
         names = sorted(STRATEGIES)
-        near = [name for name in names if strategy.lower() in name] if len(strategy) > 2 else []
-        near = sorted(near, key=len)[:2] or difflib.get_close_matches(strategy.lower(), names, 2)
-        hint = f"; {' and '.join(near)} {'is' if len(near) == 1 else 'are'} near" if near else ""
+        similar = [name for name in names if strategy.lower() in name] if len(strategy) > 2 else []
+        similar = sorted(similar, key=len)[:2]
+        similar = similar or difflib.get_close_matches(strategy.lower(), names, 2)
+        verb = "is" if len(similar) == 1 else "are"
+        hint = f"; {' and '.join(similar)} {verb} near" if similar else ""
         if strategy in transforms.__all__:
             hint = f"; {strategy} is a transform: sample takes transform=transforms.{strategy}(...)"
         raise ValueError(f"strategy: got {strategy!r}; takes one of {', '.join(names)}{hint}")
@@ -82,18 +89,18 @@ def check_strategy(strategy: Any) -> Callable[..., Any]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Checks that a tokenizer has what ``Tokenizer`` asks for.
+    """Checks that a tokenizer has the attributes of ``Tokenizer`` that ``generate`` uses.
 
     Raises:
-      ValueError: for one that lacks a method or whose ``eos_ids`` are no ids.
+      ValueError: if an attribute is missing, or if ``eos_ids`` is no tuple or list of ids.
     """
     takes = "takes one with encode, decode and eos_ids, such as decoding_jax.load gives"
     if tokenizer is None or isinstance(tokenizer, (str, type)):
         raise ValueError(f"tokenizer: got {describe(tokenizer)}; {takes}")
-    lacks = [name for name in ("encode", "decode", "eos_ids") if not hasattr(tokenizer, name)]
-    if lacks:
+    missing = [name for name in ("encode", "decode", "eos_ids") if not hasattr(tokenizer, name)]
+    if missing:
         raise ValueError(
-            f"tokenizer: got a {type(tokenizer).__name__} without {', '.join(lacks)}; {takes}"
+            f"tokenizer: got a {type(tokenizer).__name__} without {', '.join(missing)}; {takes}"
         )
     ids = tokenizer.eos_ids
     if not isinstance(ids, (tuple, list)) or not all(isinstance(i, int) for i in ids):
@@ -101,10 +108,10 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def check_texts(texts: Any) -> None:
-    """Checks that inputs are strings; ``generate`` says which of them are empty.
+    """Checks that the inputs are a sequence of strings. ``generate`` refuses empty ones.
 
     Raises:
-      ValueError: for anything but a sequence of strings.
+      ValueError: for any other value.
     """
     if isinstance(texts, (str, bytes)):
         raise ValueError(f"texts: got one string, {describe(texts)}; takes a list of strings")
@@ -116,16 +123,16 @@ def check_texts(texts: Any) -> None:
 
 
 def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
-    """Checks the tokens of the inputs against the model's vocabulary.
+    """Checks that the tokens of the inputs are in the model's vocabulary.
 
     Raises:
-      ValueError: for an id that the model cannot have.
+      ValueError: for an id outside the vocabulary.
     """
     size = model.config.vocab_size if hasattr(model, "bind") else model.vocab_size
     for i, row in enumerate(ids):
         if len(row) and not 0 <= min(row) <= max(row) < size:
-            wrong = next(token for token in row if not 0 <= token < size)
+            outside = next(token for token in row if not 0 <= token < size)
             raise ValueError(
-                f"tokenizer: got id {wrong} for text {i}; takes a tokenizer of the model's "
+                f"tokenizer: got id {outside} for text {i}; takes a tokenizer of the model's "
                 f"vocabulary, ids from 0 to {size - 1}"
             )

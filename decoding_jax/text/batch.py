@@ -1,4 +1,4 @@
-"""Between token lists and the arrays that strategies take and give."""
+"""Conversion between token lists and the arrays of strategies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Completion(NamedTuple):
     """One decoded text.
 
     Attributes:
-      text: what the new tokens say, special tokens left out.
-      tokens: the new token ids, the end token included.
-      log_prob: of the tokens under the model, in nats, before any transform.
-      score: what the strategy ranks by.
-      finished: whether a stop condition ended it, rather than the length.
-      info: the strategy's own figures, such as a ``StochasticBeamInfo``, as NumPy values: of this
-        completion, of its text, or of the whole batch, as the strategy counts them.
+      text: the text of the new tokens, without special tokens.
+      tokens: the new token ids, with the end token.
+      log_prob: the log probability of the tokens under the model, in nats, before any transform.
+      score: the score by which the strategy ranks.
+      finished: whether a stop condition ended it, rather than the maximum length.
+      info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as NumPy values. Each is
+        a value of this completion, of its text, or of the whole batch, as the strategy defines it.
     """
 
     text: str
@@ -38,12 +38,12 @@ class Completion(NamedTuple):
 
 
 def default_stop(tokenizer: Tokenizer) -> Stop:
-    """Stops at the tokenizer's end tokens."""
+    """Stop conditions that consist of the tokenizer's end tokens."""
     return with_end_tokens(None, tokenizer)
 
 
 def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
-    """The stop conditions, with the tokenizer's end tokens where they do not name any.
+    """The stop conditions, with the tokenizer's end tokens if ``eos_ids`` is None.
 
     Example:
       >>> from decoding_jax.text import ByteTokenizer
@@ -104,7 +104,7 @@ def pad_tokens(ids: Sequence[Sequence[int]], width: int) -> Prompt:
 def context_of(
     model: Model | LanguageModel, ids: Sequence[Sequence[int]]
 ) -> Sequence[Sequence[int]] | None:
-    """The ``context`` of ``completions``: a T5 answers its inputs, others continue them."""
+    """The ``context`` of ``completions``; None for a T5, which does not continue its inputs."""
     return None if isinstance(model, T5) else ids
 
 
@@ -114,25 +114,26 @@ def completions(
     count: int,
     context: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Completion]]:
-    """The texts of the first ``count`` rows, in the output's order, where there is a sequence.
+    """The completions of the first ``count`` rows, in the order of the output.
 
     Args:
-      tokenizer: which decodes.
-      output: of a strategy.
-      count: how many rows are real.
-      context: for a decoder-only model, the prompts' tokens: a tokenizer may drop the space
-        between a prompt and its continuation unless it sees both.
+      tokenizer: decodes the tokens.
+      output: the output of a strategy. Empty sequences of a search that found fewer than its
+        maximum number are left out.
+      count: the number of rows that are not padding.
+      context: the tokens of the prompts, for a decoder-only model. A tokenizer may drop the space
+        between a prompt and its continuation unless it decodes both together.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
     info = jax.tree.map(np.asarray, output.info)
-    exists = (length > 0) | (log_prob > -np.inf)  # a search may find fewer than were asked for
+    exists = (length > 0) | (log_prob > -np.inf)  # a search may find fewer than its maximum
     rows = []
     for b in range(count):
-        before = [] if context is None else list(context[b])
+        prompt = [] if context is None else list(context[b])
         rows.append(
             [
                 Completion(
-                    text=continuation(tokenizer, before, tokens[b, n, : length[b, n]].tolist()),
+                    text=continuation(tokenizer, prompt, tokens[b, n, : length[b, n]].tolist()),
                     tokens=tokens[b, n, : length[b, n]].tolist(),
                     log_prob=float(log_prob[b, n]),
                     score=float(score[b, n]),
@@ -147,20 +148,20 @@ def completions(
 
 
 def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
-    """What an ``info`` of arrays ``[B, N, ...]``, ``[B, ...]`` or ``[]`` says of one sequence."""
+    """The values of sequence n of a row in ``[B, N, ...]``, ``[B, ...]`` and ``[]`` arrays."""
 
-    def part(leaf: np.ndarray) -> Any:
+    def value(leaf: np.ndarray) -> Any:
         if leaf.shape[:2] == shape:
             return leaf[row, n]
         return leaf[row] if leaf.shape[:1] == shape[:1] else leaf[()]
 
-    return jax.tree.map(part, info)
+    return jax.tree.map(value, info)
 
 
 def unique(row: Sequence[Completion]) -> list[Completion]:
-    """The completions of one text that read differently: of equal ones, the first.
+    """The completions of one text without those whose text occurs before.
 
-    Different tokens may spell one text, so a search for many texts counts them after decoding.
+    Different tokens may have the same text, so texts are counted after decoding.
 
     Example:
       >>> same = Completion("hi", [4, 5], -2.0, -2.0, True)
@@ -177,7 +178,7 @@ def continuation(tokenizer: Tokenizer, context: list[int], new: list[int]) -> st
     """The text that ``new`` adds to ``context``."""
     if not context:
         return tokenizer.decode(new)
-    before = tokenizer.decode(context)
+    prefix = tokenizer.decode(context)
     whole = tokenizer.decode(context + new)
-    # A context that ends inside a character decodes differently once the rest is there.
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new)
+    # A context that ends inside a character has another text once the character is complete.
+    return whole[len(prefix) :] if whole.startswith(prefix) else tokenizer.decode(new)

@@ -1,4 +1,4 @@
-"""Strings in, strings out: all at once, or token by token."""
+"""The generation of texts from texts, at once or as a stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from decoding_jax.text.batch import (
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.loading import Model
-from decoding_jax.text.sizes import buffer_length, limited, padded_width, round_up
+from decoding_jax.text.sizes import limited, padded_width, round_up, rounded_length
 from decoding_jax.text.tokenizers import Tokenizer
 
 Strategy = Callable[..., DecodeOutput]
@@ -45,33 +45,35 @@ def generate(
     stop: Stop | None = None,
     **settings: Any,
 ) -> list[list[Completion]]:
-    """Decodes from every text.
+    """Generates completions of every text.
 
     Args:
-      model: from ``load``; a T5 translates, summarises, ... its inputs, others continue them.
-      tokenizer: from ``load``.
+      model: a model from ``load``. A T5 decodes an output for each text, such as a translation;
+        other models continue the text.
+      tokenizer: the tokenizer of the model, from ``load``.
       texts: the inputs, none of them empty.
-      strategy: a strategy's name, such as ``"beam_search"``, or a function with the arguments of
-        one.
-      key: a typed key, for strategies that draw. Each text has a key of its own, folded with its
-        index, so neither the batch size nor the texts beside it change what it gives.
-      drafter: for a strategy that takes one: a model of the same tokenizer, from ``load``, or a
-        drafter such as ``PromptLookup``. It is bound to the texts as the model is.
-      batch_size: texts decoded together.
-      max_new_tokens: the most new tokens of a text.
-      stop: when a text ends; by default at the tokenizer's end tokens, which are also used where
-        its ``eos_ids`` is None. ``Stop(eos_ids=())`` has none.
-      **settings: of the strategy, such as ``num_samples``, ``beam_size`` and ``transform``. Where
-        a number in them is an array with one value for each text, such as
-        ``transforms.temperature([0, 0.7])``, each text is decoded with its own (see
-        ``decoding_jax.rows``).
+      strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
+        arguments.
+      key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
+        the index of the text, so its completions depend neither on the batch size nor on the other
+        texts.
+      drafter: a model from ``load`` with the same tokenizer, or a drafter such as ``PromptLookup``,
+        for strategies that take one. It is bound to the texts as the model is.
+      batch_size: the number of texts that are decoded together.
+      max_new_tokens: the maximum number of new tokens of a text.
+      stop: the stop conditions. The end tokens are those of the tokenizer if ``stop`` or its
+        ``eos_ids`` is None. ``Stop(eos_ids=())`` has no end tokens.
+      **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
+        ``transform``. A number in them may be an array with one value for each text, such as
+        ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``).
 
     Returns:
-      For every text its completions, in the strategy's order, each with what the strategy says of
-      it in ``info``.
+      For every text, its completions in the order of the strategy, each with the strategy's
+      ``info``.
 
     Raises:
-      ValueError: for an unknown strategy, a missing key, an empty text or one that does not fit.
+      ValueError: for an unknown strategy or setting, a missing key, an empty text, or a text that
+        is too long for the model.
 
     Example:
       >>> from decoding_jax import load
@@ -80,34 +82,36 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
-    checked = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-    check_arguments(model, tokenizer, texts, strategy, key, checked, batch_size=batch_size)
-    run, known = _strategy(strategy)
+    checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+    check_arguments(model, tokenizer, texts, strategy, key, checked_settings, batch_size=batch_size)
+    run, registered = _strategy(strategy)
     arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
     ids = _encode(tokenizer, texts)
     check_tokens(model, ids)
-    # Longest first: what runs out of memory does so at once; and rows of a batch are alike.
+    # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts
+    # of similar length into the same batch.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     results: list[list[Completion]] = [[] for _ in ids]
-    given = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+    all_settings = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
     size = min(batch_size, round_up(len(order)))
     starts = range(0, len(order), batch_size)
     for first in tqdm(starts, "decoding", unit="batch", delay=3, disable=len(starts) < 2):
         members = order[first : first + batch_size]
-        # A smaller batch is filled up with copies of its first text: few shapes to compile.
+        # A smaller batch is filled up with copies of its first text, to compile fewer shapes.
         rows = members + members[:1] * (size - len(members))
         batch = _Batch(model, [ids[i] for i in rows], max_new_tokens)
-        own = take_rows(given, rows, len(ids), arguments)
+        batch_settings = take_rows(all_settings, rows, len(ids), arguments)
         args = (batch.prompt,) if keys is None else (batch.prompt, keys[jnp.asarray(rows)])
-        if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
-            args = (drafts, *args)
+        if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
+            args = (bound_drafter, *args)
+        batch_settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
         with compilation_announced():
-            output = run(batch.model, *args, **batch.lengths(own, drafts, known=known))
+            output = run(batch.model, *args, **batch_settings)
         context = context_of(model, [ids[i] for i in members])
-        texts_out = completions(tokenizer, jax.device_get(output), len(members), context)
-        for i, row in zip(members, texts_out, strict=True):
+        decoded = completions(tokenizer, jax.device_get(output), len(members), context)
+        for i, row in zip(members, decoded, strict=True):
             results[i] = row
     return results
 
@@ -125,17 +129,20 @@ def stream(
     stop: Stop | None = None,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
-    """What ``generate`` gives, as it grows: after every ``chunk`` tokens, all completions so far.
+    """Yields the completions of all texts so far, after every ``chunk`` new tokens.
 
-    The last item is what ``generate`` returns. In the items before it, a text that ends inside a
-    character is shown without that character, so with the strategies here each is a prefix of the
-    next wherever the tokenizer decodes prefixes to prefixes.
+    The last item is equal to the result of ``generate``. In earlier items, an incomplete character
+    at the end of a text is left out. If the tokenizer decodes every prefix of a token list to a
+    prefix of its text, each text of a token-by-token strategy is a prefix of the next one.
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, **settings: as for
-        ``generate``; the texts are decoded as one batch.
-      strategy: a name as for ``generate``, or a function that makes ``loop.Steps``.
-      chunk: tokens between two items.
+        ``generate``. The texts are decoded as one batch.
+      strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
+      chunk: the number of new tokens between two items.
+
+    Raises:
+      ValueError: as ``generate``, and if ``texts`` is empty.
 
     Example:
       >>> from decoding_jax import load
@@ -144,9 +151,9 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
-    checked = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-    check_arguments(model, tokenizer, texts, strategy, key, checked, chunk=chunk)
-    run, known = _strategy(strategy)
+    checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+    check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)
+    run, registered = _strategy(strategy)
     build = loop.steps_of(run)
     draws = key is not None if callable(strategy) else STRATEGIES[strategy].draws
     keys = _keys(draws, key, len(texts))
@@ -155,10 +162,10 @@ def stream(
     drafter = check_drafter(build, drafter)
     rows = [*range(len(ids)), *[0] * (round_up(len(ids)) - len(ids))]
     batch = _Batch(model, [ids[i] for i in rows], max_new_tokens)
-    given = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
-    own = take_rows(given, rows, len(ids), row_arguments(run))
-    if (drafts := batch.bind_drafter(own.pop("drafter"))) is not None:
-        own["drafter"] = drafts
+    all_settings = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+    batch_settings = take_rows(all_settings, rows, len(ids), row_arguments(run))
+    if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
+        batch_settings["drafter"] = bound_drafter
     context = context_of(model, ids)
     outputs = loop.stream_until_done(
         build,
@@ -166,20 +173,22 @@ def stream(
         batch.prompt,
         None if keys is None else keys[jnp.asarray(rows)],
         chunk=chunk,
-        **batch.lengths(own, drafts, known=known),
+        **batch.with_length(batch_settings, bound_drafter, registered=registered),
     )
     last = False
     while not last:
         with compilation_announced():
             output, last = next(outputs)
-        made = completions(tokenizer, jax.device_get(output), len(ids), context)
+        rows_so_far = completions(tokenizer, jax.device_get(output), len(ids), context)
         if not last:
-            made = [[c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in made]
-        yield made
+            rows_so_far = [
+                [c._replace(text=c.text.rstrip("\ufffd")) for c in row] for row in rows_so_far
+            ]
+        yield rows_so_far
 
 
 def _strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
-    """The strategy as a function, and whether it is one of the table."""
+    """The function of a strategy, and whether it is one of ``STRATEGIES``."""
     run = check_strategy(strategy)
     return run, any(run is entry.function for entry in STRATEGIES.values())
 
@@ -208,29 +217,32 @@ class _Batch:
     """Texts that are decoded together, padded to one of a few sizes.
 
     Attributes:
-      model: the language model, bound to the texts where it is an encoder-decoder.
-      prompt: of as many rows as there are texts.
+      model: the language model, bound to the texts if it is an encoder-decoder.
+      prompt: the prompts, one row for each text.
     """
 
     def __init__(self, model: Any, ids: list[list[int]], max_new_tokens: int):
-        most = getattr(model, "max_positions", None)
-        self._given, self._ids, self._max_new_tokens = model, ids, max_new_tokens
-        self._width = padded_width(max(len(row) for row in ids), max_new_tokens, most)
+        self._unbound, self._ids, self._max_new_tokens = model, ids, max_new_tokens
+        max_positions = getattr(model, "max_positions", None)
+        longest = max(len(row) for row in ids)
+        self._width = padded_width(longest, max_new_tokens, max_positions)
         self.model, self.prompt = encode_batch(model, ids, self._width)
 
     def bind_drafter(self, drafter: Any) -> Any:
-        """The drafter for these texts."""
-        return bind_drafter(drafter, self._given, self._ids, self._width)
+        """The drafter, bound to these texts if it uses encoder inputs."""
+        return bind_drafter(drafter, self._unbound, self._ids, self._width)
 
-    def lengths(self, settings: dict[str, Any], drafter: Any, *, known: bool) -> dict[str, Any]:
+    def with_length(
+        self, settings: dict[str, Any], drafter: Any, *, registered: bool
+    ) -> dict[str, Any]:
         """The settings with ``max_new_tokens``.
 
-        A strategy of the table keeps to ``stop.max_new_tokens``, whose value is not compiled, so
-        that its own may be rounded up. What another function makes of it is its own affair.
+        The strategies of ``STRATEGIES`` obey ``stop.max_new_tokens``, whose value is not part of
+        the program, so their ``max_new_tokens`` is rounded up. Other functions get the exact value.
         """
-        if not known:
+        if not registered:
             return {**settings, "max_new_tokens": self._max_new_tokens}
         models = (self.model, drafter, getattr(drafter, "model", None))
-        length = buffer_length(self._max_new_tokens, self.prompt.tokens.shape[1], models)
+        length = rounded_length(self._max_new_tokens, self.prompt.tokens.shape[1], models)
         stop = limited(settings["stop"], self._max_new_tokens)
         return {**settings, "stop": stop, "max_new_tokens": length}

@@ -1,4 +1,4 @@
-"""A model and its tokenizer from one directory, or by the name of an embedded model."""
+"""The loading of a model and its tokenizer, from a directory or by an embedded model's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 
 
 def embedded() -> dict[str, Path]:
-    """The models that come with the package: names and directories."""
+    """The names and directories of the models that are part of the package."""
     return {p.name: p for p in sorted(_EMBEDDED.glob("*")) if (p / "config.json").exists()}
 
 
@@ -24,20 +24,21 @@ def load(
     """Loads a model and its tokenizer.
 
     Args:
-      directory: in the Hugging Face layout (``config.json``, ``*.safetensors``, tokenizer files),
-        or the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``).
-        A directory of that name goes first. Or a T5X checkpoint, or a directory of several.
-      dtype: of weights, activations and cache: ``"float32"`` or ``"bfloat16"``.
-      tokenizer: another directory with tokenizer files, or a SentencePiece model; T5X keeps none
-        beside a checkpoint.
+      directory: a directory in the Hugging Face layout (``config.json``, ``*.safetensors``,
+        tokenizer files), a T5X checkpoint, a directory of several, of which the latest is read, or
+        the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``). An
+        existing directory has precedence over an embedded model of the same name.
+      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
+      tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
+        needs one, because T5X does not store the tokenizer.
 
     Returns:
-      The model, and its tokenizer. A T5 is to be bound to its inputs before it decodes, which
+      The model and its tokenizer. A T5 has to be bound to its inputs before it decodes, which
       ``generate`` does.
 
     Raises:
-      ValueError: in one line, for a directory, a file or a setting that does not serve, and for a
-        URL: paths are local.
+      ValueError: in one line, for a directory, file or setting that is missing, broken or not
+        supported, and for a URL.
 
     Example:
       >>> model, tokenizer = load("translation-en-fr-draft")

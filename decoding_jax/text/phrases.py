@@ -1,4 +1,4 @@
-"""What a text must contain, as strings or tokens."""
+"""Constraints of ``constrained_beam_search`` from strings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def constraints(
 ) -> Constraints:
     """Constraints for ``constrained_beam_search``, from strings and token sequences.
 
-    A phrase is tokenised as a text of its own, and looked for token by token: a text that spells it
-    with other tokens, such as a word that goes on, does not count. Where that matters, give the
-    spellings as alternatives: ``alternatives=[["house", " house"]]``.
+    A phrase is tokenized on its own and matched token by token. A text that contains the phrase in
+    other tokens, for example as the start of a longer word, does not match. If this matters, list
+    the spellings as alternatives: ``alternatives=[["house", " house"]]``.
 
     Args:
-      tokenizer: from ``load``.
-      phrases: all must appear: strings, or sequences of token ids, which are taken as they are.
-      alternatives: of each set of such, one at least must appear.
+      tokenizer: a tokenizer, from ``load``.
+      phrases: strings or sequences of token ids. All of them must appear.
+      alternatives: sets of strings or sequences of token ids. At least one of each set must appear.
 
     Raises:
-      ValueError: for one string where several are due, a phrase without a token, and a negative id.
+      ValueError: for a string in place of a list, a phrase without tokens, or a negative id.
 
     Example:
       >>> from decoding_jax.text import ByteTokenizer
@@ -36,18 +36,18 @@ def constraints(
       array([[107, 108],
              [ -1,   5]], dtype=int32)
     """
-    sets = [("phrases", phrases), *(("alternatives", some) for some in alternatives)]
+    sets = [("phrases", phrases), *(("alternatives", members) for members in alternatives)]
     ids = [
-        tuple(_pieces(name, phrase, tokenizer) for phrase in _several(name, some))
-        for name, some in sets
+        tuple(_pieces(name, phrase, tokenizer) for phrase in _checked_list(name, members))
+        for name, members in sets
     ]
     return Constraints(ids[0], tuple(ids[1:]))
 
 
-def _several(name: str, some: Any) -> Sequence[Any]:
-    if isinstance(some, str) or not isinstance(some, Sequence):
-        raise ValueError(f"{name}: got {some!r}; takes a list of strings or of token sequences")
-    return some
+def _checked_list(name: str, phrases: Any) -> Sequence[Any]:
+    if isinstance(phrases, str) or not isinstance(phrases, Sequence):
+        raise ValueError(f"{name}: got {phrases!r}; takes a list of strings or of token sequences")
+    return phrases
 
 
 def _pieces(name: str, phrase: Any, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A few sizes that shapes are rounded up to, so that few programs are compiled."""
+"""The sizes that shapes are rounded up to, so that few programs are compiled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from decoding_jax.base import Stop
 
-NARROWEST = 16
+MIN_WIDTH = 16
 
 
 def round_up(size: int, least: int = 1) -> int:
-    """The next of ``least`` times 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most half as much again.
+    """The smallest of ``least`` times 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least ``size``.
+
+    Above ``2 * least``, the result is less than 1.5 times ``size``.
 
     Example:
       >>> [round_up(size) for size in (1, 3, 5, 9, 13)]
@@ -32,45 +34,53 @@ def round_up(size: int, least: int = 1) -> int:
 
 
 def padded_width(longest: int, max_new_tokens: int, max_positions: int | None) -> int:
-    """What texts of at most ``longest`` tokens are padded to: one of a few sizes, or all the room.
+    """The width that texts of at most ``longest`` tokens are padded to.
+
+    It is rounded up, but to no more than ``max_positions`` leaves room for.
+
+    Args:
+      longest: the number of tokens of the longest text.
+      max_new_tokens: the maximum number of new tokens.
+      max_positions: the maximum length of the model, or None.
 
     Example:
       >>> padded_width(20, 8, None), padded_width(20, 8, 30)
       (32, 23)
     """
-    width = round_up(longest, NARROWEST)
+    width = round_up(longest, MIN_WIDTH)
     if max_positions is None:
         return width
     return max(longest, min(width, max_positions - max_new_tokens + 1))
 
 
-def buffer_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any]) -> int:
-    """The ``max_new_tokens`` that a program is compiled for: one of a few sizes that fit.
+def rounded_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any]) -> int:
+    """The ``max_new_tokens`` that a program is compiled for, rounded up.
 
-    ``limited`` keeps the texts to the number that was asked for, which need not be compiled.
+    ``limited`` limits the texts to the exact number, which is not part of the program.
 
     Args:
-      max_new_tokens: what was asked for.
-      prompt_size: P.
-      models: those that have ``max_positions`` hold no more than these.
+      max_new_tokens: the maximum number of new tokens, before rounding.
+      prompt_size: P, the padded length of the prompts.
+      models: the models and drafters. If one has ``max_positions``, the result is not rounded
+        beyond it.
     """
-    if max_new_tokens < 1:  # the strategy says what is wrong with it
+    if max_new_tokens < 1:  # the strategy raises the error
         return max_new_tokens
-    length = round_up(max_new_tokens, NARROWEST)
+    length = round_up(max_new_tokens, MIN_WIDTH)
     for model in models:
-        most = getattr(model, "max_positions", None)
-        if most is not None:
-            length = min(length, most - prompt_size + 1)
+        max_positions = getattr(model, "max_positions", None)
+        if max_positions is not None:
+            length = min(length, max_positions - prompt_size + 1)
     return max(max_new_tokens, length)
 
 
 def limited(stop: Stop, max_new_tokens: int) -> Stop:
-    """The stop conditions, with ``max_new_tokens`` at most as given.
+    """The stop conditions, with their ``max_new_tokens`` limited to this one.
 
     Example:
       >>> limited(Stop(max_new_tokens=[2, 9]), 5).max_new_tokens
       array([2, 5], dtype=int32)
     """
-    most = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
-    most = np.minimum(np.asarray(most), max_new_tokens).astype(np.int32)
-    return dataclasses.replace(stop, max_new_tokens=most)
+    limit = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
+    limit = np.minimum(np.asarray(limit), max_new_tokens).astype(np.int32)
+    return dataclasses.replace(stop, max_new_tokens=limit)

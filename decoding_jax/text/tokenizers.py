@@ -1,7 +1,7 @@
-"""Tokenizers: strings to token ids and back, behind one small protocol.
+"""Tokenizers, which convert strings to token ids and back.
 
-The work is done by the libraries ``tokenizers`` and ``sentencepiece``; bytes (ByT5) are their own
-token ids plus three.
+They wrap the libraries ``tokenizers`` and ``sentencepiece``. The byte tokenizer of ByT5 is
+implemented here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BYTE_FAMILY_VOCAB = 384
 
 
 class TokenizerError(ValueError):
-    """A tokenizer that a directory lacks or that cannot be read."""
+    """The tokenizer of a directory is missing or cannot be read."""
 
 
 class Tokenizer(Protocol):
-    """What the text layer needs of a tokenizer.
+    """The methods that ``generate``, ``stream`` and ``constraints`` use.
 
     Attributes:
       eos_ids: the ids that end a text.
@@ -39,15 +39,15 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids with the special tokens that the model expects of an input."""
+        """The token ids of an input, with the special tokens that the model expects."""
         ...
 
     def pieces(self, text: str) -> list[int]:
-        """Token ids without special tokens; only ``constraints`` asks for them."""
+        """The token ids without special tokens. Only ``constraints`` uses this method."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, special tokens left out."""
+        """The text of ``ids``, without special tokens."""
         ...
 
 
@@ -56,8 +56,8 @@ class SentencePieceTokenizer:
 
     Args:
       path: the ``.model`` file.
-      prefix: ids put before every input (Llama's start token).
-      suffix: ids put after it (T5's end token).
+      prefix: the ids put before every input, such as Llama's start token.
+      suffix: the ids put after every input, such as T5's end token.
       eos_ids: see ``Tokenizer``.
     """
 
@@ -84,12 +84,17 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         size = self._pieces.vocab_size()
-        # Some embedding tables have more rows than there are pieces.
+        # A model's embedding table may have more rows than the tokenizer has pieces.
         return self._pieces.decode([int(i) for i in ids if i < size])
 
 
 class HuggingFaceTokenizer:
-    """A ``tokenizers.Tokenizer``, whose post-processor knows the special tokens."""
+    """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
+
+    Args:
+      tokenizer: the tokenizer.
+      eos_ids: see ``Tokenizer``.
+    """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
         self._tokenizer = tokenizer
@@ -106,7 +111,9 @@ class HuggingFaceTokenizer:
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as ids 3 to 258, after padding, end and unknown (Xue et al. 2022, ByT5).
+    """The tokenizer of ByT5 (Xue et al. 2022): UTF-8 bytes as ids 3 to 258.
+
+    The ids 0, 1 and 2 are the padding, end and unknown tokens.
 
     Example:
       >>> ByteTokenizer().encode("hi")
@@ -130,16 +137,16 @@ class ByteTokenizer:
 def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = None) -> Tokenizer:
     """The tokenizer of a model directory.
 
-    Looks for ``tokenizer.json``, a SentencePiece model, ``vocab.json`` with ``merges.txt``, and
-    last for a ByT5 configuration. End tokens come from ``generation_config.json`` or
-    ``config.json``.
+    It is the first that the directory has of ``tokenizer.json``, a SentencePiece model,
+    ``vocab.json`` with ``merges.txt``, and a ByT5 configuration. The end tokens are those of
+    ``generation_config.json`` or ``config.json``.
 
     Args:
-      directory: with these files; or a SentencePiece model itself.
-      family: ``model_type`` and ``vocab_size`` where there is no ``config.json``.
+      directory: a directory with these files, or the path of a SentencePiece model.
+      family: ``model_type`` and ``vocab_size``, used if there is no ``config.json``.
 
     Raises:
-      TokenizerError: in one line, if there is none or it cannot be read.
+      TokenizerError: in one line, if there is no tokenizer or it cannot be read.
       ValueError: for a URL.
     """
     directory = local_path("tokenizer", directory)
@@ -179,7 +186,7 @@ def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -
 
 
 def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
-    """GPT-2's scheme from its two older files."""
+    """The tokenizer of GPT-2 from its two older files."""
     model = tokenizers.models.BPE.from_file(
         str(directory / "vocab.json"), str(directory / "merges.txt")
     )
@@ -193,7 +200,7 @@ def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
 def _read_json(path: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as e:  # the library raises bare Exception
+    except Exception as e:  # the library raises Exception itself
         raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
 
 

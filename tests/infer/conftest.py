@@ -9,7 +9,7 @@ from infer_fakes import Digits, draw, files_of
 from decoding_jax import infer
 from decoding_jax.models import save_model
 from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.testing import TableLM
 
 BYTES = T5Config(

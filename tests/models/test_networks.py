@@ -16,7 +16,7 @@ from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
 from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.testing import check_model
 
 VOCAB, WIDTH = 64, 32

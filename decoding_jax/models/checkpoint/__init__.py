@@ -1,4 +1,4 @@
-"""Models in and out of directories: Hugging Face's layout (safetensors, never pickle), T5X's."""
+"""Reads and writes models in the layouts of Hugging Face (safetensors, never pickle) and T5X."""
 
 from __future__ import annotations
 
@@ -50,22 +50,23 @@ _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
 def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decoder | GPT2 | Llama:
-    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or T5X's.
+    """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
-      directory: with one ``model.safetensors``, or shards and ``model.safetensors.index.json``;
-        or a T5X checkpoint, or one that holds several (see ``load_t5x``).
-      dtype: of weights, activations and cache, ``"float32"`` or ``"bfloat16"``, whatever the
-        files hold.
+      directory: a directory with ``config.json`` and either ``model.safetensors`` or shards with
+        ``model.safetensors.index.json``; or a T5X checkpoint, or a directory with several (see
+        ``load_t5x``).
+      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
+        stored weights are converted to it.
 
     Returns:
-      The model of the family that ``model_type`` names: T5 (T5, mT5, ByT5, Flan-T5), to be bound
-      to inputs before it decodes.
+      The model of the family that ``model_type`` names. A T5 (T5, mT5, ByT5, Flan-T5) has to be
+      bound to inputs before it decodes.
 
     Raises:
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
         that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
-        the networks here do not have.
+        the networks do not support.
       ValueError: for an unknown ``dtype``, or a URL such as ``gs://bucket/model``.
 
     Example:
@@ -87,7 +88,7 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
         return _FAMILIES[family].read(settings, Tensors(directory), dtype)
     except CheckpointError:
         raise
-    except ValueError as e:  # from a network's own config
+    except ValueError as e:  # from the config of a network
         raise CheckpointError(f"{settings.path}: {e}") from e
 
 
@@ -98,16 +99,17 @@ def save_model(
     dtype: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes ``config.json`` and ``model.safetensors``; ``load_model`` and others read them.
+    """Writes a model as ``config.json`` and ``model.safetensors``, the layout of Hugging Face.
 
     Args:
-      model: what to write.
-      directory: made if it does not exist; the two files in it are replaced.
-      dtype: of the stored weights, ``"float32"`` or ``"bfloat16"``; by default as they are.
-      settings: more entries for ``config.json``, such as ``eos_token_id``.
+      model: the model.
+      directory: the directory, which is made if it does not exist. The two files are replaced.
+      dtype: the dtype of the stored weights, ``"float32"`` or ``"bfloat16"``. By default the
+        weights are not converted.
+      settings: further entries of ``config.json``, such as ``eos_token_id``.
 
     Raises:
-      ValueError: for a model or a ``dtype`` that this layout does not take, or a URL.
+      ValueError: for a model or a ``dtype`` that this layout does not support, or a URL.
     """
     if dtype is not None:
         _check_dtype(dtype)

@@ -1,4 +1,4 @@
-"""What lies in a model directory: settings in ``config.json``, tensors in ``*.safetensors``."""
+"""The files of a model directory: settings in ``config.json``, tensors in ``*.safetensors``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-# Their names of activations to those of ``models.layers``, and the way back.
+# The names of activations in Hugging Face's files, mapped to those of ``models.layers``, and back.
 ACTIVATIONS = {
     "relu": "relu",
     "gelu_new": "gelu",
@@ -40,16 +40,16 @@ _REQUIRED: Any = object()
 
 
 class CheckpointError(ValueError):
-    """A model directory that cannot be used, said in one line with the file and what is wrong."""
+    """A model directory cannot be used. The message is one line with the file and the fault."""
 
 
 def local_path(name: str, path: str | Path) -> Path:
-    """A path on this machine's file systems.
+    """A local path.
 
     Args:
       name: the argument's name, for the error.
-      path: a local path. ``pathlib`` writes ``gs://bucket`` as ``gs:/bucket``, so a scheme is
-        recognised with one slash as well.
+      path: the path. ``pathlib`` writes ``gs://bucket`` as ``gs:/bucket``, so a scheme is
+        recognized with one slash as well.
 
     Raises:
       ValueError: for a path with a scheme, such as ``gs://bucket/out``.
@@ -67,14 +67,14 @@ def local_path(name: str, path: str | Path) -> Path:
 
 
 class Settings:
-    """``config.json``, or an object in it, read with its types checked."""
+    """The values of ``config.json`` or of an object in it, with checked types."""
 
     def __init__(self, path: Path, values: Mapping[str, Any] | None = None):
         self.path = path
         self.values = read_json(path) if values is None else values
 
     def section(self, *keys: str) -> Settings:
-        """The first of the objects ``keys`` that is there, or an empty one."""
+        """The first object of ``keys`` that is not empty, or an empty one."""
         found = (self.get(key, dict, None) for key in keys)
         return Settings(self.path, next((values for values in found if values), {}))
 
@@ -82,7 +82,7 @@ class Settings:
         return CheckpointError(f"{self.path}: {key}: got {value!r}; takes {takes}")
 
     def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
-        """The value of ``key``, of type ``kind``; null counts as absent."""
+        """The value of ``key``, of type ``kind``. If it is absent or null, the default."""
         value = self.values.get(key)
         if value is None:
             if default is _REQUIRED:
@@ -95,46 +95,48 @@ class Settings:
         return value
 
     def size(self, key: str, default: Any = _REQUIRED) -> int:
-        """A whole number of 1 and above."""
+        """The value of ``key``, an integer of 1 and above."""
         value = self.get(key, int, default)
         if value < 1:
             raise self.error(key, value, "1 and above")
         return value
 
     def one_of(self, key: str, choices: Mapping[str, str], default: str) -> str:
-        """What ``choices`` says of the value of ``key``."""
+        """The entry of ``choices`` for the value of ``key``."""
         value = self.get(key, str, default)
         if value not in choices:
             raise self.error(key, value, "one of " + ", ".join(sorted(choices)))
         return choices[value]
 
     def refuse(self, **supported: Any) -> None:
-        """Raises for the settings named here that have another value than the one supported."""
-        for key, only in supported.items():
+        """Raises an error for a setting that has another value than the only supported one."""
+        for key, supported_value in supported.items():
             value = self.values.get(key)
-            if value is not None and value != only:
-                raise self.error(key, value, f"{only!r} only")
+            if value is not None and value != supported_value:
+                raise self.error(key, value, f"{supported_value!r} only")
 
 
 class Tensors:
-    """The tensors of a directory, in one file or in shards with an index, read on demand.
+    """The tensors of a directory, in one file or in shards with an index.
+
+    They are read on demand.
 
     Raises:
-      CheckpointError: if there are no safetensors, or a file is missing or cannot be read.
+      CheckpointError: if there are no safetensors files, or a file is missing or cannot be read.
     """
 
     def __init__(self, directory: Path):
         self._files: dict[Path, Any] = {}
-        self._seen: set[str] = set()
+        self._used: set[str] = set()
         if (directory / WEIGHTS).is_file():
             path = directory / WEIGHTS
-            self._where = dict.fromkeys(self._open(path).keys(), path)
+            self._file_of = dict.fromkeys(self._open(path).keys(), path)
         elif (directory / INDEX).is_file():
-            self._where = self._read_index(directory / INDEX)
+            self._file_of = self._read_index(directory / INDEX)
         else:
-            self._raise_nothing_here(directory)
+            self._raise_no_weights(directory)
 
-    def _raise_nothing_here(self, directory: Path) -> None:
+    def _raise_no_weights(self, directory: Path) -> None:
         pickled = sorted(p.name for p in directory.glob("*.bin"))
         if pickled:
             raise CheckpointError(
@@ -146,7 +148,7 @@ class Tensors:
         names = read_json(path).get("weight_map")
         if not isinstance(names, dict):
             raise CheckpointError(f"{path}: has no weight_map")
-        where = {}
+        file_of = {}
         for name, file in names.items():
             shard = path.parent / str(file)
             if shard.parent != path.parent:
@@ -155,8 +157,8 @@ class Tensors:
                 )
             if name not in self._open(shard).keys():  # noqa: SIM118 (not a mapping)
                 raise CheckpointError(f"{shard}: lacks {name}, which {INDEX} places there")
-            where[name] = shard
-        return where
+            file_of[name] = shard
+        return file_of
 
     def _open(self, path: Path) -> Any:
         if path not in self._files:
@@ -169,26 +171,26 @@ class Tensors:
         return self._files[path]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._where
+        return name in self._file_of
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._open(self._where[name]).get_slice(name).get_shape())
+        return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor ``name``, which has to have this shape.
+        """The tensor ``name``, which must have this shape.
 
         Raises:
-          CheckpointError: if it is missing, of another shape, or not of floats.
+          CheckpointError: if it is missing, has another shape, or does not contain floats.
         """
         if name not in self:
-            where = sorted({str(p) for p in self._where.values()})
-            raise CheckpointError(f"{', '.join(where) or 'no file'}: lacks {name}")
-        path = self._where[name]
+            files = sorted({str(p) for p in self._file_of.values()})
+            raise CheckpointError(f"{', '.join(files) or 'no file'}: lacks {name}")
+        path = self._file_of[name]
         if self.shape(name) != shape:
             raise CheckpointError(
                 f"{path}: {name}: got shape {self.shape(name)}; {CONFIG} says {shape}"
             )
-        self._seen.add(name)
+        self._used.add(name)
         tensor = self._open(path).get_tensor(name)
         if tensor.dtype.name not in FLOATS:
             raise CheckpointError(
@@ -197,7 +199,7 @@ class Tensors:
         return tensor
 
     def same(self, name: str, other: str) -> bool:
-        """Whether ``name`` is absent or holds what ``other`` holds; either way it is dealt with."""
+        """Whether ``name`` is absent or equal to ``other``. An equal tensor counts as used."""
         if name not in self or other not in self:
             return name not in self
         equal = self.shape(name) == self.shape(other)
@@ -205,19 +207,20 @@ class Tensors:
             self.read(name, self.shape(name)), self.read(other, self.shape(other))
         )
         if equal:
-            self._seen.add(name)
+            self._used.add(name)
         return equal
 
     def check_all_used(self, ignored: str) -> None:
-        """Raises for a tensor that nothing read and that ``ignored``, a pattern, does not match."""
-        left = [n for n in self._where if n not in self._seen and not re.fullmatch(ignored, n)]
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise CheckpointError(f"{self._where[left[0]]}: unexpected tensor {left[0]}{more}")
+        """Raises an error for an unused tensor unless its name matches the pattern ``ignored``."""
+        unused = [n for n in self._file_of if n not in self._used and not re.fullmatch(ignored, n)]
+        if unused:
+            more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+            name = unused[0]
+            raise CheckpointError(f"{self._file_of[name]}: unexpected tensor {name}{more}")
 
 
 class Weight(NamedTuple):
-    """Where a parameter is found: a tensor's name, and whether its two axes are exchanged."""
+    """The tensor of a parameter: its name, and whether its two axes are transposed."""
 
     name: str
     transposed: bool = False
@@ -226,13 +229,13 @@ class Weight(NamedTuple):
 def read_params(
     kind: Any, config: Any, table: Mapping[str, Weight], tensors: Tensors
 ) -> dict[str, Any]:
-    """The parameter tree of a model.
+    """Reads the parameter tree of a model.
 
     Args:
-      kind: the model's class, with ``init``.
-      config: its shape; the parameters are read in its dtype.
-      table: for every parameter's path, joined with slashes, where it is found.
-      tensors: the files.
+      kind: the class of the model, with ``init``.
+      config: the shape of the network. The parameters are converted to its dtype.
+      table: the tensor of each parameter, by the path of the parameter joined with slashes.
+      tensors: the tensors of the directory.
     """
     shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)).params)
     flat = {}
@@ -244,7 +247,7 @@ def read_params(
 
 
 def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: str | None) -> None:
-    """The way back: one safetensors file with the names of ``table``."""
+    """Writes the parameters to one safetensors file, under the names of ``table``."""
     tensors = {}
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
         name, transposed = table[key]
@@ -254,10 +257,10 @@ def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: st
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object in a JSON file.
+    """Reads a JSON file that contains an object.
 
     Raises:
-      CheckpointError: if there is no such file, or it holds something else.
+      CheckpointError: if the file cannot be read or does not contain an object.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -14,12 +14,12 @@ from decoding_jax.models.checkpoint.files import (
 )
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 
-# Older files hold the causal mask.
+# Older files contain the causal mask.
 IGNORED = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
 
 
 def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]:
-    """Where every parameter of the network is found; the first files had no ``prefix``."""
+    """The tensor of every parameter. The names in the oldest files have no prefix."""
     out = {
         "token_embedder/embedding": Weight(f"{prefix}wte.weight"),
         "position_embedder/embedding": Weight(f"{prefix}wpe.weight"),
@@ -44,7 +44,7 @@ def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str) -> GPT2:
-    """The model that a directory holds."""
+    """Reads the model of a directory."""
     settings.refuse(
         add_cross_attention=False, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False
     )
@@ -69,7 +69,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> GPT2:
 
 
 def settings_of(config: GPT2Config) -> dict[str, Any]:
-    """What ``config.json`` says of a network."""
+    """The contents of ``config.json`` for a network."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -15,12 +15,12 @@ from decoding_jax.models.checkpoint.files import (
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
 
-# Older files hold the rotary frequencies.
+# Older files contain the rotary frequencies.
 IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 
 def table(config: LlamaConfig) -> dict[str, Weight]:
-    """Where every parameter of the network is found."""
+    """The tensor of every parameter."""
     out = {
         "token_embedder/embedding": Weight("model.embed_tokens.weight"),
         "final_norm/scale": Weight("model.norm.weight"),
@@ -37,18 +37,18 @@ def table(config: LlamaConfig) -> dict[str, Weight]:
         "mlp/down": ("mlp.down_proj", config.mlp_bias),
     }
     for i in range(config.num_layers):
-        here, there = f"layers_{i}", f"model.layers.{i}"
-        out[f"{here}/pre_attention_norm/scale"] = Weight(f"{there}.input_layernorm.weight")
-        out[f"{here}/pre_mlp_norm/scale"] = Weight(f"{there}.post_attention_layernorm.weight")
+        layer, tensor = f"layers_{i}", f"model.layers.{i}"
+        out[f"{layer}/pre_attention_norm/scale"] = Weight(f"{tensor}.input_layernorm.weight")
+        out[f"{layer}/pre_mlp_norm/scale"] = Weight(f"{tensor}.post_attention_layernorm.weight")
         for ours, (theirs, bias) in projections.items():
-            out[f"{here}/{ours}/kernel"] = Weight(f"{there}.{theirs}.weight", True)
+            out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{theirs}.weight", True)
             if bias:
-                out[f"{here}/{ours}/bias"] = Weight(f"{there}.{theirs}.bias")
+                out[f"{layer}/{ours}/bias"] = Weight(f"{tensor}.{theirs}.bias")
     return out
 
 
 def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
-    """The base of the frequencies and their scaling, in the older or the newer spelling."""
+    """The base of the rotary frequencies and their scaling, from older or newer settings."""
     rope = settings.section("rope_scaling", "rope_parameters")
     rope.refuse(partial_rotary_factor=1.0)
     theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
@@ -70,11 +70,11 @@ def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
 
 
 def check_window(settings: Settings, family: str, max_positions: int) -> None:
-    """Raises if some layer sees less than all of the past."""
+    """Raises an error if a layer has a sliding window shorter than ``max_positions``."""
     if family == "qwen2":
         settings.refuse(use_sliding_window=False)
     if family == "mistral":
-        # Older files of this family mean 4,096 where they say nothing.
+        # In older files of this family, an absent window means 4,096.
         window = settings.values.get("sliding_window", 4096)
         if window is not None and window < max_positions:
             raise settings.error("sliding_window", window, f"null, or {max_positions} and above")
@@ -84,7 +84,7 @@ def check_window(settings: Settings, family: str, max_positions: int) -> None:
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str) -> Llama:
-    """The model that a directory holds."""
+    """Reads the model of a directory."""
     family = settings.get("model_type", str)
     settings.refuse(partial_rotary_factor=1.0)
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
@@ -118,10 +118,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> Llama:
 
 
 def settings_of(config: LlamaConfig) -> dict[str, Any]:
-    """What ``config.json`` says of a network.
+    """The contents of ``config.json`` for a network.
 
     Raises:
-      ValueError: for biases that no family here has.
+      ValueError: for a combination of biases that no supported family has.
     """
     qwen = config.qkv_bias and not config.out_bias and not config.mlp_bias
     if config.qkv_bias != config.out_bias and not qwen:

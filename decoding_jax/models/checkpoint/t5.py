@@ -14,14 +14,14 @@ from decoding_jax.models.checkpoint.files import (
     read_params,
 )
 from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 
-# Older files hold a table that no layer reads.
+# Older files contain a table that no layer uses.
 IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 
 
 def table(config: T5Config) -> dict[str, Weight]:
-    """Where every parameter of the network is found."""
+    """The tensor of every parameter."""
     out = {"token_embedder/embedding": Weight("shared.weight")}
     if not config.logits_via_embedding:
         out["decoder/logits_dense/kernel"] = Weight("lm_head.weight", True)
@@ -41,28 +41,28 @@ def table(config: T5Config) -> dict[str, Weight]:
         out[f"{stack}/relpos_bias/rel_embedding"] = Weight(first, True)
         out[f"{stack}/{stack}_norm/scale"] = Weight(f"{stack}.final_layer_norm.weight")
         for i in range(num_layers):
-            here, there = f"{stack}/layers_{i}", f"{stack}.block.{i}.layer"
+            layer, tensor = f"{stack}/layers_{i}", f"{stack}.block.{i}.layer"
             for j, (theirs, (norm, ours)) in enumerate(attentions.items()):
-                out[f"{here}/pre_{norm}_layer_norm/scale"] = Weight(
-                    f"{there}.{j}.layer_norm.weight"
+                out[f"{layer}/pre_{norm}_layer_norm/scale"] = Weight(
+                    f"{tensor}.{j}.layer_norm.weight"
                 )
                 for name in ("query", "key", "value", "out"):
                     letter = "o" if name == "out" else name[0]
-                    weight = Weight(f"{there}.{j}.{theirs}.{letter}.weight", True)
-                    out[f"{here}/{ours}/{name}/kernel"] = weight
+                    weight = Weight(f"{tensor}.{j}.{theirs}.{letter}.weight", True)
+                    out[f"{layer}/{ours}/{name}/kernel"] = weight
             last = len(attentions)
-            out[f"{here}/pre_mlp_layer_norm/scale"] = Weight(f"{there}.{last}.layer_norm.weight")
+            out[f"{layer}/pre_mlp_layer_norm/scale"] = Weight(f"{tensor}.{last}.layer_norm.weight")
             for name in (*gates, "wo"):
-                weight = Weight(f"{there}.{last}.DenseReluDense.{name}.weight", True)
-                out[f"{here}/mlp/{name}/kernel"] = weight
+                weight = Weight(f"{tensor}.{last}.DenseReluDense.{name}.weight", True)
+                out[f"{layer}/mlp/{name}/kernel"] = weight
     return out
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
-    """The model that a directory holds."""
+    """Reads the model of a directory."""
     values = settings.values
     activation = settings.get("feed_forward_proj", str, "relu")
-    # "gated-gelu" has always meant the approximation by tanh, "gelu" the exact one.
+    # "gated-gelu" means the approximation by tanh, and "gelu" means the exact function.
     name = "gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-")
     key = "dense_act_fn" if settings.get("dense_act_fn", str, "") else "feed_forward_proj"
     name = settings.get("dense_act_fn", str, name)
@@ -71,15 +71,15 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
         raise settings.error(key, settings.get(key, str), takes)
     name = ACTIVATIONS[name]
 
-    # Whether the logits are scaled is T5 1.0 against 1.1, told by what the config says of tying;
-    # whether the output is tied, the tensors themselves tell.
+    # T5 1.0 scales the logits and T5 1.1 does not. The config's settings about tying distinguish
+    # the two. Whether the output is in fact tied follows from the tensors.
     scaled = values.get("model_type") == "t5" and bool(
         values.get("scale_decoder_outputs", values.get("tie_word_embeddings") is not False)
     )
     for alias in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
         if not tensors.same(alias, "shared.weight"):
             raise settings.error(alias, "another tensor", "the same table as shared.weight")
-    own_output = not tensors.same("lm_head.weight", "shared.weight")
+    untied = not tensors.same("lm_head.weight", "shared.weight")
     num_layers = settings.size("num_layers")
     config = T5Config(
         vocab_size=settings.size("vocab_size"),
@@ -90,7 +90,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
         num_encoder_layers=num_layers,
         num_decoder_layers=settings.size("num_decoder_layers", num_layers),
         mlp_activations=(name, "linear") if activation.startswith("gated-") else (name,),
-        logits_via_embedding=scaled and not own_output,
+        logits_via_embedding=scaled and not untied,
         dropout_rate=settings.get("dropout_rate", float, 0.1),
         num_buckets=settings.size("relative_attention_num_buckets", 32),
         max_distance=settings.size("relative_attention_max_distance", 128),
@@ -99,10 +99,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
         dtype=dtype,
     )
     weights = table(config)
-    if not config.logits_via_embedding and not own_output:
+    if not config.logits_via_embedding and not untied:
         weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
     params = read_params(T5, config, weights, tensors)
-    if scaled and own_output:
+    if scaled and untied:
         output = params["decoder"]["logits_dense"]
         output["kernel"] = output["kernel"] / math.sqrt(config.emb_dim)
     tensors.check_all_used(IGNORED)
@@ -110,10 +110,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
 
 
 def settings_of(config: T5Config) -> dict[str, Any]:
-    """What ``config.json`` says of a network.
+    """The contents of ``config.json`` for a network.
 
     Raises:
-      ValueError: for a gate, or for biases, that this layout does not have.
+      ValueError: for activations or biases that this layout does not support.
     """
     if config.biases_per_layer:
         raise ValueError("biases_per_layer: got True; this layout takes False only")

@@ -1,8 +1,9 @@
-"""T5X checkpoints, read and written without T5X.
+"""Reads and writes T5X checkpoints without T5X.
 
-A checkpoint is a directory ``checkpoint_<step>``. T5X's own checkpointer puts a msgpack file
-``checkpoint`` into it, whose leaves are arrays or say which zarr array beside it holds them; Orbax
-puts a database ``state`` into it. Arrays are read with ``tensorstore``, the extra ``t5x``.
+A checkpoint is a directory ``checkpoint_<step>``. T5X's own checkpointer writes a msgpack file
+``checkpoint`` in it, whose leaves are arrays or refer to zarr arrays beside the file. Orbax writes
+a directory ``state`` in it. The arrays are read with ``tensorstore``, which the extra ``t5x``
+installs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VERSION = 3
 
 
 def find_t5x(directory: str | Path) -> Path | None:
-    """The T5X checkpoint at a directory, or the latest in it; None where there is none."""
+    """The directory itself if it is a T5X checkpoint, or the latest checkpoint in it, or None."""
     directory = local_path("directory", directory)
     if (directory / STATE).is_file() or (directory / ORBAX / "_METADATA").is_file():
         return directory
@@ -51,18 +52,18 @@ def load_t5x(
     """Reads a T5X checkpoint.
 
     Args:
-      directory: a checkpoint, or one that holds several, of which the latest is read.
-      dtype: of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
-      mlp_activations: this and the next two as in ``from_t5x``: a checkpoint does not say them.
-      bidirectional_prompt: see there.
-      scan_axis: see there.
+      directory: a checkpoint, or a directory with several, of which the latest is read.
+      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
+      mlp_activations: as in ``from_t5x``. A checkpoint contains neither this nor the next two.
+      bidirectional_prompt: as in ``from_t5x``.
+      scan_axis: as in ``from_t5x``.
 
     Returns:
-      A T5, to be bound to inputs before it decodes, or a T5Decoder.
+      A T5Decoder, or a T5, which has to be bound to inputs before it decodes.
 
     Raises:
-      CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or
-        holds another network.
+      CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or a
+        checkpoint of another network.
     """
     if not Path(directory).is_dir():
         raise CheckpointError(f"{directory}: no such directory")
@@ -93,11 +94,13 @@ def save_t5x(
     scan_layers: bool = False,
     scan_axis: int = SCAN_AXIS,
 ) -> Path:
-    """Writes ``checkpoint_<step>`` as T5X's own checkpointer does, without optimizer state.
+    """Writes ``checkpoint_<step>`` in the layout of T5X's own checkpointer.
+
+    The checkpoint has no optimizer state.
 
     Args:
       model: a T5 or a T5Decoder.
-      directory: made if it does not exist.
+      directory: the directory of checkpoints, which is made if it does not exist.
       step: the training step.
       scan_layers: as in ``to_t5x``.
       scan_axis: as in ``to_t5x``.
@@ -106,8 +109,8 @@ def save_t5x(
       The directory of the checkpoint.
 
     Raises:
-      ValueError: for a model that T5X's layout does not take.
-      CheckpointError: if it is there already.
+      ValueError: for a model that T5X's layout does not support.
+      CheckpointError: if the checkpoint exists already.
     """
     import tensorstore
 
@@ -125,8 +128,8 @@ def save_t5x(
             "compressor": {"id": "gzip", "level": 1},
         }
         spec = {"driver": "zarr", "dtype": jnp.dtype(leaf.dtype).name, "metadata": metadata}
-        here = {"driver": "file", "path": str((path / place).absolute())}
-        store = tensorstore.open({**spec, "kvstore": here}, create=True).result()
+        kvstore = {"driver": "file", "path": str((path / place).absolute())}
+        store = tensorstore.open({**spec, "kvstore": kvstore}, create=True).result()
         store.write(np.asarray(leaf)).result()
         target[name] = {**spec, "kvstore": {"driver": "file", "path": place}}
     state = {"step": np.int32(step), "param_states": {}}
@@ -137,28 +140,29 @@ def save_t5x(
 
 
 def _check_complete(model: T5 | T5Decoder, path: Path) -> None:
-    """Refuses a model that lacks parameters which its others call for.
+    """Checks that a model has all parameters of its config.
 
     Raises:
-      CheckpointError: naming the first that is missing or of another shape.
+      CheckpointError: for the first parameter that is missing or has another shape.
     """
     init: Any = type(model).init
-    whole = jax.eval_shape(lambda: init(model.config, jax.random.key(0)).params)
+    expected = jax.eval_shape(lambda: init(model.config, jax.random.key(0)).params)
     found = traverse_util.flatten_dict(model.params, sep="/")
-    for name, wanted in sorted(traverse_util.flatten_dict(whole, sep="/").items()):
+    for name, leaf in sorted(traverse_util.flatten_dict(expected, sep="/").items()):
         if name not in found:
             raise CheckpointError(f"{path}: lacks {name}")
-        if found[name].shape != wanted.shape:
+        if found[name].shape != leaf.shape:
             raise CheckpointError(
-                f"{path}: {name}: got shape {list(found[name].shape)}; takes {list(wanted.shape)}"
+                f"{path}: {name}: got shape {list(found[name].shape)}; takes {list(leaf.shape)}"
             )
 
 
 def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
-    """One zarr array.
+    """Reads one zarr array.
 
     Raises:
-      CheckpointError: if it cannot be read or does not hold floats, or without ``tensorstore``.
+      CheckpointError: if it cannot be read or does not contain floats, or if ``tensorstore`` is not
+        installed.
     """
     try:
         import tensorstore
@@ -179,7 +183,7 @@ def _floats(name: str, where: Path, array: np.ndarray) -> np.ndarray:
 
 
 def _msgpack(path: Path) -> dict[str, np.ndarray]:
-    """The parameters that the file ``checkpoint`` holds or names."""
+    """The parameters that the file ``checkpoint`` contains or refers to."""
     try:
         contents = serialization.msgpack_restore((path / STATE).read_bytes())
         optimizer = contents.get("optimizer") or contents.get("_optimizer") or contents
@@ -194,7 +198,9 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
     out = {}
     for name, leaf in flat.items():
         if isinstance(leaf, dict):
-            place = leaf["kvstore"].get("path") or leaf["path"]  # on Google Cloud beside it
+            place = (
+                leaf["kvstore"].get("path") or leaf["path"]
+            )  # the second form is that of Google Cloud
         elif isinstance(leaf, str) and leaf.startswith(PLACEHOLDER):
             place = leaf.removeprefix(PLACEHOLDER)
         else:

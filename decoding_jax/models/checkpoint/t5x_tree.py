@@ -1,8 +1,8 @@
-"""T5X's parameter trees and those of the networks here, which are nearly the same.
+"""Conversion between the parameter trees of T5X and those of ``models``.
 
-``examples/t5`` is as it is here. ``examples/scalable_t5`` keeps heads as an axis, gives each layer
-biases of its own, and mostly stacks the layers of an encoder or a decoder along one axis of every
-leaf. ``examples/decoder_only`` puts its tree under ``decoder``.
+The tree of T5X's ``examples/t5`` needs no conversion. ``examples/scalable_t5`` has a separate axis
+of heads and biases in each layer, and by default stacks the layers of the encoder and of the
+decoder along one axis of every leaf. ``examples/decoder_only`` has its tree under ``decoder``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flax import traverse_util
 from decoding_jax.base import Array
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 
 SCAN_AXIS = 1
 
@@ -30,27 +30,27 @@ def from_t5x(
     dtype: str = "float32",
     scan_axis: int = SCAN_AXIS,
 ) -> T5 | T5Decoder:
-    """A model of the parameters of a T5X network.
+    """A model with the parameters of a T5X network.
 
-    The shape of the network is that of the parameters, traced ones too.
+    The shape of the network follows from the shapes of the parameters, which may be traced.
 
     Args:
-      params: what T5X calls ``params`` or ``target``.
-      mlp_activations: of the feed-forward part; by default ``("relu",)`` where it has no gate and
-        ``("gelu", "linear")`` where it has one, as in T5 1.0 and in T5 1.1, mT5 and ByT5.
-      bidirectional_prompt: of a decoder without an encoder; see ``T5DecoderConfig``.
-      dtype: of activations and of the cache; the parameters stay as they are.
+      params: the tree that T5X calls ``params`` or ``target``.
+      mlp_activations: the activations of the feed-forward part. By default ``("relu",)`` without a
+        gate, as in T5 1.0, and ``("gelu", "linear")`` with one, as in T5 1.1, mT5 and ByT5.
+      bidirectional_prompt: see ``T5DecoderConfig``. It applies to a decoder without an encoder.
+      dtype: the dtype of activations and of the cache. The parameters are not converted.
       scan_axis: T5X's ``param_scan_axis``.
 
     Raises:
-      ValueError: for a tree of another network.
+      ValueError: for the tree of another network.
     """
-    tree = _plain(params)
+    tree = _as_dicts(params)
     for stack in ("encoder", "decoder"):
         inner = tree.get(stack)
         if isinstance(inner, dict) and stack in inner:
-            rest = {k: v for k, v in inner.items() if k != stack}
-            tree = {**tree, stack: {**rest, **_layers_of(inner[stack], scan_axis)}}
+            others = {k: v for k, v in inner.items() if k != stack}
+            tree = {**tree, stack: {**others, **_unstacked_layers(inner[stack], scan_axis)}}
     try:
         tree = _flat_heads(tree)
         if "encoder" in tree:
@@ -65,21 +65,21 @@ def from_t5x(
 def to_t5x(
     model: T5 | T5Decoder, *, scan_layers: bool = False, scan_axis: int = SCAN_AXIS
 ) -> dict[str, Any]:
-    """The way back: the parameters as T5X has them.
+    """The parameters of a model as a tree of T5X.
 
     Args:
-      model: what to convert.
+      model: a T5 or a T5Decoder.
       scan_layers: whether T5X's network scans its layers, as ``scalable_t5`` does by default.
-      scan_axis: its ``param_scan_axis``.
+      scan_axis: T5X's ``param_scan_axis``.
 
     Raises:
-      ValueError: for scanned layers that share their biases, or another model.
+      ValueError: for scanned layers that share their biases, or for another model.
     """
     if isinstance(model, T5Decoder) and not scan_layers:
-        return {"decoder": _plain(model.params)}
+        return {"decoder": _as_dicts(model.params)}
     if not isinstance(model, T5):
         raise ValueError(f"model: got {type(model).__name__}; takes a T5, or a T5Decoder unscanned")
-    tree = _plain(model.params)
+    tree = _as_dicts(model.params)
     if model.config.biases_per_layer:
         tree = _with_heads(tree, model.config.num_heads)
     elif scan_layers:
@@ -88,19 +88,19 @@ def to_t5x(
         return tree
     for stack in ("encoder", "decoder"):
         layers = [tree[stack][f"layers_{i}"] for i in range(_num_layers(tree[stack]))]
-        rest = {k: v for k, v in tree[stack].items() if not k.startswith("layers_")}
+        others = {k: v for k, v in tree[stack].items() if not k.startswith("layers_")}
         stacked = jax.tree.map(lambda *x: jnp.stack(x, scan_axis), *layers)
-        tree = {**tree, stack: {**rest, stack: stacked}}
+        tree = {**tree, stack: {**others, stack: stacked}}
     return tree
 
 
-def _plain(tree: Any) -> Any:
+def _as_dicts(tree: Any) -> Any:
     if isinstance(tree, Mapping):
-        return {name: _plain(value) for name, value in tree.items()}
+        return {name: _as_dicts(value) for name, value in tree.items()}
     return tree
 
 
-def _layers_of(stacked: dict[str, Any], axis: int) -> dict[str, Any]:
+def _unstacked_layers(stacked: dict[str, Any], axis: int) -> dict[str, Any]:
     count = jax.tree.leaves(stacked)[0].shape[axis]
 
     def layer(i: int) -> Any:
@@ -114,7 +114,7 @@ def _num_layers(stack: Mapping[str, Any]) -> int:
 
 
 def _map_attention(tree: dict[str, Any], query: Any, out: Any) -> dict[str, Any]:
-    """The tree with ``query`` of each kernel that makes heads, ``out`` of each that takes them."""
+    """Applies ``out`` to the output kernels of attention, and ``query`` to its other kernels."""
 
     def change(path: str, leaf: Array) -> Array:
         *_, module, name, _ = ("", "", *path.split("/"))
@@ -153,8 +153,8 @@ def _activations(mlp: Mapping[str, Any], given: tuple[str, ...] | None) -> tuple
 def _t5_config(tree: dict[str, Any], activations: Any, dtype: str) -> T5Config:
     decoder, encoder = tree["decoder"], tree["encoder"]
     layer = decoder["layers_0"]
-    own = "relpos_bias" in layer
-    biases = (layer if own else decoder)["relpos_bias"]["rel_embedding"]
+    biases_per_layer = "relpos_bias" in layer
+    biases = (layer if biases_per_layer else decoder)["relpos_bias"]["rel_embedding"]
     width = layer["self_attention"]["query"]["kernel"].shape[1]
     return T5Config(
         vocab_size=tree["token_embedder"]["embedding"].shape[0],
@@ -167,7 +167,7 @@ def _t5_config(tree: dict[str, Any], activations: Any, dtype: str) -> T5Config:
         mlp_activations=_activations(layer["mlp"], activations),
         logits_via_embedding="logits_dense" not in decoder,
         num_buckets=biases.shape[1],
-        biases_per_layer=own,
+        biases_per_layer=biases_per_layer,
         dtype=dtype,
     )
 

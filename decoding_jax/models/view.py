@@ -1,0 +1,189 @@
+"""The part of the cache that each new token attends to, and its update in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax.base import Array
+from decoding_jax.models.attention import Part
+from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
+
+
+class View(NamedTuple):
+    """The keys that the T new tokens of one ``extend`` attend to, the same in every layer.
+
+    The first S' slots are those that ``visible`` names, or all slots.
+
+    Attributes:
+      position: int32, broadcastable to ``[B, W, T]``, the positions of the new tokens.
+      prompt_mask: bool ``[B, 1, 1, P]``.
+      slot_mask: bool, broadcastable to ``[B, W, T, S']``.
+      prompt_distance: int32, broadcastable to ``[B, W, T, P]``: query minus key position.
+      slot_distance: int32, broadcastable to ``[B, W, T, S']``.
+      self_mask: None in a chain, where ``slot_mask`` includes the slot of the token itself. In a
+        tree, whose tokens may be written beyond the slots that ``visible`` names, the diagonal
+        bool ``[1, 1, T, T]``, a mask over the new tokens.
+      used: int32 scalar. No token sees a slot from this one on.
+    """
+
+    position: Array
+    prompt_mask: Array
+    slot_mask: Array
+    prompt_distance: Array
+    slot_distance: Array
+    self_mask: Array | None
+    used: Array
+
+
+def view_of(
+    cache: Cache,
+    width: int,
+    start: Array | int,
+    visible: Array | None,
+    position: Array | None,
+) -> tuple[View, Cache]:
+    """The view of ``width`` new tokens, and the cache with their positions.
+
+    Args:
+      cache: the cache before the tokens.
+      width: T, the number of new tokens of each lane.
+      start: as for ``LanguageModel.extend``.
+      visible: as for ``LanguageModel.extend``.
+      position: as for ``LanguageModel.extend``.
+
+    Raises:
+      ValueError: if ``visible`` names more slots than the cache has.
+    """
+    batch, lanes, num_slots = cache.position.shape
+    start = jnp.asarray(start, jnp.int32)
+    index = (
+        start.reshape(start.shape or (1, 1))[..., None]
+        + jnp.arange(width, dtype=jnp.int32)[None, None]
+    )
+    if position is not None:
+        position = jnp.asarray(position, jnp.int32)
+        position = position.reshape((1,) * (3 - position.ndim) + position.shape)
+    elif visible is not None:
+        position = cache.length[:, None, None] + visible.sum(-1, dtype=jnp.int32)
+    else:
+        position = cache.length[:, None, None] + index
+    filled = jnp.broadcast_to(position, (batch, lanes, width))
+    cache = cache._replace(
+        position=write(cache.position[..., None], filled[..., None], start)[..., 0]
+    )
+
+    if visible is None:
+        slots = jnp.arange(num_slots, dtype=jnp.int32)[None, None, None]
+        slot_mask = slots <= index[..., None]
+        # The lane's path is slots 0 .. start - 1, so distances depend on slots alone. Rows of
+        # different lengths share them, and with a scalar ``start`` they are one small matrix.
+        slot_distance = index[..., None] - slots
+        self_mask = None
+        used = jnp.max(start) + width
+    else:
+        seen = visible.shape[-1]
+        if seen > num_slots:
+            raise ValueError(f"visible: got {seen} slots; takes at most the cache's {num_slots}")
+        slot_mask = visible & (
+            jnp.arange(seen, dtype=jnp.int32)[None, None, None] != index[..., None]
+        )
+        slot_distance = position[..., None] - cache.position[:, :, None, :seen]
+        new = jnp.arange(width, dtype=jnp.int32)
+        self_mask = (new[:, None] == new[None])[None, None]
+        any_sees = slot_mask.any((0, 1, 2))
+        used = jnp.max(jnp.where(any_sees, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))
+    prompt = jnp.arange(cache.prompt[0].key.shape[-2], dtype=jnp.int32)
+    view = View(
+        position=position,
+        prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
+        slot_mask=slot_mask,
+        prompt_distance=position[..., None] - prompt[None, None, None],
+        slot_distance=slot_distance,
+        self_mask=self_mask,
+        used=used,
+    )
+    return view, cache
+
+
+class Biases(NamedTuple):
+    """Position biases of the parts of a view.
+
+    Attributes:
+      prompt: None, or ``[B, W, H, G, T, P]``-broadcastable.
+      slots: None, or ``[B, W, H, G, T, S']``-broadcastable.
+      itself: None, or ``[B, W, H, G, T, T]``-broadcastable, for the tokens of a tree.
+    """
+
+    prompt: Array | None = None
+    slots: Array | None = None
+    itself: Array | None = None
+
+
+LayerCache = Callable[[KeyValue], tuple[list[Part], KeyValue]]
+"""The cache of one layer, as a function of the keys and values of the new tokens. It returns the
+parts that the new tokens attend to, themselves included, and the layer's updated cache."""
+
+
+def prompt_layer_cache(
+    length: Array, size: int, bias: Array | None = None, *, causal: bool = True
+) -> LayerCache:
+    """The cache of each layer in a prefill, which is empty before it.
+
+    Args:
+      length: int32 ``[B]``, the lengths of the prompts.
+      size: P, the padded length of the prompts.
+      bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases.
+      causal: whether a token sees no later tokens. Padding is never seen.
+    """
+    index = jnp.arange(size, dtype=jnp.int32)
+    real = index[None] < length[:, None]
+    earlier = (index[None, :] <= index[:, None]) | (not causal)
+    mask = earlier[None, None] & real[:, None, None]
+
+    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+        prompt = prompt_part(new)
+        return [Part(prompt.key, prompt.value, mask, bias)], prompt
+
+    return layer_cache
+
+
+def slot_layer_caches(
+    cache: Cache, view: View, start: Array | int, biases: Sequence[Biases] | None = None
+) -> list[LayerCache]:
+    """The cache of each layer in an ``extend``, which writes the new tokens from slot ``start``.
+
+    Args:
+      cache: with the positions of the new tokens, from ``view_of``.
+      view: from ``view_of``.
+      start: as for ``LanguageModel.extend``.
+      biases: one for each layer, or None.
+    """
+
+    def layer_cache_of(prompt: KeyValue, slots: KeyValue, bias: Biases) -> LayerCache:
+        def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+            stored = KeyValue(
+                write(slots.key, new.key, start), write(slots.value, new.value, start)
+            )
+            seen = view.slot_mask.shape[-1]
+            parts = [
+                Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
+                Part(
+                    stored.key[..., :seen, :],
+                    stored.value[..., :seen, :],
+                    view.slot_mask,
+                    bias.slots,
+                    view.used,
+                ),
+            ]
+            if view.self_mask is not None:
+                parts.append(Part(new.key, new.value, view.self_mask, bias.itself))
+            return parts, stored
+
+        return layer_cache
+
+    if biases is None:
+        biases = [Biases()] * len(cache.slots)
+    return [layer_cache_of(*layer) for layer in zip(cache.prompt, cache.slots, biases, strict=True)]
