@@ -1,4 +1,4 @@
-"""Calls with one mistake each, of every kind of user, and what each is to say."""
+"""Calls with one mistake each, and helpers that check the error of each."""
 
 import functools
 
@@ -26,7 +26,7 @@ PAIR = (T5_MODEL, TOKENIZER)
 
 
 class HuggingFaceLike:
-    """The tokenizers of other libraries have no ``eos_ids``."""
+    """A tokenizer like those of other libraries, without ``eos_ids``."""
 
     eos_token_id = 1
 
@@ -86,7 +86,7 @@ def t5x(name="beam_search", **settings):
 
 
 def check(argument, call, says):
-    """One line that names the argument, what it got and what it takes."""
+    """Checks for one line that names the argument, its value and the accepted values."""
     with pytest.raises(ValueError, match=rf"^({argument}): .*{says}") as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Typical mistakes in notebooks and batch jobs: each gets one line; nothing compiles."""
+"""Typical mistakes in notebooks and batch jobs raise one line before anything is compiled."""
 
 import functools
 
@@ -167,7 +167,7 @@ def test_the_table_is_as_long_as_it_should_be():
 
 @pytest.mark.parametrize("call", [decoding_jax.generate, decoding_jax.stream])
 def test_a_key_that_is_not_used_is_warned_of(call):
-    """A second mistake ends the call before anything is compiled."""
+    """A mistake in another argument raises before anything is compiled."""
     with (
         pytest.warns(UserWarning, match="^key: greedy draws nothing and does not use it$"),
         pytest.raises(ValueError, match="texts: got an empty text"),

@@ -1,4 +1,4 @@
-"""Typical mistakes in calls of strategies and in their settings: each gets one line.
+"""Typical mistakes in calls of strategies and in their settings raise one line.
 
 Nothing compiles: a mistake is found before a strategy is traced, or while it is.
 """
@@ -220,7 +220,7 @@ def test_the_table_is_as_long_as_it_should_be():
 
 
 def test_traced_values_are_left_alone():
-    """Under a ``jit`` of the caller's own, ids cannot be read, and are not."""
+    """Ids are not checked under the caller's own ``jit``, where they are traced."""
 
     def decode(model, tokens, ends):
         prompt = Prompt(tokens, jnp.ones(1, jnp.int32))

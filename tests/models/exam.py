@@ -1,4 +1,4 @@
-"""What a network is asked: ragged prompts, then chains, blocks, a tree and a path kept of it."""
+"""Calls that every network answers: ragged prompts, chains, trees, and paths kept of a tree."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PARENTS = (-1, 0, 0, 1, -1, 4, 3, 0)
 KEPT = (0, 1, 3, 6)
 PARTS = ("prefill", "chain", "tree", "kept")
 
-# A reference: a row, and the tokens after its prompt, to the logits after each, prompt's end first.
+# From a row and the tokens after its prompt to the logits after the prompt and after each token.
 Reference = Callable[[int, list[int]], np.ndarray]
 
 
 def questions(family: str, seed: int) -> dict[str, np.ndarray]:
-    """Random tokens. T5's first family has inputs beyond the farthest relative bucket."""
+    """Random tokens. The family "t5" has inputs longer than the distance of the last bucket."""
     draw = np.random.default_rng(seed)
 
     def tokens(*shape: int) -> np.ndarray:
@@ -43,7 +43,7 @@ def path_to(node: int) -> list[int]:
 
 
 def expected(asked: dict[str, np.ndarray], reference: Reference) -> dict[str, np.ndarray]:
-    """The answers, each path of the tree a text of its own."""
+    """The expected logits, where each path of the tree is a separate text."""
     shape = (ROWS, LANES)
     out = {
         "prefill": np.zeros((ROWS, 1, 1, VOCAB), np.float32),
@@ -79,7 +79,7 @@ def bound(model: Any, asked: dict[str, np.ndarray]) -> Any:
 
 
 def answers(model: Any, asked: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """The model's answers, chain and tree fed in blocks of ``step`` and ``len(PARENTS) / 2``."""
+    """The logits of the model, with ``step`` tokens of the chain or half of the tree per call."""
     model = bound(model, asked)
     output, fresh = prefill(model, asked["prompt"], asked["length"])
     out = {"prefill": [output.logits], "chain": [], "tree": []}
@@ -107,7 +107,7 @@ def answers(model: Any, asked: dict[str, np.ndarray], step: int) -> dict[str, np
 
 
 def compare(got: dict[str, np.ndarray], want: dict[str, np.ndarray], tolerance: float) -> None:
-    """Fails where logits differ by more than ``tolerance``."""
+    """Fails if logits differ by more than ``tolerance``."""
     for part in PARTS:
         gap = np.abs(got[part] - want[part])
         assert gap.max() <= tolerance, f"{part}: logits differ by {gap.max()} at {gap.argmax()}"

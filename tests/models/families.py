@@ -1,4 +1,4 @@
-"""The tiny networks that the model tests run on: what transformers calls them, and their shapes."""
+"""The tiny networks of the model tests: their classes in transformers, and their shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 
-# Name: config class, settings. T5 1.1 and mT5 have a table of their own for the output.
+# Name: config class, settings. T5 1.1 and mT5 have an untied output table.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5Config", {**_T5, "tie_word_embeddings": True, "feed_forward_proj": "relu"}),
     "t5_1_1": (

@@ -1,4 +1,4 @@
-"""Copies of the fixtures, changed."""
+"""Changed copies of the fixtures."""
 
 from __future__ import annotations
 

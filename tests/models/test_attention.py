@@ -1,4 +1,4 @@
-"""Attention that reads a long part in chunks is the attention that reads it whole."""
+"""Attention gives the same result whether a part is read in chunks or all at once."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ B, W, H, G, T, D = 2, 3, 2, 2, 2, 4
 
 
 def parts(slots, dtype, shared, used):
-    """A prompt of five keys, and a part of which nothing is seen from ``used`` on."""
+    """A prompt of five keys, and a part whose keys are not seen from ``used`` on."""
     keys = jax.random.split(jax.random.key(0), 6)
     normal = lambda key, *shape: jax.random.normal(key, shape).astype(dtype)  # noqa: E731
     held = (B, H, slots, D) if shared else (B, W, H, slots, D)
@@ -20,7 +20,7 @@ def parts(slots, dtype, shared, used):
         jnp.arange(slots) < used
     ).reshape(1, 1, 1, -1)
     key = normal(keys[2], *held)
-    # What nobody sees must not matter, whatever it is.
+    # Keys that no query sees must not change the result.
     unused = jnp.arange(slots).reshape((1,) * (key.ndim - 2) + (-1, 1)) >= used
     key = jnp.where(unused, jnp.asarray(100.0, dtype), key)
     prompt = Part(
@@ -44,7 +44,7 @@ def test_chunks_are_the_whole(monkeypatch, dtype, atol, shared, used):
     got = run(jnp.int32(used)).astype(jnp.float32)
     np.testing.assert_allclose(got, want, atol=atol)
     assert np.isfinite(got).all()
-    # A bound above what is seen is only slower, and one beyond the slots is all of them.
+    # A larger `used` gives the same result, even beyond the number of slots.
     np.testing.assert_allclose(run(jnp.int32(999)).astype(jnp.float32), want, atol=atol)
 
 

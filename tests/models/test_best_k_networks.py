@@ -1,4 +1,4 @@
-"""Best-k search on the three networks: what it returns, fed again as a chain, is as likely."""
+"""The log probs of best-k search on the three networks are those of the sequences as chains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEARCH = {"k": 3, "budget": 16, "num_return": 4, "max_new_tokens": 5, "gamma": 0
 
 @jax.jit
 def chain_log_probs(model, prompt, tokens, length):
-    """float32 ``[B, W]``: sequences ``[B, W, L]`` as lanes, each fed as a chain."""
+    """The log probs, float32 ``[B, W]``, of sequences ``[B, W, L]``, each decoded as a chain."""
     first, cache = model.prefill(*prompt, lanes=tokens.shape[1], slots=tokens.shape[2])
     after, _ = model.extend(cache, tokens, 0)
     first = jnp.broadcast_to(first.logits, (*tokens.shape[:2], 1, first.logits.shape[-1]))

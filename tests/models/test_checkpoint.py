@@ -54,7 +54,7 @@ def test_other_settings_are_written(tmp_path: Path) -> None:
 
 
 def test_t5_spelled_as_before(tmp_path: Path) -> None:
-    # Until transformers 5, tie_word_embeddings alone told T5 1.1 from T5 1.0.
+    # Until transformers 5, only tie_word_embeddings distinguished T5 1.1 from T5 1.0.
     directory = copy("t5_1_1", tmp_path)
     new = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers")
     edit(directory, new, tie_word_embeddings=False)

@@ -1,4 +1,4 @@
-"""Every fault of a model directory is one line that names the file and what is wrong."""
+"""Every fault of a model directory raises one line that names the file and the fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from decoding_jax.models.checkpoint import (
 
 
 def fault(directory: Path, message: str, **options: Any) -> None:
-    """The one line that reading ``directory`` fails with, less the directory's name."""
+    """The one-line error of reading ``directory``, without the directory's name."""
     with pytest.raises(CheckpointError) as error:
         load_model(directory, **options)
     assert str(error.value).replace(f"{directory}/", "").replace(str(directory), "DIR") == message

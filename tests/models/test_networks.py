@@ -1,4 +1,4 @@
-"""The verbs of the three networks, checked against themselves; no other library is needed."""
+"""The methods of the three networks, checked against each other without another library."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_loop_of_scalar_starts_copies_no_cache(name: str) -> None:
-    """In the compiled loop, what has the size of the slots is updated where it lies."""
+    """In the compiled loop, arrays of the size of the slots are updated in place."""
     model, slots = bound(network(name), slice(0, 1)), 1009
 
     def run(model: Any, cache: Any) -> Any:
@@ -221,7 +221,7 @@ def test_other_configs_refuse() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
-    """Layers that add nothing make no difference; the first ones alone are another network."""
+    """Layers that add zero can be dropped; dropping other layers changes the logits."""
     one = network(name)
     layers = "num_decoder_layers" if name == "t5" else "num_layers"
     config = type(one.config)(**{**one.config.__dict__, layers: 2})

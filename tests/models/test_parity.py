@@ -1,4 +1,4 @@
-"""Parity with transformers: random networks saved there, loaded here, give the same logits."""
+"""Random networks that transformers saves have the same logits after loading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def transformers() -> Any:
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
-    """The logits of transformers along a text: one row, no padding, no cache."""
+    """The logits of transformers along a text, as one row without padding or cache."""
     import torch
 
     def reference(row: int, tokens: list[int]) -> np.ndarray:

@@ -36,7 +36,7 @@ SENTENCES = [
 
 
 def rounded(model: Any) -> Any:
-    """A good draft: the model's own weights, in eight bits."""
+    """A draft that is often accepted: the weights of the model, rounded to eight bits."""
     return jax.tree.map(
         lambda x: x.astype(jnp.bfloat16).astype(x.dtype) if x.dtype == jnp.float32 else x, model
     )
@@ -59,12 +59,15 @@ def check(
     prompt: Prompt,
     stop: Stop,
     lanes: int | None,
-    most: float = 1e-3,
+    max_share: float = 1e-3,
     transform: Any = None,
 ) -> float:
-    """Greedy without ``lanes``, else by code; returns the acceptance rate.
+    """Compares speculation with the target alone, greedily, or by code if ``lanes`` is given.
 
-    At most the share ``most`` of the sequences differs, and each where the choice was near a tie.
+    At most ``max_share`` of the sequences may differ, and each only at a near-tie.
+
+    Returns:
+      The acceptance rate.
     """
     settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": stop}
     drafted = {"num_draft_tokens": 4, **settings}
@@ -76,13 +79,13 @@ def check(
         assert all(d.margin < 2 * ERROR for d in differences), differences
         assert got.info.target_calls <= want.info.model_calls - 1
     else:
-        own = {"num_samples": lanes, "transform": transform}
-        settings, drafted = settings | own, drafted | own
+        sampled = {"num_samples": lanes, "transform": transform}
+        settings, drafted = settings | sampled, drafted | sampled
         want = decoding_jax.arithmetic_sample(target, prompt, KEY, **settings)
         got = speculate(target, drafter, prompt, KEY, verifier="code", **drafted)
         differences = code_differences(target, prompt, KEY, got, want, transform=transform)
         assert all(d.margin < ERROR / 2 * (d.position + 1) for d in differences), differences
-    assert len(differences) <= most * want.length.size
+    assert len(differences) <= max_share * want.length.size
     same = np.ones(want.length.shape, bool)
     for d in differences:
         same[d.row, d.lane] = False
@@ -96,27 +99,27 @@ def check(
     [("t5", 1024, False, None), ("gpt2", 1024, True, None), ("llama", 256, False, 4)],
 )
 def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) -> None:
-    """1,024 sequences each."""
+    """Random networks, with 1,024 sequences each."""
     target, prompt, stop = random_network(name, rows)
     drafter = PromptLookup() if lookup else rounded(target)
     assert check(target, drafter, prompt, stop, lanes) > 0.5
 
 
 @pytest.mark.parametrize(
-    ("lanes", "transform", "most"),
+    ("lanes", "transform", "max_share"),
     [(None, None, 1e-3), (4, transforms.top_k(40), 1e-3), (4, None, 5e-2)],
     ids=["greedy", "code-top-k", "code"],
 )
-def test_the_embedded_pair(lanes: int | None, transform: Any, most: float) -> None:
-    """64 sequences greedily, 256 by code.
+def test_the_embedded_pair(lanes: int | None, transform: Any, max_share: float) -> None:
+    """The embedded pair, with 64 greedy sequences and 256 sequences by code.
 
-    By code over the whole vocabulary a choice has 8,000 boundaries. Each lies an eps of float32
-    elsewhere in another program, so some texts differ, every one at a near-tie; with the 40 most
-    probable tokens alone as good as none does.
+    By code over the whole vocabulary, a choice has 8,000 boundaries. Each differs by an eps of
+    float32 between two programs, so a few texts differ, all at a near-tie. With the 40 most likely
+    tokens alone, almost none differs.
     """
     (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in NAMES)
     ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
     width = max(map(len, ids))
     (target, prompt), (draft, _) = (encode_batch(model, ids, width) for model in (target, draft))
-    rate = check(target, draft, prompt, default_stop(tokenizer), lanes, most, transform)
+    rate = check(target, draft, prompt, default_stop(tokenizer), lanes, max_share, transform)
     assert rate > 0.5

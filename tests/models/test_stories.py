@@ -1,4 +1,4 @@
-"""A real trained Llama gives the greedy text of its author's program, character for character."""
+"""A trained Llama gives exactly the greedy text of its author's program."""
 
 from __future__ import annotations
 

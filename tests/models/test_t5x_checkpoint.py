@@ -1,4 +1,4 @@
-"""T5X checkpoints written and read here, and what is wrong with broken ones."""
+"""T5X checkpoints are written and read, and broken ones raise one line."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def test_round_trip(name, scan_layers, tmp_path):
 
 
 def test_the_tree_of_scanned_layers():
-    """Layers are the second axis, and heads an axis of their own, as T5X has them."""
+    """As in T5X, layers are the second axis, and heads are a separate axis."""
     model = random_model("scalable")
     tree = to_t5x(model, scan_layers=True)
     decoder = tree["decoder"]["decoder"]
@@ -81,7 +81,7 @@ def test_the_tree_of_scanned_layers():
 
 
 def test_arrays_inside_the_file(tmp_path):
-    """Small parameters may stand in the msgpack file itself, and Orbax once named folders there."""
+    """The msgpack file may contain small parameters, or folder names from an earlier Orbax."""
     model = random_model("t5_1_1")
     target = jax.tree.map(np.asarray, to_t5x(model))
     contents = {"version": 3, "optimizer": {"state": {"step": 1}, "target": target}}
@@ -97,7 +97,7 @@ def test_arrays_inside_the_file(tmp_path):
 
 
 def test_orbax(tmp_path):
-    """What T5X writes by way of Orbax: a database called ``state``."""
+    """T5X writes a directory ``state`` through Orbax."""
     orbax = pytest.importorskip("orbax.checkpoint")
     model = random_model("t5_1_1")
     checkpoint = {"state": {"step": np.int32(1)}, "target": jax.tree.map(np.asarray, model.params)}

@@ -1,4 +1,4 @@
-"""The parameter tree of T5 is that of T5X's ``examples/t5``, name for name and shape for shape."""
+"""The parameter tree of T5 has the names and shapes of T5X's ``examples/t5``."""
 
 import jax
 import pytest

@@ -144,7 +144,7 @@ def test_the_embedded_models_translate(name):
 
 
 def test_drafters_are_bound_to_the_texts():
-    """A T5 and a prompt lookup, bound row by row; greedily, nothing changes but the calls."""
+    """A T5 and a prompt lookup are bound to each batch, and do not change greedy texts."""
     settings = {"strategy": "speculative_sample", "verifier": "greedy", "num_draft_tokens": 2}
     settings |= {"key": jax.random.key(0), **SETTINGS}
     want = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **SETTINGS)

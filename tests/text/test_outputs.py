@@ -1,4 +1,4 @@
-"""What ``generate`` and ``stream`` return: the last item, ``info``, and where texts end."""
+"""The results of ``generate`` and ``stream``: the last item, ``info``, and the ends of texts."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ NO_ENDS = Stop(eos_ids=())
 
 
 def test_the_last_item_of_a_stream_is_what_generate_returns():
-    """Also where a text is cut inside a character, which earlier items do not show."""
+    """Earlier items leave out an incomplete character at the end of a text."""
     real = transforms.allowed_tokens(range(1, 7))
     settings = {"max_new_tokens": 5, "stop": NO_ENDS, "transform": real}
     want = decoding_jax.generate(TABLE, Halves(), TEXTS, **settings)
@@ -40,7 +40,7 @@ def test_a_stream_compiles_nothing_after_its_first_item():
 
 
 def test_completions_have_the_info_of_their_strategy():
-    """Each sequence its own weight and each text its own threshold, whatever the batches."""
+    """Each sequence has its weight and each text its threshold, for any batch size."""
     settings = {"strategy": "stochastic_beam_search", "beam_size": 3, "max_new_tokens": 3}
     settings["key"] = jax.random.key(1)
     rows = decoding_jax.generate(TABLE, Digits(), ["1", "2 3 4", "5 6"], batch_size=2, **settings)

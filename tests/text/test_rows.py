@@ -77,7 +77,7 @@ SHARED["logit_bias of some tokens"] = 1
 
 
 def of_text(settings, i):
-    """What ``settings`` say of text i, by hand."""
+    """The values of ``settings`` for text i, written by hand."""
 
     def pick(leaf):
         return leaf[i] if np.ndim(leaf) and len(leaf) == COUNT else leaf
@@ -216,7 +216,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_batches_give_what_each_text_gives_by_itself(strategy):
-    """Shuffled texts in batches of 2 against two copies of one text, with its own values alone."""
+    """Shuffled texts in batches of 2 give the result of two copies of one text with its values."""
     entry = decoding_jax.registry.STRATEGIES[strategy]
     settings = {"stop": LIMITS, **STRATEGIES[strategy]}
     keys = jax.random.split(jax.random.key(0), COUNT)

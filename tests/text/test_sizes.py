@@ -1,4 +1,4 @@
-"""Shapes are rounded up to a few sizes: fewer programs, the same results."""
+"""Shapes are rounded up to a few sizes, without a change of results."""
 
 from itertools import chain
 
@@ -14,10 +14,10 @@ NO_ENDS = Stop(eos_ids=())
 
 
 def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
-    def lengths(count, most):
-        settings = {"max_new_tokens": most, "stop": NO_ENDS}
-        made = decoding_jax.generate(TABLE, Digits(), TEXTS[:count], **settings)
-        return [len(row[0].tokens) for row in made]
+    def lengths(count, max_new_tokens):
+        settings = {"max_new_tokens": max_new_tokens, "stop": NO_ENDS}
+        rows = decoding_jax.generate(TABLE, Digits(), TEXTS[:count], **settings)
+        return [len(row[0].tokens) for row in rows]
 
     assert lengths(6, 5) == [5] * 6
     before = decoding_jax.greedy.cache_size()
@@ -37,7 +37,7 @@ def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
     ],
 )
 def test_a_longer_program_gives_the_same(name, settings):
-    """Against a function of one's own, whose program has the very length that is asked for."""
+    """Compared with a function of your own, whose program has the exact ``max_new_tokens``."""
     entry = registry.STRATEGIES[name]
     common = {"max_new_tokens": 3, **settings}
     if entry.draws:

@@ -1,4 +1,4 @@
-"""A table model whose texts are digits: quick to make and to compile."""
+"""A table model whose texts are digits, and which is compiled quickly."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ TABLE = TableLM(
 
 
 class Digits:
-    """Tokens are digits; 0 ends a text."""
+    """A tokenizer whose tokens are digits; 0 is the end token."""
 
     eos_ids = (0,)
 
@@ -27,7 +27,7 @@ class Digits:
 
 
 class Halves(Digits):
-    """Each character is made of two tokens; half a character is a replacement character."""
+    """Two tokens make a character; one alone is decoded as a replacement character."""
 
     def decode(self, ids):
         real = [i for i in ids if i]

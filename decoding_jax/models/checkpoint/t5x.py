@@ -198,9 +198,8 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
     out = {}
     for name, leaf in flat.items():
         if isinstance(leaf, dict):
-            place = (
-                leaf["kvstore"].get("path") or leaf["path"]
-            )  # the second form is that of Google Cloud
+            # On Google Cloud, `path` is an entry of the leaf itself.
+            place = leaf["kvstore"].get("path") or leaf["path"]
         elif isinstance(leaf, str) and leaf.startswith(PLACEHOLDER):
             place = leaf.removeprefix(PLACEHOLDER)
         else:
