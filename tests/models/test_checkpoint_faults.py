@@ -190,8 +190,8 @@ def test_urls_are_refused(tmp_path, monkeypatch, url):
             lambda: text.load_tokenizer(url),
         ],
     }
-    for name, some in calls.items():
-        for call in some:
+    for name, calls_of_name in calls.items():
+        for call in calls_of_name:
             with pytest.raises(
                 ValueError, match=f"^{name}: got '{url}'; takes a local path, as URLs"
             ):

@@ -64,8 +64,10 @@ def load_t5x(
     Raises:
       CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or a
         checkpoint of another network.
+      ValueError: for a URL.
     """
-    if not Path(directory).is_dir():
+    directory = local_path("directory", directory)
+    if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     path = find_t5x(directory)
     if path is None:
