@@ -1,4 +1,4 @@
-"""Exactness, shown: a table model, exact distributions, and checks for anybody's model or strategy."""
+"""A table model, exact distributions, and checks for your own models and strategies."""
 
 from decoding_jax.testing.certificate.distributions import Fit, chi_square, same_bits
 from decoding_jax.testing.certificate.enumeration import (

@@ -1,32 +1,37 @@
-"""The certificate: strategies held to exact distributions, case by case.
+"""The certificate: strategies compared with exact distributions, case by case.
 
     python -m decoding_jax.testing.certify                         # every pair of settings
     python -m decoding_jax.testing.certify --full                  # every combination
-    python -m decoding_jax.testing.certify --full --log FILE       # goes on where it was killed
-    python -m decoding_jax.testing.certify --full --sample 300     # as many of them at random
-    python -m decoding_jax.testing.certify --strategy sample       # one of the library's
+    python -m decoding_jax.testing.certify --full --log FILE       # resumes after an interruption
+    python -m decoding_jax.testing.certify --full --sample 20      # that many cases at random
+    python -m decoding_jax.testing.certify --strategy sample       # a strategy of the library
     python -m decoding_jax.testing.certify --strategy my_module:my_function
 
-A case is a strategy, a model, a transform, a stop condition, and one way of running it that must
-not matter. In every case:
+A case is a strategy, a model, a transform, a stop condition, and a way of running that must not
+change the result. With ``--full``, a case is a strategy and a model, and all transforms, stop
+conditions and ways of running are covered by its rows: they are settings of one compiled program.
 
-- each output is possible, zero after its end, ``finished`` if and only if a stop condition ended
-  it, and has the model's log-probability;
-- a search gives the greedy path, best-first search the likeliest sequence; a sampler's lanes, each
-  over 2,048 rows of independent keys a prompt, follow the exact distribution (chi-square), rows are
-  independent, and so are lanes where they are meant to be; a lattice's prefixes occur floor or ceil
-  of N p times;
-- rows in another order, under the same keys, give the same rows to the bit;
-- a second call of the same shapes does not trace again.
+Every case checks that
+
+- each output is possible, is zero after its end, is ``finished`` if and only if a stop condition
+  ended it, and has the model's log-probability;
+- greedy decoding gives the greedy path; best-first and best-k search give the most probable
+  sequences; a beam search that is wide enough to keep every hypothesis gives the sequences with the
+  best scores, among those that meet the constraints if there are any;
+- the samples of every lane follow the exact distribution (chi-square, with 2,048 rows of
+  independent keys per prompt), rows are independent, and so are lanes where the strategy promises
+  it; the lanes of a stochastic beam search are draws without replacement; the number of samples of
+  a lattice that begin with a prefix of probability p is N p, rounded up or down;
+- rows in another order, with the same keys, give the same rows to the bit;
+- a second call with the same shapes does not trace again.
 
 The ways of running are: as is; a row alone without its batch's padding; not jitted; rows sharded
 over all devices; one key folded with each row's index instead of an array of keys. Each must give
 the same tokens to the bit, and the same log-probabilities up to rounding (XLA sums in another order
 for other shapes).
 
-All statistical tests together have a level of 0.001 (Bonferroni): should everything be right, one
-choice of keys in a thousand would fail. Each case has fixed keys of its own, so that a run can be
-repeated.
+All statistical tests of a run share a level of 0.001 (Bonferroni): if everything is right, one
+choice of keys in a thousand fails. Each case has its own fixed keys, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -49,8 +54,10 @@ from tqdm import tqdm
 from decoding_jax.base import DecodeOutput
 from decoding_jax.testing.certificate import checks, problems
 from decoding_jax.testing.certificate.case_log import CaseLog
-from decoding_jax.testing.certificate.cases import cases_of
+from decoding_jax.testing.certificate.cases import EVERY, RUNS, cases_of, problem_of
 from decoding_jax.testing.certificate.devices import prepare_host, spread_rows
+from decoding_jax.testing.certificate.expectations import AnyProblem
+from decoding_jax.testing.certificate.library import find
 from decoding_jax.testing.certificate.pairwise import Case
 from decoding_jax.testing.certificate.problems import (
     LENGTHS,
@@ -58,30 +65,31 @@ from decoding_jax.testing.certificate.problems import (
     TOKENS,
     Problem,
 )
-from decoding_jax.testing.certificate.strategies import Strategy, find
+from decoding_jax.testing.certificate.strategies import SAMPLES, Strategy
 from decoding_jax.testing.certificate.tracing import Counter, CountTraces
 
 LEVEL = 1e-3
-"""Of all statistical tests of a run together."""
+"""The level that all statistical tests of a run share."""
 ROUNDING = 2e-6
-SAMPLES = 4
+"""The largest difference of log-probabilities between ways of running, relative to 1 + size."""
 REPEATS = 2048
-FEW = 2 * PROMPTS
+"""Rows per prompt for a sampler; a merged case has ``MERGED_REPEATS``, in several batches."""
+MERGED_REPEATS = 512
 CLEAR = 50
-"""After so many cases programs are dropped: a process can map only so many pieces of memory."""
+"""Programs are dropped after this many cases: Linux limits a process's memory mappings."""
 TRACES = Counter()
-"""One for all cases: a counter of its own would make each of them compile."""
+"""One counter for all cases: a new counter would make each case compile."""
 
 
 class Result(NamedTuple):
-    """What came of a case: a line that says what failed, or None; and the p-values."""
+    """The result of a case: one line about what failed, or None, and the p-values."""
 
     failure: str | None
     p_values: list[float]
 
 
 class Batch(NamedTuple):
-    """Rows of a problem: which prompt each is, and its key."""
+    """Rows of a problem: the index of each row's prompt, and its key."""
 
     rows: np.ndarray
     keys: Any
@@ -90,8 +98,8 @@ class Batch(NamedTuple):
         return Batch(self.rows[chosen], self.keys[chosen])
 
 
-def certify_case(strategy: Strategy, problem: Problem, run: str, seed: int = 0) -> Result:
-    """Runs every check of one case; statistical ones are left to the caller to judge."""
+def certify_case(strategy: Strategy, problem: AnyProblem, run: str, seed: int = 0) -> Result:
+    """Runs every check of one case. The caller decides about the p-values."""
     try:
         return Result(None, _check(strategy, problem, run, seed))
     except AssertionError as error:
@@ -100,42 +108,39 @@ def certify_case(strategy: Strategy, problem: Problem, run: str, seed: int = 0) 
         return Result(f"{type(error).__name__}: {error}".splitlines()[0], [])
 
 
-def _check(strategy: Strategy, problem: Problem, run: str, seed: int) -> list[float]:
-    size = PROMPTS * (REPEATS if strategy.sampler else FEW // PROMPTS)
+def _check(strategy: Strategy, problem: AnyProblem, run: str, seed: int) -> list[float]:
+    repeats = 2
+    if strategy.sampler:
+        repeats = REPEATS if problem.size == PROMPTS else MERGED_REPEATS
+    size, chunk = problem.size * repeats, max(PROMPTS * REPEATS, 2 * problem.size)
     key = jax.random.key(seed)
-    batch = Batch(np.arange(size) % PROMPTS, _row_keys(key, size))
-    model = CountTraces(problems.MODELS()[problem.model], TRACES)
+    batch = Batch(np.arange(size) % problem.size, _row_keys(key, size))
+    table = problems.MODELS()[problem.model]
+    model = CountTraces(table if strategy.trees else dataclasses.replace(table, tree=False), TRACES)
     call = functools.partial(_call, strategy, problem, model)
 
-    output = call(batch)
-    distributions = problem.distributions()
-    lanes = SAMPLES if strategy.sampler else 1
-    checks.check_form(output, size, lanes, problem.max_new_tokens)
-    index = checks.check_outcomes(output, distributions)
-    p_values: list[float] = []
-    if strategy.likeliest:
-        checks.check_likeliest(index, distributions)
-    elif not strategy.sampler:
-        checks.check_exact(index, distributions, problem.greedy_paths())
-    else:
-        p_values += checks.distribution_p_values(index, distributions)
-        p_values += checks.independence_p_values(index, distributions, strategy.independent)
-        if strategy.spread is not None:
-            checks.check_prefix_counts(index, distributions, strategy.spread)
+    parts = [batch.take(slice(first, first + chunk)) for first in range(0, size, chunk)]
+    outputs = [call(part) for part in parts]
+    output = jax.tree.map(lambda *x: np.concatenate(x), *outputs)
+    checks.check_form(output, size, strategy.num_lanes, problem.max_new_tokens)
+    p_values = strategy.check(output, problem)
 
-    order = np.random.default_rng(seed).permutation(size)
+    order = np.random.default_rng(seed).permutation(len(parts[0].rows))
     traces = TRACES.count
-    permuted = call(batch.take(order))
+    permuted = call(parts[0].take(order))
     checks.check_same(permuted, _rows(output, order), "rows in another order")
     assert TRACES.count == traces, "a second call of the same shapes traced again"
-    _check_run(call, run, batch.take(slice(0, FEW)), key, _rows(output, slice(0, FEW)))
+    few = slice(0, 2 * problem.size)
+    for one in RUNS if run == EVERY else (run,):
+        if strategy.sampler or one != "one key":
+            _check_run(call, one, batch.take(few), key, _rows(output, few))
     return p_values
 
 
 def _check_run(
     call: Callable[..., DecodeOutput], run: str, few: Batch, key: Any, want: DecodeOutput
 ) -> None:
-    """A way of running that must not matter."""
+    """Runs some rows in another way, which must not change the result."""
     check_same = functools.partial(checks.check_same, rounding=ROUNDING)
     if run == "eager":
         check_same(call(few, eager=True), want, "not jitted")
@@ -152,7 +157,7 @@ def _check_run(
 
 def _call(
     strategy: Strategy,
-    problem: Problem,
+    problem: AnyProblem,
     model: Any,
     batch: Batch,
     *,
@@ -160,11 +165,12 @@ def _call(
     width: int | None = None,
     put: Callable[[Any], Any] = lambda tree: tree,
 ) -> DecodeOutput:
-    """Runs a strategy on some rows; ``width`` cuts the prompts' padding, ``put`` places arrays."""
+    """Runs a strategy on some rows. ``width`` cuts the prompts' padding; ``put`` places arrays."""
     prompt, keys = put((problems.prompt_of(batch.rows, width), batch.keys))
-    settings = problem.settings(batch.rows)
-    output = strategy(model, prompt, keys, SAMPLES, settings, eager=eager)
-    return jax.tree.map(np.asarray, output._replace(info=None))
+    settings = problem.settings(batch.rows) | strategy.row_settings(batch.rows)
+    output = strategy(model, prompt, keys, settings, eager=eager)
+    info = {name: getattr(output.info, name) for name in strategy.info_fields}
+    return jax.tree.map(np.asarray, output._replace(info=info))
 
 
 def _rows(output: DecodeOutput, rows: Any) -> DecodeOutput:
@@ -172,12 +178,16 @@ def _rows(output: DecodeOutput, rows: Any) -> DecodeOutput:
 
 
 def _row_keys(key: Any, rows: int) -> Any:
-    """The key that row b is promised: the call's, folded with b."""
+    """The key of row b: the call's key folded with b."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows, dtype=jnp.int32))
 
 
 def check_refusal(strategy: Strategy) -> str | None:
-    """A prompt and a length that the model's positions cannot hold are a ValueError."""
+    """Checks that a request for more positions than the model has is a ValueError.
+
+    Returns:
+      What is wrong, in one line, or None.
+    """
     problem = Problem()
     room = TOKENS.shape[1] + problem.max_new_tokens - 2
     model = dataclasses.replace(problems.MODELS()["smooth"], max_positions=room)
@@ -200,14 +210,14 @@ def certify(
     """Runs the certificate and prints it.
 
     Args:
-      strategies: from ``strategies.find``.
-      full: all combinations of settings instead of all pairs.
-      sample: how many of the cases, drawn at random, always the same; all by default.
-      log: a file of results: those in it are not found again, new ones are added.
+      strategies: from ``library.find``.
+      full: whether to run all combinations of settings instead of all pairs.
+      sample: the number of cases to draw at random, the same every time; by default all run.
+      log: a file of results. Cases in it are not run again, and new results are added.
       bar: whether to show a progress bar.
 
     Returns:
-      How many cases failed.
+      The number of failures.
     """
     began = time.monotonic()
     by_name = {strategy.name: strategy for strategy in strategies}
@@ -216,7 +226,7 @@ def certify(
         chosen = np.random.default_rng(0).choice(len(cases), sample, replace=False)
         cases = [cases[i] for i in sorted(chosen)]
     known = CaseLog(log)
-    tests = len(cases) * PROMPTS * (SAMPLES + 2)
+    tests = (SAMPLES + 2) * sum(problem_of(c, by_name[c["strategy"]]).size for c in cases)
     widths = {name: max(len(name), *(len(case[name]) for case in cases)) for name in cases[0]}
     show = lambda values: "  ".join(f"{v:{widths[k]}}" for k, v in values.items())  # noqa: E731
     write = functools.partial(tqdm.write, file=sys.stdout)
@@ -241,24 +251,24 @@ def certify(
         failures += failure is not None
         if failure is not None:
             write(f"{strategy.name}: FAILED {failure}")
-    took = time.monotonic() - began
+    seconds = time.monotonic() - began
     write(
         f"{len(cases)} cases, {failures} failed; at most {tests} tests, smallest p {smallest:.1e}; "
-        f"{took:.0f} s"
+        f"{seconds:.0f} s"
     )
     return failures
 
 
 def _result(case: Case, strategy: Strategy) -> tuple[str | None, float]:
-    """Runs a case: what failed, if anything, and the smallest p-value."""
-    problem = Problem(case["model"], case["transform"], case["stop"])
+    """Runs a case. Returns what failed, if anything, and the smallest p-value."""
+    problem = problem_of(case, strategy)
     seed = zlib.crc32(repr(case).encode())
     result = certify_case(strategy.with_draft(case["draft"]), problem, case["run"], seed)
     return result.failure, min(result.p_values, default=1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status: 0 if every case held, 1 if not, 2 for bad usage."""
+    """Runs the command, and returns 0 if every case passed, 1 if not, and 2 for bad usage."""
     parser = argparse.ArgumentParser(
         prog="python -m decoding_jax.testing.certify",
         description=__doc__,
@@ -266,11 +276,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--full", action="store_true", help="all combinations, not all pairs")
     parser.add_argument("--strategy", action="append", default=[], metavar="NAME")
-    parser.add_argument("--sample", type=int, metavar="N", help="of the cases, at random")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="goes on after what is there")
-    parser.add_argument("--devices", type=int, default=8, help="of the host, unless XLA_FLAGS says")
+    parser.add_argument("--sample", type=int, metavar="N", help="run N cases drawn at random")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="of results: resumes after them")
+    parser.add_argument("--optimized", action="store_true", help="compile as users do")
+    parser.add_argument(
+        "--devices", type=int, default=8, help="of the host, unless XLA_FLAGS sets it"
+    )
     options = parser.parse_args(arguments)
-    prepare_host(options.devices, quick=not options.full)
+    prepare_host(options.devices, quick=not options.optimized)
     try:
         strategies = find(options.strategy)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Where two decodes of one model part ways, and how little it took.
+"""The first differences between two decodes of one model, and the margins of those choices.
 
-On networks in float32 a matrix product of another shape rounds otherwise, by some 1e-5 in a logit.
-Two programs that decode by one rule then differ where the rule was all but undecided, and nowhere
-else. The logits of a third program, which is taught the text up to the first difference, tell by
-how much:
+In float32, a network's matrix products of different shapes round differently, by about 1e-5 in a
+logit. Two correct programs that decode by one rule can therefore differ, but only where the choice
+was nearly undecided. A third program computes the logits along the text up to the first difference,
+and these give a margin:
 
 - *greedy*: with logits within e of these, each program's token is within 2e of the largest logit;
 - *by code*: with logits within e, the probability of any event after t tokens is within t e / 2, so
@@ -29,12 +29,12 @@ class Difference(NamedTuple):
     """The first token in which two decodes of a lane differ.
 
     Attributes:
-      row: of the batch.
-      lane: of the row.
-      position: which new token it is.
-      tokens: the one's and the other's; -1 for a text that has ended.
-      margin: by how much the choice would have to be off for both to be right: of logits where
-        decoding is greedy, of probability where it is by code. Infinite where a text has ended.
+      row: the index of the row.
+      lane: the index of the lane.
+      position: the index of the new token.
+      tokens: the token of each decode; -1 for a text that has ended.
+      margin: the error in the choice that would make both decodes correct, in logits for greedy
+        decoding and in probability for decoding by code. It is infinite if a text has ended.
     """
 
     row: int
@@ -47,13 +47,13 @@ class Difference(NamedTuple):
 def greedy_differences(
     model: LanguageModel, prompt: Prompt, one: DecodeOutput, other: DecodeOutput
 ) -> list[Difference]:
-    """The lanes in which two greedy decodes without transforms differ.
+    """Finds the lanes in which two greedy decodes without transforms differ.
 
     Args:
-      model: that both decoded from.
-      prompt: of both.
-      one: tokens ``[B, W, L]``.
-      other: of the same shape.
+      model: the model of both.
+      prompt: the prompts of both.
+      one: a decode with tokens ``[B, W, L]``.
+      other: another of the same shape.
 
     Example:
       >>> from decoding_jax import strategies
@@ -65,7 +65,7 @@ def greedy_differences(
       []
     """
     found = []
-    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other):
+    for (row, lane, position, tokens), logits in _first_differences(model, prompt, one, other):
         margin = float("inf")
         if min(tokens) >= 0:
             margin = float(logits[position].max() - logits[position][list(tokens)].min())
@@ -82,16 +82,16 @@ def code_differences(
     points: str | codes.Points = "lattice",
     transform: Transform | None = None,
 ) -> list[Difference]:
-    """The lanes in which two arithmetic samplings differ.
+    """Finds the lanes in which two arithmetic samplings differ.
 
     Args:
-      model: that both decoded from.
-      prompt: of both.
-      key: of both, as for ``arithmetic_sample``.
-      one: tokens ``[B, N, L]``.
-      other: of the same shape.
-      points: of both.
-      transform: of both. The bound on margins above is of errors in the transformed logits.
+      model: the model of both.
+      prompt: the prompts of both.
+      key: the key of both, as for ``arithmetic_sample``.
+      one: a decode with tokens ``[B, N, L]``.
+      other: another of the same shape.
+      points: the points of both.
+      transform: the transform of both. Margins bound errors in the transformed logits.
     """
     batch, lanes, length = one.tokens.shape
     code = codes.start(points, random.row_keys(key, batch), lanes)
@@ -100,12 +100,15 @@ def code_differences(
     )
     point, fresh = (uint64.to_ints(x).astype(np.float64) / 2.0**64 for x in (code.offset, bits))
     found = []
-    for (row, lane, position, tokens), logits in _taught(model, prompt, one, other, transform):
+    for (row, lane, position, tokens), logits in _first_differences(
+        model, prompt, one, other, transform
+    ):
         margin = float("inf")
         if min(tokens) >= 0:
             path = np.asarray(one.tokens[row, lane, :position])
-            own = point[row, lane], fresh[row, lane, position]
-            margin = _code_margin(logits, path, tokens, *own, lanes)
+            margin = _code_margin(
+                logits, path, tokens, point[row, lane], fresh[row, lane, position], lanes
+            )
         found.append(Difference(row, lane, position, tokens, margin))
     return found
 
@@ -118,7 +121,7 @@ def _code_margin(
     fresh: float,
     lanes: int,
 ) -> float:
-    """How far the lane's point is from the farther of two tokens' intervals.
+    """The distance of the lane's point from the farther of two tokens' intervals.
 
     Args:
       logits: float64 ``[L, V]``.
@@ -129,12 +132,12 @@ def _code_margin(
       lanes: N.
     """
     start, width, doubt = 0.0, 1.0, float("inf")
-    for at, token in zip(logits, path, strict=False):
-        # A prefix of 1 / N may be carried on by one program and not by the other.
+    for step_logits, token in zip(logits, path, strict=False):
+        # A prefix of probability 1 / N may keep its code in one program and not in the other.
         doubt = min(doubt, abs(width - 1 / lanes))
         if width * lanes <= 1:
             break
-        low, high = _interval(at, token)
+        low, high = _interval(step_logits, token)
         start, width = start + width * low, width * (high - low)
     doubt = min(doubt, abs(width - 1 / lanes))
     if width * lanes <= 1:
@@ -147,13 +150,13 @@ def _code_margin(
 
 
 def _interval(logits: np.ndarray, token: int) -> tuple[float, float]:
-    """A token's part of [0, 1), in the order of the vocabulary."""
+    """A token's interval in [0, 1), in the order of the vocabulary."""
     weights = np.exp(logits - logits.max())
     low = weights[:token].sum() / weights.sum()
     return float(low), float(low + weights[token] / weights.sum())
 
 
-def _taught(
+def _first_differences(
     model: LanguageModel,
     prompt: Prompt,
     one: DecodeOutput,
@@ -164,13 +167,15 @@ def _taught(
     texts = [_text(output) for output in (one, other)]
     differ = texts[0] != texts[1]
     lanes = [np.flatnonzero(row) for row in differ.any(-1)]
-    most = max(map(len, lanes), default=0)
-    if not most:
+    max_lanes = max(map(len, lanes), default=0)
+    if not max_lanes:
         return []
-    # Only the lanes that differ, as many a row as the row with the most has.
-    picked = np.stack([np.resize(np.append(row, 0)[: max(len(row), 1)], most) for row in lanes])
+    # Only lanes that differ, padded to the largest number that a row has.
+    picked = np.stack(
+        [np.resize(np.append(row, 0)[: max(len(row), 1)], max_lanes) for row in lanes]
+    )
     tokens = np.take_along_axis(texts[0], picked[..., None], axis=1)
-    logits = _teach(model, prompt, jnp.asarray(np.maximum(tokens, 0)), transform)
+    logits = _logits_along(model, prompt, jnp.asarray(np.maximum(tokens, 0)), transform)
     found = []
     for row, members in enumerate(lanes):
         for place, lane in enumerate(members):
@@ -188,13 +193,13 @@ def _text(output: DecodeOutput) -> np.ndarray:
 
 
 @jax.jit
-def _teach(model: Any, prompt: Prompt, tokens: Any, transform: Transform | None) -> Any:
+def _logits_along(model: Any, prompt: Prompt, tokens: Any, transform: Transform | None) -> Any:
     """The logits that each of ``tokens [B, M, L]`` was chosen from: ``[B, M, L, V]``."""
     first, cache = model.prefill(*prompt, lanes=tokens.shape[1], slots=tokens.shape[2])
-    rest, _ = model.extend(cache, tokens, 0)
-    shape = (*tokens.shape[:2], 1, rest.logits.shape[-1])
+    following, _ = model.extend(cache, tokens, 0)
+    shape = (*tokens.shape[:2], 1, following.logits.shape[-1])
     first = jnp.broadcast_to(first.logits, shape)
-    logits = jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2)
+    logits = jnp.concatenate([first, following.logits[:, :, :-1]], axis=2)
     if transform is None:
         return logits
     length = jnp.broadcast_to(

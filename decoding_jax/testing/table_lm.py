@@ -1,10 +1,10 @@
-"""A language model given as a table, which betrays whoever misuses its cache.
+"""A language model given as a table, whose logits show any misuse of its cache.
 
-The distribution of the next token depends on the last two tokens of the path and on a checksum of the whole
-path, prompt included. The checksum is that of ISBN-10: every token and every position has a weight
-that is not 0 modulo 11, so it changes whenever one token is wrong, missing, or swapped with its
-neighbour. Everything is integer arithmetic and gathers, so logits do not depend, to the bit, on the
-batch, the lanes, T, or how the rows are sharded.
+The distribution of the next token depends on the last two tokens of the path and on a checksum of
+the whole path, prompt included. The checksum is that of ISBN-10: every token and every position has
+a weight that is not 0 modulo 11, so it changes whenever one token is wrong, missing, or swapped
+with its neighbour. The model computes with integers and gathers alone, so its logits do not depend,
+to the bit, on the batch, the lanes, T, or how the rows are sharded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from decoding_jax.base import Array, ModelOutput
 from decoding_jax.pytrees import pytree
 
 CHECKSUMS = 11
-"""How many values the checksum of a path takes."""
+"""The number of values of a path's checksum."""
 
 
 class TableCache(NamedTuple):
@@ -46,7 +46,7 @@ def static(default: Any) -> Any:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class TableLM:
-    """A language model in a table, with every verb of ``base.LanguageModel``.
+    """A language model in a table, with every method of ``base.LanguageModel``.
 
     A token's logits come only from what the mask lets it see: the visible slots are put in order
     of position, and the path that results is looked up. Whatever is not a path gives NaN: a slot
@@ -99,14 +99,14 @@ class TableLM:
           key: a typed key.
           vocab_size: V.
           sharpness: the standard deviation of the logits: 0 is uniform, 5 nearly deterministic.
-          zeros: the chance that a token cannot follow a path (its logit is -inf). One token
+          zeros: the probability that a token cannot follow a path (its logit is -inf). One token
             always can.
           ties: rounds the logits to whole numbers, so that many are equal.
           hidden_size: D.
           max_positions: as in ``LanguageModel``.
 
         Raises:
-          ValueError: for a vocabulary of none or a chance outside [0, 1].
+          ValueError: for an empty vocabulary or a probability outside [0, 1].
         """
         if vocab_size < 1:
             raise ValueError(f"vocab_size: got {vocab_size}; takes sizes of 1 and above")
@@ -126,7 +126,7 @@ class TableLM:
         return cls(jnp.where(banned, -jnp.inf, table), features, max_positions=max_positions)
 
     def lockstep(self) -> TableLM:
-        """The same distribution with neither ragged rows nor trees; asking for either is a ValueError."""
+        """The same distributions without ragged rows and trees; either is then a ValueError."""
         return dataclasses.replace(self, ragged=False, tree=False)
 
     def prefill(
@@ -161,7 +161,7 @@ class TableLM:
         visible: Array | None = None,
         position: Array | None = None,
     ) -> tuple[ModelOutput, TableCache]:
-        """See ``base.LanguageModel.extend``. Hidden states ``[B, W, T, D]`` always come too."""
+        """See ``base.LanguageModel.extend``. It always returns hidden states ``[B, W, T, D]``."""
         tokens = jnp.asarray(tokens, jnp.int32)
         lanes, slots = cache.tokens.shape[:2], cache.tokens.shape[2]
         if tokens.ndim != 3 or tokens.shape[:2] != lanes:
@@ -288,12 +288,12 @@ def _order(cache: TableCache, seen: Array, tokens: Array, position: Array) -> tu
     held = seen[..., None, :] & (slot_position[..., None, :] == place[..., None])
     held_tokens = jnp.where(held, cache.tokens[:, :, None, None], 0)
     prompt = jnp.pad(cache.prompt, ((0, 0), (0, width - cache.prompt.shape[1])))
-    own, length = position[..., None], cache.length[:, None, None, None]
+    end, length = position[..., None], cache.length[:, None, None, None]
     path = jnp.where(
         place < length, prompt[:, None, None], jnp.sum(held_tokens, -1, dtype=jnp.int32)
     )
-    path = jnp.where(place == own, tokens[..., None], path)
-    due = ((place >= length) & (place < own)).astype(jnp.int32)
+    path = jnp.where(place == end, tokens[..., None], path)
+    due = ((place >= length) & (place < end)).astype(jnp.int32)
     sound = jnp.all(jnp.sum(held, -1, dtype=jnp.int32) == due, -1)
     astray = seen & ((slot_position < 0) | (slot_position >= width))
     return path, sound & ~jnp.any(astray, -1) & (position >= length[..., 0])

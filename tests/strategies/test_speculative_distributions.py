@@ -28,8 +28,8 @@ from decoding_jax.strategies.speculative.verifiers.token import draft_probs
 from decoding_jax.testing import certify
 from decoding_jax.testing.certificate import problems
 from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
+from decoding_jax.testing.certificate.library import find
 from decoding_jax.testing.certificate.problems import VOCAB, Problem
-from decoding_jax.testing.certificate.strategies import find
 
 
 def few(rows):

@@ -8,9 +8,11 @@ import pytest
 import tiny_strategies
 
 from decoding_jax.testing import certify
-from decoding_jax.testing.certificate import checks, pairwise
-from decoding_jax.testing.certificate.cases import DRAFTS, TREES
-from decoding_jax.testing.certificate.problems import Problem
+from decoding_jax.testing.certificate import checks, pairwise, problems
+from decoding_jax.testing.certificate.cases import DRAFTS, TREES, problem_of
+from decoding_jax.testing.certificate.enumeration import enumerate_distribution
+from decoding_jax.testing.certificate.merged import MergedProblem
+from decoding_jax.testing.certificate.problems import TRANSFORMS, Problem
 from decoding_jax.testing.certify import certify_case, check_refusal
 
 
@@ -160,31 +162,78 @@ def test_cases_pair_every_setting_with_every_strategy():
     drafted = [s for s in strategies if s.draft is not None]
     plain, drafts = len(strategies) - len(drafted), len(DRAFTS) - len(TREES)
     cases = certify.cases_of(strategies)
-    assert len(cases) <= 96
+    assert len(cases) <= 6 * len(strategies)
     count = 4 * len(strategies)
-    # Neither best-first search nor speculation takes a model in lock step.
-    lockstep = 1 + len(drafted)
-    # Beam search and greedy decoding part ways where penalties depend on the signs of logits.
+    # Neither best-first and best-k search nor speculation takes a model without trees.
+    lockstep = 2 + len(drafted)
+    # A beam of one differs from greedy decoding where penalties depend on the signs of logits.
     want = {"transform": count - 1, "stop": count, "model": count - lockstep}
     for name, pairs in want.items():
         assert len({(case["strategy"], case[name]) for case in cases}) == pairs
     runs = {(case["strategy"], case["run"]) for case in cases}
-    # Greedy decoding, by speculation too, beam search and best-first search take no key.
-    assert len(runs) == 5 * len(strategies) - 4
+    searches = [s for s in strategies if not s.sampler]
+    assert len(searches) == 8
+    assert len(runs) == 5 * len(strategies) - len(searches)
     # Several drafts go with the token verifier alone.
     pairs = {(case["strategy"], case["draft"]) for case in cases}
     assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
-    speculative = drafts * (5 * len(drafted) - 1) + 5 * len(TREES)
+    # A merged case has every transform, stop condition and way of running.
     everything = certify.cases_of(strategies, full=True)
-    assert len(everything) == 64 * (5 * plain - 3) - 2 * 16 * 4 + 48 * speculative
+    assert len(everything) == 4 * plain - 2 + 3 * (drafts * len(drafted) + len(TREES))
+    by_name = {strategy.name: strategy for strategy in strategies}
+    covered = [problem_of(case, by_name[case["strategy"]]).combinations for case in everything]
+    narrow = sum(case["strategy"] == "beam_search/1" for case in everything)
+    assert sum(map(len, covered)) == 16 * len(everything) - 4 * narrow
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
+    """Row by row: the merged transform and stop condition give what the row's own ones give."""
+    merged = MergedProblem("zeros", tuple((name, "sequences") for name in TRANSFORMS))
+    rows, place = np.arange(merged.size), list(TRANSFORMS).index(transform)
+    prompt = problems.prompt_of(rows)
+    for row in (0, 3, 5):
+        at = place * problems.PROMPTS + row
+        model, settings = problems.MODELS()["zeros"], merged.settings(rows)
+        got = enumerate_distribution(model, prompt, at, **settings)
+        want = merged.exact(enumerate_distribution)[at]
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
+    monkeypatch.setattr(certify, "MERGED_REPEATS", 16)
+    merged = MergedProblem("smooth", (("none", "one token"), ("none", "sequences")))
+    result = certify_case(tiny_strategies.tiny_sampler(), merged, "one key")
+    assert result.failure is None
+    wrong = tiny_strategies.tiny_sampler("sequence before minimum")
+    assert certify_case(wrong, merged, "as is").failure is not None
 
 
 @pytest.mark.parametrize(
-    "name", ["best_first_search", "greedy", "sample", "arithmetic_sample/lattice"]
+    "name",
+    [
+        "best_first_search",
+        "greedy",
+        "sample",
+        "arithmetic_sample/lattice",
+        "beam_search",
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in (
+                "beam_search/1",
+                "beam_sample/1",
+                "best_k_search",
+                "constrained_beam_search",
+                "diverse_beam_search",
+                "stochastic_beam_search",
+            )
+        ),
+    ],
 )
 def test_the_library_holds(name):
     """One case of each on eight devices; 48 tests share a level of 1e-3."""
-    (strategy,) = certify.find([name])
+    (strategy,) = [s for s in certify.find([name]) if s.name == name]
     assert jax.device_count() == 8
     problem = Problem("zeros", "none", "end tokens")
     result = certify_case(strategy, problem, "sharded")

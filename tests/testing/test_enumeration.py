@@ -187,6 +187,6 @@ def test_greedy_takes_the_lowest_of_equals_and_stops():
     assert best.tokens.tolist() == [[0, 0], [0, 1], [0, 2]]
 
 
-def test_log_softmax_of_banned_rows():
+def test_exact_log_softmax_of_banned_rows():
     got = exact_log_softmax(np.array([[0.0, -np.inf], [-np.inf, -np.inf]]))
     np.testing.assert_array_equal(got, [[0.0, -np.inf], [-np.inf, -np.inf]])

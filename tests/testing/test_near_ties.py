@@ -1,4 +1,4 @@
-"""Differences that rounding explains are told from those that it does not."""
+"""Differences that rounding explains are distinguished from those that it does not."""
 
 import dataclasses
 

@@ -12,8 +12,8 @@ from decoding_jax.testing.certificate.strategies import from_function
 def decode(model, prompt, keys, lanes, size, transform, stop, mistake=None):
     """Samples token by token, or takes the likeliest without keys; ``mistake`` names a flaw."""
     tokens, length = prompt
-    batch, most = tokens.shape[0], model.max_positions
-    too_long = most is not None and tokens.shape[1] + size - 1 > most
+    batch, max_positions = tokens.shape[0], model.max_positions
+    too_long = max_positions is not None and tokens.shape[1] + size - 1 > max_positions
     if too_long and mistake != "never refuses":
         raise ValueError("max_new_tokens: too many")
     stop = Stop() if stop is None else stop

@@ -1,1 +1,1 @@
-"""The certificate: cases, exact distributions by enumeration, and the checks that compare them."""
+"""The certificate: its cases, exact distributions by enumeration, and the comparisons."""

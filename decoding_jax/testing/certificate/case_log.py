@@ -1,4 +1,4 @@
-"""What is known of a certificate's cases so far, in a file: a run that is killed goes on there."""
+"""A file of the results so far, so that an interrupted run of the certificate can resume."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from decoding_jax.testing.certificate.pairwise import Case
 
 
 class CaseLog:
-    """Results by case, one JSON line each. Without a path nothing is kept.
+    """Results by case, one JSON line per case.
 
     Args:
-      path: of the file. A last line that was not written whole is cut off.
+      path: the file, or None to keep results in memory only. An incomplete last line is removed.
 
     Example:
       >>> log = CaseLog(None)
@@ -23,22 +23,22 @@ class CaseLog:
 
     def __init__(self, path: Path | None):
         self._path = path
-        self._known: dict[str, tuple[str | None, float]] = {}
+        self._results: dict[str, tuple[str | None, float]] = {}
         if path is not None and path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n")]
             path.write_text("".join(whole), encoding="utf-8")
             for line in whole:
                 entry = json.loads(line)
-                self._known[_name(entry["case"])] = entry["failure"], entry["smallest_p"]
+                self._results[_name(entry["case"])] = entry["failure"], entry["smallest_p"]
 
     def get(self, case: Case) -> tuple[str | None, float] | None:
-        """The failure, if any, and the smallest p-value of a case; None if it was not run yet."""
-        return self._known.get(_name(case))
+        """The failure, if any, and the smallest p-value of a case; None if it has not run."""
+        return self._results.get(_name(case))
 
     def add(self, case: Case, failure: str | None, smallest_p: float) -> None:
-        """Keeps a case's result, on disk before this returns."""
-        self._known[_name(case)] = failure, smallest_p
+        """Adds a case's result, and writes it to the file before returning."""
+        self._results[_name(case)] = failure, smallest_p
         if self._path is not None:
             entry = {"case": case, "failure": failure, "smallest_p": smallest_p}
             with open(self._path, "a", encoding="utf-8") as out:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from decoding_jax.testing.certificate.drafts import DRAFTS
+from decoding_jax.testing.certificate.merged import MergedProblem
 from decoding_jax.testing.certificate.pairwise import Case, all_cases, pairwise_cases
-from decoding_jax.testing.certificate.problems import MODEL_NAMES, STOPS, TRANSFORMS
+from decoding_jax.testing.certificate.problems import MODEL_NAMES, STOPS, TRANSFORMS, Problem
 from decoding_jax.testing.certificate.strategies import Strategy
 
 NO_DRAFT = "-"
 TREES = {name for name, draft in DRAFTS.items() if draft.num_drafts > 1}
 RUNS = ("as is", "alone", "eager", "sharded", "one key")
-PROGRAM = ("strategy", "transform", "stop", "draft")
-"""The factors that make another program of a case."""
+EVERY = "every"
+"""Stands for all levels of a factor in a merged case."""
 
 
 def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
-    """The cases of a run: every combination of levels, or as many as cover every pair."""
+    """The cases of a run.
+
+    Args:
+      strategies: the strategies under test.
+      full: whether the cases cover every combination of levels. Each of them then runs all
+        combinations of a transform, a stop condition and a way of running. By default they are as
+        few as cover every pair of levels.
+    """
     factors = {
         "strategy": [strategy.name for strategy in strategies],
         "transform": list(TRANSFORMS),
@@ -39,5 +48,14 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
 
     if not full:
         return pairwise_cases(factors, sensible)
-    # Cases of one program stand together: it is compiled once.
-    return sorted(all_cases(factors, sensible), key=lambda case: [case[name] for name in PROGRAM])
+    # A merged case covers every transform, stop condition and way of running that is sensible.
+    merged = factors | {"transform": [EVERY], "stop": [EVERY], "run": [EVERY]}
+    return all_cases(merged, sensible)
+
+
+def problem_of(case: Case, strategy: Strategy) -> Problem | MergedProblem:
+    """The problem of a case; a merged one where its transform and stop condition are ``EVERY``."""
+    if case["transform"] != EVERY:
+        return Problem(case["model"], case["transform"], case["stop"])
+    names = [name for name in TRANSFORMS if strategy.logits or name != "history"]
+    return MergedProblem(case["model"], tuple(itertools.product(names, STOPS)))

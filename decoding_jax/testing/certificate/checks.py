@@ -1,7 +1,7 @@
-"""What is checked of a strategy's output: exact where it can be, statistical where it must be.
+"""Checks of a strategy's output, exact where that is possible and statistical otherwise.
 
-Every check takes NumPy arrays and fails with an AssertionError of one line. Statistical checks
-return p-values instead, since only the caller knows how many tests share one level.
+Every check takes NumPy arrays and raises an AssertionError of one line. Statistical checks return
+p-values instead, since only the caller knows how many tests share one level.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from decoding_jax.testing.certificate.enumeration import Distribution
 
 def check_form(output: DecodeOutput, rows: int, samples: int, max_new_tokens: int) -> None:
     """Shapes, dtypes, lengths in range, and zeros after each end."""
-    wanted = {
+    required = {
         "tokens": (np.int32, (rows, samples, max_new_tokens)),
         "length": (np.int32, (rows, samples)),
         "log_prob": (np.float32, (rows, samples)),
         "score": (np.float32, (rows, samples)),
         "finished": (np.bool_, (rows, samples)),
     }
-    for name, (dtype, shape) in wanted.items():
+    for name, (dtype, shape) in required.items():
         value = np.asarray(getattr(output, name))
         assert value.dtype == dtype and value.shape == shape, (  # noqa: PT018
             f"{name}: got {value.dtype}{list(value.shape)}, want {np.dtype(dtype)}{list(shape)}"
@@ -45,11 +45,11 @@ def check_form(output: DecodeOutput, rows: int, samples: int, max_new_tokens: in
 def check_outcomes(
     output: DecodeOutput, distributions: Sequence[Distribution], tolerance: float = 1e-5
 ) -> np.ndarray:
-    """Every sequence is possible, ends as it should, and has the model's log-probability.
+    """Checks that every sequence is possible, ends correctly, and has the model's log-probability.
 
     Args:
       output: of B rows; row b has distribution ``b % len(distributions)``.
-      distributions: exact.
+      distributions: the exact distributions, one per prompt.
       tolerance: of ``log_prob``, relative to 1 + its size.
 
     Returns:
@@ -82,11 +82,11 @@ def check_outcomes(
 
 
 def distribution_p_values(index: np.ndarray, distributions: Sequence[Distribution]) -> list[float]:
-    """A chi-square test for each prompt and lane, over the rows that repeat the prompt.
+    """Runs a chi-square test for each prompt and lane over the rows that repeat the prompt.
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``; rows are independent.
-      distributions: as there.
+      distributions: the exact distributions, one per prompt.
     """
     return [
         chi_square(
@@ -100,14 +100,14 @@ def distribution_p_values(index: np.ndarray, distributions: Sequence[Distributio
 def independence_p_values(
     index: np.ndarray, distributions: Sequence[Distribution], lanes: bool = False
 ) -> list[float]:
-    """Tests, for each prompt, that two rows are drawn independently, and two lanes of a row too.
+    """Tests, for each prompt, that rows are independent, and optionally lanes of a row.
 
     Outcomes are merged, likeliest first, into at most six groups.
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``.
-      distributions: as there.
-      lanes: whether lanes are to be independent.
+      distributions: the exact distributions, one per prompt.
+      lanes: whether to test lanes too.
     """
     p_values = []
     for r, distribution in enumerate(distributions):
@@ -127,12 +127,12 @@ def independence_p_values(
 def check_prefix_counts(
     index: np.ndarray, distributions: Sequence[Distribution], spread: float
 ) -> None:
-    """How many of a row's N samples begin with a prefix of probability p: about N p, every time.
+    """Checks that about N p of each row's N samples begin with any prefix of probability p.
 
     Args:
       index: from ``check_outcomes``, ``[B, N]``.
-      distributions: as there.
-      spread: the count is less than this far from N p: 1 for a lattice, 2 for strata.
+      distributions: the exact distributions, one per prompt.
+      spread: the bound on the distance of the count from N p: 1 for a lattice, 2 for strata.
     """
     samples = index.shape[1]
     for r, distribution in enumerate(distributions):
@@ -153,12 +153,12 @@ def check_prefix_counts(
 def check_exact(
     index: np.ndarray, distributions: Sequence[Distribution], paths: Sequence[Distribution]
 ) -> None:
-    """Every row gave the one sequence that is right.
+    """Checks that every row is the one correct sequence.
 
     Args:
       index: from ``check_outcomes`` with ``distributions``.
-      distributions: as there.
-      paths: the right outcome of each prompt, from ``greedy_path``.
+      distributions: the exact distributions, one per prompt.
+      paths: the correct outcome of each prompt, from ``greedy_path``.
     """
     for r, (distribution, path) in enumerate(zip(distributions, paths, strict=True)):
         want = path.tokens[0, : path.length[0]].tolist()
@@ -173,12 +173,12 @@ def check_exact(
 def check_likeliest(
     index: np.ndarray, distributions: Sequence[Distribution], tolerance: float = 1e-5
 ) -> None:
-    """Every row gave a sequence than which none that is possible is likelier under the model.
+    """Checks that no possible sequence is more probable under the model than any row's.
 
     Args:
       index: from ``check_outcomes`` with ``distributions``.
-      distributions: as there.
-      tolerance: of the difference between two log-probabilities that count as equal.
+      distributions: the exact distributions, one per prompt.
+      tolerance: the largest difference between log-probabilities that count as equal.
     """
     for r, distribution in enumerate(distributions):
         best = int(np.argmax(np.where(distribution.prob > 0, distribution.log_prob, -np.inf)))
@@ -193,12 +193,12 @@ def check_likeliest(
 
 
 def check_same(got: DecodeOutput, want: DecodeOutput, what: str, rounding: float = 0.0) -> None:
-    """Two outputs have the same tokens, lengths and ends, to the bit, and log-probabilities.
+    """Checks that two outputs have equal tokens, lengths and ends, and equal log-probabilities.
 
     Args:
       got: one output.
       want: the other.
-      what: differs between the two.
+      what: the difference between the two runs, for the message.
       rounding: how far log-probabilities and scores may differ, relative to 1 + their size: 0
         for two calls of one compiled function. Another one may sum in another order.
     """

@@ -1,4 +1,4 @@
-"""The devices of the host: how many it is split into, and rows spread over them."""
+"""The host's devices: their number, and rows sharded over them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import jax
 
 
 def spread_rows(tree: Any) -> Any:
-    """Arrays ``[B, ...]`` with their rows spread over every device."""
+    """Shards the rows of arrays ``[B, ...]`` over every device."""
     mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
     return jax.device_put(tree, rows)
 
 
 def prepare_host(devices: int, quick: bool) -> None:
-    """Splits the host into devices, and compiles without optimising where compiling is the cost.
+    """Splits the host into devices, and optionally turns the compiler's optimizations off.
 
-    It has an effect only before JAX's first computation; what ``XLA_FLAGS`` already says, stands.
+    This has an effect only before JAX's first computation. Flags already in ``XLA_FLAGS`` are kept.
+
+    Args:
+      devices: the number of devices.
+      quick: whether to compile without optimizations, which takes less time.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     for flag, value in (

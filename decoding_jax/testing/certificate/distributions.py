@@ -1,4 +1,4 @@
-"""Whether samples follow an exact distribution: Pearson's chi-square, and comparisons to the bit."""
+"""Tests of samples against exact distributions (chi-square), and comparisons to the bit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Fit(NamedTuple):
     """The result of a goodness-of-fit test.
 
     Attributes:
-      statistic: Pearson's X^2; infinite where something impossible was seen.
-      degrees: of freedom; 0 where all the probability is in one cell.
-      p_value: the chance of a statistic at least this large under the distribution.
-      samples: how many there were.
+      statistic: Pearson's X^2; infinite if an impossible outcome was observed.
+      degrees: degrees of freedom; 0 if one cell has all the probability.
+      p_value: the probability of a statistic at least this large under the distribution.
+      samples: the number of samples.
     """
 
     statistic: float
@@ -28,9 +28,9 @@ class Fit(NamedTuple):
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The chance that a chi-square variable exceeds ``statistic``: Q(degrees / 2, statistic / 2).
+    """The probability that a chi-square variable exceeds a value: Q(degrees / 2, statistic / 2).
 
-    In float32: a relative error under 1e-3 down to 1e-10, and 0 for the far tail.
+    The relative error in float32 is under 1e-3 down to 1e-10; the far tail is 0.
 
     Example:
       >>> round(chi_square_tail(3.841, 1), 4)
@@ -49,12 +49,12 @@ def chi_square(counts: np.ndarray, prob: np.ndarray, *, min_expected: float = 5.
     that the statistic is close to its limit distribution (Cochran 1954, Biometrics 10).
 
     Args:
-      counts: int ``[K]``: how often each outcome was seen.
-      prob: float64 ``[K]``: the distribution; sums to 1.
-      min_expected: of a pooled cell.
+      counts: int ``[K]``, the number of times that each outcome was observed.
+      prob: float64 ``[K]``, the distribution, which sums to 1.
+      min_expected: the smallest expected count of a pooled cell.
 
     Returns:
-      The fit. An outcome of probability 0 that was seen has p-value 0.
+      The fit. Its p-value is 0 if an outcome of probability 0 was observed.
 
     Raises:
       ValueError: if the shapes differ or the distribution does not sum to 1.
@@ -88,10 +88,10 @@ def chi_square(counts: np.ndarray, prob: np.ndarray, *, min_expected: float = 5.
 
 
 def outcome_index(distribution: Distribution, tokens: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Which outcome of the distribution each sample is, -1 for none: int64 ``[n]``.
+    """The index of each sample among a distribution's outcomes, int64 ``[n]``; -1 if it is none.
 
     Args:
-      distribution: of one row.
+      distribution: the outcomes of one row.
       tokens: int32 ``[n, L]``, zero after the end.
       length: int32 ``[n]``.
     """
@@ -106,7 +106,7 @@ def outcome_index(distribution: Distribution, tokens: np.ndarray, length: np.nda
 
 
 def count_outcomes(distribution: Distribution, index: np.ndarray) -> np.ndarray:
-    """How often each outcome occurs in ``index`` (no -1 in it): int64 ``[K]``."""
+    """The number of times that each outcome occurs in ``index`` (without -1): int64 ``[K]``."""
     return np.bincount(index, minlength=len(distribution.prob))
 
 
@@ -115,7 +115,7 @@ def independent(first: np.ndarray, second: np.ndarray, distribution: np.ndarray)
 
     Args:
       first: int ``[n]``, outcomes from 0 to K - 1.
-      second: int ``[n]``, each drawn beside one of ``first``.
+      second: int ``[n]``, the draw paired with each of ``first``.
       distribution: float64 ``[K]``.
     """
     size = len(distribution)

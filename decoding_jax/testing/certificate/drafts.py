@@ -1,4 +1,4 @@
-"""The drafts of the certificate: what is proposed to speculative decoding, good and bad."""
+"""The drafters of the certificate: good and bad proposals for speculative decoding."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from decoding_jax.testing.table_lm import TableLM
 
 
 class Draft(NamedTuple):
-    """A drafter and how much it drafts.
+    """A drafter and the number of tokens that it drafts.
 
     Attributes:
-      make: from the target to the drafter.
+      make: a function from the target model to the drafter.
       num_draft_tokens: as for ``speculative_sample``.
-      num_drafts: as there; more than one only goes with the token verifier.
+      num_drafts: as for ``speculative_sample``; only the token verifier takes more than one.
     """
 
     make: Callable[[Any], Any]

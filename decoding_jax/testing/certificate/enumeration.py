@@ -1,7 +1,8 @@
-"""Every sequence a table model can give, with its exact probability: float64 NumPy, no cache.
+"""Every sequence of a table model with its exact probability, in float64 NumPy and without a cache.
 
-Written from the definitions and apart from the strategies: a path is a tuple of ints, a distribution is a
-sum over paths. At each position of a sequence with n new tokens so far,
+This code follows the definitions and shares nothing with the strategies: a path is a tuple of ints,
+and a distribution is a list of paths with probabilities. At each position of a sequence with n new
+tokens so far,
 
 1. the model gives raw logits;
 2. end tokens are banned (-inf) while n < ``min_new_tokens``;
@@ -25,7 +26,7 @@ from decoding_jax.ops.jit import jit
 from decoding_jax.testing.table_lm import CHECKSUMS, TableLM
 
 CHUNK = 64
-"""Transforms are given prefixes by this many, so that few shapes are compiled."""
+"""The number of prefixes in each call of a transform, so that few shapes are compiled."""
 
 
 class Distribution(NamedTuple):
@@ -55,7 +56,7 @@ class RowStop(NamedTuple):
     limit: int
 
     def finishes(self, tokens: Sequence[int]) -> bool:
-        """Whether these new tokens, of which the last was just emitted, are a finished text."""
+        """Whether the last of these new tokens finishes the text."""
         if tokens[-1] in self.eos_ids:
             return True
         return len(tokens) >= self.min_new_tokens and any(
@@ -85,7 +86,7 @@ def row_stop(stop: Stop, row: int, max_new_tokens: int) -> RowStop:
 
 
 def path_logits(model: TableLM, path: Sequence[int]) -> np.ndarray:
-    """The model's raw logits ``[V]`` after a path (prompt and new tokens), stated without a cache.
+    """The model's raw logits ``[V]`` after a path (prompt and new tokens), without a cache.
 
     Example:
       >>> import jax
@@ -117,7 +118,7 @@ def exact_log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def log_probs(model: TableLM, path: Sequence[int]) -> np.ndarray:
-    """The model's conditional distribution after a path: log-probabilities ``[V]``, float64, in nats."""
+    """The log-probabilities ``[V]`` of the next token after a path: float64, in nats."""
     return exact_log_softmax(path_logits(model, path))
 
 
@@ -135,7 +136,7 @@ def enumerate_distribution(
     Args:
       model: the table.
       prompt: all rows, so that settings per row keep their meaning.
-      row: which one.
+      row: the index of the row.
       max_new_tokens: L.
       transform: as given to a strategy.
       stop: as given to a strategy.
@@ -149,7 +150,7 @@ def enumerate_distribution(
       ((9, 2), 1.0)
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
-    step = _stepper(model, prompt, row, max_new_tokens, transform, rule)
+    step = stepper(model, prompt, row, max_new_tokens, transform, rule)
     ended: list[tuple[tuple[int, ...], bool, float, float]] = []
     growing: list[tuple[tuple[int, ...], float, float]] = [((), 1.0, 0.0)]
     while growing:
@@ -191,12 +192,12 @@ def greedy_path(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Distribution:
-    """The one outcome of choosing the likeliest token each time, the lowest id among equals.
+    """The outcome of always choosing the most probable token, the lowest id among equals.
 
-    Args and example as for ``enumerate_distribution``; the distribution that is returned has one outcome, K = 1.
+    Args and example as for ``enumerate_distribution``. The result has one outcome, K = 1.
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
-    step = _stepper(model, prompt, row, max_new_tokens, transform, rule)
+    step = stepper(model, prompt, row, max_new_tokens, transform, rule)
     tokens: list[int] = []
     log_prob, finished = 0.0, False
     while len(tokens) < rule.limit and not finished:
@@ -214,7 +215,7 @@ def greedy_path(
 
 
 def top_sequences(distribution: Distribution, count: int) -> Distribution:
-    """The ``count`` outcomes likeliest under the model, best first; equals in order of tokens."""
+    """The ``count`` most probable outcomes under the model, best first; equals by their tokens."""
     order = np.lexsort((*distribution.tokens.T[::-1], -distribution.log_prob))[:count]
     return Distribution(*(field[order] for field in distribution))
 
@@ -222,21 +223,33 @@ def top_sequences(distribution: Distribution, count: int) -> Distribution:
 _apply = jit(lambda transform, logits, prefix: transform(logits, prefix), ())
 
 
-def _stepper(
+def stepper(
     model: TableLM,
     prompt: Prompt,
     row: int,
     width: int,
     transform: Transform | None,
     rule: RowStop,
+    normalized: bool = False,
 ) -> Callable[[list[tuple[int, ...]]], tuple[np.ndarray, np.ndarray]]:
-    """A function from K paths of equal length to raw and transformed logits, both ``[K, V]``."""
+    """A function from K paths of equal length to raw and transformed logits, both ``[K, V]``.
+
+    Args:
+      model: the table.
+      prompt: all rows.
+      row: the index of the row.
+      width: the size of the buffer of new tokens.
+      transform: as given to a strategy.
+      rule: the row's stop conditions.
+      normalized: whether the transform is given log-probabilities, as in beam searches, instead of
+        logits.
+    """
     length = int(prompt.length[row])
     start = [int(t) for t in np.asarray(prompt.tokens)[row, :length]]
     rows = prompt.tokens.shape[0]
 
     def transformed(logits: np.ndarray, paths: list[tuple[int, ...]]) -> np.ndarray:
-        """At most CHUNK paths, as that many lanes of every row, of which one row is wanted."""
+        """Transforms at most CHUNK paths: each is a lane of every row, and one row is read."""
         padded = np.zeros((CHUNK, logits.shape[-1]), np.float32)
         padded[: len(paths)] = logits
         tokens = np.zeros((CHUNK, max(width, 1)), np.int32)
@@ -253,7 +266,7 @@ def _stepper(
 
     def step(paths: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
         raw = np.stack([path_logits(model, [*start, *path]) for path in paths])
-        allowed = raw.copy()
+        allowed = exact_log_softmax(raw).astype(np.float32) if normalized else raw.copy()
         if len(paths[0]) < rule.min_new_tokens:
             allowed[:, [e for e in rule.eos_ids if e < raw.shape[-1]]] = -np.inf
         if transform is not None:

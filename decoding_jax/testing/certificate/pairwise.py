@@ -1,4 +1,4 @@
-"""Covering arrays: few cases in which every pair of settings still occurs together."""
+"""Covering arrays: a few cases in which every pair of settings occurs together."""
 
 from __future__ import annotations
 

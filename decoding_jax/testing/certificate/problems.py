@@ -1,8 +1,8 @@
 """The problems of the certificate: small models, ragged prompts, transforms, stop conditions.
 
 A vocabulary of four and at most four new tokens: small enough that every output can be enumerated,
-and every place where a sequence can end is reached with a fair chance. Compiling is what takes
-time, so a case puts its variety into rows: each of eight prompts has settings of its own.
+and every place where a sequence can end is reached with a reasonable probability. Compilation takes
+most of the time, so a case has different settings in its rows: each of eight prompts has its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.testing.certificate.enumeration import (
     Distribution,
     enumerate_distribution,
-    greedy_path,
 )
 from decoding_jax.testing.table_lm import TableLM
 
@@ -33,26 +32,27 @@ TOKENS = np.array(
     np.int32,
 )
 LENGTHS = np.array([3, 1, 2, 3, 2, 3, 1, 2], np.int32)
-"""Of the prompts: behind their ends stand tokens that must not matter."""
+"""The lengths of the prompts. The tokens after their ends must not change the result."""
 PROMPTS = len(LENGTHS)
 
 Rows = np.ndarray
-"""int ``[B]``: which of the eight prompts each row of a batch is."""
+"""int ``[B]``: the index of each row's prompt."""
 
 
 def prompt_of(rows: Rows, width: int | None = None) -> Prompt:
     """The prompts of a batch, with the padding cut off at ``width``."""
+    rows = np.asarray(rows) % PROMPTS
     return Prompt(jnp.asarray(TOKENS[rows, :width]), jnp.asarray(LENGTHS[rows]))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class DeadEnds:
-    """A transform that allows nothing at all after one token, and nothing ever in some rows.
+    """A transform that bans every token after a given one, and in some rows always.
 
     Attributes:
-      token: int32 ``[B]``: after which nothing is allowed; -1 for a row where nothing ever is,
-        one outside the vocabulary for a row without dead ends.
+      token: int32 ``[B]``, the token after which everything is banned; -1 for a row where
+        everything is always banned; an id outside the vocabulary for a row without dead ends.
     """
 
     token: Any
@@ -66,7 +66,7 @@ class DeadEnds:
 
 
 def _each(*values: Any) -> Callable[[Rows], np.ndarray]:
-    """A setting per prompt, spread over a batch's rows."""
+    """A function from a batch's rows to the settings of their prompts."""
     table = np.asarray(values)
     return lambda rows: table[rows].astype(np.float32 if table.dtype.kind == "f" else np.int32)
 
@@ -108,7 +108,7 @@ def _transforms() -> dict[str, Callable[[Rows], Transform | None]]:
 
 
 class StopLevel(NamedTuple):
-    """Stop conditions for a batch, and the strategy's own limit."""
+    """Stop conditions for a batch, and the strategy's ``max_new_tokens``."""
 
     make: Callable[[Rows], Stop]
     max_new_tokens: int = LENGTH
@@ -152,7 +152,7 @@ def _models() -> dict[str, TableLM]:
 TRANSFORMS = _transforms()
 STOPS = _stops()
 MODELS = functools.cache(_models)
-"""Made when first asked for: making one needs a device."""
+"""The models. They are made at the first call, because that needs a device."""
 MODEL_NAMES = ("smooth", "zeros", "ties", "lockstep")
 
 
@@ -182,16 +182,23 @@ class Problem:
             "stop": STOPS[self.stop].make(rows),
         }
 
+    @property
+    def size(self) -> int:
+        """The number of different rows."""
+        return PROMPTS
+
     def distributions(self) -> list[Distribution]:
         """The exact distribution of each prompt."""
-        return self._for_each_prompt(enumerate_distribution)
-
-    def greedy_paths(self) -> list[Distribution]:
-        """The greedy outcome of each prompt."""
-        return self._for_each_prompt(greedy_path)
+        return self.exact(enumerate_distribution)
 
     @functools.cache  # noqa: B019  # a problem is a name: three strings
-    def _for_each_prompt(self, exact: Callable[..., Distribution]) -> list[Distribution]:
+    def exact(self, function: Callable[..., Any]) -> list[Any]:
+        """The result of ``function`` for each prompt.
+
+        Args:
+          function: ``(model, prompt, row, *, max_new_tokens, transform, stop)``, such as
+            ``enumerate_distribution`` or ``greedy_path``.
+        """
         rows = np.arange(PROMPTS)
         model, prompt = MODELS()[self.model], prompt_of(rows)
-        return [exact(model, prompt, row, **self.settings(rows)) for row in rows]
+        return [function(model, prompt, row, **self.settings(rows)) for row in rows]

@@ -1,12 +1,11 @@
-"""The strategies that the certificate knows, and how to name one's own.
+"""Strategies under test: how to call them, and what is expected of them.
 
-A strategy of one's own is a function with the signature of a public strategy, and its kind is read
-off that signature:
+Your own strategy is a function with the signature of a public strategy. The signature determines
+its kind:
 
-- a *sampler*, ``f(model, prompt, key, *, num_samples, max_new_tokens, transform, stop)``, is
-  held to the exact distribution, lane by lane. ``key`` is a typed key, or one typed key for each row;
-- a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, is held to the greedy path;
-  the library's own best-first search, to the likeliest sequence of all.
+- a *sampler*, ``f(model, prompt, key, *, num_samples, max_new_tokens, transform, stop)``, has to
+  follow the exact distribution, lane by lane. ``key`` is a typed key, or one typed key per row;
+- a *search*, ``f(model, prompt, *, max_new_tokens, transform, stop)``, has to give the greedy path.
 """
 
 from __future__ import annotations
@@ -18,11 +17,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import decoding_jax
 from decoding_jax.base import DecodeOutput, Prompt
 from decoding_jax.ops.jit import jit
-from decoding_jax.strategies.speculative import VERIFIERS
+from decoding_jax.testing.certificate import expectations
 from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
+from decoding_jax.testing.certificate.expectations import AnyProblem, Expectation
+from decoding_jax.testing.certificate.problems import Rows
+
+SAMPLES = 4
+"""The number of sequences per row of a sampler, and of a search that returns several."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,17 +34,27 @@ class Strategy:
 
     Attributes:
       name: as the certificate prints it.
-      function: jitted.
-      plain: the same, not jitted.
+      function: the strategy, jitted.
+      plain: the strategy, not jitted.
       sampler: whether it takes a key and draws samples.
       independent: whether the lanes of a row are independent draws.
-      draft: what is drafted for it, or None where nothing is.
+      draft: the drafter and its settings, or None for a strategy without drafts.
       spread: how far the number of samples with a given prefix may be from N p (see
-        ``checks.check_prefix_counts``), or None where it varies.
-      likeliest: whether a search finds the likeliest sequence rather than the greedy path.
-      lockstep: whether it decodes from a model with neither ragged rows nor trees.
-      logits: whether its transforms are given logits. Beam searches give log-probabilities, and a
-        penalty that depends on signs tells them apart.
+        ``checks.check_prefix_counts``), or None if there is no bound.
+      likeliest: whether a search finds the most probable sequence instead of the greedy path.
+      expectation: compares the output with what is expected. By default that follows from the
+        attributes above.
+      trees: whether it is given models with trees. A table model's cost grows with the cube of the
+        number of a tree's slots, so wide beams use the cache that moves lanes instead.
+      lanes: the number of sequences per row; by default 1 for a search and ``SAMPLES`` for a
+        sampler.
+      takes_count: whether the function takes ``num_samples``.
+      row_settings: from the rows of a batch to further keyword arguments.
+      info_fields: fields ``[B, N]`` of ``DecodeOutput.info`` that the expectation reads.
+      lockstep: whether it takes a model without ragged rows and trees.
+      logits: whether its expectation gives transforms the same input as the strategy does. A beam
+        of one follows the greedy path, but transforms get log-probabilities instead of logits, and
+        the result of a penalty that depends on signs differs.
     """
 
     name: str
@@ -54,9 +67,43 @@ class Strategy:
     lockstep: bool = True
     logits: bool = True
     draft: Draft | None = None
+    expectation: Expectation | None = None
+    trees: bool = True
+    lanes: int | None = None
+    takes_count: bool = True
+    row_settings: Callable[[Rows], dict[str, Any]] = lambda rows: {}
+    info_fields: tuple[str, ...] = ()
+
+    @property
+    def num_lanes(self) -> int:
+        """The number of sequences per row."""
+        return self.lanes or (SAMPLES if self.sampler else 1)
+
+    def check(self, output: DecodeOutput, problem: AnyProblem) -> list[float]:
+        """Compares an output with what is expected.
+
+        Args:
+          output: its rows repeat those of the problem.
+          problem: the problem.
+
+        Returns:
+          The p-values of the statistical tests.
+
+        Raises:
+          AssertionError: where the output is wrong for certain.
+        """
+        if self.expectation is not None:
+            return self.expectation(output, problem)
+        if self.sampler:
+            return expectations.follows_distribution(
+                output, problem, independent=self.independent, spread=self.spread
+            )
+        if self.likeliest:
+            return expectations.is_likeliest(output, problem)
+        return expectations.is_greedy(output, problem)
 
     def with_draft(self, name: str) -> Strategy:
-        """With the draft of that name, for a strategy that takes one."""
+        """The strategy with the draft of that name, if it takes drafts."""
         return dataclasses.replace(self, draft=DRAFTS[name]) if self.draft else self
 
     def __call__(
@@ -64,7 +111,6 @@ class Strategy:
         model: Any,
         prompt: Prompt,
         keys: Any,
-        num_samples: int,
         settings: dict[str, Any],
         *,
         eager: bool = False,
@@ -72,46 +118,13 @@ class Strategy:
         """Calls the strategy; a search takes neither keys nor a number of samples."""
         function = self.plain if eager else self.function
         if self.draft is not None:
-            _, size, count = self.draft
-            settings = {**settings, "num_draft_tokens": size, "num_drafts": count}
+            _, size, drafts = self.draft
+            settings = {**settings, "num_draft_tokens": size, "num_drafts": drafts}
             function = functools.partial(_drafted, function, self.draft.make(model))
         if self.sampler:
-            return function(model, prompt, keys, num_samples=num_samples, **settings)
+            count = {"num_samples": self.num_lanes} if self.takes_count else {}
+            return function(model, prompt, keys, **count, **settings)
         return function(model, prompt, **settings)
-
-
-def known() -> dict[str, Strategy]:
-    """The library's strategies by name."""
-    found = [_public("greedy", "greedy", sampler=False)]
-    found.append(_public("sample", "sample", independent=True))
-    spreads = {"lattice": 1.0, "stratified": 2.0}
-    for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse"):
-        name = f"arithmetic_sample/{points}"
-        independent = points == "iid"
-        strategy = _public(name, "arithmetic_sample", independent=independent, points=points)
-        found.append(dataclasses.replace(strategy, spread=spreads.get(points)))
-    one = _public("beam_search", "beam_search", sampler=False, beam_size=1)
-    found.append(dataclasses.replace(one, logits=False))
-    # Room for every node and every child: no outcome of the certificate's problems is out of reach.
-    search = _public("best_first_search", "best_first_search", sampler=False, budget=100, gamma=0.0)
-    found.append(dataclasses.replace(search, likeliest=True, lockstep=False))
-    for verifier in VERIFIERS:
-        found.append(_speculative(verifier))
-    return {strategy.name: strategy for strategy in found}
-
-
-def _speculative(verifier: str) -> Strategy:
-    """Speculative decoding with one of the verifiers, and a draft yet to be chosen."""
-    strategy = _public(
-        f"speculative_sample/{verifier}",
-        "speculative_sample",
-        sampler=verifier != "greedy",
-        independent=verifier not in ("greedy", "code", "coded_token"),
-        verifier=verifier,
-    )
-    spread = 1.0 if verifier == "code" else None
-    draft = next(iter(DRAFTS.values()))
-    return dataclasses.replace(strategy, spread=spread, draft=draft, lockstep=False)
 
 
 def _drafted(
@@ -122,25 +135,15 @@ def _drafted(
     *args: Any,
     **settings: Any,
 ) -> DecodeOutput:
-    """A speculative strategy as one without a draft; a greedy one has no key to pass."""
+    """Calls a speculative strategy like one without a drafter; the greedy one has no key."""
     return function(model, drafter, prompt, *(args or (None,)), **settings)
 
 
-def _public(
-    name: str, function: str, *, sampler: bool = True, independent: bool = False, **options: Any
-) -> Strategy:
-    """One of the package's strategies: jitted from the top level, plain from ``strategies``."""
-    jitted = getattr(decoding_jax, function)
-    plain = getattr(decoding_jax.strategies, function)
-    bind = functools.partial
-    return Strategy(name, bind(jitted, **options), bind(plain, **options), sampler, independent)
-
-
-def own(path: str) -> Strategy:
-    """A strategy of one's own, ``"module:function"``.
+def import_strategy(path: str) -> Strategy:
+    """Imports your own strategy, ``"module:function"``.
 
     Raises:
-      ValueError: for a path without a colon, or a name that is not there.
+      ValueError: for a path without a colon, or a name that cannot be imported.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -153,20 +156,10 @@ def own(path: str) -> Strategy:
 
 
 def from_function(function: Callable[..., DecodeOutput], name: str) -> Strategy:
-    """A strategy from a function, jitted or not."""
+    """Makes a strategy of a function, which may already be jitted."""
     sampler = "key" in inspect.signature(function).parameters
     plain = inspect.unwrap(function)
     if plain is function:
         static = ("num_samples", "max_new_tokens") if sampler else ("max_new_tokens",)
         function = jit(function, static)
     return Strategy(name, function, plain, sampler)
-
-
-def find(names: list[str]) -> list[Strategy]:
-    """Strategies by name, by the part before the slash, or by ``module:function``; all if none."""
-    table = known()
-    found: list[Strategy] = []
-    for name in names:
-        matching = [s for key, s in table.items() if name in (key, key.partition("/")[0])]
-        found += matching or [own(name)]
-    return found or list(table.values())

@@ -1,4 +1,4 @@
-"""How often a function is traced, seen from the model that is passed to it."""
+"""Counts how often a function is traced, with the model that is passed to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decoding_jax.pytrees import pytree
 
 
 class Counter:
-    """A count; two counters are never equal."""
+    """A counter. Two counters are never equal."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -19,11 +19,11 @@ class Counter:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class CountTraces:
-    """A model that counts calls of its ``prefill``: under ``jit``, how often it is traced.
+    """A model that counts the calls of its ``prefill``, and so how often ``jit`` traces it.
 
     Attributes:
-      model: the model that answers.
-      counter: its ``count`` grows by one a call.
+      model: the model that computes the results.
+      counter: its ``count`` increases by one with each call.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -56,18 +56,18 @@ class CountTraces:
         return self.model.tree
 
     def prefill(self, tokens: Array, length: Array, **settings: Any) -> tuple[ModelOutput, Cache]:
-        """Counts, and passes the call on."""
+        """Counts the call, and calls the model."""
         self.counter.count += 1
         return self.model.prefill(tokens, length, **settings)
 
     def extend(self, *args: Any, **settings: Any) -> tuple[ModelOutput, Cache]:
-        """Passes the call on."""
+        """Calls the model."""
         return self.model.extend(*args, **settings)
 
     def keep(self, *args: Any, **settings: Any) -> Cache:
-        """Passes the call on."""
+        """Calls the model."""
         return self.model.keep(*args, **settings)
 
     def select(self, *args: Any, **settings: Any) -> Cache:
-        """Passes the call on."""
+        """Calls the model."""
         return self.model.select(*args, **settings)

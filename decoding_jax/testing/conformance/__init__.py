@@ -1,13 +1,13 @@
-"""Whether a model's verbs do what ``base.LanguageModel`` says. For any model, a user's own too:
+"""Checks that a model's methods do what ``base.LanguageModel`` specifies, for your own models too:
 
     from decoding_jax.testing import check_model
 
     def test_my_model():
         check_model(my_model, tolerance=1e-5)
 
-Each check compares the cache's answers with a reference that never rewinds, branches or moves
-anything, and fails with an AssertionError that says where the logits differ. Outputs that the
-contract leaves undefined are never looked at.
+Each check compares logits from the cache with a reference that never rewinds, branches or moves
+anything, and raises an AssertionError that states where the logits differ. Outputs that the
+protocol leaves undefined are not compared.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     check_keep: ("tree", "keep"),
     check_select: ("select",),
 }
-"""Every check, and what a model must have for it to apply."""
+"""The checks, and the capabilities that a model needs for each of them."""
 
 
 def applies(check: Callable[[Trial], None], model: Any) -> bool:
-    """Whether the model offers what the check is about."""
+    """Whether the model has the capabilities that the check needs."""
     return all(getattr(model, needed, False) for needed in CHECKS[check])
 
 

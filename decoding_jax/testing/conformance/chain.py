@@ -39,7 +39,7 @@ def check_hidden(trial: Trial) -> None:
 
 
 def check_blocks(trial: Trial) -> None:
-    """Extending by T tokens equals T calls with one, whatever the blocks."""
+    """Extending by T tokens equals T calls with one token, for any division into blocks."""
     for blocks in ((SLOTS,), (1, 3, 2)):
         _, cache = trial.start()
         at = 0
@@ -51,7 +51,7 @@ def check_blocks(trial: Trial) -> None:
 
 
 def check_rewind(trial: Trial) -> None:
-    """Writing again from an earlier slot forgets what stood there: stale slots are not seen."""
+    """Writing again from an earlier slot replaces its contents: stale slots are not visible."""
     other = (trial.tokens + 1) % trial.model.vocab_size
     _, cache = trial.start()
     _, cache = extend(trial.model, cache, trial.tokens[..., :2], 0)
@@ -62,7 +62,7 @@ def check_rewind(trial: Trial) -> None:
 
 
 def check_rows_alone(trial: Trial) -> None:
-    """A row alone, without the padding that others cause, gives what it gives in the batch."""
+    """A row alone, without padding, gives the same logits as in the batch."""
     for row in range(2):
         model, width = trial.row_model(row), int(trial.prompt[1][row])
         tokens = trial.prompt[0][row : row + 1, :width]
@@ -74,7 +74,7 @@ def check_rows_alone(trial: Trial) -> None:
 
 
 def check_padding(trial: Trial) -> None:
-    """What stands behind a prompt's end does not matter."""
+    """Tokens after a prompt's end do not change the logits."""
     place = np.arange(trial.prompt[0].shape[1])
     padding = place >= trial.prompt[1][:, None]
     junk = np.where(padding, 1 - trial.prompt[0] % 2, trial.prompt[0])
@@ -85,7 +85,7 @@ def check_padding(trial: Trial) -> None:
 
 
 def check_ragged(trial: Trial) -> None:
-    """Sequences at different slots: each gives what it gives in step."""
+    """Sequences at different slots give the same logits as sequences at equal slots."""
     tokens, at = trial.tokens, np.array([[0, 2], [1, 0], [3, 2]])
     _, cache = trial.start()
     _, cache = extend(trial.model, cache, trial.tokens[..., :3], 0)
@@ -99,7 +99,7 @@ def check_ragged(trial: Trial) -> None:
 
 
 def check_out_of_range(trial: Trial) -> None:
-    """Writes before the first slot and behind the last are dropped and harm nothing."""
+    """Writes before the first slot and after the last are dropped and change nothing."""
     for edge, inside in ((-2, slice(2, 4)), (SLOTS - 2, slice(0, 2))):
         _, cache = trial.start()
         _, cache = extend(trial.model, cache, trial.tokens, 0)
@@ -119,7 +119,7 @@ def check_out_of_range(trial: Trial) -> None:
 
 
 def check_junk(trial: Trial) -> None:
-    """Tokens that do not exist, in nobody's path, reach nobody: not as NaN, not at all."""
+    """Invalid tokens that are on no path do not change any logits, not even to NaN."""
     junk = np.array([-1, trial.model.vocab_size, 2**31 - 1, -(2**31), 0, 7], np.int32)
     junk = np.broadcast_to(junk, trial.tokens.shape)
     for position in (None, junk[..., ::-1]):

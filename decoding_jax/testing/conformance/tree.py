@@ -1,4 +1,4 @@
-"""Checks of trees, and of moving slots and lanes about."""
+"""Checks of trees, and of moving slots and lanes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tree_trial(trial: Trial, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_tree(trial: Trial) -> None:
-    """A node of a tree gives what its ancestors and it give as a chain, whatever the blocks."""
+    """A node of a tree has the logits of the chain to it, for any division into blocks."""
     trees, want = tree_trial(trial)
     for blocks, narrow in (((SLOTS,), False), ((1, 3, 2), True)):
         _, cache = trial.start()
@@ -70,7 +70,7 @@ def check_position(trial: Trial) -> None:
 
 
 def check_keep(trial: Trial) -> None:
-    """A path of a tree, moved together, goes on as a chain; all is read before any is written."""
+    """A path of a tree, moved together, continues as a chain. All slots are read before writing."""
     starts: list[Any] = [0, 2]
     if trial.model.ragged:
         starts += [np.array([[0, 1], [2, 0], [1, 3]]), np.array([[-1, -2], [0, -1], [-3, -1]])]
@@ -85,8 +85,8 @@ def check_keep(trial: Trial) -> None:
                 visible[b, w, at, slot[b, w, :depth]] = True
         _, cache = trial.start()
         _, cache = extend(trial.model, cache, tokens, 0, visible)
-        wanted = np.broadcast_to(start, (3, LANES))[..., None] + np.arange(SLOTS + 3)
-        source = np.take_along_axis(slot, np.clip(wanted, 0, SLOTS - 1), 2)
+        path_slot = np.broadcast_to(start, (3, LANES))[..., None] + np.arange(SLOTS + 3)
+        source = np.take_along_axis(slot, np.clip(path_slot, 0, SLOTS - 1), 2)
         cache = _keep(trial.model, cache, source, start)
         output, _ = extend(trial.model, cache, trial.tokens[..., 5:], 5)
         what = f"after keep from slot {np.asarray(start).tolist()}"
@@ -94,7 +94,7 @@ def check_keep(trial: Trial) -> None:
 
 
 def _scrambled(kept: int) -> np.ndarray:
-    """Where each token of a path stands: the first ones in place, the rest in disorder."""
+    """The slot of each token of a path: the first ones in order, the others shuffled."""
     order = [i for i in (4, 0, 3, 1, 5, 2) if i >= kept]
     return np.array([*range(kept), *order])
 
@@ -103,7 +103,7 @@ _keep = jax.jit(lambda model, cache, source, start: model.keep(cache, source, st
 
 
 def check_select(trial: Trial) -> None:
-    """A lane put in another's place goes on as the lane it was."""
+    """A lane that is moved to another place continues as before."""
     lanes = np.array([[1, 1], [0, 0], [1, 0]])
     _, cache = extend(trial.model, trial.start()[1], trial.tokens[..., :5], 0)
     cache = _select(trial.model, cache, lanes)

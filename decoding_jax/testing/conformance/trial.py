@@ -1,4 +1,4 @@
-"""What the checks of a model run on: ragged prompts, paths, and the logits along them."""
+"""The data of a model's checks: ragged prompts, paths, and the logits along them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LANES = 2
 
 
 class Trial(NamedTuple):
-    """What a check is run on.
+    """The data that a check runs on.
 
     Attributes:
       model: the model.

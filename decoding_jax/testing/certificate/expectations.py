@@ -1,0 +1,183 @@
+"""What each kind of strategy is expected to return, and how its output is compared with that.
+
+An expectation is a function ``(output, problem) -> p-values``. It raises an AssertionError
+where the output is wrong for certain, and leaves p-values to the caller, who knows how many tests
+share one level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from decoding_jax.base import DecodeOutput, Prompt
+from decoding_jax.testing.certificate import checks
+from decoding_jax.testing.certificate.distributions import chi_square, outcome_index
+from decoding_jax.testing.certificate.enumeration import (
+    Distribution,
+    enumerate_distribution,
+    greedy_path,
+)
+from decoding_jax.testing.certificate.exhaustive import (
+    Ranking,
+    beam_sample_distribution,
+    constraint_check,
+    rank_sequences,
+    without_replacement,
+)
+from decoding_jax.testing.certificate.merged import MergedProblem
+from decoding_jax.testing.certificate.problems import Problem
+
+AnyProblem = Problem | MergedProblem
+Expectation = Callable[[DecodeOutput, AnyProblem], list[float]]
+TOLERANCE = 1e-5
+"""Of scores and log-probabilities, relative to 1 + their size."""
+
+
+def follows_distribution(
+    output: DecodeOutput, problem: AnyProblem, *, independent: bool, spread: float | None
+) -> list[float]:
+    """Every lane follows the exact distribution of its prompt, and rows are independent."""
+    distributions = problem.exact(enumerate_distribution)
+    index = checks.check_outcomes(output, distributions)
+    p_values = checks.distribution_p_values(index, distributions)
+    p_values += checks.independence_p_values(index, distributions, independent)
+    if spread is not None:
+        checks.check_prefix_counts(index, distributions, spread)
+    return p_values
+
+
+def follows_beam_sample(output: DecodeOutput, problem: AnyProblem) -> list[float]:
+    """Beam sampling with a beam of one follows its exact distribution."""
+    distributions = problem.exact(beam_sample_distribution)
+    index = checks.check_outcomes(output, distributions)
+    p_values = checks.distribution_p_values(index, distributions)
+    return p_values + checks.independence_p_values(index, distributions)
+
+
+def is_greedy(output: DecodeOutput, problem: AnyProblem) -> list[float]:
+    """Every row is the greedy path."""
+    distributions = problem.exact(enumerate_distribution)
+    index = checks.check_outcomes(output, distributions)
+    checks.check_exact(index, distributions, problem.exact(greedy_path))
+    return []
+
+
+def is_likeliest(output: DecodeOutput, problem: AnyProblem) -> list[float]:
+    """Every row is the sequence with the largest probability under the model."""
+    distributions = problem.exact(enumerate_distribution)
+    index = checks.check_outcomes(output, distributions)
+    checks.check_likeliest(index, distributions)
+    return []
+
+
+def are_ranked(
+    output: DecodeOutput, problem: AnyProblem, rank: Callable[..., Ranking], copies: int = 1
+) -> list[float]:
+    """A row holds the N best sequences of a ranking, in order, each ``copies`` times."""
+    for row, ranking in enumerate(problem.exact(rank)):
+        check_ranking(output, row, problem.size, ranking, copies)
+    return []
+
+
+def rank_with_constraints(
+    phrases: np.ndarray, alternatives: Sequence[Sequence[Sequence[int]]]
+) -> Callable[..., Ranking]:
+    """``rank_sequences`` of sequences that contain their prompt's phrases ``[8, Q, M]``."""
+
+    def rank(model: Any, prompt: Prompt, row: int, **settings: Any) -> Ranking:
+        lacks = constraint_check(phrases[row], alternatives)
+        return rank_sequences(model, prompt, row, **settings, lacks=lacks)
+
+    return rank
+
+
+def rank_by_model(model: Any, prompt: Prompt, row: int, **settings: Any) -> Ranking:
+    """The possible sequences, ranked by their log-probability under the model."""
+    found = enumerate_distribution(model, prompt, row, **settings)
+    outcomes = Distribution(*(field[found.prob > 0] for field in found))
+    return Ranking(outcomes, outcomes.log_prob, np.ones(len(outcomes.prob), bool))
+
+
+def are_draws_without_replacement(output: DecodeOutput, problem: AnyProblem) -> list[float]:
+    """The lanes are draws without replacement, and their sampling probabilities are exact.
+
+    The first three lanes are compared with the exact distribution of the first, second and third
+    draw (chi-square); a lane is empty if and only if no sequence was left to be drawn.
+    """
+    distributions = problem.exact(enumerate_distribution)
+    reported = np.asarray(output.info["sampling_log_prob"], np.float64)
+    p_values = []
+    for row, distribution in enumerate(distributions):
+        rows = slice(row, None, problem.size)
+        index = _index_of(output, rows, distribution)
+        missing = len(distribution.prob)
+        ordered = np.sort(index, axis=1)
+        repeated = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != missing)
+        assert not repeated.any(), f"tokens: a sequence was drawn twice for prompt {row}"
+        with np.errstate(divide="ignore"):
+            want = np.append(np.log(distribution.prob), -np.inf)[index]
+        _check_close("sampling_log_prob", reported[rows], want, row)
+        count = np.minimum((distribution.prob > 0).sum(), index.shape[1])
+        empty = (index == missing).sum(-1)
+        assert (empty == index.shape[1] - count).all(), f"tokens: wrong number for prompt {row}"
+        draws = without_replacement(distribution.prob, min(3, index.shape[1]))
+        for lane, prob in enumerate(draws):
+            counts = np.bincount(index[:, lane], minlength=missing + 1)
+            p_values.append(chi_square(counts, prob / prob.sum()).p_value)
+    return p_values
+
+
+def check_ranking(
+    output: DecodeOutput, row: int, size: int, ranking: Ranking, copies: int = 1
+) -> None:
+    """Every row of a prompt holds the best sequences of a ranking, in any order among equals.
+
+    Args:
+      output: of rows that repeat the problem's.
+      row: the index of a row of the problem.
+      size: the number of different rows; the output repeats them in order.
+      ranking: all sequences that the search can return.
+      copies: how often each sequence is returned.
+    """
+    outcomes, score, complete = ranking
+    order = np.lexsort((-score, ~complete))
+    lanes = output.length.shape[1]
+    want = np.repeat(order, copies)[:lanes]
+    missing = len(score)
+    want = np.append(want, np.full(lanes - len(want), missing))
+    scores = np.append(score, -np.inf)
+    rank = np.append(np.where(complete, 0, 1), 2)
+    rows = slice(row, None, size)
+    index = _index_of(output, rows, outcomes)
+    counts = np.stack([np.bincount(one, minlength=missing + 1)[:missing] for one in index])
+    assert (counts <= copies).all(), f"tokens: a sequence is returned twice for prompt {row}"
+    assert (rank[index] == rank[want]).all(), f"tokens: constraints are not met for prompt {row}"
+    _check_close("score of the best sequences", scores[index], scores[want][None], row)
+    _check_close("score", np.asarray(output.score, np.float64)[rows], scores[index], row)
+
+
+def _index_of(output: DecodeOutput, rows: slice, outcomes: Distribution) -> np.ndarray:
+    """The outcome of each lane ``[n, N]``; K for a lane without a sequence."""
+    log_prob = np.asarray(output.log_prob, np.float64)[rows]
+    length = np.asarray(output.length)[rows]
+    shape, missing = length.shape, len(outcomes.prob)
+    flat = np.asarray(output.tokens)[rows].reshape(-1, output.tokens.shape[-1])
+    index = outcome_index(outcomes, flat, length.ravel()).reshape(shape)
+    index = np.where((length == 0) & (log_prob == -np.inf), missing, index)
+    assert (index >= 0).all(), f"tokens: {flat[(index < 0).ravel()][0]} is not a possible output"
+    finished = np.append(outcomes.finished, False)[index]
+    assert (output.finished[rows] == finished).all(), f"finished: wrong, {rows}"
+    _check_close("log_prob", log_prob, np.append(outcomes.log_prob, -np.inf)[index], rows.start)
+    return index
+
+
+def _check_close(name: str, got: np.ndarray, want: np.ndarray, row: int) -> None:
+    with np.errstate(invalid="ignore"):
+        gap = np.where(got == want, 0.0, np.abs(got - want) / (1 + np.abs(want)))
+    bad = ~(gap <= TOLERANCE)
+    if bad.any():
+        want = np.broadcast_to(want, got.shape)
+        raise AssertionError(f"{name}: got {got[bad][0]}, want {want[bad][0]} for prompt {row}")
