@@ -34,7 +34,7 @@ class Trie:
         number of edges.
       token: int32 ``[edges]``, the token of each edge.
       depth: int32, the length of the longest sequence.
-      most_children: the maximum number of children of a node. Static.
+      max_children: the maximum number of children of a node. Static.
 
     Example:
       >>> trie = Trie.from_sequences([(5, 6, 1), (5, 1), (7, 1)])
@@ -45,7 +45,7 @@ class Trie:
     first_edge: Any = dataclasses.field(metadata={"shared_axes": None})
     token: Any = dataclasses.field(metadata={"shared_axes": None})
     depth: Any = dataclasses.field(metadata={"shared_axes": None})
-    most_children: int = dataclasses.field(metadata={"static": True})
+    max_children: int = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def from_sequences(
@@ -78,7 +78,7 @@ class Trie:
             first_edge=first_edge[: edges + 3].astype(np.int32),
             token=table.T[new.T].astype(np.int32),
             depth=np.int32(table.shape[1]),
-            most_children=int(children.max()),
+            max_children=int(children.max()),
         )
 
     def state(self, tokens: Sequence[int]) -> int:
@@ -113,7 +113,7 @@ class Trie:
             open_ = low < high
             return jnp.where(open_ & less, middle + 1, low), jnp.where(open_ & ~less, middle, high)
 
-        edge, _ = lax.fori_loop(0, self.most_children.bit_length(), halve, (low, high))
+        edge, _ = lax.fori_loop(0, self.max_children.bit_length(), halve, (low, high))
         found = (edge < high) & (tokens[jnp.clip(edge, 0, edges - 1)] == token)
         return jnp.where(found, edge + 1, edges + 1)
 
@@ -123,7 +123,7 @@ class Trie:
             jnp.asarray(self.first_edge, jnp.int32),
             jnp.asarray(self.token, jnp.int32),
         )
-        edge = first_edge[state][..., None] + history.positions(self.most_children, state.ndim + 1)
+        edge = first_edge[state][..., None] + history.positions(self.max_children, state.ndim + 1)
         real = edge < first_edge[state + 1][..., None]
         children = tokens[jnp.clip(edge, 0, tokens.shape[0] - 1)]
         return history.scatter_counts(children, real, vocab_size) > 0

@@ -1,7 +1,7 @@
-"""Arithmetic codes against exact rationals: counts, marginals, long texts.
+"""Arithmetic codes compared with exact rationals: counts, marginals, long texts.
 
-A language model is a table ``logits[previous token, token]`` for each row. The reference below
-follows intervals in Python's integers, from the integer distribution alone.
+A language model is a table ``logits[previous token, token]`` for each row. The reference
+computes intervals in Python's integers, only from the integer distribution.
 """
 
 import itertools
@@ -26,7 +26,7 @@ LINE = 2**64
 
 
 def tables(rows: int, seed: int = 0) -> np.ndarray:
-    """float32 [rows, V + 1, V], the last for the first token: skewed, banned, dyadic, certain."""
+    """float32 [rows, V + 1, V]: skewed, banned, dyadic, certain; index V is for the first token."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(rows, V + 1, V)) * rng.choice([0.0, 0.5, 2, 6], (rows, 1, 1))
     dyadic = np.log([1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 8, 1 / 8])
@@ -39,7 +39,7 @@ def tables(rows: int, seed: int = 0) -> np.ndarray:
 
 @jax.jit
 def decode(table, code):
-    """Tokens [rows, N, STEPS] of the codes, and the codes that are left."""
+    """The tokens [rows, N, STEPS] of the codes, and the codes that remain."""
 
     def step(carry, position):
         previous, code = carry
@@ -53,12 +53,12 @@ def decode(table, code):
 
 
 class Interval(NamedTuple):
-    """A prefix of the reference: [start, start + width) of the line while it is carried."""
+    """A prefix of the reference. While it is carried, it is [start, start + width) of the line."""
 
     prefix: tuple[int, ...]
     start: int
     width: int
-    p: Fraction  # as the module states it
+    p: Fraction  # as the module docstring defines it
     product: Fraction  # of the integer distributions, unrounded
     carried: int  # tokens chosen by the carried code
 
@@ -122,7 +122,7 @@ def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples
             got = counts.pop(node.prefix, 0)
             expected = num_samples * node.p
             assert floor(expected) <= got <= ceil(expected)
-            # And so for the unrounded product of the integer distributions, at every one of these nodes.
+            # The same holds for the unrounded product of the integer distributions at every node.
             product = num_samples * node.product
             assert abs(node.p - node.product) * LINE <= 2 * node.carried
             assert node.p == node.product or product.denominator > 1
@@ -132,10 +132,10 @@ def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples
 
 @pytest.mark.parametrize("num_samples", [7, 50])
 def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
-    # Every prefix that is carried owns the codes of an interval: both its ends decode to it, and
-    # the intervals of each length follow one another from 0 to 2**64 without a gap. A point is
-    # uniform, so the prefix has probability width / 2**64, exactly. Later tokens draw fresh bits,
-    # whose distribution is that of `draw`, tested by its own ends.
+    # Every carried prefix owns the codes of an interval. Both ends of the interval decode to it,
+    # and the intervals of each length follow one another from 0 to 2**64 without a gap. A point is
+    # uniform, so the probability of the prefix is exactly width / 2**64. Later tokens draw fresh
+    # bits with the distribution of `draw`, which test_cdf.py tests.
     table = tables(1, seed=9)
     table[0, V] = [0.3, -2, 1, 0.1, -9, 0.5]
     nodes = [n for n in tree(table[0], num_samples) if n.carried == len(n.prefix) and n.width]
@@ -151,11 +151,11 @@ def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
         for got in tokens[2 * i : 2 * i + 2]:
             assert tuple(got[: len(node.prefix)]) == node.prefix
     for length in (1, 2):
-        whole = [n for n in nodes if len(n.prefix) == length]
+        same_length = [n for n in nodes if len(n.prefix) == length]
         if length == 1:
-            assert sum(n.width for n in whole) == LINE
-            assert all(n.p == n.product for n in whole)
-        for node, following in itertools.pairwise(sorted(whole, key=lambda n: n.start)):
+            assert sum(n.width for n in same_length) == LINE
+            assert all(n.p == n.product for n in same_length)
+        for node, following in itertools.pairwise(sorted(same_length, key=lambda n: n.start)):
             assert node.start + node.width <= following.start
     for parent in (n for n in nodes if num_samples * n.width > LINE and len(n.prefix) < STEPS):
         inside = [n for n in nodes if n.prefix[:-1] == parent.prefix]
@@ -163,8 +163,8 @@ def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
 
 
 def test_samples_follow_the_reference_token_by_token() -> None:
-    # Carried tokens from the code, later ones from the bits of row, lane and position: the whole
-    # decode in Python's integers, for points that share their prefixes evenly and at random.
+    # The whole decode in Python's integers: carried tokens from the code, later ones from the bits
+    # of row, lane and position. The points are evenly spread (lattice) and random (iid).
     rows, num_samples = 4, 8
     table = tables(rows, seed=3)
     for name in ("lattice", "iid"):
@@ -184,7 +184,7 @@ def test_samples_follow_the_reference_token_by_token() -> None:
                             if child.start <= point < child.start + child.width
                         ]
                     else:
-                        # A draw: the same rule over the whole line.
+                        # A draw applies the same rule to the whole line.
                         root = Interval(node.prefix, 0, LINE, Fraction(1), Fraction(1), 0)
                         bits = fresh[t][row, lane]
                         found = [
@@ -197,9 +197,9 @@ def test_samples_follow_the_reference_token_by_token() -> None:
 
 
 def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> None:
-    # 512 samples of 2,000 tokens over a 256-way uniform model. Chi-square at level 1e-3: over all
-    # 1,024,000 tokens, over the 51,200 last ones, and over 32,768 pairs, none of which overlap,
-    # of neighbours in time and of neighbours among the lanes, in 64 bins.
+    # 512 samples of 2,000 tokens from a uniform model of 256 tokens. Chi-square at level 1e-3: over
+    # all 1,024,000 tokens, over the last 51,200, and in 64 bins over 32,768 disjoint pairs of
+    # neighbours in time and as many of neighbouring lanes.
     num_samples, steps = 512, 2000
     logits = jnp.zeros((1, num_samples, 256))
 
@@ -223,7 +223,7 @@ def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> No
         assert len({tuple(sample) for sample in tokens[start : start + 8].T}) == num_samples
 
 
-def test_certain_and_dead_steps_take_no_code() -> None:
+def test_steps_with_one_or_no_allowed_token_leave_the_code_unchanged() -> None:
     rows, num_samples = 3, 7
     code = codes.start("lattice", random.row_keys(jax.random.key(1), rows), num_samples)
     choose = jax.jit(codes.choose)

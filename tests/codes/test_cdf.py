@@ -1,4 +1,4 @@
-"""The integer distribution against the float64 softmax, and the inversion against the integer distribution."""
+"""The integer distribution and its inversion, compared with a float64 softmax and integers."""
 
 import jax
 import jax.numpy as jnp
@@ -73,27 +73,27 @@ def test_distribution_is_whole_exact_and_within_1e_6_of_the_softmax(size) -> Non
 
 @pytest.mark.parametrize("size", SIZES)
 def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
-    # The bits of a token are an interval of 2**64 / 2**62 times its mass: its two ends are drawn,
-    # and with the ends of all tokens (or of 64 spread ones) the inversion is pinned down.
+    # The bits that draw a token are an interval of 2**64 / 2**62 times its mass. Both ends of the
+    # interval are drawn for every token, or for 64 tokens of a large vocabulary.
     for name in ("gaussian", "masked", "one left", "many tiny"):
         logits = jnp.asarray(distributions(size)[name].astype(np.float32))
         masses = joint_masses(distribution_of(logits), size)
         ends = np.cumsum(np.array([0, *masses], object)) * 4
         assert ends[-1] == 2**64
-        some = [v for v in range(size) if masses[v]]
-        some = sorted({*some[:: -(-len(some) // 64)], some[0], some[-1]})
-        points = [p for v in some for p in (ends[v], ends[v + 1] - 1)]
+        tested = [v for v in range(size) if masses[v]]
+        tested = sorted({*tested[:: -(-len(tested) // 64)], tested[0], tested[-1]})
+        points = [p for v in tested for p in (ends[v], ends[v + 1] - 1)]
         points += points[-1:] * (130 - len(points))  # one shape, one compilation
         bits = pack(points)
         lanes = 10 if size > 32_128 else 130
-        for i in range(0, min(2 * len(some), 2 * lanes), lanes):
+        for i in range(0, min(2 * len(tested), 2 * lanes), lanes):
             tokens = draw(jnp.broadcast_to(logits, (lanes, size)), bits[i : i + lanes])
-            expected = np.repeat(some, 2)[i : i + lanes].tolist()
+            expected = np.repeat(tested, 2)[i : i + lanes].tolist()
             assert tokens[: len(expected)].tolist() == expected, name
 
 
 def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None:
-    # Against Python's integers: both levels, widths down to one point.
+    # Both levels compared with Python's integers, for widths from 2**64 down to one point.
     rng = np.random.default_rng(3)
     size, count = 16, 400
     logits = rng.normal(size=(count, size)).astype(np.float32) * 4
@@ -117,7 +117,7 @@ def test_invert_cuts_an_interval_at_the_floors_of_the_exact_boundaries() -> None
         assert (offset[i], last[i]) == (left, width - 1)
 
 
-def test_a_token_with_all_the_mass_takes_nothing_from_the_code() -> None:
+def test_a_token_with_all_the_mass_leaves_the_code_unchanged() -> None:
     rng = np.random.default_rng(0)
     code = jnp.asarray(rng.integers(0, 2**32, (50, 2), dtype=np.uint32))
     last = jnp.maximum(code, jnp.asarray(rng.integers(0, 2**32, (50, 2), dtype=np.uint32)))
@@ -141,7 +141,7 @@ def test_logits_that_are_not_finite_have_a_distribution() -> None:
         ([inf, large, 0.0, -large, -large], [0.5, 0.5, 0, 0, 0]),
         ([-large, -large, -inf, -inf, -inf], [0.5, 0.5, 0, 0, 0]),
     ]
-    # Together, so that a row with NaN stands beside rows without.
+    # All rows are in one batch, so rows with NaN are next to rows without.
     logits = jnp.array([c[0] for c in cases])
     distribution = distribution_of(logits)
     for i, (_, expected) in enumerate(cases):
@@ -156,7 +156,7 @@ def test_logits_that_are_not_finite_have_a_distribution() -> None:
 @pytest.mark.optimized
 @pytest.mark.parametrize("size", [97, 256, 8_000])
 def test_a_nan_anywhere_counts_as_banned(size) -> None:
-    """Each row has one NaN or two, after its maximum in all but the first rows."""
+    """Each row has one NaN or two, after its maximum except in the first rows."""
     places = np.linspace(0, size - 1, 32).astype(int)
     logits = np.random.default_rng(size).normal(size=(len(places), size)).astype(np.float32)
     logits[:, 5] = 100.0
@@ -199,14 +199,15 @@ def test_narrow_floats_give_the_distribution_of_the_same_numbers_in_float32(dtyp
 
 
 def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
-    # One lane alone, under vmap, and inside a larger program with products to fuse with. 1,000 is
-    # 40 blocks of 25, which no vector register divides.
+    # A lane alone, under vmap, and inside a larger program with products that could be fused. 1,000
+    # tokens are 40 blocks of 25, which is not a multiple of any vector width.
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(5, 3, 1000)).astype(np.float32) * 3)
     bits = jnp.asarray(rng.integers(0, 2**32, (5, 3, 2), dtype=np.uint32))
     last = jnp.full_like(bits, 0xFFFFFFFF)
 
-    # The divisor is an argument: by a constant, some compilers multiply with its reciprocal.
+    # The divisor is an argument because some compilers replace division by a constant with a
+    # multiplication by its reciprocal.
     def larger(raw, temperature, bits, last):
         return codes.invert(raw / temperature, bits, last), (raw * 2.0).sum()
 

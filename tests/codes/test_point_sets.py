@@ -1,4 +1,4 @@
-"""Each point uniform by itself, and the points of a set as even as the set says."""
+"""Each point is uniform by itself, and each set is as even as its docstring states."""
 
 from fractions import Fraction
 from math import ceil, floor
@@ -24,7 +24,7 @@ def place(points, num_samples: int, rows: int = 1) -> np.ndarray:
 
 
 def intervals(rng) -> list[tuple[int, int]]:
-    """Intervals [a, b) of the line of all widths, dyadic ones and those at its ends included."""
+    """Intervals [a, b) of all widths, including dyadic ones and those at the ends of the line."""
     ends = [int(x) for x in rng.integers(0, 2**64, 20, np.uint64)]
     near = [
         (a, min(2**64, a + (b >> s))) for a, b, s in zip(ends, ends[1:], range(19), strict=False)
@@ -76,8 +76,9 @@ def test_stratified_counts_are_off_by_less_than_two(num_samples) -> None:
             assert abs(count(x, a, b) - Fraction(num_samples * (b - a), 2**64)) < 2
 
 
-def test_stratified_points_lie_anywhere_in_cells_of_their_own() -> None:
-    # Successive gaps of 4,000 rows of 2 are spread over (0, 2) cells with a triangular distribution.
+def test_stratified_points_are_uniform_in_their_cells() -> None:
+    # The gap between the two points has a triangular distribution over (0, 2) cells: 4,000 rows,
+    # Kolmogorov-Smirnov at level 1e-3.
     x = place("stratified", 2, rows=4000)
     gaps = ((x[:, 1] - x[:, 0]) % 2**64).astype(float) / 2**63
     assert stats.kstest(gaps, stats.triang(0.5, 0, 2).cdf).pvalue > 1e-3
@@ -102,9 +103,9 @@ def test_every_first_part_of_the_radical_inverse_is_even_in_dyadic_intervals(num
             assert floor(expected) <= counts.min() <= counts.max() <= ceil(expected)
 
 
-def test_scrambling_is_nested_with_independent_coins() -> None:
-    # Of 8 points, every one of the 7 coins that permute them is fair and independent: all 128
-    # orders of the first three digits come up equally often (8,192 rows, level 1e-3).
+def test_scrambling_is_nested_with_independent_bits() -> None:
+    # The 7 random bits that permute 8 points are fair and independent, so all 128 orders of the
+    # first three digits are equally likely (chi-square, 8,192 rows, level 1e-3).
     x = place("radical_inverse", 8, rows=8192) >> 61
     assert all(sorted(row) == list(range(8)) for row in x)
     _, counts = np.unique(x.astype(np.int64), axis=0, return_counts=True)
@@ -113,7 +114,7 @@ def test_scrambling_is_nested_with_independent_coins() -> None:
 
 
 @pytest.mark.parametrize("name", list(codes.POINTS))
-def test_rows_depend_on_their_keys_alone(name) -> None:
+def test_rows_depend_only_on_their_keys(name) -> None:
     keys = random.row_keys(KEY, 4)
     run = jax.jit(lambda keys: codes.points(name, keys, 6))
     whole = run(keys)
@@ -121,7 +122,7 @@ def test_rows_depend_on_their_keys_alone(name) -> None:
     assert len(set(uint64.to_ints(whole).ravel())) == 24
 
 
-def test_a_function_can_be_given_in_the_place_of_a_name() -> None:
+def test_a_function_can_be_given_instead_of_a_name() -> None:
     def centres(key, num_samples):
         del key
         high = (jnp.arange(num_samples, dtype=jnp.uint32) * 2 + 1) << 27

@@ -1,4 +1,4 @@
-"""Diversity and quality of texts, against figures worked out by hand."""
+"""Diversity and quality of texts, compared with values computed by hand."""
 
 import pytest
 

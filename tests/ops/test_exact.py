@@ -15,7 +15,7 @@ def test_exp_is_within_2e_7_of_the_exponential() -> None:
     assert np.max(np.abs(result / np.exp(x.astype(np.float64)) - 1)) < 2e-7
 
 
-def test_exp_of_values_that_do_not_count_is_zero() -> None:
+def test_exp_is_zero_below_its_range_and_for_nan() -> None:
     assert exact.exp(jnp.array([0.0, -87.5, -1e30, -jnp.inf, jnp.nan])).tolist() == [1, 0, 0, 0, 0]
 
 
@@ -30,7 +30,7 @@ def test_log_is_within_3e_7_of_the_logarithm() -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.7])
-def test_inverse_power_is_as_near_as_its_logarithm_and_never_rises(exponent) -> None:
+def test_inverse_power_is_within_its_bound_and_never_rises(exponent) -> None:
     base = np.arange(1, 5000)
     got = np.asarray(exact.inverse_power(jnp.asarray(base), exponent), np.float64)
     assert (np.abs(got * base**exponent - 1) <= 3e-7 * (1 - np.log(got))).all()
@@ -45,18 +45,18 @@ def test_sum_last_is_the_sum_to_a_few_units_in_the_last_place(size) -> None:
 
 
 def test_sum_last_does_not_lose_small_terms_beside_a_large_one() -> None:
-    # Added one after the other, every small term would round away: 0.3% of the sum.
+    # In a sequential sum, every small term would round away, which is 0.3% of the sum.
     x = np.full(50_000, 5.5e-8, np.float32)
     x[0] = 1
     assert abs(exact.sum_last(jnp.asarray(x)).item() - (1 + 49_999 * 5.5e-8)) < 2e-6
 
 
-def test_results_do_not_depend_on_the_program_they_are_part_of() -> None:
+def test_results_do_not_depend_on_the_program_around_them() -> None:
     rng = np.random.default_rng(0)
     x = jnp.asarray(-rng.exponential(size=(5, 3, 37)).astype(np.float32) * 9)
 
     def run(x):
-        # A product before and a sum after, to be fused with.
+        # The compiler could fuse the product before and the sum after.
         weights = exact.exp(x * 0.7)
         return exact.sum_last(weights), weights + 1
 
@@ -69,7 +69,7 @@ def test_results_do_not_depend_on_the_program_they_are_part_of() -> None:
 
 @pytest.mark.optimized
 def test_a_running_sum_stays_next_to_the_sum() -> None:
-    """50,000 numbers near -2, of which a plain sum is off by hundreds of its steps."""
+    """50,000 numbers near -2, whose plain sum is off by hundreds of units in the last place."""
     x = np.random.default_rng(0).normal(-2, 1, 50_000).astype(np.float32)
 
     def step(carry, number):

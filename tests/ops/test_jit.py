@@ -49,7 +49,7 @@ def test_a_program_has_the_name_of_its_function():
 
 
 def test_a_function_and_its_numbers_are_one_program():
-    """As ``docs/compilation.md`` says of transforms that are plain functions."""
+    """``docs/compilation.md`` states this of transforms that are plain functions."""
 
     def scaled(factor, logits, prefix):
         return factor * logits
@@ -70,29 +70,29 @@ def test_lower_and_an_outer_jit():
 
 def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):
     module = importlib.import_module("decoding_jax.ops.jit")
-    said = threading.Event()
+    announced = threading.Event()
 
-    class Heard(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record):
-            said.set()
+            announced.set()
 
-    heard = Heard()
+    handler = Handler()
     monkeypatch.setattr(module, "_SLOW", 0.0)
-    logging.getLogger(module.__name__).addHandler(heard)
+    logging.getLogger(module.__name__).addHandler(handler)
 
     @functools.partial(jit, static_argnames=())
     def waits(x):
-        said.wait(30)  # as long as a slow compiler
+        announced.wait(30)  # traces until the announcement
         return x
 
     with module.compilation_announced():
         waits(jnp.ones(2))
-    logging.getLogger(module.__name__).removeHandler(heard)
-    assert said.is_set()
+    logging.getLogger(module.__name__).removeHandler(handler)
+    assert announced.is_set()
     assert caplog.messages == ["compiling waits; later calls with the same shapes will not wait"]
 
 
-def test_nothing_is_announced_elsewhere_or_of_what_is_compiled(monkeypatch, caplog):
+def test_nothing_is_announced_outside_or_for_a_compiled_program(monkeypatch, caplog):
     module = importlib.import_module("decoding_jax.ops.jit")
     started = []
     monkeypatch.setattr(module.threading, "Timer", lambda *args: started.append(args))

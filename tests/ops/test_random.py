@@ -35,7 +35,7 @@ def test_a_wrong_key_gets_one_line_that_names_it(key) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_bits_belong_to_row_lane_and_position_alone() -> None:
+def test_bits_depend_only_on_row_lane_and_position() -> None:
     keys = random.row_keys(KEY, 5)
     positions = jnp.arange(20).reshape(5, 4)
     bits = random.lane_bits(keys, 4, positions)
@@ -69,7 +69,7 @@ def test_a_lanes_bits_at_two_positions_are_independent(impl) -> None:
 
 
 def test_bits_are_distinct_and_uniform() -> None:
-    # 131,072 bytes of each place in a word, 8 places, chi-square at level 1e-3 after Bonferroni.
+    # 131,072 bytes for each of the 8 bytes of a word, chi-square at level 1e-3 after Bonferroni.
     keys = random.row_keys(KEY, 16)
     draw = jax.jit(lambda position: random.lane_bits(keys, 64, position))
     bits = np.stack([draw(position) for position in range(128)])

@@ -1,4 +1,4 @@
-"""Against Python's integers, on every pair of awkward numbers and 500 pairs of random ones."""
+"""Compared with Python's integers on all pairs of edge cases and 500 pairs of random numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.optimized
 _EDGES = [0, 1, 2, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**33 + 5, 2**63, 2**64 - 1]
 _RNG = np.random.default_rng(0)
 _BITS, _SHIFTS = _RNG.integers(0, 2**64, 1000, np.uint64), _RNG.integers(0, 64, 1000)
-_SOME = [int(v) >> int(s) for v, s in zip(_BITS, _SHIFTS, strict=True)]
-X = [a for a in _EDGES for _ in _EDGES] + _SOME[:500]
-Y = [b for _ in _EDGES for b in _EDGES] + _SOME[500:]
+_RANDOM = [int(v) >> int(s) for v, s in zip(_BITS, _SHIFTS, strict=True)]
+X = [a for a in _EDGES for _ in _EDGES] + _RANDOM[:500]
+Y = [b for _ in _EDGES for b in _EDGES] + _RANDOM[500:]
 
 
 def pairs(values):

@@ -1,4 +1,4 @@
-"""Transforms where float32 ends: NaN in wide vocabularies, overflow, thresholds met exactly."""
+"""Edge cases of float32: NaN in wide vocabularies, overflow, thresholds that are met exactly."""
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ def apply(transform, logits):
 
 
 def as_logits(rows):
-    """``[R, V]`` as ``[3, 2, 2, V]``, the shape of the prefix; the rest repeats the last row."""
+    """``[R, V]`` as ``[3, 2, 2, V]``, the shape of the prefix; further rows repeat the last."""
     rows = np.asarray(rows, np.float32)
     return np.concatenate([rows, np.repeat(rows[-1:], 12 - len(rows), 0)]).reshape(3, 2, 2, -1)
 
@@ -49,7 +49,7 @@ def kept(transform, rows):
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", MADE)
 def test_a_nan_in_a_wide_vocabulary_counts_as_banned(name):
-    """The NaN is at a place of its own in each of 12 rows, in 11 of them after the maximum."""
+    """The NaN has a different index in each of 12 rows; in 11 of them it is after the maximum."""
     logits = np.random.default_rng(0).normal(size=(12, SIZE))
     logits[:, 5] = 9.0
     rows, places = np.arange(12), np.linspace(0, SIZE - 1, 12).astype(int)
@@ -58,7 +58,7 @@ def test_a_nan_in_a_wide_vocabulary_counts_as_banned(name):
     banned[rows, places] = -np.inf
     got = apply(MADE[name], as_logits(spoiled))
     want = np.asarray(apply(MADE[name], as_logits(banned)))
-    if name in ("forced_first_token", "forced_last_token"):  # these force a banned token as well
+    if name in ("forced_first_token", "forced_last_token"):  # these allow even a banned token
         want = np.where(np.isnan(want), -np.inf, want)
     np.testing.assert_array_equal(got, want)
 
@@ -94,7 +94,7 @@ def test_a_probability_that_equals_its_threshold_is_kept(size):
         transforms.top_p(1.0),
     ):
         assert kept(transform, flat).all()
-    # One in `size` of the mass for each of the others, and two for the first.
+    # The first token has 2 / size of the mass, and each other one 1 / size.
     steps = [np.log(np.r_[2.0, np.ones(size - 2)] / size)]
     assert kept(transforms.epsilon(1 / size), steps).all()
     assert kept(transforms.min_p(0.5), steps).all()

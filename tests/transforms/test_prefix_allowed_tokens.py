@@ -1,4 +1,4 @@
-"""Languages on the device: against sets of tuples, and under every kind of strategy."""
+"""Tries and automata, compared with sets of tuples, and under every kind of strategy."""
 
 import re
 
@@ -37,7 +37,7 @@ def expected(logits, prefix, sequences):
 
 
 def dense(trie, vocab_size):
-    """The same language with its transitions written out."""
+    """The automaton of the same language as ``trie``."""
     table = np.full((len(trie.first_edge) - 1, vocab_size), -1)
     for node in range(len(table)):
         for edge in range(*trie.first_edge[node : node + 2]):
@@ -47,24 +47,24 @@ def dense(trie, vocab_size):
 
 @pytest.mark.parametrize("eos_ids", [(), 3, (3, 0)])
 @pytest.mark.parametrize("kind", ["trie", "automaton"])
-def test_allows_what_some_sequence_goes_on_with(kind, eos_ids):
-    """On 20 sets of paths over two tokens, which go along sequences often."""
+def test_the_allowed_tokens_are_those_that_continue_a_sequence(kind, eos_ids):
+    """20 sets of random paths over two tokens, which often follow a sequence."""
     trie = Trie.from_sequences(SEQUENCES, eos_ids)
     language = trie if kind == "trie" else dense(trie, reference.V)
     ends = (eos_ids,) if isinstance(eos_ids, int) else eos_ids
     whole = [(*s, e) for s in SEQUENCES for e in ends] or SEQUENCES
-    some = 0
+    allowed = 0
     for seed in range(20):
         prefix = make_prefix(seed, alphabet=2)
         logits = make_logits("nan" if seed % 2 else "masked", seed)
         got = run(prefix_allowed_tokens(language), jnp.asarray(logits), prefix)
         np.testing.assert_array_equal(got, expected(logits, prefix, whole))
-        some += (np.asarray(got)[np.asarray(prefix.length) > 1] > -np.inf).sum()
-    assert some > 10
+        allowed += (np.asarray(got)[np.asarray(prefix.length) > 1] > -np.inf).sum()
+    assert allowed > 10
 
 
-def test_the_longest_path_and_what_lies_beyond():
-    """Paths along the longest sequence, one that leaves it, and texts longer than it."""
+def test_the_longest_sequence_and_texts_beyond_it():
+    """Paths that follow the longest sequence, one that leaves it, and texts longer than it."""
     paths = jnp.array([[[[2] * 9] * 3], [[[2, 2, 0] + [2] * 6] * 3]])
     length = jnp.array([[[6, 7, 9]], [[2, 3, 8]]])
     prefix = Prefix(jnp.zeros((2, 1), int), jnp.ones(2, int), paths, length)
@@ -79,7 +79,7 @@ def test_the_longest_path_and_what_lies_beyond():
 
 
 def test_a_start_for_every_row():
-    """Rows with a language of their own: branches of one trie."""
+    """Each row has a different language, which is a branch of one trie."""
     rows = [SEQUENCES, [(0, 2), (1, 1)], [(2,)]]
     trie = Trie.from_sequences([(7 + b, *s) for b, mine in enumerate(rows) for s in mine])
     start = np.array([trie.state((7 + b,)) for b in range(3)])
@@ -91,7 +91,7 @@ def test_a_start_for_every_row():
 
 
 def test_thousands_of_sequences_over_a_large_vocabulary():
-    """16 paths along sequences, at every length, of 5,000 over 32,000 tokens."""
+    """16 paths of every length along 5,000 sequences over 32,000 tokens."""
     rng = np.random.default_rng(0)
     stems = [tuple(rng.integers(2, 32000, 3).tolist()) for _ in range(400)]
     sequences = [
@@ -126,7 +126,7 @@ def test_a_prefix_with_no_room_and_tokens_outside_the_vocabulary():
 NAMES = [(1, 0), (1, 1, 0), (1, 1, 2, 0), (2, 3, 4, 0), (2, 3, 0), (4, 4, 4, 0), (4, 0), (3, 0)]
 MODEL = TableLM.random(jax.random.key(4), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]], jnp.int32), jnp.array([3, 1]))
-ALONG = {
+SETTINGS = {
     "max_new_tokens": 6,
     "transform": prefix_allowed_tokens(Trie.from_sequences(NAMES)),
     "stop": Stop(eos_ids=(0,)),
@@ -134,28 +134,28 @@ ALONG = {
 
 
 def distribution_of(row):
-    """Each name's log-probability under the model, and under the model restricted to names."""
+    """The log-probability of each name, under the model and under the model restricted to names."""
     start = PROMPT.tokens[row, : PROMPT.length[row]].tolist()
-    plain, kept = np.zeros(len(NAMES)), np.zeros(len(NAMES))
+    unrestricted, restricted = np.zeros(len(NAMES)), np.zeros(len(NAMES))
     for k, name in enumerate(NAMES):
         for n, token in enumerate(name):
             distribution = log_probs(MODEL, [*start, *name[:n]])
-            plain[k] += distribution[token]
-            kept[k] += distribution[token] - np.logaddexp.reduce(
+            unrestricted[k] += distribution[token]
+            restricted[k] += distribution[token] - np.logaddexp.reduce(
                 distribution[sorted(next_tokens(NAMES, name[:n]))]
             )
-    return plain, kept
+    return unrestricted, restricted
 
 
 def names_of(output, row):
-    """Which name each sequence of a row is; an error if it is none."""
+    """The index of the name that each sequence of a row is; an error if it is not a name."""
     assert output.finished[row].all()
     rows = zip(output.tokens[row].tolist(), output.length[row].tolist(), strict=True)
     return np.array([NAMES.index(tuple(tokens[:length])) for tokens, length in rows])
 
 
 def test_greedy_takes_the_likeliest_child():
-    output = decoding_jax.greedy(MODEL, PROMPT, **ALONG)
+    output = decoding_jax.greedy(MODEL, PROMPT, **SETTINGS)
     for row in range(2):
         start, text = PROMPT.tokens[row, : PROMPT.length[row]].tolist(), ()
         while children := next_tokens(NAMES, text):
@@ -165,20 +165,20 @@ def test_greedy_takes_the_likeliest_child():
 
 
 def test_samples_follow_the_restricted_distribution():
-    """8 lanes by 256 rows of each prompt: 2,048 draws; chi-square at a level of 1e-3 for both."""
+    """2,048 draws of each prompt: 8 lanes of 256 rows. Chi-square at level 1e-3 for both."""
     prompt = Prompt(jnp.tile(PROMPT.tokens, (256, 1)), jnp.tile(PROMPT.length, 256))
-    output = decoding_jax.sample(MODEL, prompt, jax.random.key(2), num_samples=8, **ALONG)
+    output = decoding_jax.sample(MODEL, prompt, jax.random.key(2), num_samples=8, **SETTINGS)
     for row in range(2):
         drawn = np.concatenate([names_of(output, b) for b in range(row, 512, 2)])
         counts = np.bincount(drawn, minlength=len(NAMES))
-        _, kept = distribution_of(row)
-        assert np.exp(kept).sum() == pytest.approx(1)
-        assert chi_square(counts, np.exp(kept)).p_value > 1e-3 / 2
+        _, restricted = distribution_of(row)
+        assert np.exp(restricted).sum() == pytest.approx(1)
+        assert chi_square(counts, np.exp(restricted)).p_value > 1e-3 / 2
 
 
 def test_arithmetic_samples_are_spread_over_the_names():
     output = decoding_jax.arithmetic_sample(
-        MODEL, PROMPT, jax.random.key(3), num_samples=64, **ALONG
+        MODEL, PROMPT, jax.random.key(3), num_samples=64, **SETTINGS
     )
     for row in range(2):
         counts = np.bincount(names_of(output, row), minlength=len(NAMES))
@@ -186,19 +186,19 @@ def test_arithmetic_samples_are_spread_over_the_names():
 
 
 def test_a_wide_beam_ranks_all_names():
-    """And has no more than there are."""
-    output = decoding_jax.beam_search(MODEL, PROMPT, beam_size=10, **ALONG)
+    """The beam is wider than the number of names, so its last places are empty."""
+    output = decoding_jax.beam_search(MODEL, PROMPT, beam_size=10, **SETTINGS)
     for row in range(2):
-        plain, _ = distribution_of(row)
+        unrestricted, _ = distribution_of(row)
         first = jax.tree.map(lambda x: x[:, :8], output._replace(info=None))
-        assert names_of(first, row).tolist() == np.argsort(-plain).tolist()
-        np.testing.assert_allclose(output.score[row, :8], np.sort(plain)[::-1], rtol=1e-5)
+        assert names_of(first, row).tolist() == np.argsort(-unrestricted).tolist()
+        np.testing.assert_allclose(output.score[row, :8], np.sort(unrestricted)[::-1], rtol=1e-5)
         assert (output.score[row, 8:] == -np.inf).all()
 
 
-def test_where_sequences_lack_an_end_nothing_follows():
+def test_nothing_follows_sequences_without_an_end_token():
     bare = prefix_allowed_tokens(Trie.from_sequences([(1, 2), (3,)]))
-    output = decoding_jax.greedy(MODEL, PROMPT, **{**ALONG, "transform": bare})
+    output = decoding_jax.greedy(MODEL, PROMPT, **{**SETTINGS, "transform": bare})
     assert not output.finished.any()
     for [tokens], [length] in zip(output.tokens.tolist(), output.length.tolist(), strict=True):
         assert tuple(tokens[:length]) in {(1, 2), (3,)}
@@ -221,10 +221,13 @@ def test_another_start_or_other_tokens_do_not_retrace():
     ("make", "words"),
     [
         (lambda: Trie.from_sequences([]), "sequences: got none; takes"),
-        (lambda: Trie.from_sequences([(1,), ()]), "sequences: got an empty one; takes"),
+        (lambda: Trie.from_sequences([(1,), ()]), "sequences: got an empty sequence; takes"),
         (lambda: Trie.from_sequences([(1, -1)]), "sequences: got id -1; takes"),
         (lambda: Trie.from_sequences([(1,)], -1), "sequences: got id -1; takes"),
-        (lambda: Trie.from_sequences([(1, 2)]).state((1, 3)), "tokens: got (1, 3); no sequence"),
+        (
+            lambda: Trie.from_sequences([(1, 2)]).state((1, 3)),
+            "tokens: got (1, 3); takes the beginning of a sequence",
+        ),
         (lambda: Automaton([[0, 2]]), "automaton: got transitions of int64[1, 2]; takes"),
         (lambda: Automaton([0, 1]), "automaton: got transitions of int64[2]; takes"),
         (lambda: Automaton([[0.5]]), "automaton: got transitions of float64[1, 1]; takes"),

@@ -1,4 +1,4 @@
-"""The search for the shortest prefix: exact, ties included, at any size."""
+"""The search for the shortest prefix is exact, including ties, at any size."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def first_k(logits, k):
 
 
 def sorted_nucleus(logits, p):
-    """The nucleus by a float64 sort; every mass here is far from p at the border."""
+    """The nucleus by a float64 sort. No cumulative mass of these tests is close to p."""
     keep = np.zeros(logits.shape, bool)
     for row, out in zip(logits.astype(np.float64), keep, strict=True):
         weights = np.exp(row - row.max())
@@ -45,7 +45,7 @@ def sorted_k(logits, k):
 
 
 def hard_rows(size=1000, seed=0):
-    """Rows that trouble a search: ties of all kinds, huge ranges, zeros of both signs, masks."""
+    """Difficult rows for a search: ties of all kinds, huge ranges, zeros of both signs, masks."""
     rng = np.random.default_rng(seed)
     normal = rng.normal(size=size)
     rows = [
@@ -82,7 +82,7 @@ def test_top_p_of_hard_rows():
         np.testing.assert_array_equal(got, sorted_nucleus(rows, p), err_msg=str(p))
 
 
-def test_a_wrong_hint_does_no_harm():
+def test_a_wrong_hint_does_not_change_the_result():
     rows = hard_rows()[:6]
     want = nucleus(rows, jnp.float32(0.9))
     for hint in (-np.inf, -1e9, 0.0, 1e9, np.inf, np.nan):
@@ -91,14 +91,14 @@ def test_a_wrong_hint_does_no_harm():
 
 
 def test_a_fraction_of_equal_masses():
-    """n / 10 of ten equal tokens is n of them, although float32 rounds n / 10 up for some n."""
+    """n / 10 of ten equal tokens is n tokens, although float32 rounds n / 10 up for some n."""
     for n in range(1, 11):
         keep = nucleus(jnp.zeros((1, 10)), jnp.float32(n / 10))
         np.testing.assert_array_equal(keep[0], np.arange(10) < n)
 
 
 def test_top_p_at_a_vocabulary_of_256000():
-    """The same set as a float64 sort's, flat and peaked rows, ties, and a row of its own p."""
+    """The same set as by a float64 sort: flat and peaked rows, ties, a different p in each row."""
     rng = np.random.default_rng(0)
     size = 256_000
     normal = rng.normal(size=size)
@@ -120,7 +120,7 @@ def test_top_p_at_a_vocabulary_of_256000():
 
 
 def test_integer_masses_are_the_softmax():
-    """To 2**-40 of the whole for each token, beside the rounding of float32 differences to 36."""
+    """Each token to 2**-40 of the total, besides the rounding of float32 differences up to 36."""
     rows = np.random.default_rng(1).normal(size=(2, 256_000)).astype(np.float32) * 4
     high, low = vocab.integer_masses(vocab.below_max(jnp.asarray(rows)))
     high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)

@@ -1,4 +1,4 @@
-"""Every transform against a plain NumPy statement of its equation, and what holds for all."""
+"""Every transform compared with its equation in plain NumPy, and properties of all transforms."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ ROWS = {
     "epsilon": np.array([0.0, 0.13, 1.0]),
     "penalty": np.array([0.5, 1.0, 1.7]),
 }
-# name, settings, whether the prompt counts when nothing is said
+# name, settings, whether the prompt counts by default
 CASES = [
     ("temperature", {"value": 0.7}, None),
     ("temperature", {"value": 0}, None),
@@ -88,12 +88,12 @@ def close(got, want):
 
 @pytest.mark.parametrize(("name", "settings", "prompt"), CASES, ids=IDS)
 def test_equals_its_equation(name, settings, prompt):
-    """With the smaller alphabet, n-grams repeat across the prompt's border."""
+    """With the smaller alphabet, n-grams repeat across the end of the prompt."""
     prefix = make_prefix(alphabet=3 if name in ("no_repeat_ngram", "banned_sequences") else 11)
     statement = getattr(reference, name)
     expected = dict(settings)
     if name in ("logit_bias", "allowed_tokens", "min_length"):
-        # One value for every row, where the reference would take an array for one value a row.
+        # The reference reads an array as one value for each row, so a shared value is repeated.
         expected = {
             k: v if np.ndim(v) == 2 or k == "min_new_tokens" else np.stack([v] * reference.B)
             for k, v in settings.items()
@@ -173,13 +173,13 @@ def test_rows_do_not_depend_on_each_other():
         np.testing.assert_array_equal(alone[0], whole[b])
 
 
-def test_junk_beyond_the_lengths_is_never_read():
+def test_tokens_beyond_the_lengths_are_not_read():
     one, other = make_prefix(alphabet=3), make_prefix(seed=1, alphabet=3)
-    at = jnp.arange(reference.P)[None, :] < one.prompt_length[:, None]
-    there = jnp.arange(reference.L)[None, None, None, :] < one.length[..., None]
+    in_prompt = jnp.arange(reference.P)[None, :] < one.prompt_length[:, None]
+    in_text = jnp.arange(reference.L)[None, None, None, :] < one.length[..., None]
     swapped = one._replace(
-        prompt=jnp.where(at, one.prompt, other.prompt),
-        tokens=jnp.where(there, one.tokens, other.tokens),
+        prompt=jnp.where(in_prompt, one.prompt, other.prompt),
+        tokens=jnp.where(in_text, one.tokens, other.tokens),
     )
     logits = jnp.asarray(make_logits())
     transform = transforms.chain(
@@ -207,7 +207,7 @@ def test_a_prefix_with_no_room_for_new_tokens():
 
 @pytest.mark.parametrize("include", [True, False])
 def test_tokens_outside_the_vocabulary_are_not_counted(include):
-    """A prompt may hold ids of an input vocabulary larger than the output's, or padding of -1."""
+    """A prompt may contain ids of an input vocabulary larger than the output's, or -1."""
     prefix = make_prefix()
     prefix = prefix._replace(
         prompt=jnp.full_like(prefix.prompt, -1), tokens=jnp.full_like(prefix.tokens, 99)
@@ -220,7 +220,7 @@ def test_tokens_outside_the_vocabulary_are_not_counted(include):
         np.testing.assert_array_equal(jitted(transform, logits, prefix), logits)
 
 
-def test_sequences_of_a_row_of_its_own():
+def test_each_row_may_have_different_sequences():
     sequences = np.array([[[-1, 7], [1, 2]], [[0, 1], [-1, -1]], [[-1, -1], [-1, -1]]], np.int32)
     prefix, logits = make_prefix(alphabet=3), make_logits()
     got = jitted(transforms.banned_sequences(sequences), logits, prefix)
@@ -229,7 +229,7 @@ def test_sequences_of_a_row_of_its_own():
         close(got[b], want[b])
 
 
-def test_nothing_banned_by_no_sequences():
+def test_no_sequences_ban_nothing():
     logits = jnp.asarray(make_logits())
     for empty in ((), np.zeros((0, 0), np.int32), np.zeros((3, 0, 2), np.int32)):
         transform = transforms.banned_sequences(empty)
@@ -263,7 +263,7 @@ def test_bfloat16_logits():
 
 
 def test_infinite_logits_and_negative_zero():
-    """+inf is the largest number, and there may be several; -0.0 ties with 0.0."""
+    """Several logits may be +inf, which counts as the largest float; -0.0 ties with 0.0."""
     logits = jnp.array([[-0.0, 0.0, -0.0, -30.0], [jnp.inf, 0.0, jnp.inf, 1.0]])[:, None, None, :]
     for transform, rows in (
         (transforms.top_k(2), [[0, 1], [0, 2]]),

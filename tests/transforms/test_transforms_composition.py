@@ -1,4 +1,4 @@
-"""Chains, the shapes settings may have, and the one line that each bad setting gets."""
+"""Chains, the shapes of settings, and the one-line error of each bad setting."""
 
 import dataclasses
 import re
@@ -31,7 +31,7 @@ def test_a_chain_applies_in_the_order_given():
     np.testing.assert_array_equal(forward, nested)
 
 
-def test_top_p_takes_its_share_of_what_top_k_kept():
+def test_top_p_applies_to_the_tokens_that_top_k_kept():
     logits = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))[None, None, None, :]
     kept = run(transforms.chain(transforms.top_k(2), transforms.top_p(0.55)), logits)
     np.testing.assert_array_equal(kept[0, 0, 0] > -jnp.inf, [True, False, False, False])
@@ -85,7 +85,7 @@ def test_transforms_survive_tree_operations():
 
 
 def test_no_two_transforms_share_a_structure():
-    """Or jit would take the program of one for the other's."""
+    """If two had the same structure, jit could run the program of one for the other."""
     one_leaf = [transforms.Temperature, transforms.TopK, transforms.TopP]
     one_leaf += [transforms.MinP, transforms.Typical, transforms.Epsilon, transforms.Eta]
     one_leaf += [transforms.RepetitionPenalty, transforms.PresencePenalty]

@@ -1,4 +1,4 @@
-"""The same logits as the processors of transformers (PyTorch), for all that it has."""
+"""Comparison with the logits processors of transformers (PyTorch), for every one that it has."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def case():
 
 
 def ours(transform, logits, text, prompt=PROMPT):
-    """The text split after ``prompt`` tokens, with room left on the right of both parts."""
+    """Our logits for a text split after ``prompt`` tokens; both parts are padded on the right."""
     pad = ((0, 0), (0, 2))
     tokens = jnp.asarray(np.pad(text[:, prompt:], pad), jnp.int32)[:, None, None, :]
     prefix = Prefix(
@@ -104,7 +104,7 @@ def test_min_length(case, minimum):
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_forced_first_token(case, length):
-    """transformers forces at one token of text: a decoder's start token is its whole prompt."""
+    """transformers forces a token after one token of text, the start token of a decoder."""
     logits, text = case
     processor = process.ForcedBOSTokenLogitsProcessor(8)
     got = ours(transforms.forced_first_token(8), logits, text[:, :length], prompt=1)

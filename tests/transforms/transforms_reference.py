@@ -1,4 +1,4 @@
-"""Plain statements of every transform's equation: float64, one logit vector and one text a call."""
+"""The equation of every transform in float64; each call takes one logit vector and one text."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ B, W, T, V, P, L = 3, 2, 2, 11, 5, 6
 
 
 def make_prefix(seed=0, vocab_size=V, alphabet=V):
-    """Ragged prompts and paths whose padding is random tokens, as real as the others to look at."""
+    """Ragged prompts and paths, padded with random tokens that look like real ones."""
     rng = np.random.default_rng(seed)
     return Prefix(
         jnp.asarray(rng.integers(0, alphabet, (B, P)), jnp.int32),
@@ -44,7 +44,7 @@ def text_of(prefix, b, w, t, include_prompt):
 
 
 def apply(reference, logits, prefix, include_prompt=False, **settings):
-    """``reference`` for every logit vector; arrays among ``settings`` hold one value a row."""
+    """Applies ``reference`` to every logit vector; array settings have one value for each row."""
     out = np.empty(logits.shape, np.float64)
     for b, w, t in np.ndindex(logits.shape[:3]):
         mine = {k: v[b] if isinstance(v, np.ndarray) else v for k, v in settings.items()}
@@ -61,7 +61,7 @@ def softmax(l):
 
 
 def prefix_of_order(l, key, p, target):
-    """Keeps tokens by ``key``, smallest first, then id, until their mass reaches the target."""
+    """Keeps tokens in ascending order of ``key``, then id, until their mass reaches the target."""
     out, mass = np.full(l.shape, -INF), 0.0
     for i in sorted((i for i in range(len(l)) if l[i] > -INF), key=lambda i: (key[i], i)):
         out[i] = l[i]
@@ -90,8 +90,9 @@ def top_p(l, text, p):
 
 def surprise(l):
     p = softmax(l)
-    some = p > 0
-    return -np.log(p, where=some, out=np.full(l.shape, -INF)), -np.sum(p[some] * np.log(p[some]))
+    positive = p > 0
+    surprises = -np.log(p, where=positive, out=np.full(l.shape, -INF))
+    return surprises, -np.sum(p[positive] * np.log(p[positive]))
 
 
 def typical(l, text, mass):
@@ -100,7 +101,7 @@ def typical(l, text, mass):
 
 
 def threshold(l, least):
-    """Keeps what reaches the threshold, to the relative 4e-6 that its transforms state."""
+    """Keeps tokens that reach ``least``, within the relative 4e-6 that the transforms state."""
     p = softmax(l)
     out = np.where(p >= least * (1 - 4e-6), l, -INF)
     out[np.argmax(l)] = l.max()
@@ -138,14 +139,15 @@ def no_repeat_ngram(l, text, n):
     seen = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)}
     if len(text) < n - 1:
         return l
-    rest = tuple(text[len(text) - n + 1 :])
-    return np.array([-INF if (*rest, i) in seen else x for i, x in enumerate(l)])
+    ending = tuple(text[len(text) - n + 1 :])
+    return np.array([-INF if (*ending, i) in seen else x for i, x in enumerate(l)])
 
 
 def banned_sequences(l, text, sequences):
     out = l.copy()
-    for *rest, last in sequences:
-        if len(rest) <= len(text) and text[len(text) - len(rest) :] == rest:
+    for *beginning, last in sequences:
+        start = len(text) - len(beginning)
+        if start >= 0 and text[start:] == beginning:
             out[last] = -INF
     return out
 
