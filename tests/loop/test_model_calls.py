@@ -1,4 +1,4 @@
-"""What models, drafters and transforms return is checked where it is traced; nothing compiles."""
+"""Results of models, drafters and transforms are checked when traced; nothing compiles here."""
 
 import ast
 import dataclasses
@@ -24,7 +24,7 @@ PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Changed:
-    """A table whose outputs are changed on the way out."""
+    """A table model that changes its outputs before it returns them."""
 
     table: Any
     verb: str = dataclasses.field(metadata={"static": True})
@@ -55,7 +55,7 @@ class Changed:
 
 
 def decode(strategy, model, **settings):
-    """All strategies by name, and the ways in which they call a model."""
+    """Calls a strategy by name, with the settings that it needs."""
     name, _, way = strategy.partition(", ")
     settings = {"max_new_tokens": 4, **settings}
     if "beam" in name:
@@ -142,13 +142,13 @@ def test_every_strategy_checks_both_verbs(strategy):
         ),
     ],
 )
-def test_one_line_says_what_was_got_and_what_is_taken(verb, change, words):
+def test_the_error_names_what_it_got_and_what_it_takes(verb, change, words):
     with pytest.raises(ValueError, match="^model: .*" + re.escape(words)) as error:
         decode("greedy", Changed(TABLE, verb, change))
     assert "\n" not in str(error.value)
 
 
-def test_what_project_returns(monkeypatch):
+def test_the_result_of_project_is_checked(monkeypatch):
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, cpu, default: default(*a))
     with pytest.raises(ValueError, match=r"drafter: got logits float32\[2, 1\] from project"):
         decode("speculative_sample, drafter", Changed(TABLE, "project", None))
@@ -183,12 +183,12 @@ def test_every_strategy_takes_bfloat16(strategy):
     ],
 )
 @pytest.mark.parametrize("strategy", ["greedy", "beam_search", "best_k_search", STRATEGIES[-4]])
-def test_what_a_transform_returns(strategy, transform, words):
+def test_the_result_of_a_transform_is_checked(strategy, transform, words):
     with pytest.raises(ValueError, match=words):
         decode(strategy, TABLE, transform=transform)
 
 
-def test_what_a_drafter_returns():
+def test_the_result_of_a_drafter_is_checked():
     class Short(NextToken):
         def guess(self, state, path, count):
             return super().guess(state, path, count)[:, :, :1]

@@ -10,8 +10,9 @@ def test_end_tokens_of_all_rows_and_of_each():
     token = jnp.array([[1, 2, 3], [1, 2, 3]])
     shared = stopping.is_end_token(Stop(eos_ids=(2, 3)), token)
     assert shared.tolist() == [[False, True, True]] * 2
-    own = Stop(eos_ids=jnp.array([[1, -1], [2, 3]]))
-    assert stopping.is_end_token(own, token).tolist() == [[True, False, False], [False, True, True]]
+    per_row = Stop(eos_ids=jnp.array([[1, -1], [2, 3]]))
+    found = stopping.is_end_token(per_row, token)
+    assert found.tolist() == [[True, False, False], [False, True, True]]
     assert not stopping.is_end_token(Stop(), token).any()
 
 
@@ -27,14 +28,14 @@ def test_stop_sequences_match_the_tail_of_new_tokens_only():
     length = [3, 2, 1, 0]
     assert ends(((6, 7),), tokens, length) == [True, True, False, False]
     assert ends(((5, 6, 7), (7,)), tokens, length) == [True, True, True, False]
-    assert ends(((0, 0),), tokens, length) == [False] * 4  # padding is no text
-    assert ends(((1, 5, 6, 7, 8),), tokens, length) == [False] * 4  # longer than the buffer
+    assert ends(((0, 0),), tokens, length) == [False] * 4  # Padding matches nothing.
+    assert ends(((1, 5, 6, 7, 8),), tokens, length) == [False] * 4  # Longer than the buffer.
 
 
 def test_stop_sequences_of_each_row():
-    own = Stop(sequences=jnp.array([[[-1, 7], [-1, -1]], [[6, 7], [-1, 9]]]))
+    stop = Stop(sequences=jnp.array([[[-1, 7], [-1, -1]], [[6, 7], [-1, 9]]]))
     tokens = jnp.array([[[5, 7]], [[5, 7]]])
-    got = stopping.ends_with_sequence(own, tokens, jnp.full((2, 1), 2))
+    got = stopping.ends_with_sequence(stop, tokens, jnp.full((2, 1), 2))
     assert got.tolist() == [[True], [False]]
 
 

@@ -1,4 +1,4 @@
-"""What speculative decoding gives, how many calls it takes, and what it refuses."""
+"""Speculative decoding: its sequences, its number of calls, and the arguments it refuses."""
 
 import dataclasses
 import itertools
@@ -34,9 +34,9 @@ PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
 LENGTH = 9
 
 
-def stop_at(eos_id, least=(0, 0), most=(9, 9)):
+def stop_at(eos_id, minimum=(0, 0), maximum=(9, 9)):
     """All stop conditions have one structure, so that they share a program; -1 ends nothing."""
-    return Stop(np.full((2, 1), eos_id), (), np.array(least), np.array(most))
+    return Stop(np.full((2, 1), eos_id), (), np.array(minimum), np.array(maximum))
 
 
 STOP = stop_at(0, (5, 0), (9, 7))
@@ -77,14 +77,14 @@ DRAFTERS = {
     ],
 )
 def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
-    """Greedy gives what ``greedy`` gives, code what ``arithmetic_sample`` gives, to the bit."""
+    """The sequences equal those of ``greedy`` and of ``arithmetic_sample`` to the bit."""
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
     greedy = decoding_jax.greedy(MODEL, PROMPT, **settings)
     got = run("greedy", drafter=drafter, key=None, num_samples=1, stop=STOP)
     same_text(got, greedy)
     assert got.info.target_calls <= greedy.info.model_calls - 1
     if name not in ("itself", "prompt lookup"):
-        return  # how distributions and guesses reach a verifier, these two show
+        return  # These two cover drafters with distributions and guessers.
     spread = decoding_jax.arithmetic_sample(MODEL, PROMPT, KEY, num_samples=4, **settings)
     same_text(run("code", drafter=drafter, stop=STOP), spread)
     same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
@@ -99,7 +99,7 @@ def test_greedy_code_and_gumbel_do_not_depend_on_the_drafter(name):
     ],
 )
 def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
-    """A hole in the draft's cache keeps every distribution and lowers acceptance: only this shows it."""
+    """A gap in the draft's cache lowers acceptance without changing any distribution."""
     got = run(verifier, drafter=MODEL, num_draft_tokens=size)
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
@@ -120,7 +120,7 @@ def test_counts_add_up():
     assert info.tokens_per_iteration == info.emitted.sum() / (8 * info.target_calls)
 
 
-def test_a_row_is_what_it_is_alone():
+def test_a_row_does_not_depend_on_other_rows():
     keys = jax.random.split(jax.random.key(7), 2)
     batch = run("block", key=keys, stop=stop_at(0))
     alone = run(
@@ -134,7 +134,7 @@ def test_a_row_is_what_it_is_alone():
     assert (batch.info.blocks[1] == alone.info.blocks[0]).all()
 
 
-def test_stream_grows_into_what_run_gives():
+def test_a_stream_ends_with_the_result_of_run():
     settings = {"num_samples": 4, "num_draft_tokens": 3, "max_new_tokens": LENGTH, "stop": STOP}
     parts = list(
         loop.stream(strategies.speculative_sample, MODEL, PROMPT, KEY, drafter=DRAFT, **settings)
@@ -153,8 +153,8 @@ def test_settings_that_are_leaves_do_not_retrace():
     assert function.cache_size() == before
 
 
-def test_what_the_target_bans_is_never_accepted():
-    """A drafter that proposes one token for ever, which is an end token before its time."""
+def test_a_token_that_the_target_bans_is_never_accepted():
+    """The drafter always proposes one token, an end token that is banned by the minimum length."""
     stubborn = NextToken(np.full(5, 3, np.int32))
     for verifier in ("token", "block"):
         got = run(verifier, drafter=stubborn, stop=stop_at(3, (9, 9)))
@@ -215,7 +215,7 @@ def test_bad_arguments_get_one_line(change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_prompt_lookup_takes_the_longest_and_then_the_latest():
+def test_prompt_lookup_uses_the_longest_and_then_the_latest_match():
     def guess(lookup, tokens, new, count=4):
         prompt = Prompt(jnp.array([[*tokens, 9, 9]]), jnp.array([len(tokens)]))
         path = Path(prompt, jnp.array([[[*new, 8, 8]]]), jnp.array([[len(new)]]))
@@ -227,7 +227,7 @@ def test_prompt_lookup_takes_the_longest_and_then_the_latest():
     assert guess(lookup, [5, 5], [5]) == [5, 5, 5, 5]
     assert guess(lookup, [1, 2], [1, 2]) == [1, 2, 1, 2]
     assert guess(lookup, [1, 2], [3]) == [-1] * 4
-    # What lies beyond the ends of prompt and text matches nothing.
+    # Padding after the prompt and after the new tokens matches nothing.
     assert guess(lookup, [1], [9]) == [-1] * 4
     source = Prompt(jnp.array([[6, 1, 2, 4, 7]]), jnp.array([4]))
     with_source = PromptLookup(size=2, source=source)
@@ -236,7 +236,7 @@ def test_prompt_lookup_takes_the_longest_and_then_the_latest():
     assert guess(with_source, [7], [5]) == [-1] * 4
 
 
-def test_how_many_tokens_to_draft():
+def test_draft_lengths_follow_acceptance():
     heuristic = Heuristic(max_draft_tokens=8, first=5)
     state = heuristic.init(1, 3)
     state = heuristic.update(state, state, jnp.array([[5, 4, 0]]))
@@ -266,7 +266,7 @@ def test_draft_lengths_out_of_range_are_refused():
             make()
 
 
-def test_theory_is_the_papers():
+def test_theory_equals_the_formulas_of_the_paper():
     """Leviathan et al. 2022, equation 1 and theorem 3.8."""
     for a, k, c in itertools.product((0.0, 0.3, 0.9), (1, 4), (0.0, 0.2)):
         tokens = sum(a**i for i in range(k + 1))
@@ -277,7 +277,7 @@ def test_theory_is_the_papers():
 
 
 def test_a_constant_acceptance_rate_gives_the_closed_form():
-    """Two distributions whatever the path, one block of 2**14 lanes: five standard errors."""
+    """The distributions do not depend on the path; 2**14 lanes, within five standard errors."""
     logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
     flat = lambda x: dataclasses.replace(  # noqa: E731
         TableLM.random(KEY, 3), table=jnp.broadcast_to(x, (11, 4, 3, 3))
@@ -296,40 +296,40 @@ def test_a_constant_acceptance_rate_gives_the_closed_form():
     )
     _, after_one_block = next(parts), next(parts)
     info = after_one_block.info
-    judged = int((info.accepted + info.rejected).sum())
-    assert abs(float(info.acceptance_rate) - 0.7) < 5 * np.sqrt(0.21 / judged)
+    verified = int((info.accepted + info.rejected).sum())
+    assert abs(float(info.acceptance_rate) - 0.7) < 5 * np.sqrt(0.21 / verified)
     assert abs(float(info.tokens_per_call) - float(emitted_tokens(0.7, 3))) < 5 * 1.2 / 2**7
 
 
-def test_a_tree_of_drafts_beats_one_draft():
-    """The distribution is shown elsewhere; here, that more drafts are accepted, and none is needed."""
+def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft():
+    """Other tests check its distribution."""
     settings = {"num_samples": 64, "num_draft_tokens": 3}
     one, three = run(**settings), run(num_drafts=3, **settings)
     assert three.info.acceptance_rate > one.info.acceptance_rate + 0.05
     assert run(num_drafts=3, drafter=MODEL, **settings).info.target_calls == 2
 
 
-def test_a_draft_begins_alike_by_one_call_and_by_two():
-    """Each platform has one of the two; the first lane's text is one token long."""
+def test_a_draft_begins_with_the_same_logits_by_one_call_and_by_two():
+    """Each platform uses one of the two ways. The first lane's sequence has one token."""
     drafter = ModelDrafter(MODEL)
     cache = drafter.init(PROMPT, lanes=2, max_new_tokens=LENGTH)
     fed = jnp.array([[[1, 2, 3], [4, 0, 1]], [[2, 2, 0], [3, 1, 4]]])
     _, cache = MODEL.extend(cache, fed, 0)
     last, start = jnp.array([[[0, 4], [0, 1]], [[2, 3], [1, 1]]]), jnp.array([[-1, 1], [0, 2]])
-    further = jnp.array([[2, 0], [1, 3]]), start + 2
+    next_token = jnp.array([[2, 0], [1, 3]]), start + 2
     got = []
     for feed in (drafter.feed_at_once, drafter.feed_in_turn):
-        logits, held = feed(cache, last, start)
-        got.append((logits, drafter.next(held, *further)[0]))
+        logits, new_cache = feed(cache, last, start)
+        got.append((logits, drafter.next(new_cache, *next_token)[0]))
     assert np.isfinite(got[0]).all()
     assert same_bits(*got)
 
 
 @pytest.mark.optimized
 def test_the_loop_copies_no_cache():
-    """In the compiled loops, target's and draft's caches are updated where they lie.
+    """The compiled loops update the caches of target and draft in place.
 
-    One row of one lane, which XLA's CPU compiler treats worst.
+    One row of one lane is the hardest case for XLA's CPU compiler.
     """
     batch = 1
     config = GPT2Config(
@@ -355,8 +355,9 @@ def test_the_loop_copies_no_cache():
             for line in text.splitlines():
                 if match := whole.search(line):
                     found.setdefault(name, []).append(match.groups())
-    assert len(found) == 2  # the loop, and the draft's loop in it
-    made = {"2": [], "4": []}  # of the draft's cache and of the target's, whose heads are as wide
+    assert len(found) == 2  # The loop, and the draft's loop in it.
+    # Updates of the draft's cache and of the target's, whose heads have these widths.
+    updates = {"2": [], "4": []}
     for operations in found.values():
         assert {name for _, name in operations} <= {
             "get-tuple-element",
@@ -364,11 +365,11 @@ def test_the_loop_copies_no_cache():
             "while",
             "scatter",
         }
-        for width, counts in made.items():
+        for width, counts in updates.items():
             counts.append(sum(operations.count((width, name)) for name in ("fusion", "scatter")))
-    # Keys and values are made once by every call: a draft begins with two on a CPU, and has one in
-    # its own loop; the target has one.
-    assert max(made["2"]) <= 4
-    assert min(made["2"]) <= 2
-    assert min(made["4"]) == 0
-    assert max(made["4"]) <= 2
+    # Every call updates keys and values once. On a CPU, a draft begins with two calls and has one
+    # in its loop; the target has one call.
+    assert max(updates["2"]) <= 4
+    assert min(updates["2"]) <= 2
+    assert min(updates["4"]) == 0
+    assert max(updates["4"]) <= 2

@@ -1,7 +1,7 @@
-"""Speculative decoding gives the target's distribution: summed up where it can be, else by chi-square.
+"""Speculative decoding follows the target's distribution: by exact sums, or by chi-square tests.
 
-The statistical cases are the certificate's, with 512 rows a prompt: at most 48 tests of a case
-share a level of 1e-3. A case has several drafters at once, another for every other prompt.
+The statistical cases are the certificate's, with 512 rows for each prompt; at most 48 tests of a
+case share a level of 1e-3. A case has several drafters, and the prompt selects one of them.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ from decoding_jax.testing.certificate.problems import VOCAB, Problem
 
 
 def few(rows):
-    """Truncations that compile quickly; the certificate has all of them."""
+    """Truncations that compile quickly; the certificate covers all of them."""
     low, share = np.float32([0.5, 0.0, 1.0, 2.0, 0.7, 1.0, 1.5, 1.0]), np.float32([0.1, 0.3] * 4)
     return transforms.chain(transforms.temperature(low[rows]), transforms.min_p(share[rows]))
 
 
 def smallest_sets(rows):
-    """Truncations that search, for drafts that need no transform of their own."""
+    """Truncations to smallest sets, for drafters whose drafts are not transformed."""
     high, count = np.float32([0.6, 0.9, 1, 1] * 2), np.int32([4, 4, 2, 3] * 2)
     return transforms.chain(transforms.top_k(count[rows]), transforms.top_p(high[rows]))
 
@@ -54,7 +54,7 @@ def quick(monkeypatch):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Several drafters that give distributions; which one a row has depends on its prompt."""
+    """Several drafters with distributions; a row's prompt determines which one it uses."""
 
     parts: Any
 
@@ -65,10 +65,10 @@ class Mixed:
         made = [p.init(prompt, lanes=lanes, max_new_tokens=max_new_tokens) for p in self.parts]
         return which, made
 
-    def _choose(self, which, answers):
-        logits = jnp.stack([logits for logits, _ in answers], axis=1)
+    def _choose(self, which, results):
+        logits = jnp.stack([logits for logits, _ in results], axis=1)
         chosen = jnp.take_along_axis(logits, which[:, None, None, None], axis=1)[:, 0]
-        return chosen, (which, [state for _, state in answers])
+        return chosen, (which, [state for _, state in results])
 
     def begin(self, state, path):
         pairs = zip(self.parts, state[1], strict=True)
@@ -82,7 +82,7 @@ class Mixed:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class MixedGuesses:
-    """Several guessers, one a row."""
+    """Several guessers; a row's prompt determines which one it uses."""
 
     parts: Any
 
@@ -133,7 +133,7 @@ CASES = [
 ]
 
 
-RARE = (2, 8, 9)  # The Gumbel verifier has tests of its own; the others' drafts are judged above.
+RARE = (2, 8, 9)  # Other tests cover the Gumbel verifier, other cases the drafters of 8 and 9.
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_distribution_is_the_targets(verifier, draft, problem, run):
 
 
 def integers(weights):
-    """The distribution that a draw by ``weights [..., V]`` follows, float64."""
+    """The distribution of a draw by ``weights [..., V]``, float64."""
     distribution = codes.weighted_distribution(jnp.asarray(weights))
     inside = np.asarray(distribution.token_mass, np.float64) / 2**31
     mass = np.asarray(distribution.block_mass, np.float64)[..., None] / 2**31 * inside
@@ -173,34 +173,34 @@ def random_distributions(key, shape, zeros):
 @pytest.mark.parametrize("zeros", [0.0, 0.5])
 @pytest.mark.parametrize("size", [3, 1009])
 def test_a_token_accepted_or_replaced_has_the_targets_distribution(size, zeros):
-    """Summed over every draft: to 1e-6 in each token, and sum(min(p, q)) are accepted."""
+    """Summed over all drafts, to 1e-6 for each token; sum(min(p, q)) of them are accepted."""
     keys = jax.random.split(jax.random.key(size), 2)
     target = distributions.softmax(random_distributions(keys[0], (40, size), zeros))
     draft = distributions.softmax(random_distributions(keys[1], (40, size), zeros))
     p, q = np.asarray(target.probs(), np.float64), np.asarray(draft.probs(), np.float64)
-    # A draft stands where u q < p, for u one of 2**24 numbers.
+    # A drafted token is accepted if u q < p, where u is one of 2**24 numbers.
     with np.errstate(divide="ignore", invalid="ignore"):
-        stands = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
+        acceptance = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
     drawn = integers(q.astype(np.float32))
-    accepted = (drawn * stands).sum(-1)
-    left = integers(distributions.residual(target.probs(), draft.probs()))
-    distribution = drawn * stands + (1 - accepted)[:, None] * left
+    accepted = (drawn * acceptance).sum(-1)
+    residual = integers(distributions.residual(target.probs(), draft.probs()))
+    distribution = drawn * acceptance + (1 - accepted)[:, None] * residual
     np.testing.assert_allclose(distribution, p, atol=1e-6)
     np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
 
 
-def test_equal_distributions_leave_nothing_and_are_never_rejected():
+def test_equal_distributions_have_no_residual_and_are_never_rejected():
     logits = random_distributions(jax.random.key(0), (50, 1009), 0.3)
     one, other = distributions.softmax(logits), jax.jit(distributions.softmax)(logits[:, None])
     assert (one.probs() == other.probs()[:, 0]).all()
     assert (distributions.excess(one.probs(), one.probs()) == 0).all()
-    left = distributions.residual(one.probs(), one.probs())
-    np.testing.assert_array_equal(integers(left), integers(one.probs()))
+    residual = distributions.residual(one.probs(), one.probs())
+    np.testing.assert_array_equal(integers(residual), integers(one.probs()))
     assert (distributions.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
 
 
 def block_of_two(p, q, drafts):
-    """All drafts of two tokens as rows of one block: distributions given the path so far."""
+    """A block whose rows are all drafts of two tokens, with distributions given the path."""
     first, second = drafts[:, 0], drafts[:, 1]
     logits = lambda x: jnp.log(jnp.stack([x[0][first * 0], x[1][first]], 1))[:, None]  # noqa: E731
     after = jnp.log(p[2][first, second])[:, None, None]
@@ -220,30 +220,30 @@ def distributions_of_paths(key, size):
     return [made[0][None], made[1], made[2]]
 
 
-def test_the_longest_part_of_a_block_that_stands_keeps_the_joint_distribution():
-    """Summed over all drafts of two tokens of three, and all that may follow: to 1e-6."""
+def test_block_verification_keeps_the_joint_distribution():
+    """Summed over all drafts of two tokens of three and all continuations, to 1e-6."""
     keys = jax.random.split(jax.random.key(3), 6)
     p, q = distributions_of_paths(keys[:3], 3), distributions_of_paths(keys[3:], 3)
     drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
     block, target = block_of_two(p, q, drafts)
     target = distributions.softmax(target)
     joint = joint_ratio(*draft_probs(block, target))
-    chance = np.asarray(candidate_probs(block, target, joint), np.float64)[:, 0]
+    candidate = np.asarray(candidate_probs(block, target, joint), np.float64)[:, 0]
     scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
     p, q = ([np.asarray(x, np.float64) for x in distribution] for distribution in (p, q))
     got = np.zeros((3, 3, 3))
-    for (a, b), one, ratio in zip(np.asarray(drafts), chance, scale, strict=True):
+    for (a, b), one, ratio in zip(np.asarray(drafts), candidate, scale, strict=True):
         drafted = q[0][0, a] * q[1][a, b]
         whole, part = one[1], (1 - one[1]) * one[0]
         got[a, b] += drafted * whole * p[2][a, b]
         for count, weight in ((1, part), (0, 1 - whole - part)):
-            left = np.maximum(ratio[count] * p[count][a * count] - q[count][a * count], 0)
+            residual = np.maximum(ratio[count] * p[count][a * count] - q[count][a * count], 0)
             if weight > 1e-9:
-                left = left / left.sum()
+                residual = residual / residual.sum()
                 if count == 1:
-                    got[a] += drafted * weight * left[:, None] * p[2][a]
+                    got[a] += drafted * weight * residual[:, None] * p[2][a]
                 else:
-                    got += drafted * weight * left[:, None, None] * p[1][:, :, None] * p[2]
+                    got += drafted * weight * residual[:, None, None] * p[1][:, :, None] * p[2]
     want = p[0][0][:, None, None] * p[1][:, :, None] * p[2]
     np.testing.assert_allclose(got, want, atol=1e-6)
 
@@ -260,15 +260,16 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
     np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
     one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
     np.testing.assert_allclose((drafted * (one + one * two)).sum(), 10 / 9, rtol=1e-6)
-    # The same by the verifiers themselves, on 2**12 lanes each of all four drafts.
+    # The verifiers accept as many tokens on 2**12 lanes of each of the four drafts.
     lanes = 2**12
-    tall = jax.tree.map(
+    repeated = jax.tree.map(
         lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)),
         (block, target),
     )
     for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
-        judge = VERIFIERS[name]
-        seed, memory = judge.init(jax.random.key(5), 4, lanes)
-        verdict = judge.verify(seed, memory, *tall, jnp.zeros((4, lanes), jnp.int32), jnp.int32(1))
-        got = (drafted * verdict.accepted.mean(-1)).sum()
-        assert abs(got - mean) < 5 * 1 / np.sqrt(4 * lanes)  # five standard errors
+        verifier = VERIFIERS[name]
+        keys, state = verifier.init(jax.random.key(5), 4, lanes)
+        position, counter = jnp.zeros((4, lanes), jnp.int32), jnp.int32(1)
+        verification = verifier.verify(keys, state, *repeated, position, counter)
+        got = (drafted * verification.accepted.mean(-1)).sum()
+        assert abs(got - mean) < 5 * 1 / np.sqrt(4 * lanes)  # Five standard errors.

@@ -1,7 +1,7 @@
-"""Speculative decoding where every row has conditions of its own, and the worst of places for them.
+"""Speculative decoding with different conditions in every row, including the hardest combinations.
 
-Every text is held against its model: each token allowed, an end exactly where a stop condition, a
-dead end or the row's limit puts it, and not a token later.
+Every sequence is checked against its model: each token is allowed, and the sequence ends exactly at
+a stop condition, a dead end or the row's limit.
 """
 
 import dataclasses
@@ -58,36 +58,36 @@ def problem(seed):
 
 
 @jax.jit
-def judged(model, prompt, tokens, stop, transform):
-    """Of every place: whether nothing is allowed, whether its token is, whether the text ends."""
+def evaluate(model, prompt, tokens, stop, transform):
+    """For every position: whether it is a dead end, its token allowed, the end; its log-prob."""
     first, cache = model.prefill(*prompt, lanes=LANES, slots=LENGTH)
-    rest, _ = model.extend(cache, tokens, 0)
+    later, _ = model.extend(cache, tokens, 0)
     first = jnp.broadcast_to(first.logits, (ROWS, LANES, 1, VOCAB))
-    logits = clean(jnp.concatenate([first, rest.logits[:, :, :-1]], axis=2))
-    place = jnp.broadcast_to(jnp.arange(LENGTH)[None, None], tokens.shape)
+    logits = clean(jnp.concatenate([first, later.logits[:, :, :-1]], axis=2))
+    position = jnp.broadcast_to(jnp.arange(LENGTH)[None, None], tokens.shape)
     paths = jnp.broadcast_to(tokens[:, :, None], (*tokens.shape, LENGTH))
-    allowed = stopping.ban_end_tokens(stop, logits, place)
-    allowed = clean(transform(allowed, Prefix(*prompt, paths, place)))
-    fits = jnp.take_along_axis(allowed, tokens[..., None], -1)[..., 0] > -jnp.inf
+    allowed = stopping.ban_end_tokens(stop, logits, position)
+    allowed = clean(transform(allowed, Prefix(*prompt, paths, position)))
+    is_allowed = jnp.take_along_axis(allowed, tokens[..., None], -1)[..., 0] > -jnp.inf
     ends = jax.vmap(lambda token, n: stopping.ends(stop, token, tokens, n), (2, 2), 2)
     return (
         allowed.max(-1) == -jnp.inf,
-        fits,
-        ends(tokens, place + 1),
+        is_allowed,
+        ends(tokens, position + 1),
         log_prob_of(logits, tokens),
     )
 
 
 def check(output, model, prompt, stop, transform):
-    dead, fits, ends, log_prob = map(
-        np.asarray, judged(model, prompt, output.tokens, stop, transform)
+    dead, is_allowed, ends, log_prob = map(
+        np.asarray, evaluate(model, prompt, output.tokens, stop, transform)
     )
     limit = np.minimum(np.asarray(stop.max_new_tokens), LENGTH)[:, None, None]
-    place = np.arange(LENGTH)
-    before = lambda x: np.cumsum(x, -1) - x == 0  # noqa: E731
-    real = (place < limit) & (np.cumsum(dead, -1) == 0) & before(ends)
+    position = np.arange(LENGTH)
+    none_before = lambda x: np.cumsum(x, -1) - x == 0  # noqa: E731
+    real = (position < limit) & (np.cumsum(dead, -1) == 0) & none_before(ends)
     assert (real.sum(-1) == output.length).all()
-    assert fits[real].all()
+    assert is_allowed[real].all()
     assert ((real & ends).any(-1) == output.finished).all()
     assert (np.where(real, 0, output.tokens) == 0).all()
     want = np.where(real, log_prob, 0).sum(-1)
@@ -118,7 +118,7 @@ def check(output, model, prompt, stop, transform):
     ids=["block", "coded_token", "code", "tree"],
 )
 def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, settings):
-    """12 models of 32 rows of 3 lanes; one of three is flat or full of ties."""
+    """12 models with 32 rows of 3 lanes; half of the models are flat or have many ties."""
     for seed in range(SEEDS):
         model, prompt, stop, transform = problem(seed)
         common = {"max_new_tokens": LENGTH, "stop": stop, "transform": transform}
@@ -145,7 +145,7 @@ def speculate(verifier="token", model=SPARSE, drafter=DRAFT, prompt=PROMPT, **se
 
 
 @pytest.mark.parametrize("verifier", ["token", "block"])
-def test_a_guess_outside_the_vocabulary_is_none(verifier):
+def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
     got = speculate(verifier, drafter=NextToken(np.full(VOCAB, VOCAB, np.int32)))
     assert (got.tokens < VOCAB).all()
     assert (got.info.proposed == 0).all()
@@ -180,8 +180,8 @@ def gpt2(seed, vocab_size=11, **settings):
 
 
 @pytest.mark.parametrize("num_drafts", [1, 2])
-def test_a_network_whose_context_is_full_is_as_one_with_room(num_drafts):
-    """Prompt and text fill the 8 positions exactly; blocks are longer than what is left."""
+def test_a_network_with_just_enough_positions_equals_one_with_more(num_drafts):
+    """Prompt and new tokens fill the 8 positions; blocks are longer than the remaining ones."""
 
     def room(model, size):
         table = jnp.pad(model.params["position_embedder"]["embedding"], ((0, size), (0, 0)))
@@ -200,13 +200,13 @@ def test_a_network_whose_context_is_full_is_as_one_with_room(num_drafts):
     assert (full.length == 6).all()
 
 
-WIDE = 97  # tokens enough that a maximum in vector registers forgets what is not a number
+WIDE = 97  # Wide enough for a vectorised maximum, which may lose NaN.
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Spoiled:
-    """A model that gives ``value`` for some tokens in every other row, and for all after some."""
+    """A model with ``value`` as some logits in every other row, and as all after some tokens."""
 
     model: TableLM
     value: Any
@@ -223,8 +223,8 @@ class Spoiled:
 
     def spoil(self, output, tokens):
         row = jnp.arange(len(tokens))[:, None, None, None]
-        some = (jnp.arange(WIDE) % 3 == 2)[None, None, None]
-        bad = some & (row % 2 == 0) | (tokens % 8 == 3)[..., None]
+        every_third = (jnp.arange(WIDE) % 3 == 2)[None, None, None]
+        bad = every_third & (row % 2 == 0) | (tokens % 8 == 3)[..., None]
         return output._replace(logits=jnp.where(bad, self.value, output.logits), hidden=None)
 
 
@@ -240,7 +240,7 @@ class Spoiled:
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
-    """NaN is banned, and plus infinity is the largest number, in one row as in all."""
+    """NaN bans a token, and plus infinity is the largest float, in every row independently."""
     prompt = Prompt(jnp.array([[1, 2], [4, 0], [0, 0], [3, 1]]), jnp.array([2, 1, 1, 2]))
     wide = TableLM.random(jax.random.key(78), WIDE, sharpness=2.0, zeros=0.4)
     flat = dataclasses.replace(wide, table=wide.table / 2)
@@ -268,7 +268,7 @@ def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
 
 
 def test_a_wide_vocabulary_in_bfloat16_with_a_draft_in_float32():
-    """256,000 tokens: greedy but for near-ties of eight bits, the draft mostly right."""
+    """256,000 tokens: greedy except for near-ties of bfloat16; most drafts are accepted."""
     draft = gpt2(0, 256_000, max_positions=16)
     config = dataclasses.replace(draft.config, dtype="bfloat16")
     target = dataclasses.replace(draft, config=config)

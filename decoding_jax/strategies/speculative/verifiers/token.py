@@ -81,7 +81,7 @@ def make_keys(key: Any, batch_size: int, lanes: int) -> TokenKeys:
 
 
 def acceptance_uniforms(keys: TokenKeys, counter: Array, count: int) -> Array:
-    """Uniform numbers in [0, 1) for ``count`` decisions of every lane, float32 ``[B, W, count]``."""
+    """Uniform numbers in [0, 1) for ``count`` decisions of a lane, float32 ``[B, W, count]``."""
     counters = counter + jnp.arange(count, dtype=jnp.int32)
     bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), out_axes=2)(counters)
     return distributions.uniform(bits)
