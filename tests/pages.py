@@ -1,4 +1,4 @@
-"""The code blocks of the pages, as they are printed."""
+"""Reads the code blocks of the documentation pages."""
 
 import textwrap
 from pathlib import Path
@@ -13,7 +13,7 @@ PAGES = sorted(
 
 
 class Block(NamedTuple):
-    """A fenced block: the page, the line below the fence, the language after it, and its text."""
+    """A fenced block: its page, the number of its first line, its language and its text."""
 
     page: str
     line: int
@@ -22,6 +22,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> list[Block]:
+    """Returns the fenced blocks of a page, in order."""
     found, opened, lines = [], None, (ROOT / page).read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         fence = line.lstrip().startswith("```")
@@ -37,7 +38,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a shell block, each with its continued lines; comments are left out.
+    """Returns the commands of a shell block with their continued lines, without comments.
 
     A block with a loop is one command.
     """

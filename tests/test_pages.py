@@ -1,6 +1,6 @@
-"""Every block of code on the pages does what it says, run as it is printed.
+"""Runs every block of code on the documentation pages exactly as it is printed.
 
-The models that the pages name are found in the working directory, where they are small.
+The working directory contains small models under the names that the pages use.
 """
 
 import ast
@@ -25,11 +25,11 @@ from decoding_jax.testing import TableLM
 
 ALL = [block for page in PAGES for block in blocks(page)]
 SHELL = ("bash", "sh")
-# Commands that are not run here, by how they begin, and why.
+# The beginnings of commands that these tests do not run, and the reasons.
 NOT_RUN = {
     "python -m decoding_jax.infer --gin_file=runs/demo.gin": "tests/infer/test_command.py runs it",
     "pip install": "the gate installs what the README says; T5X is installed where it is tested",
-    "python -m pytest": "this is it",
+    "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
@@ -38,11 +38,11 @@ NOT_RUN = {
     "git clone": "needs the network",
     "gcloud storage": "needs the network",
     "export": "sets a variable; for T5X see tests/t5x/test_gin.py",
-    "for i in 0 1": "starts two processes; tests/infer/test_command.py checks the flags",
+    "for i in 0 1": "starts two processes: tests/infer/test_processes.py",
     "python -m t5x.infer": "needs T5X: tests/t5x/test_gin.py",
     "--gin": "flags of that command: tests/t5x/test_gin.py",
 }
-# Blocks that are no code to run: signatures alone, and lists of modules.
+# Blocks that cannot be run: signatures without bodies, and lists of modules.
 SKETCHES = {
     ("README.md", "def prefill("),
     ("docs/design.md", "class LanguageModel("),
@@ -66,7 +66,7 @@ PYTHON = sorted({b.page for b in ALL if b.language == "python" and not is_sketch
 
 
 def small(kind, config):
-    """A model of random weights, made without a compilation."""
+    """A model with random weights, made without a compilation."""
     normal = np.random.default_rng(0).normal
     shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
     return jax.tree.map(lambda x: 0.5 * normal(size=x.shape).astype(np.float32), shapes)
@@ -80,7 +80,7 @@ def small_t5(**changes):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """The models by the names that pages give them. The T5s read bytes, GPT-2 reads a few words."""
+    """Models under the names that pages use. The T5 models read bytes, and GPT-2 a few words."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("translation-en-fr", "translation-en-fr-draft"):
         save_model(small_t5(), folder / name, settings={"eos_token_id": 1})
@@ -97,17 +97,9 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilations():
-    """What is run once is not worth optimising."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture
 def place(models, tmp_path, monkeypatch):
-    """A working directory with what pages speak of: models, inputs, a module of tasks."""
+    """A working directory with the models, inputs and task module that pages use."""
     for model in models.iterdir():
         (tmp_path / model.name).symlink_to(model)
     (tmp_path / "sentences.txt").write_text("Good morning!\nI am here.\n")
@@ -138,8 +130,8 @@ seqio.TaskRegistry.add(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_has_its_place(page):
-    """Each is code that a test runs or, where it is listed, does not, for the reason given."""
+def test_every_block_is_valid(page):
+    """Each block is code that a test runs, or an exception that is listed above."""
     for block in blocks(page):
         where = f"{block.page}:{block.line}"
         if block.language == "":
@@ -166,7 +158,7 @@ def test_every_exception_is_needed():
 @pytest.mark.parametrize(("block", "command"), RUN, ids=[f"{b.page}:{b.line}" for b, _ in RUN])
 def test_a_command_as_it_is_printed(block, command, place, capsys):
     argv = shlex.split(command)
-    assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "runs no other command so far"
+    assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "no other command is run so far"
     for other in blocks(block.page):
         if other.language == "" and other.text.startswith("# "):
             name = other.text.split()[1].removesuffix(":")
@@ -183,7 +175,7 @@ def test_a_command_as_it_is_printed(block, command, place, capsys):
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python_as_it_is_printed(page, place, capsys):
-    """The blocks of a page, one after another, in one namespace."""
+    """Runs the blocks of a page in order, in one namespace."""
     if page == "docs/t5x.md":
         pytest.importorskip("tensorstore", reason="tensorstore is not installed")
         write_t5x_checkpoints(place)
@@ -209,7 +201,7 @@ def write_t5x_checkpoints(place):
 
 
 def test_the_folder_of_gin_files_is_printed(capsys):
-    """What ``python -m decoding_jax.gin_path`` does."""
+    """Runs the module as ``python -m decoding_jax.gin_path`` does."""
     runpy.run_path(gin_path.__file__, run_name="__main__")
     printed = capsys.readouterr().out
     assert printed.endswith("\n")

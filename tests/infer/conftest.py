@@ -1,12 +1,13 @@
-"""A model in a table with a tokenizer of digits, and a tiny T5 of bytes in a directory."""
+"""Small models (a table with a tokenizer of digits, and a T5 over bytes) and runners of jobs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from infer_fakes import Digits, draw, files_of
+from infer_fakes import INFER, Digits, draw, files_of
 
 from decoding_jax import infer
+from decoding_jax.infer.command import main
 from decoding_jax.models import save_model
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_layers import T5Config
@@ -26,7 +27,7 @@ BYTES = T5Config(
 @pytest.fixture(scope="session")
 def table():
     normal = np.random.default_rng(0).normal
-    # Eleven checksums, seven tokens. NumPy, because there is nothing to compile.
+    # The table has eleven checksums and seven tokens. NumPy makes it without a compilation.
     table, features = normal(size=(11, 8, 7, 7)), normal(size=(11, 7, 4))
     return TableLM(jnp.asarray(table, jnp.float32), jnp.asarray(features, jnp.float32)), Digits()
 
@@ -43,7 +44,7 @@ def byte_t5(tmp_path_factory):
 
 @pytest.fixture
 def decode(table, tmp_path, monkeypatch):
-    """Runs a job; gives its directory's files as bytes."""
+    """Runs a job and returns the files of its directory as bytes."""
 
     def run(lines, directory="out", devices=1, **settings):
         first = jax.devices()[:devices]
@@ -53,5 +54,29 @@ def decode(table, tmp_path, monkeypatch):
         settings = {"strategy": draw, "batch_size": 8, "max_input_length": 16, **settings}
         infer.run(table, infer.TextLines(str(path)), output_dir=tmp_path / directory, **settings)
         return files_of(tmp_path / directory)
+
+    return run
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, byte_t5):
+    """Runs the command with the byte model and a small job, in a new working directory."""
+    (tmp_path / "inputs.txt").write_text("one\ntwo\n\nfour, five, six, seven\n")
+    (tmp_path / "models").mkdir()  # Without the library, gin searches it as a Python package.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+
+    def run(*args, files=INFER, **bindings):
+        settings = {
+            "MODEL_DIR": str(byte_t5),
+            "INPUT": "inputs.txt",
+            "OUTPUT_DIR": "out",
+            "MAX_NEW_TOKENS": 3,
+            "MAX_INPUT_LENGTH": 16,
+            "BATCH_SIZE": 4,
+            **bindings,
+        }
+        given = [f"--gin.{k}={v!r}" for k, v in settings.items() if v is not None]
+        return main(["infer", *(f"--gin_file={f}" for f in files), *given, *args])
 
     return run

@@ -1,4 +1,4 @@
-"""Functions that a gin file of one's own imports."""
+"""Functions that the gin files of tests import."""
 
 from infer_fakes import draw
 

@@ -1,13 +1,20 @@
-"""A tokenizer and a strategy that are quick to make and to compile."""
+"""What several files of these tests use; the tokenizer and the strategy are quick to compile."""
+
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 from decoding_jax import DecodeOutput
 
+HERE = Path(__file__).parent
+LINES = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3 2 1", "3 3 3"]
+INFER = ["models/directory.gin", "strategies/greedy.gin", "runs/infer.gin"]
+
 
 class Digits:
-    """Tokens are digits; 0 ends a text."""
+    """A tokenizer whose tokens are digits; token 0 ends a text."""
 
     eos_ids = (0,)
 
@@ -19,7 +26,7 @@ class Digits:
 
 
 def draw(model, prompt, key, *, stop, lanes=3):
-    """A strategy that compiles in no time: four tokens that depend on the row's prompt and key."""
+    """A strategy that compiles quickly: its four tokens depend on the prompt and key of the row."""
     real = jnp.arange(prompt.tokens.shape[1])[None] < prompt.length[:, None]
     sums = jnp.where(real, prompt.tokens, 0).sum(1).astype(jnp.uint32)
     words = jax.random.key_data(key)[:, 0] + sums
@@ -36,8 +43,30 @@ def files_of(directory):
 
 
 def broken(model, prompt, *, stop):
-    """A strategy with a mistake in it."""
+    """A strategy with a bug."""
     return None + prompt
+
+
+def records_of(files):
+    """The records in the shards of a job's directory."""
+    names = sorted(n for n in files if n.endswith(".jsonl"))
+    return [json.loads(line) for n in names for line in files[n].decode().splitlines()]
+
+
+def records():
+    """The records that the fixture ``command`` has written."""
+    text = Path("out/decodes-00000-of-00001.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def check(got, capsys, status, message):
+    """Checks the exit status of the command, and that it reported the message in one line."""
+    printed = capsys.readouterr()
+    assert got == status
+    assert printed.out == ""
+    assert message in printed.err
+    assert printed.err.startswith("decoding_jax.infer: ")
+    assert printed.err.count("\n") == 1
 
 
 OWN = (

@@ -1,4 +1,4 @@
-"""Descriptions tell what differs apart, and are the same in every process."""
+"""Descriptions of different objects differ, and are the same in every process."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ from decoding_jax.transforms import logit_bias
 
 
 class Plain:
-    """No pytree, no dataclass: an object with attributes, one of them itself."""
+    """An object that is no pytree and no dataclass, and that refers to itself."""
 
     def __init__(self, value):
         self.value = value
-        self.own = self
+        self.itself = self
 
     def __call__(self, logits, prefix):
         return logits * self.value
@@ -72,14 +72,14 @@ def test_descriptions_differ_where_contents_do(make, one, other):
         assert len(describe(wrap(make(one)))) < 3000
 
 
-def test_functions_without_a_name_of_their_own_are_told_apart_by_their_code():
+def test_functions_without_a_unique_name_are_described_by_their_code():
     first, again, other = (lambda x: x + 1), (lambda x: x + 1), (lambda x: x + 2)
     assert describe(first).partition("(")[2] == describe(again).partition("(")[2]
     assert describe(first) != describe(other)
     assert describe(decoding_jax.greedy) == "decoding_jax.strategies.greedy.greedy"
 
 
-def test_a_strategy_by_its_name_and_settings():
+def test_a_strategy_is_described_by_its_name_and_settings():
     strategy = functools.partial(decoding_jax.sample, num_samples=2)
     assert describe(strategy) == "decoding_jax.strategies.sampling.sample(num_samples=2)"
 

@@ -1,4 +1,4 @@
-"""An output directory: one claim, one job at a time, files that are whole."""
+"""An output directory belongs to one job, which writes complete files."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ class KilledError(Exception):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def no_waiting(monkeypatch):
     monkeypatch.setattr(lock, "_PATIENCE", 0.0)
 
 
@@ -48,11 +48,11 @@ def test_the_last_process_removes_what_killed_ones_left(tmp_path):
     with lock.hold(tmp_path, 0, 2):
         with lock.hold(tmp_path, 1, 2):
             pass
-        assert (tmp_path / names[1]).exists()  # it might be one that process 0 writes
+        assert (tmp_path / names[1]).exists()  # Process 0 may be writing this file.
     assert [p.name for p in tmp_path.iterdir()] == [".own.tmp"]
 
 
-def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, caplog):
+def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
     def flock(handle, mode):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -66,7 +66,7 @@ def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_of_several_claims_at_once_one_wins(tmp_path, monkeypatch, linked):
-    """Four claims, two by two the same. 25 new directories."""
+    """Two pairs of equal claims compete for each of 25 new directories."""
     if not linked:
 
         def link(*args):
@@ -77,16 +77,16 @@ def test_of_several_claims_at_once_one_wins(tmp_path, monkeypatch, linked):
         directory = tmp_path / f"{trial}"
         directory.mkdir()
         start = threading.Barrier(4 if linked else 1)
-        won, errors = [], []
+        accepted, errors = [], []
 
-        def claim(seed, directory=directory, start=start, won=won, errors=errors):
+        def claim(seed, directory=directory, start=start, accepted=accepted, errors=errors):
             start.wait()
             try:
                 manifest.claim(directory, {"seed": seed})
             except Exception as error:
                 errors.append(str(error))
             else:
-                won.append(seed)
+                accepted.append(seed)
 
         seeds = [0, 1, 0, 1]
         threads = [threading.Thread(target=claim, args=(seed,)) for seed in seeds]
@@ -96,13 +96,13 @@ def test_of_several_claims_at_once_one_wins(tmp_path, monkeypatch, linked):
                 thread.join()
         for thread in threads:
             thread.join()
-        assert len(won) == 2, errors
-        assert len(set(won)) == 1
+        assert len(accepted) == 2, errors
+        assert len(set(accepted)) == 1
         assert all("belongs to another job (not the same: seed)" in e for e in errors)
         assert [p.name for p in directory.iterdir()] == ["job.json"]
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path):
+def test_two_writers_of_one_file_do_not_interfere(tmp_path):
     path = tmp_path / "shard"
 
     def interrupted(end):
@@ -123,7 +123,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
     assert path.read_text() == "b\n"
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+def test_the_error_of_a_full_disk_names_the_file(tmp_path, monkeypatch):
     def fsync(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -1,4 +1,4 @@
-"""What a strategy's gin file sets is what the function has by default, but for what is listed."""
+"""The gin file of a strategy has the defaults of the function, with the exceptions listed here."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from decoding_jax.registry import STRATEGIES
 from decoding_jax.t5x import decode_fns
 
 GIN = Path(__file__).parents[2] / "gin"
-OTHERWISE = {  # what a file chooses for its task
+EXCEPTIONS = {  # Settings that a gin file chooses for batch jobs.
     ("sample", "num_samples"): 8,
     ("best_k_search", "score"): "mean",
     ("best_k_search", "decay"): 0.01,
@@ -21,7 +21,7 @@ OTHERWISE = {  # what a file chooses for its task
 
 
 def settings_of(path, name):
-    """The settings that a gin file binds to a function of that name, macros replaced."""
+    """Yields the settings that a gin file binds to a function, with the values of macros."""
     text = path.read_text()
     if strategy := re.search(r"^STRATEGY = @\w+\.(\w+)$", text, re.MULTILINE):
         name = strategy[1]
@@ -43,10 +43,10 @@ def test_python_and_gin_have_the_same_defaults(name):
     for setting, value in settings_of(GIN / "strategies" / f"{name}.gin", name):
         seen.add(setting)
         if setting in ("phrases", "alternatives"):
-            continue  # in the place of ``constraints``
+            continue  # The function takes ``constraints`` instead.
         default = parameters[setting].default
         if default is not inspect.Parameter.empty:
-            assert value == OTHERWISE.get((name, setting), default), setting
+            assert value == EXCEPTIONS.get((name, setting), default), setting
     assert "max_new_tokens" in seen
 
 

@@ -1,34 +1,24 @@
-"""The job as a function: order, faults, buckets, shards, and being killed."""
+"""The job as a function: order, faults, buckets, settings."""
 
 import dataclasses
 import functools
-import itertools
-import json
 import logging
-import os
 
 import gin.config as gin
 import jax
 import jax.numpy as jnp
 import pytest
-from infer_fakes import draw, files_of
+from infer_fakes import LINES, draw, records_of
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, infer, transforms
-from decoding_jax.infer import gin_names, job
+from decoding_jax.infer import gin_names
 from decoding_jax.infer.decoder import Decoder
-
-LINES = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3 2 1", "3 3 3"]
-
-
-def records(files):
-    names = sorted(n for n in files if n.endswith(".jsonl"))
-    return [json.loads(line) for n in names for line in files[n].decode().splitlines()]
 
 
 def test_records_are_those_of_the_strategy_itself(table, decode):
     sample = functools.partial(decoding_jax.sample, num_samples=3, max_new_tokens=4)
-    made = records(decode(LINES, devices=8, strategy=sample, seed=7, with_tokens=True))
+    made = records_of(decode(LINES, devices=8, strategy=sample, seed=7, with_tokens=True))
     model, tokenizer = table
     for i, (line, record) in enumerate(zip(LINES, made, strict=True)):
         ids = tokenizer.encode(line)
@@ -59,11 +49,11 @@ def test_records_are_those_of_the_strategy_itself(table, decode):
     ],
 )
 def test_records_do_not_depend_on_batches_buckets_or_shards(decode, settings):
-    assert records(decode(LINES, **settings)) == records(decode(LINES, "as usual"))
+    assert records_of(decode(LINES, **settings)) == records_of(decode(LINES, "as usual"))
 
 
 def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
-    """And a T5 gives on eight devices what it gives on one."""
+    """A T5 also gives the same results on eight devices as on one."""
     model, tokenizer = decoding_jax.load(byte_t5)
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
     given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
@@ -94,10 +84,10 @@ def test_one_compilation_a_bucket_is_enough_and_is_logged(decode, caplog):
     assert "inputs: 30, faulty: 0, batches: 10, compilations: 2" in caplog.messages[-1]
 
 
-def test_faulty_inputs_are_marked_and_counted_and_cost_nothing_else(decode, caplog):
+def test_faulty_inputs_are_recorded_and_counted_and_affect_no_others(decode, caplog):
     caplog.set_level(logging.INFO, "decoding_jax")
     broken = [*LINES[:2], "", "   ", "1" * 17, "one", *LINES[2:]]
-    made = records(decode(broken))
+    made = records_of(decode(broken))
     assert [r["index"] for r in made] == list(range(10))
     assert [r["inputs"] for r in made] == broken
     errors = {r["index"]: r["error"] for r in made if "error" in r}
@@ -111,140 +101,14 @@ def test_faulty_inputs_are_marked_and_counted_and_cost_nothing_else(decode, capl
     assert all(len(r["outputs"]) == 3 for r in made if "error" not in r)
     counted = "faulty: 4 (cannot be tokenized: 1, empty: 2, too long: 1)"
     assert counted in caplog.messages[-1]
-    # Run again, the counts are the same, though nothing is decoded.
+    # A second run reports the same counts, although it decodes nothing.
     decode(broken)
     assert counted in caplog.messages[-1]
     assert "batches: 0" in caplog.messages[-1]
 
 
 def test_a_shard_of_faults_alone(decode):
-    assert [r["error"] for r in records(decode(["", ""]))] == ["empty", "empty"]
-
-
-class KilledError(Exception):
-    pass
-
-
-def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(decode, monkeypatch):
-    """Four files (the manifest and three shards), each before and after it gets its name."""
-    whole = decode(LINES, "whole", shard_size=2)
-    assert len(whole) == 4
-    fsync = os.fsync
-    for moment in range(8):
-        calls = itertools.count()
-
-        def interrupted(handle, moment=moment, calls=calls):
-            if next(calls) == moment:  # a file's own fsync, then its directory's
-                raise KilledError
-            fsync(handle)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", interrupted)
-            with pytest.raises(KilledError):
-                decode(LINES, f"killed {moment}", shard_size=2)
-        assert decode(LINES, f"killed {moment}", shard_size=2) == whole
-
-
-def test_finished_shards_are_not_decoded_again(decode, tmp_path):
-    whole = decode(LINES, shard_size=2)
-    shard = tmp_path / "out" / "decodes-00001-of-00003.jsonl"
-    before = shard.stat().st_mtime_ns
-    (tmp_path / "out" / "decodes-00000-of-00003.jsonl").unlink()
-    assert decode(LINES, shard_size=2) == whole
-    assert shard.stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"seed": 1}, "seed"),
-        ({"lines": LINES[1:]}, "inputs"),
-        ({"shard_size": 3}, "shard_size"),
-        ({"stop": Stop(eos_ids=3)}, "stop"),
-        ({"strategy": functools.partial(decoding_jax.greedy, max_new_tokens=2)}, "strategy"),
-    ],
-)
-def test_a_directory_of_another_job_is_refused(decode, settings, named):
-    before = decode(LINES)
-    with pytest.raises(ValueError, match=rf"belongs to another job \(not the same: .*{named}"):
-        decode(**{"lines": LINES, **settings})
-    assert decode(LINES) == before
-
-
-def test_a_directory_of_something_else_is_refused(decode, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match=r"out holds thesis.tex but no job.json"):
-        decode(LINES)
-    with pytest.raises(ValueError, match=r"thesis.tex is a file; takes a directory"):
-        decode(LINES, "out/thesis.tex")
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda data: data[:40] + bytes(20) + data[60:],
-        lambda data: bytes(len(data)),
-        lambda data: data[: data.index(b"\n") + 1],
-        lambda data: data[:-1],
-        lambda data: data * 2,
-        lambda data: b"".join(reversed(data.splitlines(keepends=True))),
-        lambda data: data.replace(b'"outputs"', b'"output"'),
-        lambda data: data.replace(b'"5 6 ', b'"5 5 '),
-        lambda data: b"",
-    ],
-)
-def test_a_finished_shard_that_is_not_whole_is_decoded_again(decode, tmp_path, caplog, spoil):
-    whole = decode(LINES, shard_size=2)
-    name = "decodes-00001-of-00003.jsonl"
-    (tmp_path / "out" / name).write_bytes(spoil(whole[name]))
-    caplog.set_level(logging.INFO, "decoding_jax")
-    caplog.clear()
-    assert decode(LINES, shard_size=2) == whole
-    [told] = [m for m in caplog.messages if m.endswith("; the shard is decoded again")]
-    assert name in told
-    assert "shards finished before: 2" in caplog.messages[-1]
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda lines: [*lines[:3], "3 2", *lines[4:]],
-        lambda lines: lines[:-1],
-        lambda lines: [*lines, "1"],
-        lambda lines: lines[:4],
-        lambda lines: [*lines[:2], "", *lines[2:-1]],
-    ],
-)
-def test_inputs_edited_under_a_job_are_noticed(table, tmp_path, edit):
-    """Shards of before the edit are written, and no other."""
-    passes = itertools.count()
-
-    class Edited:
-        def __iter__(self):
-            lines = edit(LINES) if next(passes) else LINES
-            return iter([infer.Item(line) for line in lines])
-
-    given = {"output_dir": tmp_path, "batch_size": 2, "max_input_length": 16, "shard_size": 2}
-    with pytest.raises(
-        ValueError, match=r"^source: the inputs from index \d on are not the 6 that"
-    ):
-        infer.run(table, Edited(), draw, **given)
-    infer.run(table, [infer.Item(line) for line in LINES], draw, **given)
-    made = records(files_of(tmp_path))
-    assert [r["inputs"] for r in made] == LINES
-
-
-def test_another_environment_is_another_job(decode, monkeypatch):
-    decode(LINES)
-    with (
-        jax.default_matmul_precision("highest"),
-        pytest.raises(ValueError, match=r"not the same: jax\)"),
-    ):
-        decode(LINES)
-    monkeypatch.setattr(job.manifest.jaxlib, "__version__", "0.0.1")
-    with pytest.raises(ValueError, match=r"not the same: versions\)"):
-        decode(LINES)
+    assert [r["error"] for r in records_of(decode(["", ""]))] == ["empty", "empty"]
 
 
 def test_ids_of_inputs_are_in_their_records(table):
@@ -256,41 +120,6 @@ def test_ids_of_inputs_are_in_their_records(table):
         ["index", "id", "inputs"],
         ["index", "inputs", "outputs"],
     ]
-
-
-def test_the_bar_counts_skipped_shards_and_times_the_others(decode, tmp_path, monkeypatch):
-    bars, first = [], []
-
-    class Seen(job.progress.Bar):
-        def skip(self, count):
-            super().skip(count)
-            first.append(self.n) if count >= 0 else None
-
-        def close(self):
-            if self.disable:  # closed before
-                return
-            bars.append((self.n, self.initial, self.format_dict["rate"]))
-            super().close()
-
-    monkeypatch.setattr(job.progress, "Bar", Seen)
-    decode(LINES, shard_size=2)
-    (tmp_path / "out" / "decodes-00001-of-00003.jsonl").unlink()
-    decode(LINES, shard_size=2)
-    (tmp_path / "out" / "decodes-00000-of-00003.jsonl").write_bytes(bytes(100))
-    decode(LINES, shard_size=2)
-    decode(LINES, shard_size=2)
-    assert [bar[:2] for bar in bars] == [(6, 0), (6, 4), (6, 4), (6, 6)]
-    assert [bar[2] is None for bar in bars] == [False, False, False, True]
-    assert first == [0, 4, 6, 6]  # finished shards count from the start, wherever they are
-
-
-def test_processes_share_the_shards(decode, monkeypatch):
-    whole = decode(LINES, "whole", shard_size=2)
-    monkeypatch.setattr(job.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(job.jax, "process_index", lambda: 1)
-    assert set(decode(LINES, shard_size=2)) == {"job.json", "decodes-00001-of-00003.jsonl"}
-    monkeypatch.setattr(job.jax, "process_index", lambda: 0)
-    assert decode(LINES, shard_size=2) == whole
 
 
 @pytest.mark.parametrize(
@@ -308,7 +137,7 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(decode, stop, end
     assert seen[0].min_new_tokens == (0 if stop is None else stop.min_new_tokens)
 
 
-def test_records_are_reported_in_order_and_not_again(decode):
+def test_records_are_reported_once_and_in_order(decode):
     seen = []
     decode(LINES, shard_size=4, report=seen.append)
     assert [r["index"] for r in seen] == list(range(6))
@@ -327,12 +156,12 @@ def test_records_are_reported_in_order_and_not_again(decode):
         ({"lines": []}, "source: got no inputs; takes at least one"),
     ],
 )
-def test_settings_that_do_not_serve(decode, settings, message):
+def test_invalid_settings(decode, settings, message):
     with pytest.raises(ValueError, match=message):
         decode(**{"lines": LINES, **settings})
 
 
-def test_a_model_too_small_for_the_buckets_is_told_before_anything_is_decoded(table, tmp_path):
+def test_a_model_too_small_for_the_buckets_is_an_error_before_decoding(table, tmp_path):
     model = dataclasses.replace(table[0], max_positions=10)
     strategy = functools.partial(decoding_jax.greedy, max_new_tokens=4)
     with pytest.raises(ValueError, match="10 positions"):
@@ -345,8 +174,8 @@ def test_neither_directory_nor_report(table):
         infer.run(table, [infer.Item("1")], decoding_jax.greedy)
 
 
-def tell(model, prompt, *, stop, transform):
-    """A strategy whose one token is the row's temperature, and whose length is its limit."""
+def report_settings(model, prompt, *, stop, transform):
+    """A strategy that outputs the temperature of the row as often as its maximum length allows."""
     tokens = jnp.asarray(transform.value).astype(jnp.int32)[:, None, None]
     length = jnp.asarray(stop.max_new_tokens)[:, None]
     none = jnp.zeros(length.shape, jnp.float32)
@@ -355,14 +184,14 @@ def tell(model, prompt, *, stop, transform):
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_settings_with_a_value_for_each_input_follow_their_inputs(decode, devices):
-    """Through shards, buckets, batches that are not full and rows spread over devices."""
+    """This includes several shards, buckets, partial batches and several devices."""
     values, limits = [1, 2, 3, 4, 5, 6], [3, 2, 1, 1, 2, 3]
     lines = [*LINES[:2], "too long" + " 1" * 20, *LINES[3:]]
-    made = records(
+    made = records_of(
         decode(
             lines,
             devices=devices,
-            strategy=functools.partial(tell, transform=transforms.temperature(values)),
+            strategy=functools.partial(report_settings, transform=transforms.temperature(values)),
             stop=Stop(max_new_tokens=limits),
             shard_size=4,
             batch_size=2,
@@ -375,7 +204,7 @@ def test_settings_with_a_value_for_each_input_follow_their_inputs(decode, device
 
 
 def test_another_number_of_values_than_inputs_is_refused(decode):
-    strategy = functools.partial(tell, transform=transforms.temperature([1, 2, 3]))
+    strategy = functools.partial(report_settings, transform=transforms.temperature([1, 2, 3]))
     words = "transform.value: got values for 3 texts; takes one for all, or one for each of the 6"
     with pytest.raises(ValueError, match=words):
         decode(LINES, strategy=strategy, stop=Stop(max_new_tokens=[1] * 6))

@@ -1,4 +1,4 @@
-"""Sources, and what becomes of lines that are no input; buckets; printing."""
+"""Sources and their faulty lines, buckets, and printing."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def test_json_lines(tmp_path):
         "broken JSON",
     ]
     assert made[2].inputs == lines[2]
-    for item in made:  # whatever was read can be written
+    for item in made:  # Every item can be written as a record.
         record = records.fault(0, item.inputs, item.error or "", seed=0)
         written = json.loads(records.to_line(record).encode())
         assert written["inputs"] == item.inputs[:1000]
@@ -65,7 +65,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_input(tmp_path, source, line)
     path.write_text(f"\ufeff{line}\n\ufeff\n", encoding="utf-8")
     first, second = source(str(path))
     assert first == Item("one")
-    assert second.inputs == "\ufeff"  # it is one at the head of the file only
+    assert second.inputs == "\ufeff"  # It is a byte order mark only at the start of the file.
 
 
 def test_ids_of_json_records_are_kept(tmp_path):
@@ -89,7 +89,7 @@ def test_ids_of_json_records_are_kept(tmp_path):
     assert [item.inputs for item in made[6:]] == lines[6:]
 
 
-def test_a_long_faulty_input_is_cut_and_its_length_told():
+def test_a_long_faulty_input_is_cut_and_its_length_recorded():
     record = records.fault(3, "x" * 100_000, "cannot be tokenized: " + "x" * 100_000, seed=0)
     assert record["inputs"] == "x" * 1000
     assert record["inputs_length"] == 100_000
@@ -112,14 +112,14 @@ def test_a_file_that_is_not_there(source):
         source("nowhere.txt")
 
 
-def test_seqio_is_asked_for_in_one_line_where_it_is_absent(monkeypatch):
+def test_a_seqio_task_without_seqio_is_an_error_of_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "seqio", None)
     with pytest.raises(ValueError, match=r"SeqIO is not installed; takes pip install"):
         SeqioTask("wmt")
 
 
 def test_a_seqio_mixture_by_its_interface(monkeypatch):
-    """A stand-in for SeqIO: the real one is in the next test, where it is installed."""
+    """This test replaces SeqIO; the next one uses it if it is installed."""
 
     class Examples(list):
         def as_numpy_iterator(self):
@@ -194,7 +194,7 @@ def test_the_default_buckets_reach_the_longest_input_once():
         assert len(set(widths)) == len(widths) <= max(1, longest.bit_length() - 3)
 
 
-def test_a_score_that_json_cannot_say_is_null():
+def test_a_score_that_is_not_finite_is_null():
     lane = Completion("a", [1], log_prob=float("-inf"), score=float("nan"), finished=True)
     [output] = records.decoded(0, "x", [lane], seed=0)["outputs"]
     assert output["log_prob"] is None
