@@ -1,7 +1,7 @@
 """Random problems against brute force: all transforms in random chains, and strategies.
 
-Compiling is what takes time, so every program has all its settings per row, most of them neutral,
-and is called with many random ones. In all 4,800 logit vectors are transformed, and strategies
+Compiling takes nearly all the time, so each program has all settings per row, mostly neutral ones,
+and is called with many random values. In all 4,800 logit vectors are transformed, and strategies
 decode 96 rows each.
 """
 
@@ -25,7 +25,7 @@ ROWS, VOCAB, LENGTH, WIDTH, INF = 8, 4, 4, 3, np.inf
 
 
 def one_of(draw, neutral, values, shape=(ROWS,)):
-    """A number a row: neutral in two of three."""
+    """One value for each row; two thirds are neutral."""
     table = np.asarray(values)[draw.integers(0, len(values), shape)]
     dtype = np.float32 if table.dtype.kind == "f" else np.int32
     return np.where(draw.random(shape) < 2 / 3, neutral, table).astype(dtype)
@@ -78,7 +78,7 @@ def table_of(draw, shape):
     return np.where(banned & (kind == 3), -INF, logits).astype(np.float32)
 
 
-# The arguments that a reference takes for its include_prompt, where it has one.
+# The transforms whose text includes the prompt by default.
 WITH_PROMPT = ("repetition_penalty", "no_repeat_ngram", "banned_sequences")
 
 
@@ -91,8 +91,8 @@ def transformed(transform, logits, prefix):
     return transform(logits, prefix)
 
 
-def stated(order, settings, logits, prompt, length, tokens, count):
-    """The chain of one row's transforms, by their equations in float64."""
+def expected_logits(order, settings, logits, prompt, length, tokens, count):
+    """The logits of one row after the chain, by the equations of its transforms in float64."""
     past = [int(t) for t in prompt[:length]]
     new = [int(t) for t in tokens[:count]]
     logits = logits.astype(np.float64)
@@ -127,7 +127,7 @@ def test_random_chains_of_all_transforms_are_their_equations(seed):
         got = np.asarray(transformed(chain, jnp.asarray(logits)[:, None, None], prefix))[:, 0, 0]
         for row in range(ROWS):
             mine = of_row(settings, row)
-            want = stated(
+            want = expected_logits(
                 order, mine, logits[row], prompt[row], length[row], tokens[row], count[row]
             )
             np.testing.assert_array_equal(got[row] == -INF, want == -INF, str((order, mine)))
@@ -148,7 +148,7 @@ REPEATS, SEEDS, LEVEL = 64, 12, 1e-7
 
 
 def problem_of(seed):
-    """A model whose logits are its log-probabilities, so that all strategies transform the same."""
+    """A model whose logits are log-probabilities, which all strategies transform alike."""
     draw = np.random.default_rng(seed)
     table = table_of(draw, np.shape(TABLE.table))
     spoiled = draw.random(table.shape) < 0.1 * draw.integers(2)
@@ -185,12 +185,12 @@ def distributions_of(seed):
 
 
 def repeated(value):
-    """A value a row, for REPEATS times as many rows."""
+    """A setting for REPEATS times as many rows."""
     return jnp.tile(value, (REPEATS, *[1] * (np.ndim(value) - 1))) if np.ndim(value) else value
 
 
 def without_absent(output, absent):
-    """Where a search has fewer sequences than were asked for, its first stands for the rest."""
+    """Replaces absent sequences, where a search found too few, by the first of their row."""
     fields = {}
     for field in ("tokens", "length", "log_prob", "score", "finished"):
         value = np.asarray(getattr(output, field))
@@ -200,12 +200,12 @@ def without_absent(output, absent):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_random_problems_are_decoded_as_brute_force_has_it(name):
+def test_random_problems_agree_with_brute_force(name):
     """12 problems of 8 rows; samplers repeat each row 64 times, searches do not need to.
 
-    A chi-square test a prompt and lane, 384 at the most, none below 1e-7. Every output is possible,
-    ends where it should, and has the model's log-probability; greedy decoding
-    and best-first search give the best.
+    At most 384 chi-square tests, one for each prompt and lane, each at level 1e-7. Every output is
+    possible, ends where it should, and has the model's log-probability. Greedy decoding and
+    best-first search give the best output.
     """
     sampler = "sample" in name
     function = getattr(decoding_jax, name)
