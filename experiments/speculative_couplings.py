@@ -1,15 +1,16 @@
-"""How often coupled drafts stand, and how much of a lattice's evenness speculation keeps.
+"""How often coupled drafts agree with the target, and how much of a lattice's spread remains.
 
     python -m experiments.speculative_couplings --out runs/couplings
 
-Started again with the same settings, it goes on after the last sentence that was decoded.
+A run that is started again with the same settings continues after the last decoded sentence.
 
-First, the chance that target and draft choose the same token, exactly, at every position of sampled
-translations of held-out sentences: for the maximal coupling (which token verification attains), for
-Gumbel noise in common, and for one uniform number in common that is inverted through both distributions with
-the vocabulary in one order or another. Then the acceptance rate of the verifiers as they run. Last,
-the standard deviation of mean sentence-BLEU over repeated runs of N samples, over that of
-independent samples (token verification's), with a 95% interval over sentences (bootstrap).
+The first part computes exactly how probable it is that target and draft choose the same token, at
+every position of sampled translations of held-out sentences. The couplings are the maximal one,
+which token verification attains, shared Gumbel noise, and a shared uniform number, which is inverted
+through both distributions with the vocabulary in several orders. The second part reports the
+acceptance rates of complete runs, and the standard deviation of mean sentence-BLEU over repeated
+runs of N samples, relative to that of independent samples (token verification's), with a 95%
+interval over sentences (bootstrap).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Row(NamedTuple):
 
 
 def distributions(ids: list[list[int]], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distributions of target and draft at every position of one sample a sentence: ``[n, V]`` each."""
+    """Target and draft distributions at the positions of a sample of each sentence: ``[n, V]``."""
     width = max(len(row) for row in ids)
     models = [encode_batch(decoding_jax.load(name)[0], ids, width) for name in (TARGET, DRAFT)]
     stop = default_stop(decoding_jax.load(TARGET)[1])

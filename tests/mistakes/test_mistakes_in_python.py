@@ -70,7 +70,11 @@ TABLE = [
     ("key", lambda: api("sample"), "got none; sample takes a typed key such as jax.random.key"),
     ("key", lambda: sample(0), "got 0; takes a typed key such as jax.random.key"),
     ("key", lambda: sample(jax.random.PRNGKey(0)), r"got uint32\[2\]; takes a typed key"),
-    ("key", lambda: sample(jax.random.split(KEY, 3)), r"keys of shape \[3\]; takes one key or 2"),
+    (
+        "key",
+        lambda: sample(jax.random.split(KEY, 3)),
+        r"keys of shape \[3\]; takes one key, or 2 keys",
+    ),
     ("key", lambda: api("greedy", key=KEY), "greedy takes none, since it draws nothing"),
     ("greedy", lambda: api("greedy", KEY), "got 3 arguments without a name.*; takes model, prompt"),
     ("num_samples", lambda: api("greedy", num_samples=4), "greedy takes no such setting.*sample"),

@@ -47,7 +47,7 @@ class Bigram:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NextToken:
-    """Proposes the most frequent next token again and again: a bigram table of V integers.
+    """Proposes the token that follows the last one in a table of V integers, and so on.
 
     Attributes:
       table: int32 ``[V]``, the token to propose after each token, or -1 for none.
