@@ -1,4 +1,4 @@
-"""The certificate holds what is right and finds what is wrong."""
+"""The certificate accepts correct strategies and finds mistakes."""
 
 import dataclasses
 
@@ -74,7 +74,7 @@ def test_mistakes_of_a_search_are_found():
 
 
 def test_what_runs_otherwise_must_give_the_same():
-    """One and the same output passes; a token, or a log-probability beyond rounding, fails."""
+    """Equal outputs pass; a different token, or a log-probability beyond rounding, fails."""
     output = checks.DecodeOutput(
         np.zeros((2, 1, 3), np.int32),
         np.full((2, 1), 3),
@@ -102,14 +102,14 @@ def test_prefix_counts_tell_a_lattice_from_independent_draws():
     edges = np.cumsum(distribution[0].prob)
     pick = lambda codes: np.minimum(np.searchsorted(edges, codes, side="right"), 3)  # noqa: E731
     checks.check_prefix_counts(pick(lattice), distribution, 1.0)
-    with pytest.raises(AssertionError, match="are due to begin with"):
+    with pytest.raises(AssertionError, match="are expected to begin with"):
         checks.check_prefix_counts(pick(rng.random((500, 4))), distribution, 1.0)
 
 
 def test_own_strategies_are_found_by_name(monkeypatch, capsys):
     monkeypatch.setattr(certify, "certify", lambda strategies, full, **_: print(strategies, full))
     monkeypatch.setattr(certify, "prepare_host", lambda *args, **kwargs: None)
-    with pytest.raises(TypeError):  # our stand-in returns None, which is no count
+    with pytest.raises(TypeError):  # the stand-in returns None, which is not a number
         certify.main(["--strategy", "tiny_strategies:my_sampler", "--strategy", "greedy"])
     shown = capsys.readouterr().out
     assert "my_sampler" in shown
@@ -188,7 +188,7 @@ def test_cases_pair_every_setting_with_every_strategy():
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
-    """Row by row: the merged transform and stop condition give what the row's own ones give."""
+    """The merged transform and stop condition give each row the results of its single problem."""
     merged = MergedProblem("zeros", tuple((name, "sequences") for name in TRANSFORMS))
     rows, place = np.arange(merged.size), list(TRANSFORMS).index(transform)
     prompt = problems.prompt_of(rows)

@@ -31,7 +31,7 @@ def test_statistic_is_that_of_scipy_without_pooling():
 
 
 def test_level_is_kept_and_a_wrong_distribution_is_found():
-    """400 draws of 1,000 samples at level 0.05: 20 rejections are due; 8 to 34 are 3 sigma."""
+    """400 draws of 1,000 samples at level 0.05: 20 rejections are expected; 8 to 34 are 3 sigma."""
     rng = np.random.default_rng(0)
     draws = rng.multinomial(1000, PROB, size=400)
     rejected = sum(chi_square(counts, PROB).p_value < 0.05 for counts in draws)

@@ -81,9 +81,9 @@ def ends_with(sequences, new, count):
     width = sequences.shape[-1]
     padded = jnp.pad(new, ((0, 0), (0, 0), (width, 0)), constant_values=-2)
     tail = jax.lax.dynamic_slice_in_dim(padded, count, width, axis=2)
-    wanted = sequences[:, None]
-    same = ((tail[:, :, None] == wanted) | (wanted < 0)).all(-1)
-    return (same & (wanted >= 0).any(-1)).any(-1)
+    table = sequences[:, None]
+    same = ((tail[:, :, None] == table) | (table < 0)).all(-1)
+    return (same & (table >= 0).any(-1)).any(-1)
 
 
 def choose(keys, t, logits, mistake):

@@ -145,8 +145,8 @@ def check_prefix_counts(
                 expected = samples * distribution.prob[member].sum()
                 gap = np.abs(member[drawn].sum(-1) - expected).max()
                 assert gap < spread + 1e-3, (
-                    f"samples: {expected:.3f} of {samples} are due to begin with "
-                    f"{prefix.tolist()} (prompt {r}), and a row is {gap:.3f} off"
+                    f"samples: {expected:.3f} of {samples} are expected to begin with "
+                    f"{prefix.tolist()} (prompt {r}), and a row differs by {gap:.3f}"
                 )
 
 

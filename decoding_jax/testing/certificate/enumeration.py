@@ -192,7 +192,7 @@ def greedy_path(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Distribution:
-    """The outcome of always choosing the most probable token, the lowest id among equals.
+    """The outcome of choosing the token with the largest probability, the lowest id among equals.
 
     Args and example as for ``enumerate_distribution``. The result has one outcome, K = 1.
     """
@@ -215,7 +215,7 @@ def greedy_path(
 
 
 def top_sequences(distribution: Distribution, count: int) -> Distribution:
-    """The ``count`` most probable outcomes under the model, best first; equals by their tokens."""
+    """The ``count`` best outcomes by the model's log-probability; equals are in order of tokens."""
     order = np.lexsort((*distribution.tokens.T[::-1], -distribution.log_prob))[:count]
     return Distribution(*(field[order] for field in distribution))
 

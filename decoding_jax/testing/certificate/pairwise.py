@@ -29,8 +29,8 @@ def pairwise_cases(
 ) -> list[Case]:
     """Cases in which every pair of levels of two factors occurs, if any allowed case has it.
 
-    Greedy: each case is the one with the most pairs not yet covered, the earliest among equals,
-    so the result is the same every time.
+    The choice is greedy: each case covers the largest number of pairs that are not covered yet, and
+    the earliest of equal cases is taken, so the result is the same every time.
 
     Args:
       factors: the name and the (hashable) levels of each.

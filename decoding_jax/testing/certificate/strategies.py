@@ -41,7 +41,7 @@ class Strategy:
       draft: the drafter and its settings, or None for a strategy without drafts.
       spread: how far the number of samples with a given prefix may be from N p (see
         ``checks.check_prefix_counts``), or None if there is no bound.
-      likeliest: whether a search finds the most probable sequence instead of the greedy path.
+      likeliest: whether a search finds the sequence of largest probability, not the greedy path.
       expectation: compares the output with what is expected. By default that follows from the
         attributes above.
       trees: whether it is given models with trees. A table model's cost grows with the cube of the
