@@ -1,4 +1,4 @@
-"""Constrained beam search, plainly: one row, lists of tuples, nothing kept between steps."""
+"""A plain constrained beam search: one row, lists of tuples, no state but the hypotheses."""
 
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ def contains(tokens, sequence):
     )
 
 
-def lacks(tokens, sequence):
-    """The fewest tokens until the sequence is there."""
+def missing(tokens, sequence):
+    """The fewest tokens after which the text contains the sequence."""
     if contains(tokens, sequence):
         return 0
     sizes = range(min(len(tokens), len(sequence) - 1) + 1)
@@ -29,16 +29,16 @@ def lacks(tokens, sequence):
 
 
 def lacking(tokens, phrases, alternatives):
-    total = sum(lacks(tokens, phrase) for phrase in phrases)
-    return total + sum(min(lacks(tokens, one) for one in some) for some in alternatives)
+    total = sum(missing(tokens, phrase) for phrase in phrases)
+    return total + sum(min(missing(tokens, one) for one in each) for each in alternatives)
 
 
-def wanted(tokens, phrases, alternatives):
-    """The tokens that get the text on."""
-    for some in [*([phrase] for phrase in phrases), *alternatives]:
-        left = [lacks(tokens, one) for one in some]
+def next_tokens(tokens, phrases, alternatives):
+    """The tokens that continue a sequence that the text lacks."""
+    for sequences in [*([phrase] for phrase in phrases), *alternatives]:
+        left = [missing(tokens, one) for one in sequences]
         if min(left) > 0:
-            yield from (one[len(one) - n] for one, n in zip(some, left, strict=True))
+            yield from (one[len(one) - n] for one, n in zip(sequences, left, strict=True))
 
 
 def search(
@@ -54,18 +54,18 @@ def search(
     early_stopping=False,
     banned=(),
 ):
-    """All that is returned for one row, in order.
+    """All sequences that are returned for one row, in order.
 
     Args:
-      model: a TableLM.
-      prompt: its tokens, no padding.
+      model: a ``TableLM``.
+      prompt: its tokens, without padding.
       rule: enumeration.RowStop.
       phrases, alternatives: tuples of tuples, and tuples of those.
       beam_size: K.
       ways_to_end: end tokens and stop sequences together, padding included.
       penalty: the exponent of the length.
       early_stopping: True, False or "never".
-      banned: tokens that never come.
+      banned: tokens that are never appended.
     """
     count = max(2, 1 + ways_to_end) * beam_size
     running, pool, rest = [((), 0.0)], [], []
@@ -99,10 +99,10 @@ def search(
         by_score = sorted(continuations, key=lambda t: -continuations[t])
         candidates = by_score[:count]
         for tokens, _ in running:
-            own = [longer for longer in by_score if longer[:-1] == tokens]
-            candidates += own[:1]
-            tokens_on = set(wanted(tokens, phrases, alternatives))
-            candidates += [longer for longer in own if longer[-1] in tokens_on]
+            children = [longer for longer in by_score if longer[:-1] == tokens]
+            candidates += children[:1]
+            tokens_on = set(next_tokens(tokens, phrases, alternatives))
+            candidates += [longer for longer in children if longer[-1] in tokens_on]
         banks = {}
         for longer in sorted(set(candidates), key=lambda t: -continuations[t]):
             banks.setdefault(lacking(longer, phrases, alternatives), []).append(longer)

@@ -17,7 +17,7 @@ from decoding_jax.strategies.beam.competition import Rules
 from decoding_jax.strategies.beam.length_penalty import PowerPenalty
 from decoding_jax.strategies.beam.loop import beam_steps, single_beam
 
-# transformers and PyTorch warn of things of their own.
+# transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 VOCAB, WIDTH, LENGTH = 24, 4, 9
@@ -30,7 +30,7 @@ PENALTIES = (0.0, 1.0, 2.0, -0.5)
     scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.exhaustive), "t5"]
 )
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
-    """The same random network there and here, and two end tokens."""
+    """A random network in ``transformers``, the same network loaded, and two end tokens."""
     torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
     transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
     transformers.utils.logging.disable_progress_bar()
@@ -40,7 +40,7 @@ def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
         config = transformers.GPT2Config(
             vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2, **spread
         )
-        there = transformers.GPT2LMHeadModel(config)
+        reference = transformers.GPT2LMHeadModel(config)
     elif request.param == "llama":
         config = transformers.LlamaConfig(
             vocab_size=VOCAB,
@@ -52,7 +52,7 @@ def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
             max_position_embeddings=32,
             **spread,
         )
-        there = transformers.LlamaForCausalLM(config)
+        reference = transformers.LlamaForCausalLM(config)
     else:
         config = transformers.T5Config(
             vocab_size=VOCAB,
@@ -64,18 +64,20 @@ def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
             initializer_factor=1.0,
             decoder_start_token_id=0,
         )
-        there = transformers.T5ForConditionalGeneration(config)
-    there.eval()
+        reference = transformers.T5ForConditionalGeneration(config)
+    reference.eval()
     directory = tmp_path_factory.mktemp(request.param)
-    there.save_pretrained(directory)
-    here = load_model(directory)
-    # End tokens that occur: neither the commonest, at which all would end, nor never.
-    endless = decoding_jax.beam_search(*here_of(here), beam_size=WIDTH, max_new_tokens=LENGTH)
+    reference.save_pretrained(directory)
+    loaded = load_model(directory)
+    # End tokens that occur often enough, but not so often that all sequences end at once.
+    endless = decoding_jax.beam_search(*bind_model(loaded), beam_size=WIDTH, max_new_tokens=LENGTH)
     common = np.bincount(np.asarray(endless.tokens[:, :, 3:]).ravel(), minlength=VOCAB).argsort()
-    return there, here, tuple(int(token) for token in common[-5:-3])
+    return reference, loaded, tuple(int(token) for token in common[-5:-3])
 
 
-def theirs(model: Any, ends: tuple[int, ...], **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+def transformers_search(
+    model: Any, ends: tuple[int, ...], **settings: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Sequences ``[B, N, L]``, zeros after their ends, and scores ``[B, N]``."""
     import torch
 
@@ -106,7 +108,7 @@ def theirs(model: Any, ends: tuple[int, ...], **settings: Any) -> tuple[np.ndarr
     return new.reshape(3, count, LENGTH), output.sequences_scores.numpy().reshape(3, count)
 
 
-def here_of(model: Any) -> tuple[Any, Prompt]:
+def bind_model(model: Any) -> tuple[Any, Prompt]:
     tokens, length = jnp.asarray(TOKENS, jnp.int32), jnp.asarray(LENGTHS, jnp.int32)
     if hasattr(model, "bind"):
         bound = model.bind(tokens, length)
@@ -123,8 +125,8 @@ def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
     "early_stopping", [False, True, pytest.param("never", marks=pytest.mark.exhaustive)]
 )
 def test_beam_search(pair, early_stopping):
-    there, model, ends = pair
-    bound, prompt = here_of(model)
+    reference, model, ends = pair
+    bound, prompt = bind_model(model)
     stop = Stop(eos_ids=ends)
     lengths = set()
     for penalty in PENALTIES:
@@ -138,7 +140,7 @@ def test_beam_search(pair, early_stopping):
             stop=stop,
         )
         settings = {"length_penalty": penalty, "early_stopping": early_stopping}
-        check(output, *theirs(there, ends, num_return_sequences=WIDTH, **settings))
+        check(output, *transformers_search(reference, ends, num_return_sequences=WIDTH, **settings))
         last = np.take_along_axis(output.tokens, output.length[..., None] - 1, -1)[..., 0]
         np.testing.assert_array_equal(output.finished, np.isin(last, ends))
         lengths |= set(np.asarray(output.length).ravel().tolist())
@@ -146,23 +148,23 @@ def test_beam_search(pair, early_stopping):
 
 
 def test_fewer_returned(pair):
-    there, model, ends = pair
+    reference, model, ends = pair
     output = decoding_jax.beam_search(
-        *here_of(model),
+        *bind_model(model),
         beam_size=WIDTH,
         num_return=2,
         max_new_tokens=LENGTH,
         length_penalty=1.0,
         stop=Stop(eos_ids=ends),
     )
-    check(output, *theirs(there, ends, num_return_sequences=2, length_penalty=1.0))
+    check(output, *transformers_search(reference, ends, num_return_sequences=2, length_penalty=1.0))
 
 
 def test_beam_sample_given_the_same_noise(pair, monkeypatch):
-    """The drawn candidates are put in the order of scores plus a noise that both are given."""
+    """Both libraries rank the drawn candidates by their scores plus the same given noise."""
     import torch
 
-    there, model, ends = pair
+    reference, model, ends = pair
     noise = np.random.default_rng(0).gumbel(size=(LENGTH, 3, WIDTH * VOCAB)).astype(np.float32)
     calls = iter(range(LENGTH))
 
@@ -172,7 +174,7 @@ def test_beam_sample_given_the_same_noise(pair, monkeypatch):
 
     monkeypatch.setattr(torch, "multinomial", multinomial)
     settings = {"do_sample": True, "top_k": 0, "length_penalty": 1.0}
-    want = theirs(there, ends, num_return_sequences=WIDTH, **settings)
+    want = transformers_search(reference, ends, num_return_sequences=WIDTH, **settings)
 
     def choose(keys: Any, totals: Any, count: int, step: Any) -> Any:
         index = top_k(totals + jnp.asarray(noise)[step], count)[1]
@@ -187,5 +189,5 @@ def test_beam_sample_given_the_same_noise(pair, monkeypatch):
         transform=None,
         stop=stop,
     )
-    bound, prompt = here_of(model)
+    bound, prompt = bind_model(model)
     check(jax.jit(functools.partial(run, steps))(bound, prompt), *want)

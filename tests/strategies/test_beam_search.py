@@ -23,7 +23,7 @@ EVERYTHING = 3 + 4 + 8 + 16 + 81  # more than there are sequences of up to four 
 
 
 def exhaustive(penalty, row, transform=None, model=MODEL):
-    """Every sequence of a row: (score, tokens), the best first."""
+    """Every sequence of a row as (score, tokens, finished), best first."""
     distribution = enumerate_distribution(
         model, PROMPT, row, max_new_tokens=LENGTH, transform=transform, stop=STOP
     )
@@ -131,7 +131,7 @@ SEARCHES = {
     "stochastic_beam_search": {"beam_size": 4},
 }
 every = pytest.mark.parametrize("name", sorted(SEARCHES))
-some = pytest.mark.parametrize(
+representative = pytest.mark.parametrize(
     "name",
     [
         "beam_search",
@@ -177,7 +177,7 @@ def test_changing_numbers_does_not_retrace(name):
 
 @every
 def test_all_banned_an_empty_row_and_a_dead_end(name):
-    """Row 0 may say nothing, row 1 must say nothing, row 2 has a dead end after every token."""
+    """Row 0 may not continue, row 1 has a limit of 0, row 2 has a dead end after every token."""
 
     stop = Stop(eos_ids=(0,), max_new_tokens=(5, 0, 5))
     output = run(name, stop=stop, transform=Dead())
@@ -206,7 +206,7 @@ class Dead:
         return jnp.where(dead[..., None], -jnp.inf, logits)
 
 
-@some
+@representative
 def test_a_width_above_the_number_of_sequences(name):
     output = run(name, max_new_tokens=1, beam_size=16, **_groups(name, 1))
     exists = np.asarray(output.log_prob) > -np.inf
@@ -223,7 +223,7 @@ def _groups(name, groups):
     return {"num_groups": groups} if name == "diverse_beam_search" else {}
 
 
-@some
+@representative
 def test_a_prompt_that_fills_the_context(name):
     model = TableLM.random(jax.random.key(4), 5, max_positions=5)
     output = run(name, model=model, max_new_tokens=3)
@@ -277,10 +277,10 @@ def test_a_penalty_that_forbids_makes_groups_differ_at_every_step():
 
 @pytest.mark.optimized
 def test_the_loop_gives_no_operation_a_whole_cache_as_its_result():
-    """Keys and values lie in the loop's carry; all that is done to them is done in place."""
+    """Keys and values are part of the loop's state, and all updates of them happen in place."""
     model = decoding_jax.load("translation-en-fr")[0]
     bound = model.bind(jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]))
-    # Odd sizes that nothing else has: 3 x 43 slots of 4 heads of 64.
+    # Sizes that no other array has: 3 x 43 slots of 4 heads of 64.
     lowered = decoding_jax.beam_search.lower(
         bound, bound.start_prompt(), beam_size=3, max_new_tokens=44
     )

@@ -52,14 +52,14 @@ def tables(count):
 def random_stop(rng, plain):
     """Stop conditions whose leaves have one shape and dtype, so that all share one program."""
     if plain:
-        ends, least, most = np.full((ROWS, 2), -1), np.zeros(ROWS), np.full(ROWS, L)
+        ends, minimum, maximum = np.full((ROWS, 2), -1), np.zeros(ROWS), np.full(ROWS, L)
         sequence = [[-1, -1]]
     else:
         ends = rng.integers(-1, V, (ROWS, 2))
-        least, most = rng.integers(0, 3, ROWS), rng.integers(0, L + 2, ROWS)
+        minimum, maximum = rng.integers(0, 3, ROWS), rng.integers(0, L + 2, ROWS)
         sequence = rng.integers(0, V, (1, 2))
     as_int = lambda x: np.asarray(x, np.int32)  # noqa: E731
-    return Stop(as_int(ends), as_int(sequence), as_int(least), as_int(most))
+    return Stop(as_int(ends), as_int(sequence), as_int(minimum), as_int(maximum))
 
 
 PLANS = {
@@ -248,7 +248,7 @@ def test_pruning_changes_nothing_while_the_frontier_holds_the_budget():
     assert same_bits(small._replace(info=None), large._replace(info=None))
 
 
-def test_what_did_not_finish_is_reported_with_its_probability():
+def test_unfinished_sequences_are_returned_with_their_log_prob():
     stop = Stop(0, min_new_tokens=4)
     output = decoding_jax.best_k_search(MODEL, PROMPT, decay=0.0, stop=stop, **SEARCH)
     assert not output.finished.any()

@@ -102,10 +102,10 @@ def test_all_uses_the_budget_to_its_end():
     assert (one.info.expanded <= plain.info.expanded).all()
     assert (one.info.expanded < plain.info.expanded).any()
     assert same_bits(one.tokens[:, 0], plain.tokens[:, 0])
-    there = np.asarray(plain.length > 0)
-    assert (there.sum(1) >= plain.info.completed).all()
+    exists = np.asarray(plain.length > 0)
+    assert (exists.sum(1) >= plain.info.completed).all()
     ended = np.asarray(plain.finished) | (np.asarray(plain.length) == L)
-    assert ended[there].all()
+    assert ended[exists].all()
 
 
 def test_the_presets_of_the_paper():

@@ -23,7 +23,7 @@ ROWS = 4
 
 
 def run(constraints, *, model=MODEL, **settings):
-    """Settings are always given, so that calls share a compilation."""
+    """All settings are always given, so that calls share a compiled program."""
     settings = {
         "beam_size": 3,
         "max_new_tokens": LENGTH,
@@ -35,7 +35,7 @@ def run(constraints, *, model=MODEL, **settings):
 
 
 def texts(output, row):
-    """Tokens, score, finished and met of what one row returned."""
+    """Tokens, score, finished and met of every sequence of a row."""
     found = []
     for n in range(output.length.shape[1]):
         if output.score[row, n] > -np.inf:
@@ -52,7 +52,7 @@ def check(output, want, row):
 
 
 def padded(phrases, alternatives):
-    """Two phrases of six tokens and two sets of three of four, whatever is asked for."""
+    """Pads to two phrases of six tokens and two sets of three sequences of four tokens."""
     constraints = Constraints(phrases, alternatives)
     p, a = np.full((2, 6), -1, np.int32), np.full((2, 3, 4), -1, np.int32)
     for one, wide in ((constraints.phrases, p), (constraints.alternatives, a)):
@@ -81,7 +81,7 @@ STOP = Stop(eos_ids=(0,), sequences=((2, 3),), min_new_tokens=2, max_new_tokens=
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_equals_the_plain_version(name):
-    """Leaves of equal shapes: most of the cases share one compilation."""
+    """The leaves have equal shapes, so that most cases share one compiled program."""
     phrases, alternatives = SEARCHED[name]
     for settings in ({"beam_size": 3}, {"beam_size": 8, "length_penalty": 1.0}):
         output = run(padded(phrases, alternatives), stop=STOP, **settings)
@@ -104,7 +104,7 @@ def test_equals_the_plain_version(name):
 
 @pytest.mark.exhaustive
 def test_a_traced_phrase_with_no_such_token_is_never_met():
-    """Plain numbers beyond the vocabulary are refused; traced ones cannot be."""
+    """Plain numbers beyond the vocabulary raise an error, but traced ones cannot."""
     phrases = ((1, 2), (99,))
     output = jax.jit(lambda constraints: run(constraints, stop=STOP))(padded(phrases, ()))
     for row in range(ROWS):
@@ -142,7 +142,7 @@ def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_saturating_width_is_exhaustive_search(penalty):
-    """81 hypotheses hold every text of four tokens out of three: all are returned, in order."""
+    """81 hypotheses hold all texts of four tokens from a vocabulary of three, in order."""
     model = TableLM.random(jax.random.key(5), 3)
     prompt = Prompt(jnp.array([[1, 2], [2, 0]], jnp.int32), jnp.array([2, 1]))
     stop = Stop(eos_ids=(0,))
@@ -191,13 +191,13 @@ def test_without_a_constraint_it_is_beam_search_to_the_bit(nothing):
 
 
 def test_a_row_has_constraints_of_its_own():
-    """Each row gives what it gives where all rows have its constraints."""
-    own = [
+    """Each row returns what it returns when all rows have its constraints."""
+    constraints_of_rows = [
         padded(*SEARCHED[name])
         for name in ("both", "overlapping", "one phrase", "a repeated token")
     ]
-    together = run(jax.tree.map(lambda *rows: np.stack(rows), *own), stop=STOP)
-    for row, constraints in enumerate(own):
+    together = run(jax.tree.map(lambda *rows: np.stack(rows), *constraints_of_rows), stop=STOP)
+    for row, constraints in enumerate(constraints_of_rows):
         alone = run(constraints, stop=STOP)
         mine = lambda output: jax.tree.map(lambda x: x[row], output._replace(info=None))  # noqa: B023, E731
         assert same_bits(mine(together), mine(alone))
@@ -211,8 +211,8 @@ def test_a_model_without_trees_gives_the_same():
     assert tree.info.met.any()
 
 
-def test_what_a_transform_bans_may_make_a_phrase_impossible():
-    """What is left is returned, not finished; other rows are none the worse."""
+def test_a_transform_may_make_a_phrase_impossible():
+    """The other texts are returned unfinished, and other rows are not affected."""
     mask = np.ones((ROWS, VOCAB), bool)
     mask[0, 2] = mask[1, :] = mask[2, 1:] = False
     output = run(
@@ -237,15 +237,15 @@ def test_what_a_transform_bans_may_make_a_phrase_impossible():
     assert free.info.met[3].any()
 
 
-def test_a_row_of_limit_zero_meets_nothing_and_does_no_harm():
+def test_a_row_of_limit_zero_meets_nothing_and_affects_no_other_row():
     constraints, stop = (
         padded(((1, 2),), ()),
         dataclasses.replace(STOP, max_new_tokens=(0, 5, 5, 5)),
     )
-    some, full = run(constraints, stop=stop), run(constraints, stop=STOP)
-    assert (some.length[0] == 0).all()
-    assert not some.info.met[0].any()
-    assert same_bits(some.tokens[1:], full.tokens[1:])
+    partial, full = run(constraints, stop=stop), run(constraints, stop=STOP)
+    assert (partial.length[0] == 0).all()
+    assert not partial.info.met[0].any()
+    assert same_bits(partial.tokens[1:], full.tokens[1:])
 
 
 def test_stream_ends_with_what_run_gives():
@@ -266,7 +266,7 @@ def test_other_phrases_of_the_same_shape_do_not_retrace():
 
 
 def test_matching_is_that_of_the_definition():
-    """All sequences of up to four tokens out of two, along a long text."""
+    """Sequences of up to four tokens from a vocabulary of two, along random texts."""
     rng = np.random.default_rng(0)
     sequences = [tuple(rng.integers(0, 2, n).tolist()) for n in (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)]
     constraints = Constraints(tuple(sequences), (tuple(sequences[3:5]), tuple(sequences[7:])))

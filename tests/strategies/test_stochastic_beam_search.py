@@ -1,4 +1,4 @@
-"""Stochastic beam search against the distribution of draws without replacement, and its estimators."""
+"""Stochastic beam search and its estimators, against draws without replacement."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def distribution():
 
 @pytest.fixture(scope="module")
 def drawn(distribution):
-    """The search over many rows, and which outcome of the distribution each sequence is."""
+    """The output for many rows, and the index of each sequence in the distribution."""
     output = search(ROWS, 2)
     code = lambda tokens: np.asarray(tokens) @ np.array([1, 3, 9])  # noqa: E731
     order = np.argsort(code(distribution.tokens))
@@ -54,7 +54,7 @@ def drawn(distribution):
     return output, index
 
 
-def test_sequences_are_distinct_and_their_figures_right(distribution, drawn):
+def test_sequences_are_distinct_and_their_log_probs_right(distribution, drawn):
     output, index = drawn
     assert (index[:, 0] != index[:, 1]).all()
     np.testing.assert_allclose(output.log_prob, distribution.log_prob[index], atol=1e-5)
@@ -84,7 +84,10 @@ def test_pairs_follow_the_ordered_distribution_without_replacement(distribution,
 
 
 def test_estimators(distribution, drawn):
-    """Unbiased within 3.3 standard errors (level 0.001); the normalised one is closer with K."""
+    """Unbiased within 3.3 standard errors (level 0.001).
+
+    The error of the normalised estimator falls as K grows.
+    """
     output, index = drawn
     value = np.linspace(-1.0, 2.0, len(distribution.prob)).astype(np.float32)
     true = distribution.prob @ value
@@ -92,7 +95,7 @@ def test_estimators(distribution, drawn):
     error = plain.std() / np.sqrt(ROWS)
     assert abs(plain.mean() - true) < 3.3 * error
 
-    def bias(beam_size, rows=4000):
+    def rms_error(beam_size, rows=4000):
         output = search(rows, beam_size, key=6)
         size = np.array([1, 3, 9])
         table = {int(t @ size): v for t, v in zip(distribution.tokens, value, strict=True)}
@@ -105,7 +108,7 @@ def test_estimators(distribution, drawn):
         )
         return float(np.sqrt(np.mean((np.asarray(got) - true) ** 2)))
 
-    assert bias(12) < bias(6) < bias(2)
+    assert rms_error(12) < rms_error(6) < rms_error(2)
 
 
 def test_the_whole_support_gives_exact_expectations(distribution):
@@ -157,12 +160,12 @@ def test_draws_by_blocks_follow_the_ordered_distribution(size):
     mass = np.append(p[best], p.sum() - p[best].sum())
     seen = np.zeros((13, 13))
     np.add.at(seen, tuple(place[np.asarray(index)].T), 1)
-    # Two of the rest may be drawn, each once: their probabilities are summed one by one.
-    rest = np.delete(p, best)
+    # Two different items outside the best 12 may be drawn: their probabilities are summed.
+    others = np.delete(p, best)
     want = np.array([[a * b / (1 - a) for b in mass] for a in mass])
     want[np.arange(12), np.arange(12)] = 0.0
-    want[12, :12] = [(rest / (1 - rest)).sum() * b for b in mass[:12]]
-    want[12, 12] = (rest * (rest.sum() - rest) / (1 - rest)).sum()
+    want[12, :12] = [(others / (1 - others)).sum() * b for b in mass[:12]]
+    want[12, 12] = (others * (others.sum() - others) / (1 - others)).sum()
     want, seen = want.ravel() * ROWS, seen.ravel()
     keep = want > 5
     got, due = seen[keep], want[keep]

@@ -1,4 +1,7 @@
-"""What greedy, sample and arithmetic_sample have in common; their distributions are in test_distributions."""
+"""The behaviour that greedy, sample and arithmetic_sample share.
+
+Their distributions are in test_distributions.
+"""
 
 import itertools
 
@@ -134,7 +137,7 @@ def test_bad_arguments_get_one_line(name, change, words):
 
 
 @every
-def test_a_context_that_is_full_takes_one_more_token(name):
+def test_a_full_context_allows_one_more_token(name):
     small = TableLM.random(jax.random.key(0), 5, max_positions=4)
     assert run(name, model=small, max_new_tokens=2).tokens.shape[-1] == 2
     with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
@@ -147,7 +150,7 @@ def test_unknown_points_are_named():
 
 
 def test_sampling_draws_no_vocabulary_of_random_numbers():
-    """The only random bits of a draw are two words a lane, whatever the vocabulary."""
+    """A draw uses two random words for each sequence, whatever the size of the vocabulary."""
     vocab = 4099
     keys = random.lane_keys(random.row_keys(jax.random.key(1), 2), 3)
     jaxpr = jax.make_jaxpr(lambda logits, t: codes.draw(logits, random.bits_at(keys, t)))(
@@ -160,7 +163,7 @@ def test_sampling_draws_no_vocabulary_of_random_numbers():
 
 @pytest.mark.parametrize("impl", [pytest.param("rbg", marks=pytest.mark.exhaustive), "unsafe_rbg"])
 def test_samples_by_keys_of_other_kinds_have_the_distribution(impl):
-    """T5X's hardware keys among them; chi-square of 4,096 samples at level 1e-3 a case."""
+    """Other kinds include T5X's hardware keys. Chi-square, 4,096 samples, level 1e-3 a case."""
     prompt = Prompt(PROMPT.tokens[:1], PROMPT.length[:1])
     distribution = enumerate_distribution(MODEL, prompt, max_new_tokens=3)
     texts = {tuple(text): k for k, text in enumerate(distribution.tokens.tolist())}
