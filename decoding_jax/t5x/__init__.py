@@ -1,7 +1,7 @@
-"""The T5X plug-in: decode functions that take the place of T5X's own.
+"""The T5X plug-in: decode functions that replace T5X's own.
 
-``decode_fns`` has them, one a strategy; ``T5XAdapter`` is what they see T5X's network through. None
-of it imports T5X.
+``decode_fns`` contains one function per strategy. They access T5X's network through ``T5XAdapter``.
+Neither imports T5X.
 """
 
 from decoding_jax.t5x.network.adapter import T5XAdapter

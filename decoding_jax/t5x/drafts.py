@@ -1,4 +1,4 @@
-"""What drafts for a native model: a checkpoint of its own, the first layers, or any drafter."""
+"""Drafts for native models: a checkpoint, the first layers of the model, or any drafter."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from decoding_jax.strategies.speculative.drafters import as_drafter, bind_to_inp
 
 @dataclasses.dataclass(frozen=True)
 class DraftCheckpoint:
-    """A draft model in a T5X checkpoint of its own.
+    """A draft model in a separate T5X checkpoint.
 
     Attributes:
-      directory: a checkpoint on a disk, or what holds several, of which the latest is read.
-      config: the draft's ``network.T5Config`` (or ``TransformerConfig``) of T5X. None takes the
-        shape of the arrays and all else from the target; its activations where the draft has as
-        many gates, else those that ``from_t5x`` takes.
+      directory: a checkpoint on a local disk, or a folder of checkpoints, whose latest is read.
+      config: T5X's ``network.T5Config`` (or ``TransformerConfig``) of the draft. With None, the
+        arrays determine the shape and the target's configuration all other settings. The
+        activations are the target's if the draft has as many gates, and otherwise the defaults of
+        ``from_t5x``.
     """
 
     directory: str | None
     config: Any = None
 
     def load(self, target: Any, *, bidirectional_prompt: bool = False) -> T5 | T5Decoder:
-        """Reads the draft.
+        """Reads the draft model.
 
         Args:
-          target: the target's configuration of T5X.
-          bidirectional_prompt: of a decoder; see ``T5DecoderConfig``.
+          target: T5X's configuration of the target.
+          bidirectional_prompt: for a decoder-only draft; see ``T5DecoderConfig``.
 
         Raises:
           CheckpointError: as ``load_t5x``.
-          ValueError: for no directory, for one elsewhere, or for a ``config`` that the arrays
-            contradict.
+          ValueError: if there is no directory, if it is not on a local disk, or if the arrays
+            contradict ``config``.
         """
         if self.directory is None:
             raise ValueError(
@@ -60,10 +61,11 @@ class DraftCheckpoint:
                 model = dataclasses.replace(model, config=as_target)
             return model
         for name in _SHAPE:
-            said, found = getattr(config, name, None), getattr(model.config, name, None)
-            if said != found:
+            configured, found = getattr(config, name, None), getattr(model.config, name, None)
+            if configured != found:
                 raise ValueError(
-                    f"config: got {name}={said}; takes {found}, as the arrays of {self.directory}"
+                    f"config: got {name}={configured}; takes {found}, as the arrays of"
+                    f" {self.directory}"
                 )
         return model
 
@@ -83,21 +85,29 @@ _SHAPE = (
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExit:
-    """The target's own first layers as the draft: no checkpoint, and no memory.
+    """The first layers of the target as the draft, which needs no parameters of its own.
 
     Attributes:
-      num_layers: of the decoder, from 1 to the target's.
+      num_layers: the number of decoder layers, from 1 to the target's.
     """
 
     num_layers: int
 
 
 def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> Any:
-    """The drafter for a target of this T5X configuration, its checkpoint read.
+    """Checks that a drafter fits a target, and reads its checkpoint if it has one.
+
+    Args:
+      drafter: a ``DraftCheckpoint``, an ``EarlyExit``, a model or a drafter.
+      target: T5X's configuration of the target.
+      bidirectional_prompt: as for ``DraftCheckpoint.load``.
+
+    Returns:
+      A drafter for ``bind``.
 
     Raises:
-      ValueError: for a draft of another vocabulary or another kind, more layers than there are, or
-        anything that drafts nothing; and as ``DraftCheckpoint.load``.
+      ValueError: if the draft has another vocabulary or architecture than the target, if it has
+        more layers, or if ``drafter`` is no drafter; and as ``DraftCheckpoint.load``.
     """
     if isinstance(drafter, DraftCheckpoint):
         drafter = drafter.load(target, bidirectional_prompt=bidirectional_prompt)

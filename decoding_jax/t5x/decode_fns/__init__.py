@@ -1,14 +1,14 @@
-"""Decode functions for T5X: each takes the place of one of T5X's, or adds a strategy to it.
+"""Decode functions for T5X: each replaces one of T5X's functions or adds a strategy.
 
-In gin, after a T5X model's own file::
+In gin, after the gin file of a T5X model::
 
     from decoding_jax.t5x import decode_fns
     models.EncoderDecoderModel.decode_fn = @decode_fns.arithmetic_sample
 
 T5X calls them with ``inputs, cache, tokens_to_logits, eos_id, num_decodes, decode_rng`` and
-``cache_offset``, and with ``initial_index`` after a prefill; what else they take is set in gin. All
-return ``(decodes int32 [B, num_decodes, L], scores float32 [B, num_decodes])``, the best last:
-``decodes`` are prompt and text, with zeros behind them.
+``cache_offset``, and with ``initial_index`` after a prefill. All other arguments are set in gin.
+Every function returns ``(decodes int32 [B, num_decodes, L], scores float32 [B, num_decodes])``, the
+best last. ``decodes`` hold the prompt and the generated text, followed by zeros.
 """
 
 from decoding_jax.t5x.decode_fns.beam_family import (

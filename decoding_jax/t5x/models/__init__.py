@@ -1,4 +1,4 @@
-"""Model classes for T5X that decode with this library's networks. Importing them needs T5X."""
+"""T5X model classes that decode with this library's networks. Importing them requires T5X."""
 
 from decoding_jax.t5x.models.native import (
     NativeDecoderOnlyModel,

@@ -1,8 +1,9 @@
-"""T5X model classes that decode on this library's networks, with the parameters of T5X's.
+"""T5X model classes that decode with this library's networks, on T5X's parameters.
 
-They take the place of T5X's classes of the same shape, in gin or in Python. Training, scoring and
-checkpoints stay T5X's; ``predict_batch`` runs any of ``decode_fns`` on the native network, whose
-rows may stand anywhere and whose beams never move. Importable only where T5X is.
+They replace the corresponding classes of T5X, in gin or in Python. Training, scoring and
+checkpoints remain T5X's. ``predict_batch`` runs any of ``decode_fns`` on the native network, whose
+rows may be at different positions and whose cache is not moved between beams. Importing this module
+requires T5X.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
     """T5X's ``EncoderDecoderModel`` for the networks of ``examples/t5`` and ``scalable_t5``.
 
     Args:
-      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
+        native network.
       input_vocabulary: a ``seqio.Vocabulary``.
       output_vocabulary: a ``seqio.Vocabulary``.
       optimizer_def: T5X's.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``.
-      **others: as T5X's class takes them.
+      **others: the further arguments of T5X's class.
     """
 
     def __init__(
@@ -46,14 +48,14 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
         )
 
     def native(self, params: Mapping[str, Any]) -> T5:
-        """The network here with these parameters."""
+        """The native network with these parameters."""
         model = _native(self.module.config, params)
         if not isinstance(model, T5):
             raise ValueError("module: got a decoder alone; takes an encoder and a decoder")
         return model
 
     def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
-        """What the decode function is given in the place of ``tokens_to_logits``."""
+        """The decoder that the decode function is given instead of ``tokens_to_logits``."""
         return NativeDecoder(model, prompt)
 
     def predict_batch_with_aux(
@@ -66,7 +68,7 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
         num_decodes: int | None = None,
         prompt_with_targets: bool = False,
     ) -> tuple[Array, Mapping[str, Array]]:
-        """As T5X's, on the native network; ``decoder_params`` is left as it is."""
+        """As T5X's method, on the native network; ``decoder_params`` is not modified."""
         defaults = self._default_decoder_params
         if return_all_decodes is None:
             return_all_decodes = defaults.return_all_decodes
@@ -78,7 +80,7 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
         else:
             target = jnp.zeros_like(target)
             prompt = Prompt(target[:, :1], jnp.ones(target.shape[0], jnp.int32))
-        # A batch may be filled up with rows of padding.
+        # A batch may contain rows of padding only.
         length = jnp.maximum((source > 0).sum(-1), 1)
         bound = self.native(params).bind(source.astype(jnp.int32), length)
         decodes, scores = self._decode_fn(
@@ -98,13 +100,14 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
     """T5X's ``DecoderOnlyModel`` for the network of ``examples/decoder_only``.
 
     Args:
-      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
+        native network.
       vocabulary: a ``seqio.Vocabulary``.
       optimizer_def: T5X's.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``.
-      inputs_bidirectional_attention: whether the tokens of a prompt see each other.
-      default_decoder_params: as T5X's ``EncoderDecoderModel`` takes them.
-      **others: as T5X's class takes them.
+      inputs_bidirectional_attention: whether the tokens of a prompt attend to each other.
+      default_decoder_params: as for T5X's ``EncoderDecoderModel``.
+      **others: the further arguments of T5X's class.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         )
 
     def native(self, params: Mapping[str, Any]) -> T5Decoder:
-        """The network here with these parameters."""
+        """The native network with these parameters."""
         model = _native(
             self.module.config, params, bidirectional_prompt=self._inputs_bidirectional_attention
         )
@@ -132,7 +135,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         return model
 
     def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
-        """What the decode function is given in the place of ``tokens_to_logits``."""
+        """The decoder that the decode function is given instead of ``tokens_to_logits``."""
         return NativeDecoder(model, prompt)
 
     def predict_batch_with_aux(
@@ -145,7 +148,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         num_decodes: int | None = None,
         decoder_params: MutableMapping[str, Any] | None = None,
     ) -> tuple[Array, Mapping[str, Array]]:
-        """As T5X's, on the native network; ``decoder_params`` is left as it is."""
+        """As T5X's method, on the native network; ``decoder_params`` is not modified."""
         defaults = self._default_decoder_params
         if return_all_decodes is None:
             return_all_decodes = defaults.return_all_decodes
@@ -155,18 +158,18 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
             )
         inputs = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
         inputs = inputs.astype(jnp.int32)
-        given = (inputs[:, 1:] != 0).sum(-1)
+        prompt_length = (inputs[:, 1:] != 0).sum(-1)
         decodes, scores = self._decode_fn(
             inputs=inputs,
             cache={},
-            tokens_to_logits=self._decoder(self.native(params), Prompt(inputs, given + 1)),
+            tokens_to_logits=self._decoder(self.native(params), Prompt(inputs, prompt_length + 1)),
             num_decodes=defaults.num_decodes if num_decodes is None else num_decodes,
             cache_offset=0,
             **_settings(decoder_params, rng, self.output_vocabulary),
         )
         if not return_all_decodes:
             decodes, scores = decodes[:, -1], scores[:, -1]
-        return models.remove_prefix(decodes, given), {"scores": scores}
+        return models.remove_prefix(decodes, prompt_length), {"scores": scores}
 
 
 def as_native(
@@ -174,16 +177,16 @@ def as_native(
     num_decodes: int | None = None,
     return_all_decodes: bool | None = None,
 ) -> NativeEncoderDecoderModel | NativeDecoderOnlyModel:
-    """A T5X model, with all its settings, as the native class of its shape.
+    """Converts a T5X model, with all its settings, to the corresponding native class.
 
     Args:
-      model: of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``; its ``decode_fn`` is one of
-        ``decoding_jax.t5x.decode_fns``.
-      num_decodes: what ``predict_batch`` takes by default; None leaves the model's own.
-      return_all_decodes: likewise.
+      model: an instance of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``, whose
+        ``decode_fn`` is one of ``decoding_jax.t5x.decode_fns``.
+      num_decodes: the default of ``predict_batch``; None keeps that of ``model``.
+      return_all_decodes: the default of ``predict_batch``; None keeps that of ``model``.
 
     Raises:
-      ValueError: for another class.
+      ValueError: for an instance of another class.
     """
     for theirs, ours in (
         (models.EncoderDecoderModel, NativeEncoderDecoderModel),
@@ -192,10 +195,10 @@ def as_native(
         if isinstance(model, theirs):
             native: Any = object.__new__(ours)
             vars(native).update(vars(model))
-            own = getattr(model, "_default_decoder_params", models.DecoderParams())
-            given = {"num_decodes": num_decodes, "return_all_decodes": return_all_decodes}
-            given = {name: value for name, value in given.items() if value is not None}
-            native._default_decoder_params = dataclasses.replace(own, **given)
+            defaults = getattr(model, "_default_decoder_params", models.DecoderParams())
+            changes = {"num_decodes": num_decodes, "return_all_decodes": return_all_decodes}
+            changes = {name: value for name, value in changes.items() if value is not None}
+            native._default_decoder_params = dataclasses.replace(defaults, **changes)
             return native
     raise ValueError(
         f"model: got {type(model).__name__}; takes an EncoderDecoderModel or a DecoderOnlyModel"
@@ -212,13 +215,15 @@ def _native(config: Any, params: Mapping[str, Any], **settings: Any) -> T5 | T5D
     )
 
 
-def _settings(decoder_params: Any, rng: Any, vocabulary: Any) -> dict[str, Any]:
-    """What else T5X gives a decode function."""
+def _settings(
+    decoder_params: Mapping[str, Any] | None, rng: Array | None, vocabulary: Any
+) -> dict[str, Any]:
+    """The further arguments of a decode function: ``decoder_params``, the key and end token."""
     settings = dict(decoder_params or {})
     if rng is not None:
         if settings.get("decode_rng") is not None:
             raise ValueError(
-                "rng: got one beside decoder_params['decode_rng']; takes one of the two"
+                "rng: got a key as well as decoder_params['decode_rng']; takes one of the two"
             )
         settings["decode_rng"] = rng
     settings.setdefault("eos_id", vocabulary.eos_id or 1)

@@ -1,11 +1,11 @@
-"""T5X model classes that speculate: the native ones, with a draft.
+"""T5X model classes that decode speculatively: the native classes with a drafter.
 
-``predict_batch`` drafts several tokens and judges them in one call of this library's network, with
-T5X's parameters. Importable only where T5X is.
+``predict_batch`` drafts several tokens and verifies them in one call of this library's network,
+with T5X's parameters. Importing this module requires T5X.
 
-A draft's parameters are read once, when the model is made. They are no part of T5X's train state,
-so the program that T5X compiles closes over them: see ``docs/t5x.md`` for what that costs and how
-it is avoided.
+The parameters of a draft are read once, when the model is constructed. They are not part of T5X's
+train state, so the program that T5X compiles closes over them. ``docs/t5x.md`` describes the cost
+and how to avoid it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class SpeculativeEncoderDecoderModel(NativeEncoderDecoderModel):
     """``NativeEncoderDecoderModel`` with a draft for ``decode_fns.speculative_sample``.
 
     Args:
-      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
+        native network.
       input_vocabulary: a ``seqio.Vocabulary``.
       output_vocabulary: a ``seqio.Vocabulary``.
       optimizer_def: T5X's.
-      drafter: what proposes tokens: ``drafts.DraftCheckpoint``, ``drafts.EarlyExit``,
-        ``PromptLookup`` or ``NextToken`` of ``strategies.speculative``, a ``T5`` of this library,
-        or a drafter of one's own.
-      decode_fn: others than the default decode without the draft.
-      **others: as T5X's class takes them.
+      drafter: ``drafts.DraftCheckpoint``, ``drafts.EarlyExit``, ``PromptLookup`` or ``NextToken``
+        of ``strategies.speculative``, a ``T5`` of this library, or your own drafter.
+      decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
+      **others: the further arguments of T5X's class.
 
     Raises:
-      ValueError: in one line, for a draft that does not fit the model or cannot be read.
+      ValueError: if the draft does not fit the model or cannot be read.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class SpeculativeEncoderDecoderModel(NativeEncoderDecoderModel):
         super().__init__(
             module, input_vocabulary, output_vocabulary, optimizer_def, decode_fn, **others
         )
-        self._bring(drafter)
+        self._set_drafter(drafter)
 
-    def _bring(self, drafter: Any) -> None:
+    def _set_drafter(self, drafter: Any) -> None:
         self.drafter = drafts.ready(drafter, self.module.config)
 
     def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
@@ -70,16 +70,17 @@ class SpeculativeDecoderOnlyModel(NativeDecoderOnlyModel):
     """``NativeDecoderOnlyModel`` with a draft for ``decode_fns.speculative_sample``.
 
     Args:
-      module: T5X's network: it trains and scores, and its ``config`` says how to decode.
+      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
+        native network.
       vocabulary: a ``seqio.Vocabulary``.
       optimizer_def: T5X's.
-      drafter: as ``SpeculativeEncoderDecoderModel`` takes it, but a ``T5Decoder`` for a ``T5``. A
-        checkpoint's draft sees the tokens of a prompt as the model does.
-      decode_fn: others than the default decode without the draft.
-      **others: as ``NativeDecoderOnlyModel`` takes them.
+      drafter: as for ``SpeculativeEncoderDecoderModel``, with a ``T5Decoder`` instead of a ``T5``.
+        A draft from a checkpoint has bidirectional attention in the prompt if the model has.
+      decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
+      **others: the further arguments of ``NativeDecoderOnlyModel``.
 
     Raises:
-      ValueError: in one line, for a draft that does not fit the model or cannot be read.
+      ValueError: if the draft does not fit the model or cannot be read.
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class SpeculativeDecoderOnlyModel(NativeDecoderOnlyModel):
         **others: Any,
     ):
         super().__init__(module, vocabulary, optimizer_def, decode_fn, **others)
-        self._bring(drafter)
+        self._set_drafter(drafter)
 
-    def _bring(self, drafter: Any) -> None:
+    def _set_drafter(self, drafter: Any) -> None:
         self.drafter = drafts.ready(
             drafter,
             self.module.config,
@@ -111,22 +112,22 @@ def as_speculative(
     num_decodes: int | None = None,
     return_all_decodes: bool | None = None,
 ) -> SpeculativeEncoderDecoderModel | SpeculativeDecoderOnlyModel:
-    """A T5X model, with all its settings, as the class of its shape here.
+    """Converts a T5X model, with all its settings, to the corresponding speculative class.
 
     Args:
-      model: of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``; its ``decode_fn`` is
-        ``decode_fns.speculative_sample``.
-      drafter: as the classes take it.
-      num_decodes: what ``predict_batch`` takes by default; None leaves the model's own.
-      return_all_decodes: likewise.
+      model: an instance of T5X's ``EncoderDecoderModel`` or ``DecoderOnlyModel``, whose
+        ``decode_fn`` is ``decode_fns.speculative_sample``.
+      drafter: as for the classes.
+      num_decodes: the default of ``predict_batch``; None keeps that of ``model``.
+      return_all_decodes: the default of ``predict_batch``; None keeps that of ``model``.
 
     Raises:
-      ValueError: for another class, or a draft that does not fit.
+      ValueError: for an instance of another class, or for a draft that does not fit the model.
     """
     native = as_native(model, num_decodes, return_all_decodes)
-    encodes = isinstance(native, NativeEncoderDecoderModel)
-    ours = SpeculativeEncoderDecoderModel if encodes else SpeculativeDecoderOnlyModel
-    made: Any = object.__new__(ours)
-    vars(made).update(vars(native))
-    made._bring(drafter)
-    return made
+    has_encoder = isinstance(native, NativeEncoderDecoderModel)
+    cls = SpeculativeEncoderDecoderModel if has_encoder else SpeculativeDecoderOnlyModel
+    speculative: Any = object.__new__(cls)
+    vars(speculative).update(vars(native))
+    speculative._set_drafter(drafter)
+    return speculative

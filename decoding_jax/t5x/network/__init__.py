@@ -1,1 +1,1 @@
-"""A network of T5X as a language model: adapter, cache, forced tokens and callbacks."""
+"""A T5X network as a language model: adapter, cache, forced tokens and callbacks."""

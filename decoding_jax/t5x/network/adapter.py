@@ -1,8 +1,8 @@
-"""A T5X network, seen through its ``tokens_to_logits``, as a language model.
+"""The adapter that makes a language model of T5X's ``tokens_to_logits``.
 
-T5X hands a decode function a cache and a function that feeds one token a row. That is enough for
-every strategy whose lanes stand at one slot, and no more: such a network has no trees, gives no
-hidden states, and where its ``cache_index`` is a single number, all rows stand at one position.
+T5X gives a decode function a cache and a function that feeds one token per row. This serves every
+strategy whose lanes are all at the same slot. It serves no strategy that needs trees or hidden
+states. Where the ``cache_index`` of the network is a scalar, all rows are at the same position.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from decoding_jax.t5x.network.forced_tokens import AdapterCache, enter, leave_fo
 @pytree
 @dataclasses.dataclass(frozen=True)
 class DecodingState:
-    """What T5X's ``tokens_to_logits`` is given, by its names; rows are B times ``num_decodes``.
+    """The argument of T5X's ``tokens_to_logits``, with T5X's field names.
+
+    The number of rows is B times ``num_decodes``.
 
     Attributes:
-      cur_index: int32 ``[rows]``, where ``cur_token`` stands.
-      sequences: int32 ``[rows, L]``, what is known of each sequence, the start token first.
-      cur_token: int32 ``[rows, 1]``, to be fed.
-      cache: the network's.
+      cur_index: int32 ``[rows]``, the position of ``cur_token``.
+      sequences: int32 ``[rows, L]``: the start token, the tokens so far and later forced ones.
+      cur_token: int32 ``[rows, 1]``, the token to feed.
+      cache: the cache of the network.
     """
 
     cur_index: Array
@@ -45,31 +47,33 @@ class DecodingState:
 class T5XAdapter:
     """A ``LanguageModel`` with ``select`` over T5X's ``(tokens_to_logits, cache)``.
 
-    ``tokens_to_logits`` mostly closes over traced values. Give such a model to the undecorated
-    functions of ``decoding_jax.strategies``, never to the compiled ones.
+    ``tokens_to_logits`` usually closes over traced values. Use such a model with the undecorated
+    functions of ``decoding_jax.strategies``, never with the compiled ones.
 
-    A non-zero token of ``inputs`` that lies ahead is forced (see ``forcing``). An end token among
-    them, or one outside the vocabulary, is another to the strategy, since it ends nothing; what is
-    fed to the network is the token itself.
+    A non-zero token of ``inputs`` at a later position is forced (see ``forced_tokens``). The
+    strategy is shown another token instead of a forced end token, which does not end the sequence,
+    and instead of a forced token outside the vocabulary. The network is fed the forced token.
 
     Attributes:
-      cache: the network's, of B rows, with all of each prompt but its last token.
+      cache: the cache of the network for B rows, which contains each prompt but its last token.
       inputs: int32 ``[B, L]``: the start token 0, the prompt, and zeros.
-      initial_index: int32 ``[B]``, where the last token of each prompt stands; None where nothing
-        is in the cache and the prompt is fed token by token.
+      initial_index: int32 ``[B]``, the position of the last token of each prompt; None if the cache
+        is empty and the prompt is fed token by token.
       eos_id: int32, a scalar or ``[E]``, the end tokens.
       tokens_to_logits: T5X's function.
-      num_decodes: W; the rows that ``tokens_to_logits`` takes are B times as many.
-      cache_offset: 1 where layers are scanned, else 0.
-      callbacks: None, or T5X's callbacks (``callbacks.Callbacks``).
-      show_prompt: whether a strategy sees forced tokens as they are, or as token 0.
+      num_decodes: W; ``tokens_to_logits`` takes B times W rows.
+      cache_offset: 1 if layers are scanned, otherwise 0.
+      callbacks: T5X's callbacks (``callbacks.Callbacks``), or None.
+      show_prompt: whether a strategy is shown forced tokens unchanged, or token 0 instead.
     """
 
     cache: Any
     inputs: Array
     initial_index: Array | None
     eos_id: Array
-    tokens_to_logits: Callable[..., Any] = dataclasses.field(metadata={"static": True})
+    tokens_to_logits: Callable[..., tuple[Array, Any]] = dataclasses.field(
+        metadata={"static": True}
+    )
     num_decodes: int = dataclasses.field(metadata={"static": True})
     cache_offset: int = dataclasses.field(default=0, metadata={"static": True})
     callbacks: Any = dataclasses.field(default=None, metadata={"static": True})
@@ -80,7 +84,7 @@ class T5XAdapter:
 
     @property
     def ragged(self) -> bool:
-        """Whether the cache has an index for every row."""
+        """Whether rows may be at different positions: the cache has an index for every row."""
         return network_cache.has_vector_index(self.cache, self.cache_offset)
 
     @functools.cached_property
@@ -92,7 +96,7 @@ class T5XAdapter:
         return shapes.shape[-1]
 
     def start_prompt(self) -> Prompt:
-        """The prompt to decode from: what the cache holds and one more token, the next to feed."""
+        """The prompt to decode from: the tokens in the cache, and the next token to feed."""
         if self.initial_index is None:
             batch = self.inputs.shape[0]
             return Prompt(jnp.zeros((batch, 1), jnp.int32), jnp.ones(batch, jnp.int32))
@@ -101,15 +105,15 @@ class T5XAdapter:
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, AdapterCache]:
-        """Feeds the last token of ``start_prompt``; the others are in the cache already.
+        """Feeds the last token of ``start_prompt``; the cache contains the others already.
 
         Raises:
-          ValueError: for another number of lanes than ``num_decodes``.
+          ValueError: if ``lanes`` is not ``num_decodes``.
         """
         if lanes != self.num_decodes:
             raise ValueError(
-                f"lanes: got {lanes}; takes num_decodes, which is {self.num_decodes}: T5X made"
-                " room for that many"
+                f"lanes: got {lanes}; takes num_decodes, which is {self.num_decodes}: T5X has"
+                " as many rows for each input"
             )
         base = jnp.int32(0) if self.initial_index is None else self.initial_index
         network = network_cache.plain(self.cache)
@@ -120,7 +124,7 @@ class T5XAdapter:
         if self.callbacks is not None:
             cache, last = self.callbacks.before_first(cache, last)
         logits, cache = self._feed(cache, last, jnp.int32(-1))
-        # The lanes of a row are alike, unless callbacks tell them apart.
+        # The lanes of a row have the same logits, unless callbacks change some of them.
         logits = logits[:, :1] if self.callbacks is None else logits
         return ModelOutput(logits[:, :, None]), cache
 
@@ -134,11 +138,11 @@ class T5XAdapter:
     ) -> tuple[ModelOutput, AdapterCache]:
         """See ``LanguageModel.extend``. Several tokens are fed one after another.
 
-        A row has as many slots as the network has positions behind its prompt.
+        The number of slots of a row is the number of the network's positions after its prompt.
 
         Raises:
-          ValueError: for ``visible``, or a ``start`` for every lane where the rows of the network
-            stand at one position.
+          ValueError: for ``visible``, or for a ``start`` of every lane if all rows of the network
+            are at one position.
         """
         start = jnp.asarray(start, jnp.int32)
         if visible is not None:
@@ -146,7 +150,7 @@ class T5XAdapter:
         if start.ndim and not self.ragged:
             raise ValueError(
                 f"start: got {list(start.shape)}; takes a scalar, since all rows of this network"
-                f" stand at one position: {_NATIVE}"
+                f" are at one position: {_NATIVE}"
             )
         if tokens.shape[-1] == 1:
             logits, cache = self._feed(cache, tokens[..., 0], start)
@@ -173,20 +177,20 @@ class T5XAdapter:
         )
 
     def _feed(self, cache: AdapterCache, token: Array, slot: Array) -> tuple[Array, AdapterCache]:
-        """Feeds ``token [B, W]`` at ``slot``, a scalar or ``[B, W]``: logits ``[B, W, V]``."""
+        """Feeds ``token [B, W]`` at ``slot``, a scalar or ``[B, W]``, for logits ``[B, W, V]``."""
         batch, lanes, width = cache.sequences.shape
         rows, length = batch * lanes, width - 2
         cache, token, index, known = enter(cache, token, slot)
-        at = index.reshape(rows) if index.ndim else index
-        network = network_cache.point_at(cache.network, at, self.cache_offset)
+        position = index.reshape(rows) if index.ndim else index
+        network = network_cache.point_at(cache.network, position, self.cache_offset)
         state = DecodingState(
-            cur_index=jnp.broadcast_to(at, (rows,)),
+            cur_index=jnp.broadcast_to(position, (rows,)),
             sequences=known.reshape(rows, width)[:, :length],
             cur_token=token.reshape(rows, 1),
             cache=freeze(network) if isinstance(self.cache, FrozenDict) else network,
         )
         logits, network = self.tokens_to_logits(state)
-        # Once seen, the vocabulary needs no tracing of its own.
+        # This saves the tracing by which `vocab_size` would find the size of the vocabulary.
         vars(self).setdefault("vocab_size", logits.shape[-1])
         if self.callbacks is not None:
             logits = self.callbacks.on_logits(logits, state, known, cache.loop)
@@ -199,8 +203,7 @@ class T5XAdapter:
 
 
 _NATIVE = (
-    "NativeEncoderDecoderModel and NativeDecoderOnlyModel of decoding_jax.t5x.models serve what"
-    " needs more than one token a row and call; speculation is served by"
-    " SpeculativeEncoderDecoderModel and SpeculativeDecoderOnlyModel of"
-    " decoding_jax.t5x.models"
+    "strategies that feed more than one token per row and call need NativeEncoderDecoderModel or"
+    " NativeDecoderOnlyModel of decoding_jax.t5x.models; speculation needs"
+    " SpeculativeEncoderDecoderModel or SpeculativeDecoderOnlyModel of decoding_jax.t5x.models"
 )

@@ -1,13 +1,13 @@
-"""The cache of a T5X network: a tree whose leaves are told apart by name.
+"""The cache of a T5X network: a tree whose leaves are identified by name.
 
 ======================== ====================================================================
-``cached_key, _value``   ``[(layers,) rows, heads, d, L]``: written by adding, never overwritten
-``cache_index``          where the next token goes: ``[(layers,)]``, or ``[(layers,) rows]``
-``cached_bias``          of the relative positions, the same for all rows
-anything else            one entry a row, after the layers
+``cached_key, _value``   ``[(layers,) rows, heads, d, L]``: written by addition
+``cache_index``          position of the next token: ``[(layers,)]``, or ``[(layers,) rows]``
+``cached_bias``          the relative position biases, shared by all rows
+any other leaf           one entry per row, after the layer axis
 ======================== ====================================================================
 
-The layers' axis is there where layers are scanned; ``offset`` is 1 then, and 0 otherwise.
+The layer axis is present if layers are scanned; ``offset`` is then 1, and otherwise 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INDEX = "cache_index"
 
 
 def plain(cache: Any) -> Any:
-    """The cache as plain dicts of arrays, whatever mappings it came in."""
+    """The cache as plain dicts of arrays, whatever mappings it consists of."""
     if isinstance(cache, Mapping):
         return {name: plain(value) for name, value in cache.items()}
     return jax.tree.map(jnp.asarray, cache)
@@ -40,7 +40,7 @@ def _map(fn: Callable[[str, Array], Array], cache: Any) -> Any:
 
 
 def has_vector_index(cache: Any, offset: int) -> bool:
-    """Whether every row has an index of its own."""
+    """Whether every row has its own cache index."""
     leaves = jax.tree_util.tree_flatten_with_path(plain(cache))[0]
     indices = [leaf for path, leaf in leaves if path and str(path[-1].key) == INDEX]
     return bool(indices) and all(leaf.ndim > offset for leaf in indices)
@@ -51,7 +51,7 @@ def _per_row(name: str, leaf: Array, offset: int) -> bool:
 
 
 def expand(cache: Any, lanes: int, offset: int) -> Any:
-    """Every row ``lanes`` times, one after another."""
+    """Repeats every row ``lanes`` times; the copies of a row are adjacent."""
 
     def repeat(name: str, leaf: Array) -> Array:
         return jnp.repeat(leaf, lanes, axis=offset) if _per_row(name, leaf, offset) else leaf
@@ -60,7 +60,7 @@ def expand(cache: Any, lanes: int, offset: int) -> Any:
 
 
 def select(cache: Any, lanes: Array, offset: int) -> Any:
-    """Puts lane ``lanes[b, w]`` (int32 ``[B, W]``) of row b in the place of its lane w."""
+    """Replaces lane w of row b by its lane ``lanes[b, w]`` (int32 ``[B, W]``)."""
     batch, width = lanes.shape
     rows = (
         jnp.arange(batch, dtype=jnp.int32)[:, None] * width + jnp.clip(lanes, 0, width - 1)
@@ -73,25 +73,25 @@ def select(cache: Any, lanes: Array, offset: int) -> Any:
 
 
 def point_at(cache: Any, index: Array, offset: int) -> Any:
-    """The cache with every index at ``index``, and nothing in that slot.
+    """Sets every cache index to ``index`` and clears the slot it points at.
 
-    A network adds to what is there, so a slot that is to be written again has to be zero. What
-    stands behind it is not seen, and may stay.
+    A network adds to the content of a slot, so a slot has to be zero before it is written again.
+    Later slots are masked by the network and may keep their content.
 
     Args:
-      cache: of all rows.
+      cache: the cache of all rows.
       index: int32, a scalar or ``[rows]``.
       offset: the axis of the rows.
     """
 
-    def at(name: str, leaf: Array) -> Array:
+    def update(name: str, leaf: Array) -> Array:
         if name == INDEX:
             return jnp.broadcast_to(index, leaf.shape).astype(leaf.dtype)
         if name not in WRITTEN:
             return leaf
         slots = jnp.arange(leaf.shape[-1], dtype=jnp.int32).reshape((*(1,) * (leaf.ndim - 1), -1))
         ones = (1,) * (leaf.ndim - offset - 1)
-        here = slots == index.reshape((*(1,) * offset, -1, *ones))
-        return jnp.where(here, jnp.zeros((), leaf.dtype), leaf)
+        is_next = slots == index.reshape((*(1,) * offset, -1, *ones))
+        return jnp.where(is_next, jnp.zeros((), leaf.dtype), leaf)
 
-    return _map(at, cache)
+    return _map(update, cache)

@@ -1,7 +1,7 @@
-"""T5X's callbacks: a search shown in T5X's words, and what a callback changes of it.
+"""T5X's callbacks: they are given the state of a search as T5X's classes, and may change it.
 
-``state_callback_fn`` is called before every token and once at the end, ``logit_callback_fn`` with
-the logits of every step.
+``state_callback_fn`` is called before every token and once at the end. ``logit_callback_fn`` is
+called with the logits of every step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, Prompt
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import Steps
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import State
@@ -25,18 +25,20 @@ from decoding_jax.t5x.network.rescaled import RescaledCache
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SamplingLoopState:
-    """What a callback is given, by T5X's names; rows are B times ``num_decodes``.
+    """The state that a callback is given, with T5X's field names.
+
+    The number of rows is B times ``num_decodes``.
 
     Attributes:
-      step: int32, tokens chosen so far.
-      cur_index: int32 ``[rows]``, where ``cur_token`` stands.
-      sequences: int32 ``[rows, L + 2]``: the start token, the prompt and the text; a token ahead
-        of ``cur_index`` that is not 0 is forced.
-      cache: the network's.
-      cur_token: int32 ``[rows, 1]``, the next to feed.
-      ended: bool ``[rows, 1]``.
-      rng: the key of the whole search, raw.
-      log_prob: float32 ``[rows]``.
+      step: int32, the number of tokens chosen so far.
+      cur_index: int32 ``[rows]``, the position of ``cur_token``.
+      sequences: int32 ``[rows, L + 2]``: the start token, the prompt and the text. A non-zero token
+        after ``cur_index`` is forced.
+      cache: the cache of the network.
+      cur_token: int32 ``[rows, 1]``, the next token to feed.
+      ended: bool ``[rows, 1]``, whether each sequence has ended.
+      rng: the raw key of the whole search.
+      log_prob: float32 ``[rows]``, the log-probability of each sequence.
     """
 
     step: Array
@@ -49,12 +51,12 @@ class SamplingLoopState:
     log_prob: Array
 
     def replace(self, **changes: Any) -> SamplingLoopState:
-        """A copy with other values."""
+        """A copy with other values of these fields."""
         return dataclasses.replace(self, **changes)
 
 
 class LoopFigures(NamedTuple):
-    """What of a ``SamplingLoopState`` only the search knows, as it stood before a token."""
+    """The fields of a ``SamplingLoopState`` that the search has and the model does not."""
 
     step: Array
     ended: Array
@@ -63,49 +65,57 @@ class LoopFigures(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Callbacks:
-    """The two callbacks around a strategy in lock step, on a ``T5XAdapter``.
+    """Calls the two callbacks at the steps of a token-by-token strategy.
 
-    Of what ``on_state`` changes, ``sequences``, ``cache``, ``cur_token``, ``ended`` and
-    ``log_prob`` count. A token put ahead of ``cur_index`` is forced, and an end token there ends
-    the sequence.
+    The changes that ``state_fn`` makes to ``sequences``, ``cache``, ``cur_token``, ``ended`` and
+    ``log_prob`` take effect. A token that it writes after ``cur_index`` is forced, and an end token
+    there ends the sequence.
 
     Attributes:
       state_fn: ``SamplingLoopState -> SamplingLoopState``, or None.
       logit_fn: ``(logits [rows, V], SamplingLoopState) -> logits``, or None.
-      rng: shown to them.
+      rng: the raw key that the callbacks are given.
     """
 
-    state_fn: Callable[[Any], Any] | None
-    logit_fn: Callable[[Any, Any], Any] | None
+    state_fn: Callable[[SamplingLoopState], SamplingLoopState] | None
+    logit_fn: Callable[[Array, SamplingLoopState], Array] | None
     rng: Array
 
     def around(self, steps: Steps) -> Steps:
-        """The steps, with the state shown before each and after the last."""
+        """The same steps, with a call of ``state_fn`` before each and after the last."""
 
-        def step(model: Any, prompt: Prompt, state: State) -> State:
-            return steps.step(model, prompt, self._shown(state))
+        def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+            return steps.step(model, prompt, self._apply_state_fn(state))
 
         def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-            return steps.finalize(prompt, self._shown(state))
+            return steps.finalize(prompt, self._apply_state_fn(state))
 
         return Steps(steps.init, step, steps.done, finalize)
 
     def before_first(self, cache: AdapterCache, token: Array) -> tuple[AdapterCache, Array]:
-        """What the first state shown makes of an empty cache and its first token ``[B, W]``."""
+        """Calls ``state_fn`` before the first step.
+
+        Args:
+          cache: the cache before the first step.
+          token: int32 ``[B, W]``, the first token to feed.
+
+        Returns:
+          The cache and the token after the changes that ``state_fn`` makes.
+        """
         batch, lanes = token.shape
         rows = batch * lanes
-        none = jnp.zeros((rows, 1), bool)
-        figures = LoopFigures(jnp.int32(0), none, jnp.zeros(rows, jnp.float32))
+        ended = jnp.zeros((rows, 1), bool)
+        figures = LoopFigures(jnp.int32(0), ended, jnp.zeros(rows, jnp.float32))
         base = cache.base if cache.base.ndim == 0 else cache.base[:, None]
         index = jnp.broadcast_to(base, token.shape)
         new = self._call(cache.network, cache.forced, index, token, figures)
-        cache = _forcing(cache, new, index)._replace(loop=figures)
+        cache = _forced_ahead(cache, new, index)._replace(loop=figures)
         return cache, new.cur_token.reshape(token.shape).astype(jnp.int32)
 
     def on_logits(
-        self, logits: Any, state: DecodingState, sequences: Array, figures: LoopFigures
-    ) -> Any:
-        """What ``logit_fn`` makes of the logits, given the sequences ``[B, W, L + 2]``."""
+        self, logits: Array, state: DecodingState, sequences: Array, figures: LoopFigures
+    ) -> Array:
+        """The logits ``[rows, V]`` after ``logit_fn``, given sequences ``[B, W, L + 2]``."""
         if self.logit_fn is None:
             return logits
         flat = sequences.reshape(-1, sequences.shape[-1])
@@ -125,7 +135,7 @@ class Callbacks:
 
     def _call(
         self, network: Any, sequences: Array, index: Array, token: Array, figures: LoopFigures
-    ) -> Any:
+    ) -> SamplingLoopState:
         rows = token.size
         state = SamplingLoopState(
             figures.step,
@@ -139,49 +149,47 @@ class Callbacks:
         )
         return state if self.state_fn is None else self.state_fn(state)
 
-    def _shown(self, state: State) -> State:
-        """The state of a loop as ``state_fn`` leaves it."""
+    def _apply_state_fn(self, state: State) -> State:
+        """The state of the loop after ``state_fn``."""
         outer, lanes = state.cache, state.lanes
         cache = outer.inner if isinstance(outer, RescaledCache) else outer
         shape, size = lanes.length.shape, lanes.tokens.shape[-1]
         base = cache.base.reshape(-1, 1)
-        place = jnp.arange(size + 2, dtype=jnp.int32)[None, None]
-        number = jnp.broadcast_to(place - 1 - base[..., None], (*shape, size + 2))
-        text = jnp.take_along_axis(lanes.tokens, jnp.clip(number, 0, size - 1), axis=-1)
-        text = jnp.where((number >= 0) & (number < lanes.length[..., None]), text, 0)
+        position = jnp.arange(size + 2, dtype=jnp.int32)[None, None]
+        slot = jnp.broadcast_to(position - 1 - base[..., None], (*shape, size + 2))
+        text = jnp.take_along_axis(lanes.tokens, jnp.clip(slot, 0, size - 1), axis=-1)
+        text = jnp.where((slot >= 0) & (slot < lanes.length[..., None]), text, 0)
         sequences = jnp.where(cache.forced != 0, cache.forced, text)
         index = jnp.broadcast_to(jnp.minimum(base + state.step, size + 1), shape)
         token = jnp.take_along_axis(sequences, index[..., None], axis=-1)
         figures = LoopFigures(state.step, lanes.done.reshape(-1, 1), lanes.log_prob.reshape(-1))
 
         new = self._call(cache.network, sequences, index, token, figures)
-        cache = _forcing(cache, new, index)
+        cache = _forced_ahead(cache, new, index)
         ended = new.ended.reshape(-1, 1)
         log_prob = jnp.asarray(new.log_prob, jnp.float32)
         cache = cache._replace(loop=LoopFigures(state.step, ended, log_prob))
-        written = new.sequences.reshape(sequences.shape).astype(jnp.int32)
-        source = jnp.clip(
-            jnp.arange(size, dtype=jnp.int32)[None, None] + 1 + base[..., None], 0, size + 1
-        )
-        source = jnp.broadcast_to(source, lanes.tokens.shape)
-        tokens = jnp.take_along_axis(written, source, axis=-1)
-        tokens = jnp.where(
-            jnp.arange(size, dtype=jnp.int32)[None, None] < lanes.length[..., None], tokens, 0
-        )
+        new_sequences = new.sequences.reshape(sequences.shape).astype(jnp.int32)
+        slot = jnp.arange(size, dtype=jnp.int32)[None, None]
+        position = jnp.clip(slot + 1 + base[..., None], 0, size + 1)
+        position = jnp.broadcast_to(position, lanes.tokens.shape)
+        tokens = jnp.take_along_axis(new_sequences, position, axis=-1)
+        tokens = jnp.where(slot < lanes.length[..., None], tokens, 0)
         log_prob, done = log_prob.reshape(shape), ended.reshape(shape)
+        # A sum that a callback changed has no rounding error to carry on.
         lost = jnp.where(log_prob == lanes.log_prob, lanes.log_prob_lost, 0.0)
         lanes = lanes._replace(tokens=tokens, log_prob=log_prob, log_prob_lost=lost, done=done)
         if isinstance(outer, RescaledCache):
-            known = tokens[..., : outer.tokens.shape[-1]]
-            outer = outer._replace(inner=cache, tokens=known)
+            slot_tokens = tokens[..., : outer.tokens.shape[-1]]
+            outer = outer._replace(inner=cache, tokens=slot_tokens)
         else:
             outer = cache
-        fed = new.cur_token.reshape(shape).astype(jnp.int32)
-        return state._replace(cache=outer, lanes=lanes, token=fed)
+        next_token = new.cur_token.reshape(shape).astype(jnp.int32)
+        return state._replace(cache=outer, lanes=lanes, token=next_token)
 
 
-def _forcing(cache: AdapterCache, new: Any, index: Array) -> AdapterCache:
-    """The cache with the network's part, and with what stands ahead of ``index`` forced."""
+def _forced_ahead(cache: AdapterCache, new: SamplingLoopState, index: Array) -> AdapterCache:
+    """The cache with the network cache of ``new``, whose tokens after ``index`` are forced."""
     sequences = new.sequences.reshape(cache.forced.shape).astype(jnp.int32)
     ahead = jnp.arange(sequences.shape[-1], dtype=jnp.int32)[None, None] > index[..., None]
     return cache._replace(

@@ -1,4 +1,4 @@
-"""A model of this library whose steps T5X's callbacks are shown."""
+"""A native model that calls T5X's callbacks at every step."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from decoding_jax.t5x.network.forced_tokens import AdapterCache, enter, leave_fo
 @pytree
 @dataclasses.dataclass(frozen=True)
 class NativeWithCallbacks:
-    """A native model with T5X's callbacks, for strategies that grow one token a call in step.
+    """A native model with T5X's callbacks, for strategies that extend all lanes token by token.
 
-    What they are shown differs from T5X in two things. ``cache`` is that of ``model``, in its own
-    layout (of this library's networks, a ``models.cache.Cache``). And prompts are in it from the
-    first state on, the last token included: of what ``state_callback_fn`` makes of the first
-    state's ``cur_token`` and ``cache``, the first logits know nothing.
+    The state that callbacks are given differs from T5X's in two ways. ``cache`` is the cache of
+    ``model``, in its own layout (``models.cache.Cache`` for the networks of this library). The
+    cache already contains the whole prompt in the first state, so the changes that
+    ``state_callback_fn`` makes to ``cur_token`` and ``cache`` of the first state do not affect the
+    first logits.
 
     Attributes:
       model: any ``LanguageModel``.
-      inputs: int32 ``[B, L]``, T5X's, which hold the prompts.
+      inputs: int32 ``[B, L]``, the inputs of T5X, which contain the prompts.
       eos_id: int32 ``[E]``, the end tokens.
-      callbacks: T5X's.
+      callbacks: the callbacks of T5X.
     """
 
     model: LanguageModel
@@ -49,7 +50,10 @@ class NativeWithCallbacks:
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, AdapterCache]:
-        """See ``LanguageModel.prefill``; logits of every lane, since callbacks may part them."""
+        """See ``LanguageModel.prefill``.
+
+        The logits have an entry for every lane, since callbacks may treat lanes differently.
+        """
         output, network = self.model.prefill(
             tokens, length, lanes=lanes, slots=slots, with_hidden=with_hidden
         )
@@ -60,7 +64,7 @@ class NativeWithCallbacks:
         cache, _ = self.callbacks.before_first(cache, last)
         cache, _, index, known = enter(cache, last, jnp.int32(-1))
         logits = jnp.broadcast_to(output.logits[:, :, 0], (batch, lanes, vocab))
-        logits = self._shown(logits, cache, last, index, known)
+        logits = self._apply_callbacks(logits, cache, last, index, known)
         return output._replace(logits=logits), cache
 
     def extend(
@@ -74,7 +78,7 @@ class NativeWithCallbacks:
         """See ``LanguageModel.extend``.
 
         Raises:
-          ValueError: for more than one token a lane, lanes out of step, or a tree.
+          ValueError: for more than one token per lane, lanes at different slots, or a tree.
         """
         if tokens.shape[-1] != 1 or jnp.ndim(start) or visible is not None:
             raise ValueError(
@@ -83,13 +87,13 @@ class NativeWithCallbacks:
             )
         cache, token, index, known = enter(cache, tokens[..., 0], jnp.asarray(start, jnp.int32))
         output, network = self.model.extend(cache.network, token[..., None], start, None, position)
-        logits = self._shown(output.logits[:, :, 0], cache, token, index, known)
+        logits = self._apply_callbacks(output.logits[:, :, 0], cache, token, index, known)
         return output._replace(logits=logits), cache._replace(network=network)
 
-    def _shown(
+    def _apply_callbacks(
         self, logits: Array, cache: AdapterCache, token: Array, index: Array, known: Array
     ) -> Array:
-        """What the callbacks leave of ``logits [B, W, V]``: ``[B, W, 1, V]``."""
+        """Logits ``[B, W, V]`` after the callbacks and forced tokens, as ``[B, W, 1, V]``."""
         rows = token.size
         state = DecodingState(
             cur_index=index.reshape(rows),

@@ -1,4 +1,4 @@
-"""A model whose distribution is the transformed one, so that log-probabilities are of what is drawn from."""
+"""A model with a transform built in, whose log-probabilities are those after the transform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from decoding_jax.strategies.speculative.appending import place_tokens
 
 
 class RescaledCache(NamedTuple):
-    """The model's cache, the prompts, and what each slot holds: tokens int32 ``[B, W, S]``."""
+    """The cache of the wrapped model, with the tokens that transforms are given.
+
+    Attributes:
+      inner: the cache of the wrapped model.
+      prompt: the prompts.
+      tokens: int32 ``[B, W, S]``, the token in each slot.
+    """
 
     inner: Any
     prompt: Prompt
@@ -25,14 +31,14 @@ class RescaledCache(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Rescaled:
-    """A model with a transform as part of it.
+    """A model that applies a transform to its logits.
 
-    A strategy's ``log_prob`` is under the model, before any transform; T5X's
-    ``rescale_log_probs`` asks for it after them.
+    A strategy's ``log_prob`` is under the model, before any transform. T5X's ``rescale_log_probs``
+    asks for log-probabilities after temperature and truncation, so these become part of the model.
 
     Attributes:
-      model: the model.
-      transform: of its logits.
+      model: the wrapped model.
+      transform: applied to the logits of ``model``.
     """
 
     model: LanguageModel
@@ -63,8 +69,9 @@ class Rescaled:
         )
         batch = tokens.shape[0]
         prompt = Prompt(tokens, length)
-        none = jnp.zeros((*output.logits.shape[:3], 1), jnp.int32)
-        logits = self.transform(clean(output.logits), Prefix(*prompt, none, none[..., 0]))
+        no_tokens = jnp.zeros((*output.logits.shape[:3], 1), jnp.int32)
+        prefix = Prefix(*prompt, no_tokens, no_tokens[..., 0])
+        logits = self.transform(clean(output.logits), prefix)
         empty = jnp.zeros((batch, lanes, slots), jnp.int32)
         return output._replace(logits=logits), RescaledCache(inner, prompt, empty)
 
@@ -80,48 +87,48 @@ class Rescaled:
         output, inner = self.model.extend(cache.inner, tokens, start, visible, position)
         start = jnp.asarray(start, jnp.int32)
         if start.ndim:
-            held = place_tokens(cache.tokens, tokens, start)
+            slot_tokens = place_tokens(cache.tokens, tokens, start)
         else:
-            held = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
-        lanes = start[..., None] if start.ndim else start
-        place = lanes + jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None]
+            slot_tokens = lax.dynamic_update_slice(cache.tokens, tokens, (0, 0, start))
+        first_slot = start[..., None] if start.ndim else start
+        slot = first_slot + jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None]
         if visible is None:
-            length = jnp.broadcast_to(jnp.clip(place + 1, 0, held.shape[-1]), tokens.shape)
-            paths = held[:, :, None]
+            length = jnp.broadcast_to(jnp.clip(slot + 1, 0, slot_tokens.shape[-1]), tokens.shape)
+            paths = slot_tokens[:, :, None]
         else:
-            paths, length = _paths(held, visible, place)
-        paths = jnp.broadcast_to(paths, (*tokens.shape, held.shape[-1]))
+            paths, length = _paths(slot_tokens, visible, slot)
+        paths = jnp.broadcast_to(paths, (*tokens.shape, slot_tokens.shape[-1]))
         logits = self.transform(clean(output.logits), Prefix(*cache.prompt, paths, length))
-        return output._replace(logits=logits), RescaledCache(inner, cache.prompt, held)
+        return output._replace(logits=logits), RescaledCache(inner, cache.prompt, slot_tokens)
 
     def keep(self, cache: RescaledCache, source: Array, start: Array | int) -> RescaledCache:
-        """See ``SupportsKeep.keep``, which the model has."""
+        """See ``SupportsKeep.keep``; the wrapped model has to support it."""
         model: Any = self.model
         moved = jnp.take_along_axis(cache.tokens, source, axis=-1, mode="clip")
-        place = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
+        first_slot = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
         return cache._replace(
             inner=model.keep(cache.inner, source, start),
-            tokens=place_tokens(cache.tokens, moved, place),
+            tokens=place_tokens(cache.tokens, moved, first_slot),
         )
 
 
-def _paths(held: Array, visible: Array, place: Array) -> tuple[Array, Array]:
-    """Of each node of a tree, its ancestors' tokens and its own, and how many they are.
+def _paths(slot_tokens: Array, visible: Array, slot: Array) -> tuple[Array, Array]:
+    """The path of each node of a tree: the tokens of its ancestors, then its own.
 
-    A path's slots rise from the root on.
+    Ancestors have smaller slots than their descendants.
 
     Args:
-      held: int32 ``[B, W, S]``.
-      visible: bool ``[B, W, T, S']``, S' at most S.
-      place: int32 ``[B, W, T]``, each node's slot.
+      slot_tokens: int32 ``[B, W, S]``, the token in each slot.
+      visible: bool ``[B, W, T, S']``, S' at most S: the ancestors of each node.
+      slot: int32 ``[B, W, T]``, the slot of each node.
 
     Returns:
-      int32 ``[B, W, T, S]`` and ``[B, W, T]``.
+      The paths, int32 ``[B, W, T, S]``, and their lengths, int32 ``[B, W, T]``.
     """
-    size = held.shape[-1]
-    beyond = ((0, 0), (0, 0), (0, 0), (0, size - visible.shape[-1]))
-    on_path = jnp.pad(visible, beyond)
-    on_path |= jnp.arange(size, dtype=jnp.int32)[None, None, None] == place[..., None]
+    size = slot_tokens.shape[-1]
+    missing_slots = ((0, 0), (0, 0), (0, 0), (0, size - visible.shape[-1]))
+    on_path = jnp.pad(visible, missing_slots)
+    on_path |= jnp.arange(size, dtype=jnp.int32)[None, None, None] == slot[..., None]
     order = jnp.argsort(~on_path, axis=-1, stable=True)
-    wide = jnp.broadcast_to(held[:, :, None], on_path.shape)
-    return jnp.take_along_axis(wide, order, axis=-1), on_path.sum(-1, dtype=jnp.int32)
+    tokens = jnp.broadcast_to(slot_tokens[:, :, None], on_path.shape)
+    return jnp.take_along_axis(tokens, order, axis=-1), on_path.sum(-1, dtype=jnp.int32)
