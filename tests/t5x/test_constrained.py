@@ -51,7 +51,7 @@ def test_phrases_that_are_none_are_said_in_one_line():
     given = arguments()
     for settings, message in [
         ({"phrases": "ab"}, "phrases: got 'ab'; takes a list of strings or of token"),
-        ({"phrases": ["ab"]}, "vocabulary: got None beside strings; takes one that has encode"),
+        ({"phrases": ["ab"]}, "vocabulary: got None for phrases that are strings; takes an object"),
         ({"phrases": [()]}, "phrases: got "),
         ({"alternatives": ["ab"]}, "alternatives: got 'ab'; takes a list of strings or of token"),
     ]:

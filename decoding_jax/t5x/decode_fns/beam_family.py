@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from decoding_jax import registry
-from decoding_jax.base import DecodeOutput, Prompt
+from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import Steps, run
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
 from decoding_jax.t5x.decode_fns.arguments import (
@@ -26,9 +26,9 @@ def diverse_beam_search(
     arguments: T5XArguments,
     *,
     num_groups: int = 2,
-    diversity_penalty: Any = 0.5,
-    alpha: Any = 0.6,
-    max_decode_steps: Any = None,
+    diversity_penalty: float | Array = 0.5,
+    alpha: float | Array = 0.6,
+    max_decode_steps: int | Array | None = None,
 ) -> Decodes:
     """Beam search in groups, each penalised for the tokens that earlier groups choose.
 
@@ -38,12 +38,13 @@ def diverse_beam_search(
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
         transform: see ``T5XArguments``.
       num_groups: a divisor of ``num_decodes``.
-      diversity_penalty: what a token loses for each earlier group's hypothesis that chooses it.
+      diversity_penalty: subtracted from a token's score for each hypothesis of an earlier group
+        that chooses this token.
       alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
+      max_decode_steps: the maximum number of tokens after the last prompt token.
 
     Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, in the order of rising scores.
+      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
 
     Raises:
       ValueError: if ``num_groups`` does not divide ``num_decodes``.
@@ -68,8 +69,8 @@ def beam_sample(
     arguments: T5XArguments,
     sampling: TemperatureArguments,
     *,
-    alpha: Any = 0.6,
-    max_decode_steps: Any = None,
+    alpha: float | Array = 0.6,
+    max_decode_steps: int | Array | None = None,
 ) -> Decodes:
     """Beam search that draws its candidates; see ``strategies.beam_sample``.
 
@@ -78,10 +79,10 @@ def beam_sample(
         transform: see ``T5XArguments``.
       temperature, topk, topp: see ``TemperatureArguments``.
       alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
+      max_decode_steps: the maximum number of tokens after the last prompt token.
 
     Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, in the order of rising scores.
+      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
     """
     call = open_call(arguments)
     transform = sampling_transform(
@@ -101,7 +102,10 @@ def beam_sample(
 
 @decode_fn(num_decodes=4)
 def stochastic_beam_search(
-    arguments: T5XArguments, sampling: TemperatureArguments, *, max_decode_steps: Any = None
+    arguments: T5XArguments,
+    sampling: TemperatureArguments,
+    *,
+    max_decode_steps: int | Array | None = None,
 ) -> Decodes:
     """Draws ``num_decodes`` different sequences, without replacement.
 
@@ -112,11 +116,11 @@ def stochastic_beam_search(
         see ``T5XArguments``.
       num_decodes: N, 2 or more: ``temperature_sample`` draws a single sequence.
       temperature, topk, topp: see ``TemperatureArguments``.
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
+      max_decode_steps: the maximum number of tokens after the last prompt token.
 
     Returns:
       Decodes int32 ``[B, N, L]`` and their log-probabilities under the distribution that is drawn
-      from, float32 ``[B, N]``, in the order of rising log-probabilities.
+      from, float32 ``[B, N]``, in ascending order.
 
     Raises:
       ValueError: for ``num_decodes`` below 2.
@@ -128,8 +132,8 @@ def stochastic_beam_search(
     transform = sampling_transform(
         arguments.transform, sampling.temperature, sampling.topk, sampling.topp
     )
-    # The search keeps one sequence more than it returns, for the threshold of an estimator. Here
-    # that one is returned too, since T5X has lanes for ``num_decodes`` sequences only.
+    # The search keeps one sequence more than it returns, as the threshold of an estimator. This
+    # function returns it too, since T5X has rows for ``num_decodes`` sequences only.
     steps = registry.steps(
         "stochastic_beam_search",
         beam_size=count - 1,

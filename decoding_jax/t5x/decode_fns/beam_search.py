@@ -1,4 +1,4 @@
-"""Decode functions that search with beams: T5X's ``beam_search``."""
+"""The decode function for beam search: T5X's ``beam_search``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from decoding_jax.t5x.decode_fns.arguments import BEAM_ORDER, Decodes, T5XArgume
 from decoding_jax.t5x.decode_fns.call import open_call
 from decoding_jax.t5x.decode_fns.temperature import keep_forced
 
-# T5X's minus infinity: networks and callbacks ban tokens by logits of this size.
+# T5X's networks and callbacks ban tokens by logits at or below this value.
 _BANNED = -1e7
 
 
@@ -33,34 +33,35 @@ _BANNED = -1e7
 def beam_search(
     arguments: T5XArguments,
     *,
-    alpha: Any = 0.6,
+    alpha: float | Array = 0.6,
     max_decode_len: int | None = None,
-    max_decode_step: Any = -1,
-    min_log_prob: Any = -jnp.inf,
+    max_decode_step: int | Array = -1,
+    min_log_prob: float | Array = -jnp.inf,
 ) -> Decodes:
     """Beam search with T5X's pool and length penalty, ((5 + length) / 6)^alpha.
 
     This is T5X's function of the same name with three differences. Where fewer than N hypotheses
-    have ended, those that ran out of length follow them, instead of empty ones at -1e7. Every score
-    is divided by its length penalty, also where none has ended. A row stops by itself, so its
-    hypotheses do not depend on other rows, nor on a NaN in another hypothesis.
+    have ended, those that reached the length limit fill the other places, instead of empty ones at
+    -1e7. Every score is divided by its length penalty, even if no hypothesis of the row has ended.
+    Each row stops separately, so its hypotheses do not depend on other rows, nor on a NaN in
+    another hypothesis.
 
     Args:
       inputs, cache, tokens_to_logits, eos_id, cache_offset, initial_index, transform: see
-        ``T5XArguments``. Lengths count from the start token, prompt included; what the transform
-        returns is added to the scores without normalising again.
-      num_decodes: N, hypotheses that a row keeps and returns.
+        ``T5XArguments``. Lengths count from the start token and include the prompt. The output of
+        the transform is added to the scores without normalising again.
+      num_decodes: N, the number of hypotheses that a row keeps and returns.
       decode_rng: not used.
       alpha: the exponent of the length penalty, a number or ``[B]``.
-      max_decode_len: the maximum length of a result, prompt included; L where None.
+      max_decode_len: the maximum length of a result, prompt included; None means L.
       max_decode_step: the maximum number of tokens after the start token, or after a prefilled
         prompt; unlimited if 0 or below.
       min_log_prob: a row ends once no running hypothesis has this log-probability.
 
     Returns:
-      Decodes int32 ``[B, N, max_decode_len]`` and scores float32 ``[B, N]``, in rising order: the
-      best finished hypothesis last, and every unfinished one before all finished ones. Where the
-      vocabulary gives fewer hypotheses, length 0 and -inf.
+      Decodes int32 ``[B, N, max_decode_len]`` and scores float32 ``[B, N]``, in ascending order:
+      the best finished hypothesis last, and every unfinished one before all finished ones. If the
+      vocabulary is too small for N hypotheses, the missing ones have length 0 and score -inf.
 
     Raises:
       ValueError: for a length or a number of hypotheses below 1.
@@ -83,8 +84,8 @@ def beam_search(
     last = jnp.where(step_limit > 0, jnp.minimum(limits, step_limit), limits)
     penalty = FromStart(GNMTPenalty(alpha), call.prompt_end)
 
-    # The limit is one above the row's own, so that `Cut` ends the row instead of the search:
-    # hypotheses that run out of length must not push finished ones out of the pool.
+    # The search is given a limit one above that of the row, so that `Cut` ends the row first:
+    # hypotheses that reach the limit must not replace finished ones in the pool.
     stop = call.stop(limits + 1)
     rules = Rules(stop, penalty, "never", _candidates(width))
     search = single_beam(rules, width, max_length + 1)
@@ -120,7 +121,10 @@ def _compete(
 
 
 def _candidates(num_decodes: int) -> ChooseCandidates:
-    """The best; of equals, as in T5X, those that continue the hypothesis ranked last."""
+    """Chooses the best candidates; ties are broken as in T5X.
+
+    Of candidates with equal scores, those that continue the hypothesis ranked last come first.
+    """
 
     def choose(keys: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
         score, index = top_k(totals, count)
@@ -135,7 +139,12 @@ def _candidates(num_decodes: int) -> ChooseCandidates:
 
 @dataclasses.dataclass(frozen=True)
 class FromStart:
-    """A length penalty by T5X's count: from the start token, prompt included."""
+    """A length penalty for lengths that count from the start token, as in T5X.
+
+    Attributes:
+      penalty: a length penalty.
+      base: int32 ``[B]``, added to the number of new tokens.
+    """
 
     penalty: LengthPenalty
     base: Array
@@ -145,11 +154,11 @@ class FromStart:
 
 
 class CutState(NamedTuple):
-    """A search, and what was running in each row when it was cut.
+    """The state of a search, and the running hypotheses of each row when it was cut.
 
     Attributes:
-      search: the search.
-      live: hypotheses, of ``length`` tokens each.
+      search: the state of the search.
+      live: the running hypotheses, of ``length`` tokens each.
       length: int32 ``[B]``.
     """
 
@@ -160,13 +169,13 @@ class CutState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A beam search that is cut row by row, and what it returns then.
+    """A beam search that ends each row at its own limit.
 
     Attributes:
-      search: its steps.
-      last: int32 ``[B]``, the tokens at which a row is cut.
-      min_log_prob: float32, below which a row is cut.
-      penalty: divides the scores of what was still running.
+      search: the steps of the beam search.
+      last: int32 ``[B]``, the number of tokens at which a row is cut.
+      min_log_prob: float32; a row whose running hypotheses are all below it is cut.
+      penalty: divides the scores of the hypotheses that were running.
     """
 
     search: Steps
@@ -188,19 +197,19 @@ class Cut:
 
     def _cut(self, state: CutState) -> CutState:
         beam, step = state.search.beam, state.search.step
-        going = beam.running.score.max(-1)
-        here = beam.open & ((step >= self.last) | (going < self.min_log_prob))
+        best_running = beam.running.score.max(-1)
+        is_cut = beam.open & ((step >= self.last) | (best_running < self.min_log_prob))
 
-        def pick(new: Array, old: Array) -> Array:
-            return jnp.where(here.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+        def keep_if_cut(new: Array, old: Array) -> Array:
+            return jnp.where(is_cut.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
-        live = Running(*map(pick, beam.running, state.live))
-        beam = beam._replace(open=beam.open & ~here)
-        length = jnp.where(here, step, state.length)
+        live = Running(*map(keep_if_cut, beam.running, state.live))
+        beam = beam._replace(open=beam.open & ~is_cut)
+        length = jnp.where(is_cut, step, state.length)
         return CutState(state.search._replace(beam=beam), live, length)
 
     def finalize(self, prompt: Prompt, state: CutState) -> DecodeOutput:
-        """Those that ended, best first, and behind them those that were running."""
+        """The finished hypotheses, best first, followed by those that were running."""
         pool, live = state.search.beam.pool, state.live
         length = jnp.broadcast_to(state.length[:, None], live.score.shape)
         exists = (live.score > -jnp.inf) & (length > 0)

@@ -6,31 +6,32 @@ import dataclasses
 from typing import Any
 
 from decoding_jax import registry
+from decoding_jax.base import Array
 from decoding_jax.loop import run
-from decoding_jax.strategies.best_first.priority import Score
+from decoding_jax.strategies.best_first.priority import Decay, Score
 from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.call import open_call
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchArguments:
-    """What best-k and best-first search have in common; see ``strategies.best_k_search``."""
+    """The common arguments of best-k and best-first search; see ``strategies.best_k_search``."""
 
     budget: int | None = None
     score: str | Score = "log_prob"
-    decay: Any = 0.0
-    gamma: Any = 0.05
+    decay: float | Array | Decay = 0.0
+    gamma: float | Array = 0.05
     branching: int | None = None
     frontier_size: int = 500
     fallback: bool = False
-    max_decode_steps: Any = None
+    max_decode_steps: int | Array | None = None
 
 
 @decode_fn(num_decodes=4)
 def best_k_search(
     arguments: T5XArguments, search: SearchArguments, *, k: int | None = None
 ) -> Decodes:
-    """Expands the k best hypotheses of a frontier at a time; on native models only.
+    """Expands the k best hypotheses of a frontier in each call; for native models only.
 
     See ``strategies.best_k_search`` (Xu et al. 2022). Its hypotheses form a tree and its rows are
     at different depths, which T5X's ``tokens_to_logits`` cannot serve.
@@ -43,12 +44,12 @@ def best_k_search(
       budget: the maximum number of hypotheses that a row expands; None means N L, as many as a
         beam search of width N expands.
       score, decay, gamma, branching, frontier_size, fallback: see ``strategies.best_k_search``.
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
+      max_decode_steps: the maximum number of tokens after the last prompt token.
       k: the number of hypotheses expanded in one call; None means N.
 
     Returns:
       Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Completed hypotheses
-      come after those that were not completed; both parts are in rising order. Places that the
+      come after those that were not completed; both parts are in ascending order. Places that the
       search could not fill have length 0 and score -inf.
 
     Raises:
@@ -60,7 +61,7 @@ def best_k_search(
 
 @decode_fn()
 def best_first_search(arguments: T5XArguments, search: SearchArguments) -> Decodes:
-    """Expands the best hypothesis of a frontier, one at a time; on native models only.
+    """Expands the best hypothesis of a frontier in each call; for native models only.
 
     This is ``best_k_search`` with k = 1.
 
@@ -84,8 +85,8 @@ def _search(
     call, count = open_call(arguments), arguments.num_decodes
     if not (call.model.ragged and call.model.tree):
         raise ValueError(
-            f"decode_fn: got {name} on a network that is fed one token a row and call; takes it on"
-            " NativeEncoderDecoderModel or NativeDecoderOnlyModel of decoding_jax.t5x.models"
+            f"decode_fn: got {name} on a network that is fed one token per row and call; takes it"
+            " on NativeEncoderDecoderModel or NativeDecoderOnlyModel of decoding_jax.t5x.models"
         )
     steps = registry.steps(
         name,

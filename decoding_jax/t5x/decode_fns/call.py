@@ -1,9 +1,9 @@
-"""A call of a decode function: what T5X passes as a model and a prompt, and the result it takes."""
+"""Conversion of T5X's arguments to a model and a prompt, and of a result to T5X's format."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.pytrees import pytree
 from decoding_jax.t5x.decode_fns.arguments import T5XArguments
 from decoding_jax.t5x.network.adapter import T5XAdapter
+from decoding_jax.t5x.network.callbacks import Callbacks
 from decoding_jax.t5x.network.native_callbacks import NativeWithCallbacks
 
 
@@ -22,14 +23,14 @@ class NativeDecoder:
 
     Attributes:
       model: any ``LanguageModel``.
-      prompt: start tokens and prompts, also held by ``inputs``.
+      prompt: the start tokens and prompts, which ``inputs`` also contain.
     """
 
     model: LanguageModel
     prompt: Prompt
 
-    def __call__(self, state: Any) -> Any:
-        """Refuses to be called, as one of T5X's own decode functions would call it.
+    def __call__(self, state: Any) -> NoReturn:
+        """Raises an error, since only T5X's own decode functions call their ``tokens_to_logits``.
 
         Raises:
           ValueError: always.
@@ -39,14 +40,14 @@ class NativeDecoder:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """T5X's arguments as this library's.
+    """T5X's arguments, converted to those of this library's strategies.
 
     Attributes:
-      model: the model that decodes.
-      prompt: the prompt that it decodes from.
-      inputs: int32 ``[B, L]``, T5X's.
+      model: the model.
+      prompt: the prompt to decode from.
+      inputs: int32 ``[B, L]``, the inputs of T5X.
       prompt_end: int32 ``[B]``, the position of the last token of each prompt.
-      eos_id: int32 ``[E]``.
+      eos_id: int32 ``[E]``, the end tokens.
       key: a typed key.
     """
 
@@ -62,17 +63,19 @@ class Call:
         """L, the maximum length of a result, prompt included."""
         return self.inputs.shape[1]
 
-    def limits(self, max_decode_steps: Any = None, max_length: int | None = None) -> Array:
-        """int32 ``[B]``: the maximum number of new tokens of each row, forced ones included.
+    def limits(
+        self, max_decode_steps: int | Array | None = None, max_length: int | None = None
+    ) -> Array:
+        """The maximum number of new tokens of each row, forced ones included: int32 ``[B]``.
 
         Args:
-          max_decode_steps: the maximum number of tokens after the last of ``inputs``, or None.
-          max_length: the maximum length of a result, prompt included; L where None.
+          max_decode_steps: the maximum number of tokens after the last prompt token, or None.
+          max_length: the maximum length of a result, prompt included; None means L.
         """
         end = jnp.full_like(self.prompt_end, self.length if max_length is None else max_length)
         if max_decode_steps is not None:
-            given = (self.inputs != 0).sum(-1, dtype=jnp.int32)
-            end = jnp.minimum(end, given + jnp.asarray(max_decode_steps, jnp.int32))
+            prompt_length = (self.inputs != 0).sum(-1, dtype=jnp.int32)
+            end = jnp.minimum(end, prompt_length + jnp.asarray(max_decode_steps, jnp.int32))
         return end - self.prompt_end
 
     def stop(self, limits: Array) -> Stop:
@@ -80,14 +83,14 @@ class Call:
         return Stop(eos_ids=self.eos_id, max_new_tokens=limits)
 
     def best_last(self, output: DecodeOutput, max_length: int | None = None) -> tuple[Array, Array]:
-        """The result of a search whose output is sorted best first; see ``result``."""
+        """The result of a search, whose output is sorted best first, in reverse order."""
         count = output.score.shape[-1]
         order = jnp.arange(count, dtype=jnp.int32)[::-1]
         order = jnp.broadcast_to(order[None], output.score.shape)
         return self.result(output.tokens, output.length, output.score, order, max_length)
 
     def rising(self, output: DecodeOutput, score: Array | None = None) -> tuple[Array, Array]:
-        """The result in the order of rising scores, by default the output's."""
+        """The result sorted by ascending ``score``, by default that of the output."""
         score = output.score if score is None else score
         order = jnp.argsort(score, axis=-1)
         return self.result(output.tokens, output.length, score, order)
@@ -100,39 +103,39 @@ class Call:
         order: Array,
         max_length: int | None = None,
     ) -> tuple[Array, Array]:
-        """What T5X takes: prompt and new tokens, then zeros.
+        """The result in T5X's format: the prompt and the new tokens, followed by zeros.
 
         Args:
-          tokens: int32 ``[B, N, T]``, new tokens.
+          tokens: int32 ``[B, N, T]``, the new tokens.
           length: int32 ``[B, N]``, the number of new tokens.
           score: float32 ``[B, N]``.
-          order: int32 ``[B, N]``, which sequence comes first, second, ...
-          max_length: L where None.
+          order: int32 ``[B, N]``, the index of the sequence that comes first, second and so on.
+          max_length: the maximum length of a result, prompt included; None means L.
 
         Returns:
-          int32 ``[B, N, max_length]`` and float32 ``[B, N]``.
+          Decodes int32 ``[B, N, max_length]`` and scores float32 ``[B, N]``.
         """
         size = self.length if max_length is None else max_length
-        given = jnp.pad(self.inputs[:, 1:], ((0, 0), (0, max(size + 1 - self.length, 0))))
-        given = given[:, None, :size]
+        prompt = jnp.pad(self.inputs[:, 1:], ((0, 0), (0, max(size + 1 - self.length, 0))))
+        prompt = prompt[:, None, :size]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        number = position - self.prompt_end[:, None, None]
-        number = jnp.broadcast_to(number, (*length.shape, size))
-        text = jnp.take_along_axis(tokens, jnp.clip(number, 0, tokens.shape[-1] - 1), axis=-1)
-        text = jnp.where((number >= 0) & (number < length[..., None]), text, 0)
-        decodes = jnp.where(given != 0, given, text)
+        slot = position - self.prompt_end[:, None, None]
+        slot = jnp.broadcast_to(slot, (*length.shape, size))
+        text = jnp.take_along_axis(tokens, jnp.clip(slot, 0, tokens.shape[-1] - 1), axis=-1)
+        text = jnp.where((slot >= 0) & (slot < length[..., None]), text, 0)
+        decodes = jnp.where(prompt != 0, prompt, text)
         return (
             jnp.take_along_axis(decodes, order[..., None], axis=1),
             jnp.take_along_axis(score, order, axis=1),
         )
 
 
-def open_call(arguments: T5XArguments, callbacks: Any = None) -> Call:
-    """The call that T5X's arguments make.
+def open_call(arguments: T5XArguments, callbacks: Callbacks | None = None) -> Call:
+    """Converts T5X's arguments.
 
     Args:
-      arguments: T5X's.
-      callbacks: T5X's callbacks (``Callbacks``), or None.
+      arguments: the arguments of T5X.
+      callbacks: T5X's callbacks, or None.
 
     Raises:
       ValueError: for inputs that are not a matrix, or ``num_decodes`` below 1.
@@ -168,8 +171,8 @@ def open_call(arguments: T5XArguments, callbacks: Any = None) -> Call:
     return Call(model, prompt, inputs, prompt_end, eos_id, typed_key(arguments.decode_rng))
 
 
-def typed_key(rng: Any) -> Array:
-    """A typed key from T5X's raw one; ``jax.random.key(0)`` from None.
+def typed_key(rng: Array | None) -> Array:
+    """A typed key, made from T5X's raw key; ``jax.random.key(0)`` for None.
 
     Example:
       >>> typed_key(jax.random.PRNGKey(3)) == jax.random.key(3)

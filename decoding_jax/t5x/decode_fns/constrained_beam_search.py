@@ -1,4 +1,4 @@
-"""The decode function for beam search among the texts that contain given phrases."""
+"""The decode function for beam search over the texts that contain given phrases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from decoding_jax import registry
+from decoding_jax.base import Array
 from decoding_jax.loop import run
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
@@ -24,40 +25,40 @@ def constrained_beam_search(
     phrases: Any = (),
     alternatives: Any = (),
     vocabulary: Any = None,
-    alpha: Any = 0.6,
-    max_decode_steps: Any = None,
+    alpha: float | Array = 0.6,
+    max_decode_steps: int | Array | None = None,
 ) -> Decodes:
-    """Beam search among the texts that contain given phrases.
+    """Beam search over the texts that contain given phrases.
 
     See ``strategies.constrained_beam_search`` (Post & Vilar 2018; Hu et al. 2019), with T5X's
     length penalty.
 
-    A phrase given as a string is tokenised as a text of its own, and looked for token by token: a
-    text that spells it with other tokens does not count. Where that matters, give the spellings as
-    alternatives. Prompts do not count.
+    A phrase given as a string is tokenised by itself and matched token by token, so a text that
+    contains the same string in other tokens does not match. If that matters, give the other token
+    sequences as alternatives. Phrases are matched in the new tokens only, not in the prompt.
 
     Args:
       inputs, cache, tokens_to_logits, eos_id, decode_rng, cache_offset, initial_index: see
         ``T5XArguments``.
-      num_decodes: N, hypotheses that a row keeps and returns: at best one more than the phrases
-        have tokens.
-      phrases: all must appear: strings, token sequences, or int32 ``[Q, M]`` or ``[B, Q, M]``,
-        padded with -1 on the left.
-      alternatives: sets of such, of each of which one at least must appear: sets of strings or of
-        token sequences, or int32 ``[A, Q, M]`` or ``[B, A, Q, M]``.
-      vocabulary: a ``seqio.Vocabulary``, or whatever has ``encode``; needed for strings.
+      num_decodes: N, the number of hypotheses that a row keeps and returns. Preferably more than
+        the number of tokens in all phrases.
+      phrases: the phrases, all of which must appear: strings, token sequences, or int32 ``[Q, M]``
+        or ``[B, Q, M]``, padded with -1 on the left.
+      alternatives: sets of phrases; at least one phrase of each set must appear. Each set contains
+        strings or token sequences; or int32 ``[A, Q, M]`` or ``[B, A, Q, M]``.
+      vocabulary: a ``seqio.Vocabulary`` or another object with ``encode``; needed for strings.
       alpha: the exponent of the length penalty, as for ``beam_search``.
-      max_decode_steps: the maximum number of tokens after the last of ``inputs``.
-      transform: of each hypothesis's log-probabilities; where the prompt is not prefilled, its
-        tokens are 0 to it.
+      max_decode_steps: the maximum number of tokens after the last prompt token.
+      transform: applied to the log-probabilities of each hypothesis. Without a prefill, it is given
+        token 0 in the place of each prompt token.
 
     Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Those that contain
-      what they must come after all that do not, each part in rising order.
+      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, the best last. Hypotheses that
+      contain all phrases come after all others; both parts are in ascending order.
 
     Raises:
-      ValueError: for strings without a vocabulary, one string where several are due, and phrases
-        without a token.
+      ValueError: for strings without a vocabulary, a string instead of a list of them, and phrases
+        without tokens.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -69,10 +70,10 @@ def constrained_beam_search(
     """
     call = open_call(arguments)
     if isinstance(alternatives, (tuple, list)):
-        alternatives = tuple(_tokens("alternatives", some, vocabulary) for some in alternatives)
+        alternatives = tuple(_tokens("alternatives", group, vocabulary) for group in alternatives)
     model = call.model
     if isinstance(model, T5XAdapter):
-        # Forced tokens are no part of any phrase.
+        # A forced token must not match a phrase.
         model = dataclasses.replace(model, show_prompt=False)
     steps = registry.steps(
         "constrained_beam_search",
@@ -88,13 +89,15 @@ def constrained_beam_search(
 
 
 def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:
-    """Phrases as token sequences; arrays as they are."""
+    """Phrases as token sequences; arrays are returned unchanged."""
     if isinstance(phrases, str):
         raise ValueError(f"{name}: got {phrases!r}; takes a list of strings or of token sequences")
     if not isinstance(phrases, Sequence):
         return phrases
     if vocabulary is None and any(isinstance(phrase, str) for phrase in phrases):
-        raise ValueError("vocabulary: got None beside strings; takes one that has encode")
+        raise ValueError(
+            "vocabulary: got None for phrases that are strings; takes an object with encode"
+        )
     return tuple(
         tuple(int(token) for token in vocabulary.encode(phrase))
         if isinstance(phrase, str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from decoding_jax.t5x.decode_fns.arguments import (
 )
 from decoding_jax.t5x.decode_fns.call import open_call
 from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, sampling_transform
-from decoding_jax.t5x.network.callbacks import Callbacks
+from decoding_jax.t5x.network.callbacks import Callbacks, LogitCallback, StateCallback
 from decoding_jax.t5x.network.rescaled import Rescaled
 
 _CALLBACKS = ("state_callback_fn", "logit_callback_fn")
@@ -29,15 +28,15 @@ def temperature_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
     *,
-    state_callback_fn: Callable[[Any], Any] | None = None,
-    logit_callback_fn: Callable[[Any, Any], Any] | None = None,
+    state_callback_fn: StateCallback | None = None,
+    logit_callback_fn: LogitCallback | None = None,
 ) -> Decodes:
     """Draws ``num_decodes`` samples of every row; greedy by default, since ``topk`` is 1.
 
     This is T5X's function of the same name with three differences: ``topk`` and ``topp`` may be
-    combined, in this order; rows draw independently, at temperatures of their own too; and exactly
-    ``topk`` tokens are kept under ties. A row's samples depend on its place in the batch and on no
-    other row.
+    combined, in this order; rows draw independently, also if each has its own temperature; and
+    exactly ``topk`` tokens are kept under ties. A row's samples depend on its place in the batch
+    and on no other row.
 
     Args:
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
@@ -48,7 +47,7 @@ def temperature_sample(
       logit_callback_fn: ``(logits, state) -> logits``, applied before the temperature.
 
     Returns:
-      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, in the order of rising scores.
+      Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
 
     Raises:
       ValueError: for ``max_decode_steps`` above L.
@@ -70,14 +69,14 @@ def arithmetic_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
     *,
-    state_callback_fn: Callable[[Any], Any] | None = None,
-    logit_callback_fn: Callable[[Any, Any], Any] | None = None,
+    state_callback_fn: StateCallback | None = None,
+    logit_callback_fn: LogitCallback | None = None,
     points: str | codes.Points = "lattice",
 ) -> Decodes:
-    """Draws samples that are each exact and together evenly spread; see ``strategies.arithmetic``.
+    """Draws exact samples that are jointly evenly spread; see ``strategies.arithmetic_sample``.
 
     Vilnis et al. 2023, "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models".
-    Forced tokens consume no code.
+    Forced tokens consume no arithmetic code.
 
     Args:
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
@@ -102,7 +101,9 @@ def arithmetic_sample(
     return _sample("arithmetic_sample", arguments, sampling, callbacks, points=points)
 
 
-def _callbacks(arguments: T5XArguments, state_fn: Any, logit_fn: Any) -> Callbacks | None:
+def _callbacks(
+    arguments: T5XArguments, state_fn: StateCallback | None, logit_fn: LogitCallback | None
+) -> Callbacks | None:
     if state_fn is None and logit_fn is None:
         return None
     rng = arguments.decode_rng
@@ -116,7 +117,7 @@ def _sample(
     callbacks: Callbacks | None,
     **settings: Any,
 ) -> Decodes:
-    """Runs a sampling strategy of that name; greedy decoding where nothing is left to draw."""
+    """Runs the named sampling strategy, or greedy decoding if only one token is ever allowed."""
     call = open_call(arguments, callbacks)
     stop = call.stop(call.limits(sampling.step_limit(call.length)))
     temperature, topk, topp = sampling.temperature, sampling.topk, sampling.topp

@@ -1,4 +1,4 @@
-"""The decode function that speculates, on a native model class that brings a draft."""
+"""The decode function for speculative decoding, on a native model class with a drafter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SpeculativeDecoder(NativeDecoder):
     """A language model, its prompts and its drafter, given instead of ``tokens_to_logits``.
 
     Attributes:
-      drafter: as ``strategies.speculative_sample`` takes it, of the same rows.
+      drafter: as for ``strategies.speculative_sample``, bound to the same rows.
     """
 
     drafter: Any
@@ -47,28 +47,28 @@ def speculative_sample(
 ) -> Decodes:
     """Draws samples in fewer calls of the network: a draft proposes tokens, one call verifies them.
 
-    ``strategies.speculative_sample`` on SpeculativeEncoderDecoderModel and
-    SpeculativeDecoderOnlyModel of ``t5x.models``, which hold the draft. The samples are distributed
-    as those of ``temperature_sample``; at temperature 0, where ``topk`` is 1, or with
-    the greedy verifier the texts are equal.
+    See ``strategies.speculative_sample``. The drafter is that of the model, a
+    ``SpeculativeEncoderDecoderModel`` or ``SpeculativeDecoderOnlyModel`` of ``t5x.models``. The
+    samples have the distribution of those of ``temperature_sample``. At temperature 0, with
+    ``topk=1``, or with the greedy verifier, the texts are equal.
 
     Args:
-      num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose it for each
-        lane and block.
-      num_drafts: how many drafts of K tokens are judged in one call as a tree.
+      num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose K for each
+        lane and draft.
+      num_drafts: the number of drafts of K tokens that are verified in one call, as a tree.
       verifier: ``token``, ``block``, ``greedy``, ``gumbel``, ``code`` (what ``arithmetic_sample``
         returns for the same key), ``coded_token``, or an object.
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
         cache_offset, initial_index, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, transform: as for ``temperature_sample``, but ``topk`` is 0 by default.
-        The draft's distribution is transformed as the model's is, except that of a ``Drafter`` of
-        your own where scores are rescaled.
+        The draft's distribution is transformed like the model's, except for your own ``Drafter``
+        with ``rescale_log_probs``.
 
     Returns:
       As ``temperature_sample``.
 
     Raises:
-      ValueError: without a draft, for more ``max_decode_steps`` than L, or as
+      ValueError: without a drafter, for ``max_decode_steps`` above L, or as
         ``strategies.speculative_sample``.
 
     Example:

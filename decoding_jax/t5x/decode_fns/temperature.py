@@ -11,7 +11,7 @@ import numpy as np
 from decoding_jax import transforms
 from decoding_jax.base import Array, Prefix, Transform
 
-# T5X treats temperatures up to this one as 0.
+# T5X treats temperatures up to this value as 0.
 _GREEDY_TEMPERATURE = 1e-4
 
 
@@ -26,7 +26,7 @@ def static_number(value: Any) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class KeepForced:
-    """Applies a transform except where only one token is allowed, as it is where one is forced."""
+    """Applies a transform where more than one token is allowed, so that forced tokens are kept."""
 
     transform: Transform
 
@@ -41,7 +41,7 @@ def keep_forced(transform: Transform | None) -> Transform | None:
 
 
 def is_greedy(temperature: Any, topk: Any) -> bool:
-    """Whether plain numbers leave one token at every step."""
+    """Whether the settings are plain numbers that allow only one token at every step."""
     number, count = static_number(temperature), static_number(topk)
     return (number is not None and number <= _GREEDY_TEMPERATURE) or count == 1
 
@@ -52,12 +52,12 @@ def sampling_transform(
     """The user's transform, then T5X's temperature, top-k and top-p.
 
     Args:
-      transform: the user's own, or None.
-      temperature: a number or float32 ``[B]``; up to 1e-4 it is 0.
+      transform: the user's transform, or None.
+      temperature: a number or float32 ``[B]``; values up to 1e-4 mean 0.
       topk: an int or int32 ``[B]``; 0 keeps all tokens.
       topp: a number or float32 ``[B]``; 0 keeps all tokens.
     """
-    parts: list[Any] = [] if transform is None else [KeepForced(transform)]
+    parts: list[Transform] = [] if transform is None else [KeepForced(transform)]
     if is_greedy(temperature, topk):
         return transforms.chain(*parts, transforms.temperature(0.0))
     if static_number(temperature) != 1:

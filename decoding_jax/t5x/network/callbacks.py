@@ -55,6 +55,10 @@ class SamplingLoopState:
         return dataclasses.replace(self, **changes)
 
 
+StateCallback = Callable[[SamplingLoopState], SamplingLoopState]
+LogitCallback = Callable[[Array, SamplingLoopState], Array]
+
+
 class LoopFigures(NamedTuple):
     """The fields of a ``SamplingLoopState`` that the search has and the model does not."""
 
@@ -77,8 +81,8 @@ class Callbacks:
       rng: the raw key that the callbacks are given.
     """
 
-    state_fn: Callable[[SamplingLoopState], SamplingLoopState] | None
-    logit_fn: Callable[[Array, SamplingLoopState], Array] | None
+    state_fn: StateCallback | None
+    logit_fn: LogitCallback | None
     rng: Array
 
     def around(self, steps: Steps) -> Steps:
