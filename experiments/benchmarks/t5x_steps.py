@@ -1,11 +1,11 @@
-"""Milliseconds a step: T5X's decode functions, these in their place, and these on native models.
+"""Milliseconds per step: T5X's decode functions, this library's, and this library's native models.
 
     python -m experiments.benchmarks.t5x_steps --out runs/benchmarks
 
-Needs T5X. One process, in turns, the same model and parameters: greedy, top-k 40, top-p 0.9, top-k
-with 8 decodes, beams of 4 and 16, for T5s of 4 and of 77 million parameters. The end token is taken
-out of the vocabulary, so that every run takes all of its steps. Points that ``t5x_steps.json`` has
-are not taken again.
+The benchmark needs T5X. It runs the three alternately in one process, on the same parameters:
+greedy decoding, top-k 40, top-p 0.9, top-k with 8 decodes, and beam search with 4 and 16 beams, for
+T5s of 4 and 77 million parameters. The end token is outside the vocabulary, so every run takes the
+maximum number of steps. Points that ``t5x_steps.json`` contains already are not measured again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WAYS = ("t5x", "decode_fn", "native")
 
 
 def models_of(shape: dict[str, Any], strategy: str) -> tuple[dict[str, Any], Any]:
-    """The three models and their parameters."""
+    """The models of ``WAYS``, and the parameters that they share."""
     import seqio
     from t5x import adafactor, decoding, models
     from t5x.examples.t5 import network
@@ -71,7 +71,7 @@ def models_of(shape: dict[str, Any], strategy: str) -> tuple[dict[str, Any], Any
 def runs_of(
     shape: dict[str, Any], strategy: str, count: int, settings: dict[str, Any]
 ) -> dict[str, Callable[[], object]]:
-    """A compiled run of each way."""
+    """A compiled run of each of ``WAYS``."""
     models, params = models_of(shape, strategy)
     draw = np.random.default_rng(0)
     source = draw.integers(3, 384, size=(BATCH, LENGTH), dtype=np.int32)
@@ -98,7 +98,7 @@ def runs_of(
 
 
 def measure(out: Path, models: list[str], cases: list[str], repeats: int) -> dict[str, Any]:
-    """Times what ``t5x_steps.json`` lacks, prints as it goes, and writes it after every point."""
+    """Measures the points that ``t5x_steps.json`` lacks; prints and writes each at once."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / "t5x_steps.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -119,7 +119,7 @@ def measure(out: Path, models: list[str], cases: list[str], repeats: int) -> dic
 
 
 def time_point(name: str, case: str, repeats: int) -> dict[str, Any]:
-    """Milliseconds a step of each way, and the medians of their ratios to T5X's."""
+    """Milliseconds per step of each of ``WAYS``, and the medians of their ratios to T5X's."""
     strategy, count, settings = CASES[case]
     seconds = interleaved(runs_of(MODELS[name], strategy, count, settings), repeats)
     jax.clear_caches()
