@@ -1,4 +1,4 @@
-"""Calls of decode functions as T5X makes them, on the small network, and what texts are worth."""
+"""Calls of decode functions on the small network, as T5X calls them, and scores of texts."""
 
 import functools
 
@@ -14,13 +14,19 @@ PROMPTS = np.zeros((3, LENGTH), np.int32)
 PROMPTS[0, 1:4], PROMPTS[2, 1] = (5, 1, 3), 4
 
 
+@functools.cache
+def prefilled_cache(network):
+    """The cache of the prompts, computed once for all tests."""
+    return network.prefilled(PROMPTS, (PROMPTS != 0).sum(1))
+
+
 def arguments(scanned=False, prefilled=False, sharpness=1.5):
-    """What T5X would call a decode function with."""
+    """The arguments with which T5X would call a decode function."""
     network = FakeNetwork(length=LENGTH, scanned=scanned, sharpness=sharpness)
     index = (PROMPTS != 0).sum(1)
     return {
         "inputs": jnp.asarray(PROMPTS),
-        "cache": network.prefilled(PROMPTS, index) if prefilled else network.empty(len(PROMPTS)),
+        "cache": prefilled_cache(network) if prefilled else network.empty(len(PROMPTS)),
         "initial_index": jnp.asarray(index) if prefilled else None,
         "tokens_to_logits": network,
         "cache_offset": network.offset,
@@ -39,7 +45,7 @@ def run(fn, given, **settings):
 
 
 def texts(decodes, row):
-    """Each new text of a row: up to its end token, or the length."""
+    """Yields each new text of a row, up to its end token or the length limit."""
     prompt = int((PROMPTS[row] != 0).sum())
     for decode in decodes[row]:
         assert decode[:prompt].tolist() == PROMPTS[row, 1 : prompt + 1].tolist()

@@ -1,7 +1,7 @@
-"""A small network that keeps T5X's contract: one token a row, a cache written by adding.
+"""A small network that follows T5X's contract: one token per row, a cache written by addition.
 
-Nothing of T5X is needed. ``cache_index`` is a scalar, or a vector after a prefill; layers are
-scanned or not. Whoever leaves a stale slot in the cache gets keys added to keys, and wrong logits.
+It does not need T5X. ``cache_index`` is a scalar, or a vector after a prefill; layers are scanned
+or not. A stale slot that is not cleared gets the sum of two keys, which gives wrong logits.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ WIDTH = HEADS * DEPTH
 
 @dataclasses.dataclass(frozen=True)
 class FakeNetwork:
-    """Attention over the past with a bias for each pair of positions."""
+    """Causal attention with a bias for each pair of positions."""
 
     vocab_size: int = 7
     length: int = 12
@@ -41,7 +41,7 @@ class FakeNetwork:
         return {k: draw.normal(size=s).astype(np.float32) for k, s in shapes.items()}
 
     def empty(self, rows: int, vector: bool = False) -> dict[str, Any]:
-        """A cache of nothing."""
+        """An empty cache."""
         layers = (LAYERS,) if self.scanned else ()
         keys = jnp.zeros((*layers, rows, HEADS, DEPTH, self.length))
         layer = {
@@ -104,9 +104,9 @@ class FakeNetwork:
             (x @ qkv[j]).reshape(rows, HEADS, DEPTH) / np.sqrt(WIDTH) for j in range(3)
         )
         index = jnp.broadcast_to(cache["cache_index"], (rows,))
-        here = jax.nn.one_hot(index, self.length)[:, None, None]
-        keys = cache["cached_key"] + key[..., None] * here
-        values = cache["cached_value"] + value[..., None] * here
+        slot = jax.nn.one_hot(index, self.length)[:, None, None]
+        keys = cache["cached_key"] + key[..., None] * slot
+        values = cache["cached_value"] + value[..., None] * slot
         scores = jnp.einsum("rhd,rhdl->rhl", query, keys)
         scores += jnp.moveaxis(jnp.take(bias[0], index, axis=1, mode="clip"), 1, 0)
         seen = jnp.arange(self.length)[None, None] <= index[:, None, None]
@@ -116,7 +116,7 @@ class FakeNetwork:
         return jnp.tanh(x + mixed), new
 
     def path_logits(self, path: np.ndarray) -> np.ndarray:
-        """The logits after each token of a text ``[n]``, without any cache."""
+        """The logits after each token of a text ``[n]``, computed without a cache."""
         w = self.weights()
         x = w["embed"][path]
         n = len(path)

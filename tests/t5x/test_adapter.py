@@ -1,4 +1,4 @@
-"""The adapter keeps the model contract: logits of paths, rewinds, ragged rows, lanes."""
+"""The adapter satisfies the model contract: logits of paths, rewinds, ragged rows, lanes."""
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def test_conformance(scanned, prefilled):
         check(trial)
 
 
-def test_what_it_cannot_do_is_said_in_one_line():
+def test_unsupported_calls_raise_errors_of_one_line():
     model = adapter(FakeNetwork(), False)
     prompt = model.start_prompt()
     with pytest.raises(ValueError, match="lanes: got 3; takes num_decodes, which is 2"):
@@ -108,7 +108,7 @@ def test_biases_are_never_expanded_and_unknown_leaves_are():
     assert seen == {"cached_bias": (1, 5), "cur_iter": (6, 1), "mark": ()}
 
 
-def test_forced_tokens_leave_no_choice_and_an_end_among_them_ends_nothing():
+def test_forced_tokens_ban_all_others_and_a_forced_end_token_does_not_end_a_row():
     network = FakeNetwork()
     inputs = np.zeros((2, 12), np.int32)
     inputs[0, 1:4] = (5, 1, 3)
@@ -121,7 +121,7 @@ def test_forced_tokens_leave_no_choice_and_an_end_among_them_ends_nothing():
         output, cache = extend(model, cache, block, slot)
         logits.append(np.asarray(output.logits)[:, 0, 0])
     forced = np.stack(logits)[:, 0]
-    for step, token in enumerate((5, 0, 3)):  # 0 stands for the end token, 1
+    for step, token in enumerate((5, 0, 3)):  # The strategy is shown 0 instead of the end token, 1.
         assert forced[step, token] == 0
         assert (np.delete(forced[step], token) == -np.inf).all()
     free = network.path_logits(np.array([0, 5, 1, 3]))[-1]

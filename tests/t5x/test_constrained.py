@@ -1,4 +1,4 @@
-"""Beams among the texts that contain phrases, as a decode function."""
+"""Beam search over the texts that contain phrases, as a decode function."""
 
 import itertools
 
@@ -10,21 +10,21 @@ from decoding_jax.t5x import decode_fns
 
 
 class Letters:
-    """A vocabulary, as far as phrases need one: a is token 2, b token 3."""
+    """A vocabulary with the one method that phrases need: a is token 2, b is token 3."""
 
     def encode(self, text):
         return [ord(letter) - ord("a") + 2 for letter in text]
 
 
 def holds(text):
-    """Whether it contains "a", and "bc" or "d"."""
+    """Whether a text contains "a", and "bc" or "d"."""
     pairs = set(itertools.pairwise(text))
     return 2 in text and (5 in text or (3, 4) in pairs)
 
 
 @pytest.mark.parametrize(("scanned", "prefilled"), [(False, False), (True, True)])
 def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled):
-    """With 3 tokens to come: "a" and one of "bc" and "d", spelt by 2, (3, 4) and 5."""
+    """Texts of 3 tokens with "a" (token 2), and "bc" (tokens 3, 4) or "d" (token 5)."""
     given = arguments(scanned, prefilled, sharpness=0.5)
     decodes, scores = run(
         decode_fns.constrained_beam_search,
@@ -36,7 +36,7 @@ def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled
         vocabulary=Letters(),
     )
     for row in range(3):
-        # An end comes only last; all three places are needed.
+        # The phrases need all three tokens, so an end token can only be the last one.
         ways = [t for t in itertools.product(range(7), repeat=3) if EOS not in t[:2] and holds(t)]
         score = {text: beam_score(given["tokens_to_logits"], row, text, 0.6) for text in ways}
         want = sorted(score, key=score.__getitem__)[-5:]
@@ -47,7 +47,7 @@ def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled
         assert met == sorted(met)
 
 
-def test_phrases_that_are_none_are_said_in_one_line():
+def test_invalid_phrases_raise_errors_of_one_line():
     given = arguments()
     for settings, message in [
         ({"phrases": "ab"}, "phrases: got 'ab'; takes a list of strings or of token"),

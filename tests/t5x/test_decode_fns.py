@@ -1,5 +1,6 @@
-"""T5X's contract, kept on a network that has it: prompts, ends, order, scores, distributions."""
+"""Decode functions on a network with T5X's contract: prompts, ends, scores, distributions."""
 
+import functools
 import inspect
 import itertools
 
@@ -68,18 +69,18 @@ def test_samples_come_in_rising_order_of_their_own_scores(fn, rescaled):
     assert (np.diff(scores) >= 0).all()
     for row, lane in np.ndindex(3, 4):
         text = list(texts(decodes, row))[lane]
-        heat = 0.7 if rescaled else 1.0
-        want = log_probs(given["tokens_to_logits"], row, text, heat).sum()
+        temperature = 0.7 if rescaled else 1.0
+        want = log_probs(given["tokens_to_logits"], row, text, temperature).sum()
         np.testing.assert_allclose(scores[row, lane], want, rtol=1e-4, atol=1e-4)
 
 
 def test_the_distribution_of_samples_at_a_temperature_per_row():
     """Chi-square of the first two tokens of 3 rows of 4,000 samples, at level 1e-4 in all."""
     given = arguments(scanned=True)
-    heat = jnp.array([0.6, 1.0, 2.0])
+    temperature = jnp.array([0.6, 1.0, 2.0])
     decodes, _ = run(
         decode_fns.temperature_sample,
-        given | {"temperature": heat},
+        given | {"temperature": temperature},
         num_decodes=4000,
         topk=0,
         topp=0.95,
@@ -91,7 +92,7 @@ def test_the_distribution_of_samples_at_a_temperature_per_row():
         for first, second in itertools.product(range(7), repeat=2):
             text = [first] if first == EOS else [first, second]
             distribution[tuple(text)] = nucleus(
-                given["tokens_to_logits"], row, text, float(heat[row])
+                given["tokens_to_logits"], row, text, float(temperature[row])
             )
         for text in texts(decodes, row):
             counts[tuple(text[:2])] = counts.get(tuple(text[:2]), 0) + 1
@@ -103,7 +104,7 @@ def test_the_distribution_of_samples_at_a_temperature_per_row():
 
 
 def nucleus(network, row, text, temperature):
-    """The probability of a text, each token from the nucleus of 0.95."""
+    """The probability of a text whose tokens are each drawn from the nucleus of 0.95."""
     prompt = PROMPTS[row, : int((PROMPTS[row] != 0).sum()) + 1]
     prob = 1.0
     for i, token in enumerate(text):
@@ -116,14 +117,14 @@ def nucleus(network, row, text, temperature):
 
 
 def test_codes_are_untouched_by_a_forced_prompt():
-    """Of 8 samples, each first token comes the floor or the ceiling of 8 p times."""
+    """A token of probability p is the first of floor(8 p) or ceil(8 p) of 8 samples."""
     given = arguments()
     decodes, _ = run(decode_fns.arithmetic_sample, given, num_decodes=8)
     for row in range(3):
         first = [text[0] for text in texts(decodes, row)]
         for token in range(7):
-            due = 8 * np.exp(log_probs(given["tokens_to_logits"], row, [token])[0])
-            assert abs(first.count(token) - due) < 1 + 1e-3
+            expected = 8 * np.exp(log_probs(given["tokens_to_logits"], row, [token])[0])
+            assert abs(first.count(token) - expected) < 1 + 1e-3
 
 
 def test_limits_count_from_the_prompt():
@@ -145,7 +146,7 @@ def test_settings_may_be_traced():
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_transform_bans_what_it_says_but_never_the_prompt():
+def test_a_transform_applies_to_new_tokens_and_not_to_the_prompt():
     given = arguments()
     allowed = transforms.allowed_tokens(jnp.array([False, True, True, False, False, False, True]))
     decodes, _ = run(decode_fns.temperature_sample, given, num_decodes=4, topk=0, transform=allowed)
@@ -158,27 +159,32 @@ def test_a_transform_bans_what_it_says_but_never_the_prompt():
     [(True, True), pytest.param(False, False, marks=pytest.mark.exhaustive)],
 )
 def test_beams_wide_enough_find_the_best_of_all_texts(scanned, prefilled):
-    """With 3 tokens to come there are 43 texts that end, and 252 candidates at most."""
+    """With at most 3 new tokens there are 43 texts that end, and at most 252 candidates."""
     given = arguments(scanned, prefilled, sharpness=0.5)
     decodes, scores = run(
         decode_fns.beam_search, given, num_decodes=126, alpha=0.6, max_decode_len=6
     )
     others = [0, 2, 3, 4, 5, 6]
-    ended = [[*rest, EOS] for size in range(3) for rest in itertools.product(others, repeat=size)]
+    ended = [[*text, EOS] for size in range(3) for text in itertools.product(others, repeat=size)]
     score = {tuple(t): beam_score(given["tokens_to_logits"], 0, t, 0.6) for t in ended}
     want = sorted(score, key=score.__getitem__)
     assert [tuple(text) for text in texts(decodes, 0)][-43:] == want
     np.testing.assert_allclose(scores[0, -43:], [score[text] for text in want], rtol=1e-4)
 
 
-def test_what_did_not_end_comes_before_all_that_did():
-    given = arguments()
-    decodes, scores = run(decode_fns.beam_search, given, num_decodes=4)
+@functools.cache
+def four_beams():
+    """A beam search that two tests need."""
+    return run(decode_fns.beam_search, arguments(), num_decodes=4)
+
+
+def test_unfinished_hypotheses_come_before_finished_ones():
+    decodes, scores = four_beams()
     for row in range(3):
         ends = [text[-1] == EOS for text in texts(decodes, row)]
         assert ends == sorted(ends)
-        for same in (True, False):
-            part = scores[row][np.array(ends) == same]
+        for finished in (True, False):
+            part = scores[row][np.array(ends) == finished]
             assert (np.diff(part) >= 0).all()
 
 
@@ -190,42 +196,42 @@ def test_a_row_of_nan_reaches_no_other():
         logits, cache = network(state)
         return logits.at[:4].set(jnp.nan), cache
 
-    want = run(decode_fns.beam_search, given, num_decodes=4)
+    want = four_beams()
     got = run(decode_fns.beam_search, given | {"tokens_to_logits": poisoned}, num_decodes=4)
     np.testing.assert_array_equal(got[0][1:], want[0][1:])
     np.testing.assert_array_equal(got[1][1:], want[1][1:])
 
 
-def test_callbacks_see_and_change_what_t5x_lets_them():
-    """The state callback ends every text with its third new token; the other bans token 2."""
+@pytest.mark.parametrize("rescaled", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_callbacks_may_force_tokens_and_change_logits(rescaled):
+    """The state callback ends every text at its third new token; the other bans token 2."""
     given = arguments()
 
     def end_third(state):
         places = jnp.arange(state.sequences.shape[1])[None]
         prompt = jnp.asarray((PROMPTS != 0).sum(1))[:, None]
-        here = (places == prompt + 3) & (state.cur_index[:, None] == prompt + 2)
-        return state.replace(sequences=jnp.where(here, EOS, state.sequences))
+        is_third = (places == prompt + 3) & (state.cur_index[:, None] == prompt + 2)
+        return state.replace(sequences=jnp.where(is_third, EOS, state.sequences))
 
     def ban(logits, state):
         assert state.sequences.shape == (3, LENGTH + 2)
         assert state.log_prob.shape == (3,)
         return logits.at[:, 2].set(-1e9).at[:, EOS].set(-1e9)
 
-    for rescaled in (True, False):
-        decodes, scores = run(
-            decode_fns.temperature_sample,
-            given,
-            topk=0,
-            rescale_log_probs=rescaled,
-            state_callback_fn=end_third,
-            logit_callback_fn=ban,
-        )
-        assert (scores < 0).all()
-        for row in range(3):
-            (text,) = texts(decodes, row)
-            assert len(text) == 3
-            assert text[-1] == EOS
-            assert 2 not in text
+    decodes, scores = run(
+        decode_fns.temperature_sample,
+        given,
+        topk=0,
+        rescale_log_probs=rescaled,
+        state_callback_fn=end_third,
+        logit_callback_fn=ban,
+    )
+    assert (scores < 0).all()
+    for row in range(3):
+        (text,) = texts(decodes, row)
+        assert len(text) == 3
+        assert text[-1] == EOS
+        assert 2 not in text
 
 
 @pytest.mark.parametrize(
@@ -246,7 +252,7 @@ def test_the_other_searches(fn, settings):
             want = log_probs(given["tokens_to_logits"], row, text).sum()
             if fn is decode_fns.stochastic_beam_search:
                 np.testing.assert_allclose(score, want, rtol=1e-4, atol=1e-4)
-            else:  # a diversity penalty only lowers it
+            else:  # A diversity penalty can only lower the score.
                 assert score <= want + 1e-4
         if fn is decode_fns.stochastic_beam_search:
             assert len({tuple(text) for text in found}) == 4

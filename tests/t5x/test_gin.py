@@ -1,4 +1,4 @@
-"""The gin files for T5X, read as ``t5x.infer`` reads them: by name, in any order, or refused."""
+"""The gin files for T5X, read as ``t5x.infer`` reads them; files in a wrong order are refused."""
 
 import json
 import os
@@ -102,8 +102,8 @@ def test_a_draft_checkpoint_without_a_path():
 PAGE = "docs/t5x.md"
 FLAGS = [b for b in blocks(PAGE) if b.language == "sh" and b.text.lstrip().startswith("--gin")]
 GIN = [b for b in blocks(PAGE) if b.language == ""]
-# What flags that are shown alone, or a gin file, are given beside.
-BESIDE = {
+# The gin files that the flags or the gin file of a block need, by a word of the block.
+OTHER_FILES = {
     "native_encoder_decoder": [],
     "PHRASES": ["t5x/constrained_beam_search.gin"],
     "DRAFT_CHECKPOINT_PATH": [],
@@ -113,8 +113,8 @@ BESIDE = {
 }
 
 
-def beside(block):
-    return next(files for word, files in BESIDE.items() if word in block.text)
+def other_files(block):
+    return next(files for word, files in OTHER_FILES.items() if word in block.text)
 
 
 @pytest.mark.parametrize("block", FLAGS, ids=lambda block: f"line {block.line}")
@@ -123,14 +123,14 @@ def test_flags_as_they_are_printed(read, block):
     flags = shlex.split(command)
     files = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--gin_file=")]
     settings = [flag.removeprefix("--gin.") for flag in flags if flag.startswith("--gin.")]
-    files = [MODEL, *beside(block), *(file for file in files if file not in (MODEL, RUN)), RUN]
+    files = [MODEL, *other_files(block), *(file for file in files if file not in (MODEL, RUN)), RUN]
     read(files, "\n".join(settings))
     assert unread(settings) == []
 
 
 @pytest.mark.parametrize("block", GIN, ids=lambda block: f"line {block.line}")
 def test_a_gin_file_as_it_is_printed(read, block):
-    read([MODEL, *beside(block), RUN], block.text)
+    read([MODEL, *other_files(block), RUN], block.text)
     assert unread([block.text]) == []
 
 
@@ -141,9 +141,9 @@ def unread(settings):
 
 
 def test_the_recipe_as_it_is_printed(tmp_path):
-    """The command of the page, by the shell, in a home where all that it names is in its place.
+    """Runs the command of the page in a shell, in a home directory with all files that it names.
 
-    T5X's folder there is a copy in which the model is a small one of random parameters.
+    T5X's folder there is a copy in which the model is small and has random parameters.
     """
     source = Path(t5x.__path__[0])
     home = tmp_path / "home"

@@ -1,4 +1,4 @@
-"""``t5x.infer``, run as a user runs it: a checkpoint, a SeqIO task, the gin files."""
+"""Runs ``t5x.infer`` as a user does: with a checkpoint, a SeqIO task and the gin files."""
 
 import importlib.util
 import json
@@ -80,7 +80,7 @@ MODELS = {
 
 
 def write(kind, folder):
-    """The task, the model's gin file, and a checkpoint of random parameters."""
+    """Writes the task, the model's gin file, and a checkpoint of random parameters."""
     (folder / "line_tasks.py").write_text(TASK.format(vocabulary=str(VOCABULARY)))
     base, package, config, others = MODELS[kind]
     lines = [
@@ -88,7 +88,7 @@ def write(kind, folder):
         "import line_tasks",
         "import seqio",
         f"from {package} import network",
-        # By its full path: gin cannot look for files in a folder that is no package.
+        # The full path is needed, since gin does not search a folder that is not a package.
         f'include "{T5X.parent / base}"',
         f'seqio.SentencePieceVocabulary.sentencepiece_model_file = "{VOCABULARY}"',
         f"network.{config}.dtype = 'float32'",
@@ -106,7 +106,7 @@ def random_model(kind, seed=0, **changes):
 
 
 def infer(folder, gin_files, bindings):
-    """Runs ``t5x.infer`` in a process of its own; returns the predictions that it wrote."""
+    """Runs ``t5x.infer`` in a separate process and returns the predictions that it wrote."""
     bindings = {
         "MIXTURE_OR_TASK_NAME": '"lines"',
         "TASK_FEATURE_LENGTHS": '{"inputs": 12, "targets": 8}',
@@ -125,7 +125,7 @@ def infer(folder, gin_files, bindings):
         *(f"--gin.{name}={value}" for name, value in bindings.items()),
     ]
     paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    # One device, however many this process has: T5X wants rows for each.
+    # The process has one device, whatever this one has: T5X needs rows for each device.
     changes = {"PYTHONPATH": os.pathsep.join(paths), "XLA_FLAGS": ""}
     run = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env={**os.environ, **changes}
@@ -148,13 +148,13 @@ def test_predictions_are_written(kind, strategy, native, tmp_path):
     if native:
         gin_files.append(f"gin/t5x/native_{kind}.gin")
     count = 1 if strategy == "greedy" else 4
-    every = strategy in ("arithmetic_sample", "stochastic_beam_search")
+    returns_all = strategy in ("arithmetic_sample", "stochastic_beam_search")
     bindings = {"CHECKPOINT_PATH": f'"{checkpoint}"', "NUM_DECODES": count}
     if strategy == "constrained_beam_search":
         bindings["PHRASES"] = f"({PHRASE!r},)"
     predictions = infer(tmp_path, gin_files, bindings)
     assert all(predictions)
-    if every:
+    if returns_all:
         assert [len(texts) for texts in predictions] == [4, 4, 4]
         assert all(isinstance(text, str) for texts in predictions for text in texts)
     if strategy == "constrained_beam_search":
@@ -200,7 +200,7 @@ TEMPERATURE = 0.0
     ],
 )
 def test_speculation_with_a_draft_named_in_gin(kind, draft, tmp_path):
-    """With a draft's configuration, at temperature 0, it writes what greedy decoding writes."""
+    """The case ``config`` is at temperature 0, so its texts equal those of greedy decoding."""
     bindings = {"CHECKPOINT_PATH": f'"{write(kind, tmp_path)}"'}
     gin_files = [f"gin/t5x/speculative_{kind}.gin"]
     drafting = {}

@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     from decoding_jax.t5x.models.speculative import SpeculativeEncoderDecoderModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-BATCH = max(2, jax.device_count())  # T5X wants a row for each device
+BATCH = max(2, jax.device_count())  # T5X needs a row for each device.
 LENGTHS = {"inputs": 12, "targets": 8}
 
 
@@ -28,11 +28,11 @@ def _as_t5x_is_written():
 
 
 def interactive(folder, make, decode_fn, **settings):
-    """An interactive model on random parameters, always the same."""
+    """An interactive model whose random parameters are the same in every call."""
     config = network.T5Config(
         vocab_size=384,
         emb_dim=16,
-        num_heads=8,  # shared out among the devices
+        num_heads=8,  # One for each device.
         head_dim=4,
         mlp_dim=32,
         num_encoder_layers=1,

@@ -93,7 +93,7 @@ def pair(name, decode_fn=None, native_fn=None, **shape):
         jax.random.PRNGKey(0)
     )
     draw = np.random.default_rng(3)
-    # Biases start as zeros' neighbours: larger ones tell one head from another.
+    # Initial biases are close to 0; larger ones show whether heads are confused.
     params = jax.tree.map(lambda x: x * (1 + draw.normal(size=x.shape) / 4), params)
     return theirs, ours, params
 
@@ -154,7 +154,7 @@ DETERMINISTIC = [
 
 @pytest.mark.parametrize(("name", "strategy", "settings", "count"), DETERMINISTIC)
 def test_texts_are_those_of_t5x(name, strategy, settings, count):
-    """T5X's own function, ours in its place, and ours on the native network: the same texts."""
+    """T5X's function, ours on T5X's network and ours on the native network give the same texts."""
     settings = settings | ({"rescale_log_probs": False} if strategy != "beam_search" else {})
     theirs, native, params = pair(name, getattr(decoding, strategy), getattr(decode_fns, strategy))
     plugged = pair(name, getattr(decode_fns, strategy))[0]
@@ -173,12 +173,12 @@ def test_texts_are_those_of_t5x(name, strategy, settings, count):
         decodes, aux = predict(params, batch)
         found.append((np.asarray(decodes), np.asarray(aux["scores"])))
     (decodes, scores), *others = found
-    # Of beams, T5X fills up and cuts what did not end, and does not divide its score, its own way.
-    meant = (decodes == 1).any(-1) if strategy == "beam_search" else np.ones(scores.shape, bool)
-    assert meant.sum() > 20
+    # T5X treats unfinished beams in another way, so only finished ones are compared.
+    compared = (decodes == 1).any(-1) if strategy == "beam_search" else np.ones(scores.shape, bool)
+    assert compared.sum() > 20
     for other, other_scores in others:
-        assert ((decodes == other).all(-1) | ~meant).all()
-        np.testing.assert_allclose(other_scores[meant], scores[meant], rtol=1e-4, atol=1e-4)
+        assert ((decodes == other).all(-1) | ~compared).all()
+        np.testing.assert_allclose(other_scores[compared], scores[compared], rtol=1e-4, atol=1e-4)
 
 
 def predict(model, count, settings):
@@ -235,7 +235,7 @@ def test_a_mesh_of_devices_changes_nothing(name, strategy, native, monkeypatch):
 
 @pytest.mark.parametrize("name", ["t5_1_1", "decoder_only"])
 def test_bfloat16(name):
-    """In bfloat16: as ``decode_fn`` T5X's very results; natively as near to float32 as T5X is."""
+    """In bfloat16, ``decode_fn`` gives T5X's results; native ones are as close to float32."""
     fns = (decoding.temperature_sample, decode_fns.temperature_sample)
     theirs, ours, params = pair(name, *fns, dtype=jnp.bfloat16)
     plugged = pair(name, fns[1], dtype=jnp.bfloat16)[0]

@@ -1,4 +1,4 @@
-"""A model with a transform in it is a model like any other: chains, ragged rows, trees, moves."""
+"""A model with a built-in transform satisfies the model contract: ragged rows, trees, moves."""
 
 import jax
 
@@ -10,7 +10,7 @@ from decoding_jax.testing.conformance.trial import make_trial
 
 
 def test_conformance():
-    """The transform depends on the order of each node's own path."""
+    """The transform depends on the order of the tokens in each node's path."""
     rule = transforms.chain(
         transforms.no_repeat_ngram(2), transforms.frequency_penalty(0.5, include_prompt=True)
     )

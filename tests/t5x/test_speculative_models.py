@@ -1,4 +1,4 @@
-"""T5X's model classes that speculate, on T5X's own modules, parameters and checkpoints."""
+"""The speculative model classes on T5X's own modules, parameters and checkpoints."""
 
 import functools
 import warnings
@@ -78,14 +78,14 @@ def make(kind, cls, layers=2, **settings):
 
 
 def variables(kind, seed, layers=2):
-    """T5X's own initial variables, biases told apart."""
+    """T5X's own initial variables, scaled so that heads have different biases."""
     model = make(kind, KINDS[kind][0], layers, decode_fn=decode_fns.temperature_sample)
     shapes = {"encoder_input_tokens": (1, INPUT), "decoder_input_tokens": (1, TARGET)}
     types = dict.fromkeys(shapes, jnp.int32)
     found = model.get_initial_variables(jax.random.PRNGKey(seed), shapes, types)
     draw = np.random.default_rng(seed)
-    tell_apart = functools.partial(jax.tree.map, lambda x: x * (1 + draw.normal(size=x.shape) / 4))
-    return model, found.copy({"params": tell_apart(found["params"])})
+    scale = functools.partial(jax.tree.map, lambda x: x * (1 + draw.normal(size=x.shape) / 4))
+    return model, found.copy({"params": scale(found["params"])})
 
 
 @functools.cache
@@ -138,7 +138,7 @@ def predict(model, kind, num_decodes, **settings):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_are_those_of_the_native_class(kind, tmp_path):
-    """At temperature 0 greedy texts; by codes those of arithmetic sampling, in T5X's order."""
+    """They equal greedy texts at temperature 0, and arithmetic samples with the code verifier."""
     _, native, ours = KINDS[kind]
     speculative = make(kind, ours, drafter=write_draft(kind, tmp_path))
     greedy = make(kind, native, decode_fn=decode_fns.temperature_sample)
@@ -156,8 +156,8 @@ def test_texts_are_those_of_the_native_class(kind, tmp_path):
     assert (np.diff(got[1]) >= 0).all()
 
 
-def test_a_model_of_t5x_becomes_one_that_speculates():
-    """Without a checkpoint: the inputs are copied from; ``predict_batch`` gives the best decode."""
+def test_as_speculative_converts_a_t5x_model():
+    """Prompt lookup copies from the inputs; ``predict_batch`` returns the best decode."""
     theirs = make("encoder_decoder", models.EncoderDecoderModel,
                   decode_fn=decode_fns.speculative_sample)  # fmt: skip
     model = as_speculative(theirs, PromptLookup(size=2), num_decodes=3)

@@ -1,4 +1,4 @@
-"""Speculation as a decode function, without T5X: the texts, distributions and scores of its siblings."""
+"""Speculation as a decode function: texts, distributions and scores of the other functions."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ TARGET, DRAFT = (TableLM.random(jax.random.key(k), 5, sharpness=2.0) for k in (1
 
 
 def run(fn, drafter=None, **settings):
-    """What T5X would get; settings are static but for arrays."""
+    """The result that T5X would get. Settings are static unless they are arrays."""
     arrays = {k: v for k, v in settings.items() if isinstance(v, jax.Array)}
     static = {k: v for k, v in settings.items() if k not in arrays}
 
@@ -54,6 +54,11 @@ def run(fn, drafter=None, **settings):
 
     decodes, scores = call((TARGET, drafter), arrays)
     return np.asarray(decodes), np.asarray(scores)
+
+
+@functools.cache
+def greedy_texts(rescaled):
+    return run(decode_fns.temperature_sample, topk=1, rescale_log_probs=rescaled)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def run(fn, drafter=None, **settings):
 )
 def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
     rescaled = settings["rescale_log_probs"]
-    want = run(decode_fns.temperature_sample, topk=1, rescale_log_probs=rescaled)
+    want = greedy_texts(rescaled)
     got = run(decode_fns.speculative_sample, drafter, **{"temperature": 0.0} | settings)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
@@ -93,6 +98,23 @@ def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 
 
+SAMPLING = {"temperature": jnp.array([0.6, 1.0, 2.0]), "topk": 3, "topp": 0.0}
+PENALTY = transforms.frequency_penalty(1.0)
+
+
+@functools.cache
+def rescaled_distribution(row):
+    """The distribution of three new tokens under ``PENALTY`` and ``SAMPLING``."""
+    return testing.enumerate_distribution(
+        TARGET,
+        Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32)),
+        row,
+        max_new_tokens=3,
+        transform=sampling_transform(PENALTY, **SAMPLING),
+        stop=Stop(eos_ids=(EOS,)),
+    )
+
+
 @pytest.mark.parametrize(
     ("drafter", "settings"),
     [
@@ -104,30 +126,20 @@ def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     ],
 )
 def test_samples_have_the_rescaled_distribution_and_its_scores(drafter, settings):
-    """Chi-square of 4,000 lanes of each of 3 rows, at level 1e-4 a case."""
-    rule = {"temperature": jnp.array([0.6, 1.0, 2.0]), "topk": 3, "topp": 0.0}
-    ban = transforms.frequency_penalty(1.0)
+    """Chi-square of 4,000 lanes of each of 3 rows, at level 1e-4 per case."""
     decodes, scores = run(
         decode_fns.speculative_sample,
         drafter,
         num_decodes=4000,
         max_decode_steps=3,
-        transform=ban,
+        transform=PENALTY,
         decode_rng=jax.random.PRNGKey(5),
-        **rule,
+        **SAMPLING,
         **settings,
     )
     assert (np.diff(scores) >= 0).all()
-    prompt = Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32))
     for row in range(3):
-        distribution = testing.enumerate_distribution(
-            TARGET,
-            prompt,
-            row,
-            max_new_tokens=3,
-            transform=sampling_transform(ban, **rule),
-            stop=Stop(eos_ids=(EOS,)),
-        )
+        distribution = rescaled_distribution(row)
         new = decodes[row, :, LENGTH[row] - 1 :][:, :3]
         known = {tuple(text): k for k, text in enumerate(distribution.tokens.tolist())}
         index = np.array([known[tuple(text)] for text in new.tolist()])
@@ -147,15 +159,15 @@ DECODER = T5DecoderConfig(**SHAPE, **GATED, num_layers=2, bidirectional_prompt=T
 
 @functools.cache
 def bound():
-    """An encoder-decoder with sharp distributions, bound to three inputs."""
+    """An encoder-decoder, and the same bound to three inputs."""
     model = T5.init(ENCODER_DECODER, jax.random.key(0))
     source = jax.random.randint(jax.random.key(1), (3, 7), 2, 24)
     return model, model.bind(source, jnp.array([7, 3, 1]))
 
 
 @jax.jit
-def blocks(model, drafter, prompt):
-    """How many calls of the target nine tokens of two lanes take, with three drafted a call."""
+def target_calls(model, drafter, prompt):
+    """The number of target calls for nine tokens in two lanes, with three drafted per call."""
     settings = {"num_draft_tokens": 3, "max_new_tokens": 9, "num_samples": 2}
     return speculative_sample(
         model, drafter, prompt, jax.random.key(3), **settings
@@ -163,14 +175,14 @@ def blocks(model, drafter, prompt):
 
 
 def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
-    """The checkpoint's arrays say the shape; ``config`` its activations."""
+    """The arrays of a checkpoint determine its shape, and ``config`` its activations."""
     pytest.importorskip("tensorstore")
     model, target = bound()
     save_t5x(model, tmp_path)
     draft = drafts.DraftCheckpoint(str(tmp_path), ENCODER_DECODER)
     for drafter in (draft, model, drafts.EarlyExit(2)):
         drafter = drafts.bind(drafts.ready(drafter, ENCODER_DECODER), target)
-        assert blocks(target, drafter, target.start_prompt()) == math.ceil(8 / 4)
+        assert target_calls(target, drafter, target.start_prompt()) == math.ceil(8 / 4)
     wrong = drafts.DraftCheckpoint(str(tmp_path), dataclasses.replace(ENCODER_DECODER, emb_dim=16))
     with pytest.raises(ValueError, match=r"config: got emb_dim=16; takes 12, as the arrays of"):
         wrong.load(ENCODER_DECODER)
@@ -186,7 +198,7 @@ def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     draft = drafts.DraftCheckpoint(str(tmp_path), DECODER)
     drafter = drafts.ready(draft, DECODER, bidirectional_prompt=True)
     prompt = Prompt(jnp.array([[0, 3, 4, 5], [0, 7, 0, 0]]), jnp.array([4, 2]))
-    assert blocks(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
+    assert target_calls(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
 
 
 def test_prompt_lookup_copies_from_the_inputs_of_an_encoder_decoder():
@@ -210,7 +222,7 @@ def test_any_drafter_that_supports_bind_is_bound_to_the_inputs_of_an_encoder_dec
     assert drafts.bind(drafter, TARGET) is drafter
 
 
-def test_what_drafts_nothing_is_refused_in_one_line(tmp_path):
+def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
     model, _ = bound()
     wide = dataclasses.replace(ENCODER_DECODER, vocab_size=32)
     for drafter, config, line in [
