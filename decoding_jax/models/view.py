@@ -40,16 +40,16 @@ class View(NamedTuple):
 
 def view_of(
     cache: Cache,
-    width: int,
+    num_tokens: int,
     start: Array | int,
     visible: Array | None,
     position: Array | None,
 ) -> tuple[View, Cache]:
-    """The view of ``width`` new tokens, and the cache with their positions.
+    """The view of ``num_tokens`` new tokens, and the cache with their positions.
 
     Args:
       cache: the cache before the tokens.
-      width: T, the number of new tokens of each lane.
+      num_tokens: T, the number of new tokens of each lane.
       start: as for ``LanguageModel.extend``.
       visible: as for ``LanguageModel.extend``.
       position: as for ``LanguageModel.extend``.
@@ -61,7 +61,7 @@ def view_of(
     start = jnp.asarray(start, jnp.int32)
     index = (
         start.reshape(start.shape or (1, 1))[..., None]
-        + jnp.arange(width, dtype=jnp.int32)[None, None]
+        + jnp.arange(num_tokens, dtype=jnp.int32)[None, None]
     )
     if position is not None:
         position = jnp.asarray(position, jnp.int32)
@@ -70,7 +70,7 @@ def view_of(
         position = cache.length[:, None, None] + visible.sum(-1, dtype=jnp.int32)
     else:
         position = cache.length[:, None, None] + index
-    filled = jnp.broadcast_to(position, (batch, lanes, width))
+    filled = jnp.broadcast_to(position, (batch, lanes, num_tokens))
     cache = cache._replace(
         position=write(cache.position[..., None], filled[..., None], start)[..., 0]
     )
@@ -82,7 +82,7 @@ def view_of(
         # different lengths share them, and with a scalar ``start`` they are one small matrix.
         slot_distance = index[..., None] - slots
         self_mask = None
-        used = jnp.max(start) + width
+        used = jnp.max(start) + num_tokens
     else:
         seen = visible.shape[-1]
         if seen > num_slots:
@@ -91,7 +91,7 @@ def view_of(
             jnp.arange(seen, dtype=jnp.int32)[None, None, None] != index[..., None]
         )
         slot_distance = position[..., None] - cache.position[:, :, None, :seen]
-        new = jnp.arange(width, dtype=jnp.int32)
+        new = jnp.arange(num_tokens, dtype=jnp.int32)
         self_mask = (new[:, None] == new[None])[None, None]
         any_sees = slot_mask.any((0, 1, 2))
         used = jnp.max(jnp.where(any_sees, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))

@@ -1,6 +1,6 @@
 """Every strategy, verifier, drafter, point set and transform on small tables and networks.
 
-Run as a program, it writes what each of them returns to the file that it is given.
+Run as a program, it writes the results to the file that its argument names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
 from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_network import T5Config
+from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.strategies.speculative import Bigram, Heuristic, Measured, NextToken, PromptLookup
 from decoding_jax.testing.table_lm import CHECKSUMS, TableLM
 
@@ -62,14 +62,14 @@ TRIE = transforms.prefix_allowed_tokens(
 
 
 def table(seed: int = 0) -> TableLM:
-    """A table that depends on no setting of JAX."""
+    """A random table, which does not depend on the settings of JAX."""
     draw = np.random.default_rng(seed)
     logits = draw.normal(0, 2, (CHECKSUMS, VOCAB + 1, VOCAB, VOCAB)).astype(np.float32)
     return TableLM(logits, draw.normal(0, 1, (CHECKSUMS, VOCAB, 4)).astype(np.float32))
 
 
 def strategies(model: Any, draft: Any) -> dict[str, Callable[..., DecodeOutput]]:
-    """Every strategy as a function of a transform."""
+    """Every strategy as a function of a transform and stop conditions."""
     d, key = decoding_jax, jax.random.key(7)
 
     def call(function: Any, *args: Any, **options: Any) -> Callable[..., DecodeOutput]:
@@ -155,7 +155,7 @@ CONFIGS: dict[str, Any] = {
 
 
 def network(name: str, seed: int = 0) -> Any:
-    """A small random network whose logits are far from uniform; T5 is bound."""
+    """A small random network whose logits are far from uniform. The T5 is bound to inputs."""
     kind = {"t5": T5, "gpt2": GPT2, "llama": Llama}[name]
     draw = np.random.default_rng(seed)
     shapes = jax.eval_shape(lambda: kind.init(CONFIGS[name], jax.random.key(0)).params)
@@ -165,7 +165,7 @@ def network(name: str, seed: int = 0) -> Any:
 
 
 class Digits:
-    """A tokenizer of digits below 5; 4 ends a text."""
+    """A tokenizer whose tokens are digits below 5; 4 is the end token."""
 
     eos_ids = (4,)
 
@@ -181,7 +181,7 @@ def results() -> dict[str, np.ndarray]:
     calls = {name: call for name, call in strategies(table(), table(1)).items() if "," not in name}
     calls["beam_search, t5"] = strategies(network("t5"), None)["beam_search"]
     stop = Stop(eos_ids=(4,))
-    found = {name: np.asarray(call(stop=stop).tokens) for name, call in calls.items()}
+    tokens = {name: np.asarray(call(stop=stop).tokens) for name, call in calls.items()}
     options = {"strategy": "sample", "num_samples": 2, "key": jax.random.key(3)}
     texts = ["1232", "0"]
     rows = decoding_jax.generate(table(), Digits(), texts, max_new_tokens=LENGTH, **options)
@@ -189,8 +189,8 @@ def results() -> dict[str, np.ndarray]:
         table(), Digits(), texts, strategy="greedy", max_new_tokens=LENGTH
     )
     for name, completions in (("generate", rows), ("stream", last)):
-        found[name] = np.array([c.text for row in completions for c in row])
-    return found
+        tokens[name] = np.array([c.text for row in completions for c in row])
+    return tokens
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every strategy gives the same tokens whatever JAX's own settings are."""
+"""Every strategy gives the same tokens under all settings of JAX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = list(strategies(table(), table(1)))
 
 
 def operations(jaxpr: Any) -> Any:
-    """All operations of a program, those of its branches and loops included."""
+    """All operations of a program, including those of its branches and loops."""
     for equation in jaxpr.eqns:
         yield equation
         for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: x is None):
@@ -34,9 +34,9 @@ def operations(jaxpr: Any) -> Any:
 
 
 def check_types(program: Any, products: bool = False) -> None:
-    """Fails for an array or a float of 64 bits, and for a product, unless there may be some."""
+    """Fails for arrays and floats of 64 bits, and for matrix products unless ``products``."""
     for equation in operations(program.jaxpr):
-        # On a TPU a product rounds float32 to bfloat16, unless the user asks for more.
+        # On a TPU, a matrix product rounds float32 to bfloat16 by default.
         assert products or equation.primitive.name != "dot_general", equation
         for out in equation.outvars:
             dtype = str(getattr(out.aval, "dtype", ""))
@@ -45,19 +45,19 @@ def check_types(program: Any, products: bool = False) -> None:
             assert dtype not in ("int64", "uint64") or out.aval.ndim == 0, equation
 
 
-def test_every_strategy_is_here() -> None:
+def test_every_strategy_is_included() -> None:
     assert {name.partition(",")[0] for name in NAMES} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_programs_are_of_32_bits_and_hold_no_product(name: str) -> None:
+def test_programs_are_of_32_bits_and_have_no_product(name: str) -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
         call = strategies(table(), table(1))[name]
         check_types(jax.make_jaxpr(lambda transform: call(transform)[:5])(TRANSFORM))
 
 
 @pytest.mark.parametrize("transform", [RULES, TRIE], ids=["rules", "trie"])
-def test_transforms_are_of_32_bits_and_hold_no_product(transform: Any) -> None:
+def test_transforms_are_of_32_bits_and_have_no_product(transform: Any) -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
         for name in ("greedy", "speculative_sample, tree"):
             call = strategies(table(), table(1))[name]
@@ -67,8 +67,8 @@ def test_transforms_are_of_32_bits_and_hold_no_product(transform: Any) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_programs_of_networks_are_of_32_bits(name: str) -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
-        made = strategies(network(name), network(name, 1))
-        for call in (made["sample"], made["best_k_search"], made["speculative_sample, tree"]):
+        calls = strategies(network(name), network(name, 1))
+        for call in (calls["sample"], calls["best_k_search"], calls["speculative_sample, tree"]):
             check_types(jax.make_jaxpr(lambda call=call: call()[:5])(), products=True)
 
 
@@ -87,14 +87,14 @@ def test_tokens_are_the_same_with_64_bits_and_strict_promotion(tmp_path: Path) -
         stderr=subprocess.PIPE,
         text=True,
     )
-    here = every_strategy.results()
+    default = every_strategy.results()
     _, errors = other.communicate()
     assert other.returncode == 0, errors
-    with np.load(path) as there:
-        assert set(there) == set(here)
-        for name, tokens in here.items():
-            assert there[name].dtype == tokens.dtype, name
-            np.testing.assert_array_equal(there[name], tokens, err_msg=name)
+    with np.load(path) as changed:
+        assert set(changed) == set(default)
+        for name, tokens in default.items():
+            assert changed[name].dtype == tokens.dtype, name
+            np.testing.assert_array_equal(changed[name], tokens, err_msg=name)
 
 
 @pytest.mark.parametrize("points", codes.POINTS)

@@ -85,9 +85,9 @@ def t5x(name="beam_search", **settings):
     return getattr(decode_fns, name)(**given)
 
 
-def check(argument, call, says):
+def check(argument, call, message):
     """Checks for one line that names the argument, its value and the accepted values."""
-    with pytest.raises(ValueError, match=rf"^({argument}): .*{says}") as caught:
+    with pytest.raises(ValueError, match=rf"^({argument}): .*{message}") as caught:
         call()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400

@@ -214,9 +214,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("argument", "call", "says"), named(TABLE))
-def test_a_mistake_gets_one_line(argument, call, says):
-    check(argument, call, says)
+@pytest.mark.parametrize(("argument", "call", "message"), named(TABLE))
+def test_a_mistake_gets_one_line(argument, call, message):
+    check(argument, call, message)
 
 
 def test_the_table_is_as_long_as_it_should_be():

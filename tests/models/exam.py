@@ -84,20 +84,20 @@ def answers(model: Any, asked: dict[str, np.ndarray], step: int) -> dict[str, np
     output, fresh = prefill(model, asked["prompt"], asked["length"])
     out = {"prefill": [output.logits], "chain": [], "tree": []}
     cache = fresh
-    for at in range(0, STEPS, step):
-        output, cache = extend(model, cache, asked["chain_tokens"][..., at : at + step], at)
+    for start in range(0, STEPS, step):
+        tokens = asked["chain_tokens"][..., start : start + step]
+        output, cache = extend(model, cache, tokens, start)
         out["chain"].append(output.logits)
-    # The tree is written over the chain: what is stale must not be seen.
+    # The tree is written over the chain, whose stale slots must not be seen.
     size = len(PARENTS) // 2
     visible = np.zeros((len(PARENTS), SLOTS), bool)
     for node, parent in enumerate(PARENTS):
         visible[node, path_to(parent)] = True
     visible = np.broadcast_to(visible, (ROWS, LANES, *visible.shape))
-    for at in range(0, len(PARENTS), size):
-        block = slice(at, at + size)
-        output, cache = extend(
-            model, cache, asked["tree_tokens"][..., block], at, visible[:, :, block]
-        )
+    for start in range(0, len(PARENTS), size):
+        nodes = slice(start, start + size)
+        tokens = asked["tree_tokens"][..., nodes]
+        output, cache = extend(model, cache, tokens, start, visible[:, :, nodes])
         out["tree"].append(output.logits)
     source = np.broadcast_to(np.array(KEPT), (ROWS, LANES, len(KEPT)))
     cache = keep(model, cache, source, 0)
@@ -109,5 +109,7 @@ def answers(model: Any, asked: dict[str, np.ndarray], step: int) -> dict[str, np
 def compare(got: dict[str, np.ndarray], want: dict[str, np.ndarray], tolerance: float) -> None:
     """Fails if logits differ by more than ``tolerance``."""
     for part in PARTS:
-        gap = np.abs(got[part] - want[part])
-        assert gap.max() <= tolerance, f"{part}: logits differ by {gap.max()} at {gap.argmax()}"
+        error = np.abs(got[part] - want[part])
+        assert error.max() <= tolerance, (
+            f"{part}: logits differ by {error.max()} at {error.argmax()}"
+        )

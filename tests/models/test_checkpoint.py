@@ -73,12 +73,12 @@ def test_t5_with_each_tying_and_scaling(tmp_path: Path) -> None:
     model = load_model(directory)
     assert not model.config.logits_via_embedding
     np.testing.assert_array_equal(model.params["decoder"]["logits_dense"]["kernel"], table.T)
-    # A table of its own, logits scaled: the scale is in the table.
-    own = np.asarray(table) + 1
+    # An untied output table, whose scale is folded into the table.
+    untied = np.asarray(table) + 1
     edit(directory, scale_decoder_outputs=True)
-    change(directory, lambda tensors: tensors.update({"lm_head.weight": own}))
+    change(directory, lambda tensors: tensors.update({"lm_head.weight": untied}))
     kernel = load_model(directory).params["decoder"]["logits_dense"]["kernel"]
-    np.testing.assert_array_equal(kernel, own.T / 4)
+    np.testing.assert_array_equal(kernel, untied.T / 4)
     # The same table once more, under every name that older files use.
     names = ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     change(directory, lambda t: t.update(dict.fromkeys(names, t["shared.weight"])))

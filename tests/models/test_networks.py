@@ -97,14 +97,14 @@ def test_is_a_language_model(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bfloat16_is_finite_and_near_float32(name: str) -> None:
     tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
-    block = np.arange(12, dtype=np.int32).reshape(3, 2, 2)
+    new_tokens = np.arange(12, dtype=np.int32).reshape(3, 2, 2)
     got = {}
     for dtype in ("float32", "bfloat16"):
         model = bound(network(name, dtype))
         output, cache = prefill(model, tokens, length)
         assert output.hidden.dtype == dtype
         assert {leaf.dtype.name for leaf in jax.tree.leaves(cache.slots)} == {dtype}
-        output, _ = extend(model, cache, block, 0)
+        output, _ = extend(model, cache, new_tokens, 0)
         assert output.logits.dtype == jnp.float32
         got[dtype] = np.asarray(output.logits)
     # bfloat16 keeps 8 bits; the logits here have a standard deviation of about 1.5.
@@ -263,13 +263,13 @@ def test_a_token_that_is_not_finite_reaches_only_those_that_see_it(name: str, va
             model = model.bind(jnp.asarray(source), jnp.asarray(SOURCE_LENGTH))
         prompt = jnp.array([[1, 2, bad], [3, bad, bad], [4, 5, 6]])
         first, cache = prefill(model, prompt, jnp.array([2, 1, 3]))
-        block = jnp.broadcast_to(jnp.array([7, bad, 9]), (3, 2, 3))
+        new_tokens = jnp.broadcast_to(jnp.array([7, bad, 9]), (3, 2, 3))
         start = jnp.zeros((3, 2), jnp.int32)
         visible = jnp.broadcast_to(tree, (3, 2, 3, 3))
         parts = (
             first,
-            extend(model, cache, block, start)[0],
-            extend(model, cache, block, start, visible)[0],
+            extend(model, cache, new_tokens, start)[0],
+            extend(model, cache, new_tokens, start, visible)[0],
         )
         answers.append([np.asarray(part.logits)[..., :bad] for part in parts])
     (first, chain, nodes), (got_first, got_chain, got_nodes) = answers

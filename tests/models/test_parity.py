@@ -12,7 +12,7 @@ from families import FAMILIES, torch_model
 
 from decoding_jax.models.checkpoint import load_model, save_model
 
-# transformers and PyTorch warn of things of their own.
+# transformers and PyTorch raise warnings that do not concern these tests.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -47,23 +47,21 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     asked = exam.questions(family, seed=2)
     want = exam.expected(asked, torch_reference(model, asked))
-    assert np.std(want["chain"]) > 0.5, "logits too alike to tell networks apart"
-    here = load_model(tmp_path)
-    exam.compare(exam.answers(here, asked, step=1), want, 1e-4)
-    exam.compare(exam.answers(here, asked, step=3), want, 1e-4)
+    assert np.std(want["chain"]) > 0.5, "the logits are too similar to distinguish networks"
+    loaded = load_model(tmp_path)
+    exam.compare(exam.answers(loaded, asked, step=1), want, 1e-4)
+    exam.compare(exam.answers(loaded, asked, step=3), want, 1e-4)
 
 
 @pytest.mark.parametrize("family", ["t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"])
-def test_transformers_reads_what_is_saved_here(
-    family: str, tmp_path: Path, transformers: Any
-) -> None:
-    there = torch_model(family, seed=3)
-    there.save_pretrained(tmp_path / "there")
-    save_model(load_model(tmp_path / "there"), tmp_path / "here", dtype="bfloat16")
+def test_transformers_reads_saved_models(family: str, tmp_path: Path, transformers: Any) -> None:
+    original = torch_model(family, seed=3)
+    original.save_pretrained(tmp_path / "original")
+    save_model(load_model(tmp_path / "original"), tmp_path / "saved", dtype="bfloat16")
     kind = type(torch_model(family, seed=4))
     kind = transformers.T5ForConditionalGeneration if family == "mt5" else kind
-    back = kind.from_pretrained(tmp_path / "here", dtype="float32").eval()
+    reloaded = kind.from_pretrained(tmp_path / "saved", dtype="float32").eval()
     asked = exam.questions(family, seed=5)
-    want = torch_reference(there, asked)(0, [5, 6, 7])
-    # The weights are bfloat16 values: nothing is lost on the way.
-    np.testing.assert_allclose(torch_reference(back, asked)(0, [5, 6, 7]), want, atol=1e-4)
+    want = torch_reference(original, asked)(0, [5, 6, 7])
+    # The weights are bfloat16 values, so the conversion is exact.
+    np.testing.assert_allclose(torch_reference(reloaded, asked)(0, [5, 6, 7]), want, atol=1e-4)

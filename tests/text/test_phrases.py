@@ -11,13 +11,13 @@ from decoding_jax.models import T5, T5Config
 
 def test_phrases_have_no_special_tokens():
     _, tokenizer = decoding_jax.load("translation-en-fr")
-    made = text.constraints(tokenizer, ["la station"], [["métro", "autobus"]])
-    assert tokenizer.decode(made.phrases[0]) == "la station"
-    assert [tokenizer.decode([i for i in s if i >= 0]) for s in made.alternatives[0]] == [
+    constraints = text.constraints(tokenizer, ["la station"], [["métro", "autobus"]])
+    assert tokenizer.decode(constraints.phrases[0]) == "la station"
+    assert [tokenizer.decode([i for i in s if i >= 0]) for s in constraints.alternatives[0]] == [
         "métro",
         "autobus",
     ]
-    assert not np.isin(made.phrases, tokenizer.eos_ids).any()
+    assert not np.isin(constraints.phrases, tokenizer.eos_ids).any()
 
 
 def test_a_completion_contains_its_phrases():
