@@ -98,7 +98,7 @@ def test_every_setting_with_a_row_axis_is_taken_by_rows(name):
     assert jax.tree.structure(taken) == jax.tree.structure(PER_TEXT[name])
 
 
-def test_every_array_of_a_settings_class_says_what_its_axes_are():
+def test_every_array_of_a_settings_class_declares_its_axes():
     classes = {type(value) for value in PER_TEXT.values()}
     classes |= {getattr(transforms, name) for name in transforms.__all__ if name[0].isupper()}
     for cls in classes - {transforms.Chain}:
@@ -107,7 +107,7 @@ def test_every_array_of_a_settings_class_says_what_its_axes_are():
             assert declared or field.name == "language", f"{cls.__name__}.{field.name}"
 
 
-def test_what_serves_all_texts_is_left_as_it_is():
+def test_values_for_all_texts_are_unchanged():
     given = {
         "transform": transforms.chain(transforms.temperature(0.5), transforms.logit_bias(BIAS[0])),
         "stop": Stop(eos_ids=(1, 2, 3, 4, 5), sequences=((1, 2), (3,))),
@@ -144,7 +144,7 @@ def test_another_number_of_values_than_texts_is_refused_by_name(given, words):
         rows.take_rows(given, [0], COUNT, arguments)
 
 
-def test_a_class_of_ones_own_declares_its_row_axes():
+def test_your_own_class_declares_its_row_axes():
     @decoding_jax.pytree
     @dataclasses.dataclass(frozen=True)
     class Scaled:
@@ -180,13 +180,14 @@ def test_a_strategy_is_given_the_values_of_its_texts():
     }
     texts = ["Stop!", "Where is the station?", "I was invited to the party last night."]
     tokenizer = ByteTokenizer()
-    verbs = {"prefill": None, "extend": None, "max_positions": None, "ragged": True, "tree": True}
-    unread = types.SimpleNamespace(vocab_size=259, **verbs)
+    methods = {"prefill": None, "extend": None}
+    attributes = {"vocab_size": 259, "max_positions": None, "ragged": True, "tree": True}
+    model = types.SimpleNamespace(**methods, **attributes)
     ids = [tuple(tokenizer.encode(text)) for text in texts]
     want = dict(zip(ids, zip(values, limits, strict=True), strict=True))
     for batch_size in (1, 2, 16):
         decoding_jax.generate(
-            unread, tokenizer, texts, strategy=look, batch_size=batch_size, **settings
+            model, tokenizer, texts, strategy=look, batch_size=batch_size, **settings
         )
     assert len(seen) >= 9
     for text, value, limit in seen:
