@@ -6,7 +6,7 @@ A run that is started again with the same settings continues after the last deco
 
 The first part computes exactly how probable it is that target and draft choose the same token, at
 every position of sampled translations of held-out sentences. The couplings are the maximal one,
-which token verification attains, shared Gumbel noise, and a shared uniform number, which is inverted
+which token verification attains, shared Gumbel noise, and a shared uniform number that is inverted
 through both distributions with the vocabulary in several orders. The second part reports the
 acceptance rates of complete runs, and the standard deviation of mean sentence-BLEU over repeated
 runs of N samples, relative to that of independent samples (token verification's), with a 95%
