@@ -1,4 +1,4 @@
-"""T5X's own decoding tests, with this library's functions in the place of T5X's."""
+"""T5X's own decoding tests, run with this library's functions instead of T5X's."""
 
 import inspect
 import unittest
@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     )
 
 REPLACES_INTERNALS = "puts a mock in the place of a private function, or of random.categorical"
-NOT_OURS = {
+NOT_APPLICABLE = {
     "test_temperature_sample_prefix_ending_with_eos_early_stop": REPLACES_INTERNALS,
     "test_temperature_sample_log_prob": REPLACES_INTERNALS,
     "test_temperature_sample_num_decodes": REPLACES_INTERNALS,
@@ -30,7 +30,7 @@ def one_sample(
     inputs, cache, tokens_to_logits, eos_id, prng_key, num_decodes=1, temperature=1.0, topk=20,
     topp=0.0, **others,
 ):  # fmt: skip
-    """The private function that many of the tests call, by way of the public one."""
+    """T5X's private function that many tests call, implemented by this library's public one."""
     decodes, scores = decode_fns.temperature_sample(
         inputs, cache, tokens_to_logits, eos_id, prng_key, 1, temperature, topk, topp, **others
     )
@@ -44,9 +44,9 @@ def names():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", names())
-def test_theirs(name, monkeypatch):
-    if name in NOT_OURS:
-        pytest.skip(NOT_OURS[name])
+def test_t5x_tests_pass(name, monkeypatch):
+    if name in NOT_APPLICABLE:
+        pytest.skip(NOT_APPLICABLE[name])
     decoding = decoding_test.decoding
     monkeypatch.setattr(decoding, "temperature_sample", decode_fns.temperature_sample)
     monkeypatch.setattr(decoding, "_temperature_sample_single_trial", one_sample)
