@@ -112,7 +112,7 @@ class T5DecoderNetwork(DecoderNetwork):
         self.layers = [T5DecoderLayer(cfg) for _ in range(cfg.num_layers)]
         self.decoder_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
 
-    def _through(
+    def _run_layers(
         self, tokens: Array, layer_caches: list[LayerCache]
     ) -> tuple[Array, tuple[KeyValue, ...]]:
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
