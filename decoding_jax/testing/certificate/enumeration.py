@@ -130,6 +130,7 @@ def enumerate_distribution(
     max_new_tokens: int,
     transform: Transform | None = None,
     stop: Stop | None = None,
+    normalized: bool = False,
 ) -> Distribution:
     """The exact distribution of one row's new tokens.
 
@@ -140,6 +141,7 @@ def enumerate_distribution(
       max_new_tokens: L.
       transform: as given to a strategy.
       stop: as given to a strategy.
+      normalized: whether the transform is given log-probabilities, as in beam searches.
 
     Example:
       >>> import jax
@@ -150,7 +152,7 @@ def enumerate_distribution(
       ((9, 2), 1.0)
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
-    step = stepper(model, prompt, row, max_new_tokens, transform, rule)
+    step = stepper(model, prompt, row, max_new_tokens, transform, rule, normalized)
     ended: list[tuple[tuple[int, ...], bool, float, float]] = []
     growing: list[tuple[tuple[int, ...], float, float]] = [((), 1.0, 0.0)]
     while growing:

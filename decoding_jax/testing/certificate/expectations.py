@@ -107,7 +107,7 @@ def are_draws_without_replacement(output: DecodeOutput, problem: AnyProblem) -> 
     The first three lanes are compared with the exact distribution of the first, second and third
     draw (chi-square); a lane is empty if and only if no sequence was left to be drawn.
     """
-    distributions = problem.exact(enumerate_distribution)
+    distributions = problem.exact(enumerate_normalized)
     reported = np.asarray(output.info["sampling_log_prob"], np.float64)
     p_values = []
     for row, distribution in enumerate(distributions):
@@ -128,6 +128,11 @@ def are_draws_without_replacement(output: DecodeOutput, problem: AnyProblem) -> 
             counts = np.bincount(index[:, lane], minlength=missing + 1)
             p_values.append(chi_square(counts, prob / prob.sum()).p_value)
     return p_values
+
+
+def enumerate_normalized(model: Any, prompt: Prompt, row: int, **settings: Any) -> Distribution:
+    """The distribution of a beam search's draws: transforms are given log-probabilities."""
+    return enumerate_distribution(model, prompt, row, **settings, normalized=True)
 
 
 def check_ranking(
