@@ -1,4 +1,4 @@
-"""Settings of every test: strict ranks, eight CPU devices, quick compilation, one program cache.
+"""Settings of every test: strict ranks and dtypes, eight devices, quick compilation, one cache.
 
 Compiling takes most of the time of these tests, so two settings make it short:
 
@@ -31,6 +31,7 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
 
 

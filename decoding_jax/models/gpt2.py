@@ -18,6 +18,7 @@ from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
 from decoding_jax.models.layers import (
     ACTIVATIONS,
     Dense,
+    LayerNorm,
     embed,
     key_value,
     merge_heads,
@@ -62,8 +63,8 @@ class GPT2Config:
             )
 
 
-def layer_norm(config: GPT2Config) -> nn.LayerNorm:
-    return nn.LayerNorm(config.layer_norm_epsilon, dtype=config.dtype, use_fast_variance=False)
+def layer_norm(config: GPT2Config) -> LayerNorm:
+    return LayerNorm(config.layer_norm_epsilon, config.dtype)
 
 
 class GPT2Attention(nn.Module):

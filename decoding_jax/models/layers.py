@@ -78,6 +78,25 @@ class RMSNorm(nn.Module):
         )
 
 
+class LayerNorm(nn.Module):
+    """Layer normalisation (Ba, Kiros & Hinton 2016), computed in float32 from any dtype."""
+
+    epsilon: float = 1e-6
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        size = x.shape[-1]
+        shape = (1,) * (x.ndim - 1) + (size,)
+        scale = self.param("scale", nn.initializers.ones_init(), (size,), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), (size,), jnp.float32)
+        x = x.astype(jnp.float32)
+        x = x - x.mean(-1, keepdims=True)
+        factor = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
+        factor = factor * scale.astype(jnp.float32).reshape(shape)
+        return (x * factor + bias.astype(jnp.float32).reshape(shape)).astype(self.dtype)
+
+
 def split_heads(x: Array, heads: int, groups: int = 1) -> Array:
     """``[B, W, T, H * G * d] -> [B, W, H, G, T, d]``: G query heads for each key-value head."""
     b, w, t, _ = x.shape

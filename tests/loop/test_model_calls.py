@@ -132,7 +132,7 @@ def test_every_strategy_checks_both_verbs(strategy):
         ("extend", lambda o, c: (o, (c, 1)), "got a cache of another structure from extend"),
         (
             "extend",
-            lambda o, c: (o, c._replace(length=c.length * 1.0)),
+            lambda o, c: (o, c._replace(length=c.length.astype(jnp.float32))),
             "got a cache from extend whose .length became float32[2]",
         ),
         (

@@ -122,7 +122,10 @@ def test_a_plain_function_is_a_transform(name):
         ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
         ({"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)}, "prompt: got tokens"),
         ({"prompt": Prompt(PROMPT.tokens[:, :0], PROMPT.length)}, "prompt: got tokens"),
-        ({"prompt": Prompt(PROMPT.tokens * 1.0, PROMPT.length)}, r"prompt.tokens: got float32"),
+        (
+            {"prompt": Prompt(PROMPT.tokens.astype(jnp.float32), PROMPT.length)},
+            r"prompt.tokens: got float32",
+        ),
         ({"num_samples": 0}, "num_samples: got 0"),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
         ({"key": jax.random.split(jax.random.key(0), 3)}, "key: got keys of shape"),

@@ -53,7 +53,7 @@ def decode(model, prompt, keys, lanes, size, transform, stop, mistake=None):
         done |= dead | ended | full
         slot = jnp.maximum(t - 1, 0) if mistake == "overwritten slot" else t
         output, cache = model.extend(cache, token[..., None], slot)
-        return cache, output.logits, new, count + alive, log_prob, finished, done
+        return cache, output.logits, new, count + alive.astype(jnp.int32), log_prob, finished, done
 
     carry = (
         cache,
