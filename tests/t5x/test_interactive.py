@@ -23,7 +23,7 @@ LENGTHS = {"inputs": 12, "targets": 8}
 
 @pytest.fixture(autouse=True)
 def _as_t5x_is_written():
-    with jax.numpy_rank_promotion("allow"):
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
 
 

@@ -52,7 +52,7 @@ def test_t5x_tests_pass(name, monkeypatch):
     monkeypatch.setattr(decoding, "_temperature_sample_single_trial", one_sample)
     monkeypatch.setattr(decoding, "beam_search", decode_fns.beam_search)
     result = unittest.TestResult()
-    with jax.numpy_rank_promotion("allow"):
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         decoding_test.DecodeTest(name).run(result)
     problems = [text for _, text in result.failures + result.errors]
     assert not problems, problems[0]
