@@ -19,9 +19,10 @@ Every case checks that
   sequences; a beam search that is wide enough to keep every hypothesis gives the sequences with the
   best scores, among those that meet the constraints if there are any;
 - the samples of every lane follow the exact distribution (chi-square, with 2,048 rows of
-  independent keys per prompt), rows are independent, and so are lanes where the strategy promises
-  it; the lanes of a stochastic beam search are draws without replacement; the number of samples of
-  a lattice that begin with a prefix of probability p is N p, rounded up or down;
+  independent keys per prompt, or 512 with ``--full``), rows are independent, and so are lanes where
+  the strategy promises it; the lanes of a stochastic beam search are draws without replacement; the
+  number of samples of a lattice that begin with a prefix of probability p is N p, rounded up or
+  down;
 - rows in another order, with the same keys, give the same rows to the bit;
 - a second call with the same shapes does not trace again.
 

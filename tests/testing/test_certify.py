@@ -201,6 +201,7 @@ def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.exhaustive
 def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
     monkeypatch.setattr(certify, "MERGED_REPEATS", 16)
     merged = MergedProblem("smooth", (("none", "one token"), ("none", "sequences")))
