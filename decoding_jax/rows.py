@@ -138,6 +138,12 @@ def with_rows(settings: dict[str, Any], arguments: Mapping[str, Any] | None = No
     return [name for name in settings if changed(name)]
 
 
+def _is_model(tree: Any) -> bool:
+    """Whether this is a model, bound to its inputs or not. A drafter may have ``bind`` too."""
+    drafts = hasattr(tree, "begin") or hasattr(tree, "guess")
+    return hasattr(tree, "prefill") or (hasattr(tree, "bind") and not drafts)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Taker:
     rows: np.ndarray
@@ -145,7 +151,7 @@ class _Taker:
 
     def take(self, tree: Any, name: str, axes: Any = _UNDECLARED) -> Any:
         """Selects the rows of a tree, declared by ``axes`` unless it is a dataclass."""
-        if hasattr(tree, "prefill") or hasattr(tree, "bind"):  # A model, bound or not.
+        if _is_model(tree):
             return tree
         if axes is not _UNDECLARED and not dataclasses.is_dataclass(tree):
             return self._declared(tree, name, axes(tree) if callable(axes) else axes)

@@ -196,7 +196,7 @@ def test_a_context_that_is_full_takes_one_more_token():
             "drafter: got a vocabulary of 6; takes the model's, 5",
         ),
         ({"drafter": MODEL.lockstep()}, "drafter: got a model whose rows advance in step"),
-        ({"drafter": PROMPT}, "drafter: got a Prompt; takes a language model or a drafter"),
+        ({"drafter": PROMPT}, r"drafter: got Prompt\(.*; takes a language model or a drafter"),
         ({"num_drafts": 2, "verifier": "block"}, "verifier: got block for several drafts"),
         ({"num_drafts": 2, "drafter": PromptLookup()}, "drafter: got a PromptLookup for several"),
         ({"num_drafts": 0}, "num_drafts: got 0; takes 1 or more"),

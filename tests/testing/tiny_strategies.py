@@ -17,7 +17,8 @@ def decode(model, prompt, keys, lanes, size, transform, stop, mistake=None):
     if too_long and mistake != "never refuses":
         raise ValueError("max_new_tokens: too many")
     stop = Stop() if stop is None else stop
-    ends, sequences = by_row(stop.eos_ids, batch, 1), by_row(stop.sequences, batch, 2)
+    ends = by_row(() if stop.eos_ids is None else stop.eos_ids, batch, 1)
+    sequences = by_row(stop.sequences, batch, 2)
     least = by_row(stop.min_new_tokens, batch, 0)
     limit = by_row(size if stop.max_new_tokens is None else stop.max_new_tokens, batch, 0)
     limit = jnp.minimum(limit, size)
@@ -70,7 +71,7 @@ def decode(model, prompt, keys, lanes, size, transform, stop, mistake=None):
 
 def by_row(value, batch, rank):
     """A setting that all rows may share, one a row."""
-    value = jnp.asarray(value)
+    value = jnp.asarray(value, jnp.int32)
     return jnp.broadcast_to(value, (batch, *value.shape)) if value.ndim == rank else value
 
 

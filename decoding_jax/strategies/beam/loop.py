@@ -188,7 +188,7 @@ def beam_steps(
         return advance(logits, prompt, state)[0]
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        logits, shared = shared_cache.extend(model, prompt, state.shared, state.token)
+        logits, shared = shared_cache.extend_hypotheses(model, prompt, state.shared, state.token)
         state, parent = advance(logits, prompt, state)
         # Reorder: hypothesis k now continues the hypothesis parent[k] of the step before.
         return state._replace(shared=shared_cache.reorder(model, shared, parent))

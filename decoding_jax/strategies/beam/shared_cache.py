@@ -64,7 +64,7 @@ def open_cache(
     return logits[:, 0, 0], SharedCache(cache, ancestors, jnp.int32(0))
 
 
-def extend(
+def extend_hypotheses(
     model: LanguageModel, prompt: Prompt, shared: SharedCache, token: Array
 ) -> tuple[Array, SharedCache]:
     """Feeds the last token of every hypothesis to the model.

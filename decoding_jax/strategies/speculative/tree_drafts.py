@@ -38,7 +38,8 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
       ValueError: for models without ``tree`` or ``keep``, another drafter or another verifier.
     """
     if not isinstance(verifier, TokenVerifier):
-        raise ValueError(f"verifier: got {type(verifier).__name__} for several drafts; takes token")
+        name = type(verifier).__name__.removesuffix("Verifier").lower()
+        raise ValueError(f"verifier: got {name} for several drafts; takes token")
     if not isinstance(drafter, ModelDrafter):
         raise ValueError(
             f"drafter: got a {type(drafter).__name__} for several drafts; takes a language model"
@@ -87,7 +88,7 @@ def init_drafter(
 ) -> Cache:
     """The draft's cache, with slots for the longest sequence and for a tree."""
     slots = max(max_new_tokens - 1, 1) + max_draft_tokens * num_drafts
-    return drafter.prefill(prompt, lanes, max_new_tokens, slots)
+    return drafter.open_cache(prompt, lanes, max_new_tokens, slots)
 
 
 def num_slots(inputs: BlockInputs) -> int:

@@ -40,9 +40,9 @@ class ModelDrafter:
         Raises:
           ValueError: for a model that is not ragged, or has too few positions.
         """
-        return self.prefill(prompt, lanes, max_new_tokens, max(max_new_tokens - 1, 1))
+        return self.open_cache(prompt, lanes, max_new_tokens, max(max_new_tokens - 1, 1))
 
-    def prefill(self, prompt: Prompt, lanes: int, max_new_tokens: int, slots: int) -> Cache:
+    def open_cache(self, prompt: Prompt, lanes: int, max_new_tokens: int, slots: int) -> Cache:
         """The model's cache with this many slots in every lane; errors as for ``init``."""
         if not self.model.ragged:
             raise ValueError(
