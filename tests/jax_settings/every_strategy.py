@@ -5,6 +5,7 @@ Run as a program, it writes the results to the file that its argument names.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,16 @@ import jax
 import numpy as np
 
 import decoding_jax
-from decoding_jax import Constraints, Decay, DecodeOutput, GNMTPenalty, Prompt, Stop, transforms
+from decoding_jax import (
+    Constraints,
+    Decay,
+    DecodeOutput,
+    GNMTPenalty,
+    Prompt,
+    Stop,
+    infer,
+    transforms,
+)
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
@@ -177,7 +187,7 @@ class Digits:
 
 
 def results() -> dict[str, np.ndarray]:
-    """The tokens of every strategy, of a network, of ``generate`` and of ``stream``."""
+    """The tokens of every strategy, of a network, of ``generate``, ``stream`` and the batch job."""
     calls = {name: call for name, call in strategies(table(), table(1)).items() if "," not in name}
     calls["beam_search, t5"] = strategies(network("t5"), None)["beam_search"]
     stop = Stop(eos_ids=(4,))
@@ -190,7 +200,23 @@ def results() -> dict[str, np.ndarray]:
     )
     for name, completions in (("generate", rows), ("stream", last)):
         tokens[name] = np.array([c.text for row in completions for c in row])
+    tokens["batch job"] = batch_job(texts)
     return tokens
+
+
+def batch_job(texts: list[str]) -> np.ndarray:
+    """The texts that the batch job records for each input, decoded greedily."""
+    records: list[dict[str, Any]] = []
+    strategy = functools.partial(decoding_jax.greedy, max_new_tokens=LENGTH)
+    infer.run(
+        (table(), Digits()),
+        [infer.Item(text) for text in texts],
+        strategy,
+        report=records.append,
+        batch_size=8,
+        max_input_length=16,
+    )
+    return np.array([output["text"] for record in records for output in record["outputs"]])
 
 
 if __name__ == "__main__":
