@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
 
+Bias = Array | Callable[[Array], Array]
+"""Position biases, float32 ``[B, W, H, G, T, K]``-broadcastable, or the function that computes them
+from distances, int32 ``[B, W, T, K]``-broadcastable: query minus key position."""
+
 
 class Part(NamedTuple):
     """K keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
+
+    What would take T x K numbers, a causal mask or biases, can be given as a rule on distances
+    instead, so that it is never held whole.
 
     Attributes:
       key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``.
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``.
-      bias: None, or float32 ``[B, W, H, G, T, K]``-broadcastable, added to the logits.
+      bias: None, or what is added to the logits; a function of distances needs ``position``.
       used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
         from there on need not be read.
+      position: None, or int32, broadcastable to ``[B, W, T]``, the positions of the queries. Key k
+        is at position k.
+      least_distance: None, or the least distance at which a query sees a key, 0 in a causal
+        prompt; needs ``position``.
     """
 
     key: Array
     value: Array
     mask: Array
-    bias: Array | None = None
+    bias: Bias | None = None
     used: Array | None = None
+    position: Array | None = None
+    least_distance: Array | int | None = None
 
 
 class _Sums(NamedTuple):
@@ -49,9 +64,19 @@ CHUNK_SIZE = 2**17
 """The approximate number of elements in the keys of a chunk. At this size the loop over chunks adds
 a few per cent to the time."""
 
+SCORE_LIMIT = 2**24
+"""The number of scores that are held at a time. A part with more is read in blocks."""
+
+LEAST_BLOCK = 128
+"""No block has fewer queries or keys, however many rows, lanes and heads share the limit."""
+
 
 def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     """Softmax attention of every query over all parts together.
+
+    Scores are held whole where they are few. Beyond ``SCORE_LIMIT``, blocks of queries read blocks
+    of keys with a running softmax, so that memory is linear in the numbers of queries and of keys
+    (Milakov & Gimelshein 2018; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory").
 
     Args:
       query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
@@ -61,7 +86,49 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.
     """
-    chunks = [_chunk_of(part) for part in parts]
+    num_queries = query.shape[-2]
+    rows = math.prod(query.shape[:4])
+    most_keys = max((p.key.shape[-2] for p in parts if _chunk_of(p) is None), default=0)
+    block = max(LEAST_BLOCK, _power_of_two(math.isqrt(SCORE_LIMIT // max(rows, 1))))
+    if rows * num_queries * most_keys <= SCORE_LIMIT or num_queries <= block:
+        return _attend_block(query, parts, scale)
+
+    # The backward pass computes a block again instead of holding its scores.
+    @jax.checkpoint
+    def attend_from(first: Array) -> Array:
+        cut = functools.partial(_cut, first=first, size=block)
+        pieces = [
+            part._replace(
+                mask=cut(part.mask, -2),
+                bias=cut(part.bias, -2),
+                position=cut(part.position, -1),
+            )
+            for part in parts
+        ]
+        return _attend_block(lax.dynamic_slice_in_dim(query, first, block, -2), pieces, scale)
+
+    def add(index: Array, out: Array) -> Array:
+        first = jnp.minimum(index * block, num_queries - block)  # the last block overlaps
+        return lax.dynamic_update_slice_in_dim(out, attend_from(first), first, -2)
+
+    return lax.fori_loop(0, -(-num_queries // block), add, jnp.zeros_like(query))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two up to a number, or 1."""
+    return 1 << max(number.bit_length() - 1, 0)
+
+
+def _cut(array: Any, axis: int, first: Array, size: int) -> Any:
+    """A slice of an axis of an array. None, rules and broadcast axes are left alone."""
+    if array is None or callable(array) or array.shape[axis] == 1:
+        return array
+    return lax.dynamic_slice_in_dim(array, first, size, axis)
+
+
+def _attend_block(query: Array, parts: Sequence[Part], scale: float) -> Array:
+    """``attend``, of all the queries at a time."""
+    chunks = [_keys_at_a_time(query, part) for part in parts]
     whole = [p for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
     sums = _attend_whole(query, whole, scale) if whole else None
     for part, chunk in zip(parts, chunks, strict=True):
@@ -73,7 +140,7 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
 
 
 def _chunk_of(part: Part) -> int | None:
-    """The number of keys of a part that are read at a time, or None for all at once."""
+    """The number of keys that are read at a time up to the last one in use, or None for all."""
     if part.used is None:
         return None
     size = part.key.shape[-2]
@@ -82,8 +149,24 @@ def _chunk_of(part: Part) -> int | None:
     return chunk if 2 * chunk <= size else None
 
 
-def _scores(query: Array, part: Part, scale: float) -> Array:
-    """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen."""
+def _keys_at_a_time(query: Array, part: Part) -> int | None:
+    """The number of keys of a part that are read at a time, or None for all at once."""
+    chunk = _chunk_of(part)
+    if chunk is not None:
+        return chunk
+    block = max(LEAST_BLOCK, _power_of_two(SCORE_LIMIT // max(math.prod(query.shape[:5]), 1)))
+    return block if block < part.key.shape[-2] else None
+
+
+def _scores(query: Array, part: Part, scale: float, first: Array | int = 0) -> Array:
+    """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen.
+
+    Args:
+      query: as for ``attend``.
+      part: as for ``attend``.
+      scale: as for ``attend``.
+      first: the position of the part's first key.
+    """
     # A part that the lanes share has no axis of lanes, so it is never tiled.
     keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
     # The keys come first, so that the longer operand is read in the order of its memory.
@@ -92,8 +175,16 @@ def _scores(query: Array, part: Part, scale: float) -> Array:
     )
     score = jnp.moveaxis(score, 3, -1)
     score = score if scale == 1.0 else score * scale
-    score = score if part.bias is None else score + part.bias
-    return jnp.where(part.mask[:, :, None, None], score, -jnp.inf)
+    mask, bias = part.mask, part.bias
+    if part.position is not None:
+        key = first + jnp.arange(part.key.shape[-2], dtype=jnp.int32)
+        distance = part.position[..., None] - key[None, None, None]
+        if part.least_distance is not None:
+            mask = mask & (distance >= part.least_distance)
+        bias = bias(distance) if callable(bias) else bias
+    assert not callable(bias), "biases by distance need positions"
+    score = score if bias is None else score + bias
+    return jnp.where(mask[:, :, None, None], score, -jnp.inf)
 
 
 def _weighted(part: Part, weight: Array) -> Array:
@@ -121,29 +212,29 @@ def _attend_whole(query: Array, parts: Sequence[Part], scale: float) -> _Sums:
 
 
 def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Sums | None) -> _Sums:
-    """Adds the used keys of a part in chunks, so that the unused ones cost nothing.
+    """Adds a part in chunks of keys, so that the keys that no query sees cost nothing.
 
     This is the running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
     softmax".
     """
     size = part.key.shape[-2]
-    assert part.used is not None
     if sums is None:
         lowest = jnp.full((*query.shape[:-1], 1), jnp.finfo(jnp.float32).min)
         sums = _Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
 
     def add(index: Array, sums: _Sums) -> _Sums:
         first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps the one before
-        cut = functools.partial(lax.dynamic_slice_in_dim, start_index=first, slice_size=chunk)
+        cut = functools.partial(_cut, first=first, size=chunk)
         fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
-        piece = Part(
-            cut(part.key, axis=-2),
-            cut(part.value, axis=-2),
-            cut(part.mask, axis=-1) & fresh[None, None, None],
-            None if part.bias is None else cut(part.bias, axis=-1),
+        piece = part._replace(
+            key=cut(part.key, -2),
+            value=cut(part.value, -2),
+            mask=cut(part.mask, -1) & fresh[None, None, None],
+            bias=cut(part.bias, -1),
         )
-        score = _scores(query, piece, scale)
-        peak = jnp.maximum(sums.peak, score.max(-1, keepdims=True))
+        score = _scores(query, piece, scale, first)
+        # The result does not depend on the peak, so neither does its gradient.
+        peak = lax.stop_gradient(jnp.maximum(sums.peak, score.max(-1, keepdims=True)))
         weight, kept = jnp.exp(score - peak), jnp.exp(sums.peak - peak)
         return _Sums(
             peak,
@@ -151,5 +242,16 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
             sums.out * kept + _weighted(piece, weight),
         )
 
-    used = jnp.minimum(part.used, size)
-    return lax.fori_loop(0, (used + chunk - 1) // chunk, add, sums)
+    if part.used is not None:
+        used = jnp.minimum(part.used, size)
+        return lax.fori_loop(0, (used + chunk - 1) // chunk, add, sums)
+    # This loop can be differentiated, because its length is not traced.
+    add_again = jax.checkpoint(add)
+    if part.position is None or part.least_distance is None:
+        return lax.fori_loop(0, -(-size // chunk), add_again, sums)
+    last = part.position.max() - part.least_distance
+
+    def add_seen(index: Array, sums: _Sums) -> _Sums:
+        return lax.cond(index * chunk <= last, add_again, lambda _, sums: sums, index, sums)
+
+    return lax.fori_loop(0, -(-size // chunk), add_seen, sums)

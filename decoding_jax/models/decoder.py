@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
+from decoding_jax.models.attention import Bias
 from decoding_jax.models.cache import Cache, KeyValue
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import Output, last_real, vocabulary_logits
 from decoding_jax.models.view import (
     LayerCache,
+    chunk_layer_caches,
     prompt_layer_cache,
     slot_layer_caches,
     view_of,
@@ -29,7 +34,8 @@ class DecoderNetwork(nn.Module):
     positions as ``inputs`` returns them.
 
     Attributes:
-      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding`` and ``dtype``.
+      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding``, ``dtype`` and
+        ``prefill_chunk``.
     """
 
     config: Any
@@ -73,6 +79,29 @@ class DecoderNetwork(nn.Module):
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
         return self._run(tokens[:, None], position, [layer_cache] * self.config.num_layers)
 
+    def prompt_bias(self, position: Array, size: int) -> Bias | None:
+        """Position biases of queries at ``position [b, w, T]`` and a prompt of ``size`` keys."""
+        return None
+
+    def prefill_chunk(
+        self, prompt: tuple[KeyValue, ...], tokens: Array, length: Array, first: Array
+    ) -> tuple[Array, tuple[KeyValue, ...]]:
+        """Runs C tokens of causal prompts, after all earlier ones.
+
+        Args:
+          prompt: each layer's keys and values ``[B, H, P, d]`` of the earlier tokens.
+          tokens: int32 ``[B, C]``.
+          length: int32 ``[B]``, the lengths of the whole prompts.
+          first: int32 scalar, the position of the first of the tokens.
+
+        Returns:
+          The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
+        """
+        position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
+        bias = self.prompt_bias(position, prompt[0].key.shape[-2])
+        layer_caches = chunk_layer_caches(prompt, length, position, bias)
+        return self._run(tokens[:, None], position, layer_caches)
+
     def extend(
         self,
         cache: Cache,
@@ -100,6 +129,21 @@ class DecoderNetwork(nn.Module):
     def __call__(self, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
         return self.project(self.prefill(tokens, length)[0])[:, 0]
+
+
+def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
+    """Refuses a ``prefill_chunk`` that is not None or a positive integer.
+
+    Raises:
+      ValueError: for another number, or for any where prompts are not causal.
+    """
+    if chunk is not None and not causal:
+        raise ValueError(
+            f"prefill_chunk: got {chunk} with bidirectional_prompt; takes None, because each token"
+            " of such a prompt sees the later ones"
+        )
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"prefill_chunk: got {chunk!r}; takes None or a positive integer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +203,47 @@ class DecoderModel:
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.prefill``."""
-        hidden, prompt = self._apply(self.network.prefill, tokens, length)
-        logits = self.project(last_real(hidden, length))
+        chunk = self.config.prefill_chunk
+        if chunk is None or tokens.shape[1] <= chunk:
+            hidden, prompt = self._apply(self.network.prefill, tokens, length)
+            last = last_real(hidden, length)
+        else:
+            last, hidden, prompt = self._prefill_chunks(tokens, length, chunk, with_hidden)
         cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
-        return ModelOutput(logits, hidden if with_hidden else None), cache
+        return ModelOutput(self.project(last), hidden if with_hidden else None), cache
+
+    def _prefill_chunks(
+        self, tokens: Array, length: Array, chunk: int, with_hidden: bool
+    ) -> tuple[Array, Array, tuple[KeyValue, ...]]:
+        """Runs whole prompts, ``chunk`` tokens at a time.
+
+        Returns:
+          The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of the prompt,
+          ``[B, 1, P, D]``, or as the first if they are not asked for; and the prompt's cache.
+        """
+        size = tokens.shape[1]
+        shape, held = jax.eval_shape(
+            functools.partial(self._apply, self.network.prefill), tokens[:, :chunk], length
+        )
+        prompt = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], size, x.shape[3]), x.dtype), held)
+        kept = jnp.zeros(
+            (*shape.shape[:2], size if with_hidden else 1, shape.shape[3]), shape.dtype
+        )
+        end = jnp.clip(length - 1, 0, size - 1)
+
+        def run(index: Array, state: tuple[Any, Array]) -> tuple[Any, Array]:
+            prompt, kept = state
+            first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps
+            piece = lax.dynamic_slice_in_dim(tokens, first, chunk, 1)
+            hidden, prompt = self._apply(self.network.prefill_chunk, prompt, piece, length, first)
+            if with_hidden:
+                return prompt, lax.dynamic_update_slice_in_dim(kept, hidden, first, 2)
+            here = ((first <= end) & (end < first + chunk))[:, None, None, None]
+            return prompt, jnp.where(here, last_real(hidden, length - first), kept)
+
+        # Chunks of nothing but padding are left out.
+        prompt, kept = lax.fori_loop(0, end.max() // chunk + 1, run, (prompt, kept))
+        return last_real(kept, length) if with_hidden else kept, kept, prompt
 
     def extend(
         self,

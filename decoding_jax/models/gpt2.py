@@ -14,7 +14,7 @@ from flax import linen as nn
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
+from decoding_jax.models.decoder import DecoderModel, DecoderNetwork, check_prefill_chunk
 from decoding_jax.models.layers import (
     ACTIVATIONS,
     Dense,
@@ -40,9 +40,12 @@ class GPT2Config:
         ``relu`` or ``silu``.
       logits_via_embedding: whether the output is tied to the embedding.
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
+      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
+        chunks, the memory that is held besides the cache does not grow with the prompt.
 
     Raises:
-      ValueError: if ``num_heads`` does not divide ``emb_dim``.
+      ValueError: if ``num_heads`` does not divide ``emb_dim``, or ``prefill_chunk`` is not
+        positive.
     """
 
     vocab_size: int
@@ -55,8 +58,10 @@ class GPT2Config:
     layer_norm_epsilon: float = 1e-5
     logits_via_embedding: bool = True
     dtype: str = "float32"
+    prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
+        check_prefill_chunk(self.prefill_chunk)
         if self.emb_dim % self.num_heads:
             raise ValueError(
                 f"num_heads: got {self.num_heads}; takes a divisor of emb_dim = {self.emb_dim}"

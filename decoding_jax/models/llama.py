@@ -15,7 +15,7 @@ from flax import linen as nn
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
+from decoding_jax.models.decoder import DecoderModel, DecoderNetwork, check_prefill_chunk
 from decoding_jax.models.layers import (
     ACTIVATIONS,
     Dense,
@@ -49,9 +49,12 @@ class LlamaConfig:
       mlp_bias: whether the feed-forward projections have one.
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
+      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
+        chunks, the memory that is held besides the cache does not grow with the prompt.
 
     Raises:
-      ValueError: if ``num_kv_heads`` does not divide ``num_heads``, or ``head_dim`` is odd.
+      ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd, or
+        ``prefill_chunk`` is not positive.
     """
 
     vocab_size: int
@@ -71,8 +74,10 @@ class LlamaConfig:
     mlp_bias: bool = False
     logits_via_embedding: bool = False
     dtype: str = "float32"
+    prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
+        check_prefill_chunk(self.prefill_chunk)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads: got {self.num_kv_heads}; takes a divisor of num_heads ="

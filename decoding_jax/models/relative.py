@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from decoding_jax.base import Array
+from decoding_jax.models.attention import Bias
 
 
 def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:
@@ -44,18 +47,46 @@ class RelativePositionBiases(nn.Module):
     max_distance: int
     bidirectional: bool
 
-    @nn.compact
-    def __call__(self, distance: Array) -> Array:
-        """The biases ``[b, w, H, 1, T, K]`` of query-minus-key distances ``[b, w, T, K]``."""
-        table = self.param(
+    def setup(self) -> None:
+        self.rel_embedding = self.param(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
             (self.num_heads, self.num_buckets),
             jnp.float32,
         )
+
+    def by_distance(self) -> Callable[[Array], Array]:
+        """The function that ``__call__`` is, to be called outside the module too."""
         buckets = relative_buckets(
             self.num_buckets, self.max_distance, bidirectional=self.bidirectional
         )
-        by_distance = table.astype(jnp.float32)[:, buckets]
-        index = jnp.clip(distance, -self.max_distance, self.max_distance) + self.max_distance
-        return jnp.moveaxis(by_distance[:, index], 0, 2)[:, :, :, None]
+        return functools.partial(_at, self.rel_embedding.astype(jnp.float32)[:, buckets])
+
+    def __call__(self, distance: Array) -> Array:
+        """The biases ``[b, w, H, 1, T, K]`` of query-minus-key distances ``[b, w, T, K]``."""
+        return self.by_distance()(distance)
+
+    def of_keys(self, position: Array, num_keys: int) -> Bias:
+        """The biases of queries at ``position [b, w, T]`` and keys at 0 to ``num_keys - 1``.
+
+        Few are computed at once, for all layers that share them; many, by block.
+        """
+        if self.num_heads * position.size * num_keys > WHOLE:
+            return self.by_distance()
+        return self(position[..., None] - jnp.arange(num_keys, dtype=jnp.int32)[None, None, None])
+
+
+WHOLE = 2**22
+"""The largest number of biases that are held whole."""
+
+
+def _at(biases: Array, distance: Array) -> Array:
+    """The biases ``[b, w, H, 1, T, K]`` of ``distance [b, w, T, K]``.
+
+    Args:
+      biases: float32 ``[H, 2 * max_distance + 1]``, by distance from ``-max_distance``.
+      distance: int32, of any size.
+    """
+    farthest = biases.shape[1] // 2
+    index = jnp.clip(distance, -farthest, farthest) + farthest
+    return jnp.moveaxis(biases[:, index], 0, 2)[:, :, :, None]

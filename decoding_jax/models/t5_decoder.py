@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import attend
+from decoding_jax.models.attention import Bias, attend
 from decoding_jax.models.cache import Cache, KeyValue
-from decoding_jax.models.decoder import DecoderModel, DecoderNetwork
+from decoding_jax.models.decoder import DecoderModel, DecoderNetwork, check_prefill_chunk
 from decoding_jax.models.layers import (
     Dense,
     RMSNorm,
@@ -47,6 +47,11 @@ class T5DecoderConfig:
       num_buckets: the number of buckets of relative positions.
       max_distance: the distance from which all relative positions share a bucket.
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
+      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
+        chunks, the memory that is held besides the cache does not grow with the prompt.
+
+    Raises:
+      ValueError: if ``prefill_chunk`` is not positive, or is given with ``bidirectional_prompt``.
     """
 
     vocab_size: int
@@ -63,6 +68,10 @@ class T5DecoderConfig:
     max_distance: int = 128
     layer_norm_epsilon: float = 1e-6
     dtype: str = "float32"
+    prefill_chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        check_prefill_chunk(self.prefill_chunk, causal=not self.bidirectional_prompt)
 
 
 class T5DecoderAttention(nn.Module):
@@ -112,9 +121,7 @@ class T5DecoderNetwork(DecoderNetwork):
         self.layers = [T5DecoderLayer(cfg) for _ in range(cfg.num_layers)]
         self.decoder_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
 
-    def _run_layers(
-        self, tokens: Array, layer_caches: list[LayerCache]
-    ) -> tuple[Array, tuple[KeyValue, ...]]:
+    def _run(self, tokens: Array, position: Array, layer_caches: list[LayerCache]) -> Any:
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
         stored = []
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
@@ -122,14 +129,16 @@ class T5DecoderNetwork(DecoderNetwork):
             stored.append(new)
         return self.decoder_norm(x), tuple(stored)
 
+    def prompt_bias(self, position: Array, size: int) -> Bias:
+        return self.relpos_bias.of_keys(position, size)
+
     def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
         """See ``DecoderNetwork.prefill``."""
-        cfg, index = self.config, jnp.arange(tokens.shape[1], dtype=jnp.int32)
-        bias = self.relpos_bias((index[:, None] - index[None, :])[None, None])
-        layer_cache = prompt_layer_cache(
-            length, len(index), bias, causal=not cfg.bidirectional_prompt
-        )
-        return self._run_layers(tokens[:, None], [layer_cache] * cfg.num_layers)
+        cfg, size = self.config, tokens.shape[1]
+        position = jnp.arange(size, dtype=jnp.int32)[None, None]
+        bias = self.prompt_bias(position, size)
+        layer_cache = prompt_layer_cache(length, size, bias, causal=not cfg.bidirectional_prompt)
+        return self._run(tokens[:, None], position, [layer_cache] * cfg.num_layers)
 
     def extend(
         self,
@@ -142,9 +151,10 @@ class T5DecoderNetwork(DecoderNetwork):
         """See ``DecoderNetwork.extend``."""
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
         relpos, zero = self.relpos_bias, jnp.zeros((1, 1, 1, 1), jnp.int32)
-        bias = Biases(relpos(view.prompt_distance), relpos(view.slot_distance), relpos(zero))
+        prompt = self.prompt_bias(view.position, view.prompt_mask.shape[-1])
+        bias = Biases(prompt, relpos(view.slot_distance), relpos(zero))
         layer_caches = slot_layer_caches(cache, view, start, [bias] * self.config.num_layers)
-        hidden, slots = self._run_layers(tokens, layer_caches)
+        hidden, slots = self._run(tokens, view.position, layer_caches)
         return hidden, cache._replace(slots=slots)
 
     def project(self, hidden: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Part, attend
+from decoding_jax.models.attention import Bias, Part, attend
 from decoding_jax.models.cache import KeyValue, prompt_part
 from decoding_jax.models.layers import (
     ACTIVATIONS,
@@ -130,10 +130,10 @@ class EncoderLayer(Layer):
         self.mlp = Mlp(self.config, self.training)
         self.drop = self.dropout()
 
-    def __call__(self, x: Array, mask: Array, bias: Array) -> Array:
+    def __call__(self, x: Array, mask: Array, position: Array, bias: Bias) -> Array:
         y = self.pre_attention_layer_norm(x)
-        itself = prompt_part(self.attention.keys(y))
-        x += self.drop(self.attention(y, [Part(itself.key, itself.value, mask, bias)]))
+        key, value = prompt_part(self.attention.keys(y))
+        x += self.drop(self.attention(y, [Part(key, value, mask, bias, position=position)]))
         return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x)))
 
 

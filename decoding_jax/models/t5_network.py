@@ -56,12 +56,11 @@ class Encoder(Stack):
 
     def __call__(self, x: Array, length: Array) -> Array:
         index = jnp.arange(x.shape[2], dtype=jnp.int32)
-        distance = (index[:, None] - index[None, :])[None, None]
         mask = (index[None] < length[:, None])[:, None, None]
         x = self.drop(x)
-        biases = self.for_each_layer(lambda b: b(distance))
+        biases = self.for_each_layer(lambda b: b.of_keys(index[None, None], len(index)))
         for layer, bias in zip(self.layers, biases, strict=True):
-            x = layer(x, mask, bias)
+            x = layer(x, mask, index[None, None], bias)
         return self.drop(self.encoder_norm(x))
 
 
@@ -146,9 +145,10 @@ class T5Network(nn.Module):
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
         """
         index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-        distance = (index[:, None] - index[None, :])[None, None]
         layer_caches = self.decoder.for_each_layer(
-            lambda b: prompt_layer_cache(length, len(index), b(distance))
+            lambda b: prompt_layer_cache(
+                length, len(index), b.of_keys(index[None, None], len(index))
+            )
         )
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
         return self.decoder(x, layer_caches, source, source_length)
@@ -168,8 +168,9 @@ class T5Network(nn.Module):
         """
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
         zero = jnp.zeros((1, 1, 1, 1), jnp.int32)
+        size = view.prompt_mask.shape[-1]
         biases = self.decoder.for_each_layer(
-            lambda b: Biases(b(view.prompt_distance), b(view.slot_distance), b(zero))
+            lambda b: Biases(b.of_keys(view.position, size), b(view.slot_distance), b(zero))
         )
         layer_caches = slot_layer_caches(cache, view, start, biases)
         source, source_length = cache.source

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Part
+from decoding_jax.models.attention import Bias, Part
 from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
 
 
@@ -21,8 +21,7 @@ class View(NamedTuple):
       position: int32, broadcastable to ``[B, W, T]``, the positions of the new tokens.
       prompt_mask: bool ``[B, 1, 1, P]``.
       slot_mask: bool, broadcastable to ``[B, W, T, S']``.
-      prompt_distance: int32, broadcastable to ``[B, W, T, P]``: query minus key position.
-      slot_distance: int32, broadcastable to ``[B, W, T, S']``.
+      slot_distance: int32, broadcastable to ``[B, W, T, S']``: query minus key position.
       self_mask: None in a chain, where ``slot_mask`` includes the slot of the token itself. In a
         tree, whose tokens may be written beyond the slots that ``visible`` names, the diagonal
         bool ``[1, 1, T, T]``, a mask over the new tokens.
@@ -32,7 +31,6 @@ class View(NamedTuple):
     position: Array
     prompt_mask: Array
     slot_mask: Array
-    prompt_distance: Array
     slot_distance: Array
     self_mask: Array | None
     used: Array
@@ -100,7 +98,6 @@ def view_of(
         position=position,
         prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
         slot_mask=slot_mask,
-        prompt_distance=position[..., None] - prompt[None, None, None],
         slot_distance=slot_distance,
         self_mask=self_mask,
         used=used,
@@ -112,12 +109,12 @@ class Biases(NamedTuple):
     """Position biases of the parts of a view.
 
     Attributes:
-      prompt: None, or ``[B, W, H, G, T, P]``-broadcastable.
+      prompt: None, or ``[B, W, H, G, T, P]``-broadcastable, or a function of distances.
       slots: None, or ``[B, W, H, G, T, S']``-broadcastable.
       itself: None, or ``[B, W, H, G, T, T]``-broadcastable, for the tokens of a tree.
     """
 
-    prompt: Array | None = None
+    prompt: Bias | None = None
     slots: Array | None = None
     itself: Array | None = None
 
@@ -128,26 +125,62 @@ parts that the new tokens attend to, themselves included, and the layer's update
 
 
 def prompt_layer_cache(
-    length: Array, size: int, bias: Array | None = None, *, causal: bool = True
+    length: Array, size: int, bias: Bias | None = None, *, causal: bool = True
 ) -> LayerCache:
     """The cache of each layer in a prefill, which is empty before it.
 
     Args:
       length: int32 ``[B]``, the lengths of the prompts.
       size: P, the padded length of the prompts.
-      bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases.
+      bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases, or a function of
+        distances.
       causal: whether a token sees no later tokens. Padding is never seen.
     """
-    index = jnp.arange(size, dtype=jnp.int32)
-    real = index[None] < length[:, None]
-    earlier = (index[None, :] <= index[:, None]) | (not causal)
-    mask = earlier[None, None] & real[:, None, None]
+    position = jnp.arange(size, dtype=jnp.int32)[None, None]
 
     def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
         prompt = prompt_part(new)
-        return [Part(prompt.key, prompt.value, mask, bias)], prompt
+        return [_earlier(prompt, length, position, bias, causal=causal)], prompt
 
     return layer_cache
+
+
+def chunk_layer_caches(
+    prompt: Sequence[KeyValue],
+    length: Array,
+    position: Array,
+    bias: Bias | None = None,
+) -> list[LayerCache]:
+    """The cache of each layer in a prefill of C tokens at a time, causal.
+
+    Args:
+      prompt: for each layer, ``[B, H, P, d]``, with the keys and values of all earlier tokens.
+      length: int32 ``[B]``, the lengths of the prompts.
+      position: int32 ``[1, 1, C]``, the positions of the tokens, one after another.
+      bias: None, or ``[B, 1, H, G, C, P]``-broadcastable position biases, or a function of
+        distances.
+    """
+
+    def layer_cache_of(held: KeyValue) -> LayerCache:
+        def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+            key, value = prompt_part(new)
+            first = position[0, 0, 0]
+            stored = KeyValue(write(held.key, key, first), write(held.value, value, first))
+            return [_earlier(stored, length, position, bias, causal=True)], stored
+
+        return layer_cache
+
+    return [layer_cache_of(held) for held in prompt]
+
+
+def _earlier(
+    prompt: KeyValue, length: Array, position: Array, bias: Bias | None, *, causal: bool
+) -> Part:
+    """The real tokens of a prompt, for tokens of the same prompt at ``position [1, 1, T]``."""
+    index = jnp.arange(prompt.key.shape[-2], dtype=jnp.int32)
+    real = (index[None] < length[:, None])[:, None, None]
+    least = 0 if causal else None
+    return Part(prompt.key, prompt.value, real, bias, position=position, least_distance=least)
 
 
 def slot_layer_caches(
@@ -169,7 +202,13 @@ def slot_layer_caches(
             )
             seen = view.slot_mask.shape[-1]
             parts = [
-                Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt),
+                Part(
+                    prompt.key,
+                    prompt.value,
+                    view.prompt_mask,
+                    bias.prompt,
+                    position=view.position,
+                ),
                 Part(
                     stored.key[..., :seen, :],
                     stored.value[..., :seen, :],
