@@ -17,6 +17,7 @@ LAYERS = [
     "strategies",
     "estimators",
     "registry",
+    "sharding",
     "models",
     "text",
     "gin_path",

@@ -75,8 +75,8 @@ class Decoder:
         drafter = check_drafter(strategy, drafter)
         self._row_sharding: NamedSharding | None = None
         if len(devices) > 1:
-            mesh = Mesh(np.array(devices), ("rows",))
-            self._row_sharding = NamedSharding(mesh, PartitionSpec("rows"))
+            mesh = Mesh(np.array(devices), ("data",))
+            self._row_sharding = NamedSharding(mesh, PartitionSpec("data"))
             model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
         self._model = model
         self._drafter = drafter

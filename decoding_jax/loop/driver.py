@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.values import check_prompt_type
+from decoding_jax.ops.mesh import over_rows
 
 
 class Steps(NamedTuple):
@@ -61,7 +63,7 @@ def run(steps: Steps, model: LanguageModel, prompt: Prompt, key: Any = None) -> 
     state = lax.while_loop(
         lambda s: ~steps.done(s),
         lambda s: steps.step(model, prompt, s),
-        steps.init(model, prompt, key),
+        steps.init(model, jax.tree.map(over_rows, prompt), key),
     )
     return steps.finalize(prompt, state)
 

@@ -22,6 +22,7 @@ from decoding_jax.base import (
     SupportsProject,
     Transform,
 )
+from decoding_jax.ops.mesh import over_rows
 
 
 def prefill(
@@ -127,7 +128,9 @@ def as_logits(
         raise ValueError(f"{source} of type {type(logits).__name__} from {function}; {takes}")
     if tuple(logits.shape) != shape or not jnp.issubdtype(logits.dtype, jnp.floating):
         raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {function}; {takes}")
-    return jnp.asarray(logits).astype(jnp.float32)
+    # On a mesh, each device gets all of the vocabulary of its rows here, once for each call of a
+    # model, so that no strategy, transform or code works on a piece of a vocabulary.
+    return over_rows(jnp.asarray(logits)).astype(jnp.float32)
 
 
 def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelOutput, Cache]:

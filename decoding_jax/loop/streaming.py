@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -16,6 +17,7 @@ from decoding_jax.loop.driver import Steps, check_prompt
 from decoding_jax.loop.strategy import static_argnames, static_numbers, steps_of
 from decoding_jax.loop.values import check_model
 from decoding_jax.ops.jit import is_static, jit
+from decoding_jax.ops.mesh import over_rows
 
 
 def advance_stream(
@@ -54,7 +56,7 @@ def begin_stream(
 ) -> Any:
     """Returns the first state, its output and whether it is done."""
     steps = build(**dict(settings), **options)
-    state = steps.init(model, prompt, key)
+    state = steps.init(model, jax.tree.map(over_rows, prompt), key)
     return state, steps.finalize(prompt, state), steps.done(state)
 
 

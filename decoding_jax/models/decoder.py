@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
@@ -150,8 +152,8 @@ def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
 class DecoderModel:
     """A decoder-only network with its parameters, a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network`` and is
-    registered as a pytree.
+    It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network`` and
+    ``partition_rules``, and is registered as a pytree.
 
     Attributes:
       params: the parameters of the network, of any float dtype.
@@ -162,6 +164,7 @@ class DecoderModel:
     config: Any = dataclasses.field(metadata={"static": True})
 
     network: ClassVar[type[DecoderNetwork]]
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]]
     ragged = True
     tree = True
 
@@ -178,6 +181,12 @@ class DecoderModel:
     @property
     def max_positions(self) -> int:
         return self.config.max_positions
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        names = ("num_heads", "mlp_dim", "vocab_size")
+        return {name: getattr(self.config, name) for name in names}
 
     def early_exit(self, num_layers: int) -> Self:
         """The language model of the first layers, under the same final norm and projection.

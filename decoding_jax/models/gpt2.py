@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
@@ -24,7 +25,9 @@ from decoding_jax.models.layers import (
     merge_heads,
     split_heads,
 )
+from decoding_jax.models.matmul import matmul
 from decoding_jax.models.view import LayerCache
+from decoding_jax.ops.mesh import MODEL
 from decoding_jax.pytrees import pytree
 
 
@@ -72,14 +75,32 @@ def layer_norm(config: GPT2Config) -> LayerNorm:
     return LayerNorm(config.layer_norm_epsilon, config.dtype)
 
 
+class QueryKeyValue(nn.Module):
+    """The three projections of the attention, whose weights are one array.
+
+    They have an axis of their own, so that each can be sharded by heads.
+    """
+
+    config: GPT2Config
+
+    @nn.compact
+    def __call__(self, x: Array) -> tuple[Array, Array, Array]:
+        size, dtype = self.config.emb_dim, self.config.dtype
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 0, 2, 1)
+        kernel = self.param("kernel", init, (size, 3, size), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), (3, size), jnp.float32)
+        y = matmul(x, kernel, dtype).astype(dtype)
+        y += bias.astype(dtype).reshape((1,) * (x.ndim - 1) + bias.shape)
+        return y[..., 0, :], y[..., 1, :], y[..., 2, :]
+
+
 class GPT2Attention(nn.Module):
     config: GPT2Config
 
     @nn.compact
     def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
         cfg = self.config
-        qkv = Dense(3 * cfg.emb_dim, cfg.dtype, use_bias=True, name="qkv")(x)
-        query, key, value = jnp.split(qkv, 3, axis=-1)
+        query, key, value = QueryKeyValue(cfg, name="qkv")(x)
         parts, stored = layer_cache(key_value(key, value, cfg.num_heads))
         scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
         y = merge_heads(attend(split_heads(query, cfg.num_heads), parts, scale))
@@ -133,6 +154,24 @@ class GPT2Network(DecoderNetwork):
         return x + embed(self.position_embedder.embedding, position, dtype), None
 
 
+PARTITION_RULES = {
+    "*token_embedder/embedding": PartitionSpec(MODEL, None),
+    "*position_embedder/embedding": PartitionSpec(),
+    "*attention/qkv/kernel": PartitionSpec(None, None, MODEL),
+    "*attention/qkv/bias": PartitionSpec(None, MODEL),
+    "*attention/out/kernel": PartitionSpec(MODEL, None),
+    "*attention/out/bias": PartitionSpec(),
+    "*mlp/wi/kernel": PartitionSpec(None, MODEL),
+    "*mlp/wi/bias": PartitionSpec(MODEL),
+    "*mlp/wo/kernel": PartitionSpec(MODEL, None),
+    "*mlp/wo/bias": PartitionSpec(),
+    "*norm/scale": PartitionSpec(),
+    "*norm/bias": PartitionSpec(),
+    "*logits_dense/kernel": PartitionSpec(None, MODEL),
+}
+"""The layout of the parameters on a mesh: heads, features and vocabulary over ``model``."""
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class GPT2(DecoderModel):
@@ -159,3 +198,4 @@ class GPT2(DecoderModel):
     config: GPT2Config = dataclasses.field(metadata={"static": True})
 
     network: ClassVar[type[DecoderNetwork]] = GPT2Network
+    partition_rules = PARTITION_RULES

@@ -8,9 +8,13 @@ al. 2023, "Llama 2"; Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ains
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
+from flax import traverse_util
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
@@ -27,6 +31,7 @@ from decoding_jax.models.layers import (
 )
 from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
 from decoding_jax.models.view import LayerCache
+from decoding_jax.ops.mesh import MODEL
 from decoding_jax.pytrees import pytree
 
 
@@ -160,6 +165,28 @@ class LlamaNetwork(DecoderNetwork):
         return x, rotation(position, radians)
 
 
+PARTITION_RULES = {
+    "*token_embedder/embedding": PartitionSpec(MODEL, None),
+    "*attention/query/kernel": PartitionSpec(None, MODEL),
+    "*attention/key/kernel": PartitionSpec(None, MODEL),
+    "*attention/value/kernel": PartitionSpec(None, MODEL),
+    "*attention/query/bias": PartitionSpec(MODEL),
+    "*attention/key/bias": PartitionSpec(MODEL),
+    "*attention/value/bias": PartitionSpec(MODEL),
+    "*attention/out/kernel": PartitionSpec(MODEL, None),
+    "*attention/out/bias": PartitionSpec(),
+    "*mlp/gate/kernel": PartitionSpec(None, MODEL),
+    "*mlp/up/kernel": PartitionSpec(None, MODEL),
+    "*mlp/gate/bias": PartitionSpec(MODEL),
+    "*mlp/up/bias": PartitionSpec(MODEL),
+    "*mlp/down/kernel": PartitionSpec(MODEL, None),
+    "*mlp/down/bias": PartitionSpec(),
+    "*norm/scale": PartitionSpec(),
+    "*logits_dense/kernel": PartitionSpec(None, MODEL),
+}
+"""The layout of the parameters on a mesh: heads, features and vocabulary over ``model``."""
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Llama(DecoderModel):
@@ -185,3 +212,38 @@ class Llama(DecoderModel):
     config: LlamaConfig = dataclasses.field(metadata={"static": True})
 
     network: ClassVar[type[DecoderNetwork]] = LlamaNetwork
+    partition_rules = PARTITION_RULES
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return {**super().sharded_sizes, "num_kv_heads": self.config.num_kv_heads}
+
+    def for_model_axis(self, size: int) -> Llama:
+        """The same function with enough key-value heads for each device of the axis ``model``.
+
+        Each key-value head is repeated, and its group of query heads is divided among the copies. A
+        device then computes and stores the heads that its own query heads read, and no others.
+
+        Args:
+          size: the number of devices of the axis.
+
+        Returns:
+          The model itself if no repetition is needed, or if none serves.
+        """
+        config = self.config
+        heads = math.lcm(config.num_kv_heads, size)
+        if heads == config.num_kv_heads or config.num_heads % heads:
+            return self
+        times = heads // config.num_kv_heads
+
+        def repeat(path: str, x: Array) -> Array:
+            if "attention/key/" not in path and "attention/value/" not in path:
+                return x
+            split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
+            return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
+
+        flat = traverse_util.flatten_dict(self.params, sep="/")
+        flat = {path: repeat(path, x) for path, x in flat.items()}
+        config = dataclasses.replace(config, num_kv_heads=heads)
+        return Llama(traverse_util.unflatten_dict(flat, sep="/"), config)

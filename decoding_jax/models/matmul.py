@@ -14,18 +14,18 @@ def matmul(x: Array, kernel: Array, dtype: str) -> Array:
 
     Args:
       x: ``[..., D]``.
-      kernel: ``[D, F]``.
+      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``.
       dtype: ``float32`` or ``bfloat16``.
 
     Returns:
-      float32 ``[..., F]``.
+      float32 ``[..., F]``, with all axes of the kernel but the first.
     """
     return _product(x.astype(dtype), kernel.astype(dtype))
 
 
 @jax.custom_vjp
 def _product(x: Array, kernel: Array) -> Array:
-    return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+    return jnp.tensordot(x, kernel, 1, preferred_element_type=jnp.float32)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -37,10 +37,14 @@ def _backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     # are narrow too, as matrix units require.
     x, kernel = saved
     grad = grad.astype(x.dtype)
-    flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-    dx = jnp.matmul(flat_grad, _transposed(kernel), preferred_element_type=jnp.float32)
+    flat_kernel = kernel.reshape(kernel.shape[0], -1)
+    flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, flat_kernel.shape[-1])
+    dx = jnp.matmul(flat_grad, _transposed(flat_kernel), preferred_element_type=jnp.float32)
     dkernel = jnp.matmul(_transposed(flat_x), flat_grad, preferred_element_type=jnp.float32)
-    return dx.reshape(x.shape).astype(x.dtype), dkernel.astype(kernel.dtype)
+    return (
+        dx.reshape(x.shape).astype(x.dtype),
+        dkernel.reshape(kernel.shape).astype(kernel.dtype),
+    )
 
 
 _product.defvjp(_forward, _backward)

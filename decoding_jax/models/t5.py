@@ -13,8 +13,9 @@ from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5_layers import PARTITION_RULES, T5Config, sharded_sizes
 from decoding_jax.models.t5_network import T5Network
+from decoding_jax.ops.mesh import over_rows
 from decoding_jax.pytrees import pytree
 
 
@@ -31,6 +32,13 @@ class T5:
 
     params: Any
     config: T5Config = dataclasses.field(metadata={"static": True})
+
+    partition_rules = PARTITION_RULES
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return sharded_sizes(self.config)
 
     @classmethod
     def init(cls, config: T5Config, key: Array) -> T5:
@@ -98,6 +106,12 @@ class BoundT5:
     ragged = True
     tree = True
     max_positions = None
+    partition_rules = PARTITION_RULES
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return sharded_sizes(self.config)
 
     @property
     def vocab_size(self) -> int:
@@ -130,11 +144,12 @@ class BoundT5:
                 f"prompt: got {tokens.shape[0]} rows; takes the {self.source.shape[0]} rows of the"
                 " inputs bound"
             )
-        source = self._apply(T5Network.encode, self.source, self.source_length)
-        hidden, prompt = self._apply(T5Network.prefill, tokens, length, source, self.source_length)
+        inputs, inputs_length = over_rows(self.source), over_rows(self.source_length)
+        source = self._apply(T5Network.encode, inputs, inputs_length)
+        hidden, prompt = self._apply(T5Network.prefill, tokens, length, source, inputs_length)
         logits = self.project(last_real(hidden, length))
         cache = caches.empty_slots(
-            prompt, length, lanes=lanes, slots=slots, source=(source, self.source_length)
+            prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
         )
         return ModelOutput(logits, hidden if with_hidden else None), cache
 

@@ -23,7 +23,7 @@ from decoding_jax.models.layers import (
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
-from decoding_jax.models.t5_layers import Mlp
+from decoding_jax.models.t5_layers import PARTITION_RULES, Mlp
 from decoding_jax.models.view import (
     Biases,
     LayerCache,
@@ -177,6 +177,7 @@ class T5Decoder(DecoderModel):
     """
 
     network: ClassVar[type[DecoderNetwork]] = T5DecoderNetwork
+    partition_rules = PARTITION_RULES
 
     @property
     def max_positions(self) -> None:  # type: ignore[override]

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import Bias, Part, attend
@@ -21,6 +22,7 @@ from decoding_jax.models.layers import (
 )
 from decoding_jax.models.relative import RelativePositionBiases
 from decoding_jax.models.view import LayerCache
+from decoding_jax.ops.mesh import DATA, MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,29 @@ class T5Config:
     start_id: int = 0
     dtype: str = "float32"
     biases_per_layer: bool = False
+
+
+PARTITION_RULES = {
+    "*token_embedder/embedding": PartitionSpec(MODEL, None),
+    "*rel_embedding": PartitionSpec(MODEL, None),
+    "*attention/query/kernel": PartitionSpec(None, MODEL),
+    "*attention/key/kernel": PartitionSpec(None, MODEL),
+    "*attention/value/kernel": PartitionSpec(None, MODEL),
+    "*attention/out/kernel": PartitionSpec(MODEL, None),
+    "*mlp/wi*/kernel": PartitionSpec(None, MODEL),
+    "*mlp/wo/kernel": PartitionSpec(MODEL, None),
+    "*norm/scale": PartitionSpec(),
+    "*logits_dense/kernel": PartitionSpec(None, MODEL),
+    "source": PartitionSpec(DATA, None),
+    "source_length": PartitionSpec(DATA),
+}
+"""The layout of a T5 on a mesh: heads, features and vocabulary over ``model``, and the rows of
+bound inputs over ``data``."""
+
+
+def sharded_sizes(config: Any) -> dict[str, int]:
+    """The sizes that the axis ``model`` of a mesh has to divide."""
+    return {name: getattr(config, name) for name in ("num_heads", "mlp_dim", "vocab_size")}
 
 
 class Attention(nn.Module):

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
+from decoding_jax.ops import mesh
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOGGER = logging.getLogger(__name__)
@@ -31,7 +33,8 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
 
     A model or a transform may be a plain function, or hold some among its leaves. Functions are
     compared by identity, so a function that is created for every call is traced for every call.
-    The compiled program has the name of ``fn``.
+    The compiled program has the name of ``fn``. Arguments on a mesh of devices are computed on
+    there (``ops.mesh.in_mesh``).
 
     Args:
       fn: the function to compile.
@@ -72,7 +75,8 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*split(args, kwargs))
+        *fixed, arrays = split(args, kwargs)
+        return mesh.in_mesh(functools.partial(compiled, *fixed), arrays)
 
     wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
     wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]

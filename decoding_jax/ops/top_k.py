@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.ops.gather import gather_items
+from decoding_jax.ops.mesh import map_rows
 
 BLOCK = 64
 """Numbers in a block; the first level takes the maximum of each block."""
@@ -44,8 +38,14 @@ def top_k(values: Array, k: int) -> tuple[Array, Array]:
     if not 1 <= k <= size:
         raise ValueError(f"k: got {k}; takes 1 to {size}, the size of the last axis")
     values = jnp.where(values == 0, 0.0, values)  # -0.0, which XLA puts below 0.0
+    # XLA would gather sharded rows: its top-k takes all rows together.
+    return map_rows(lambda x: _top_k(x, k), values) if rows else _top_k(values, k)
+
+
+def _top_k(values: Array, k: int) -> tuple[Array, Array]:
+    *rows, size = values.shape
     flat = values.reshape(-1, size)
-    best, index = _two_levels(flat, k) if size > 2 * k * BLOCK else _rows_top_k(k)(flat)
+    best, index = _two_levels(flat, k) if size > 2 * k * BLOCK else _one_level(flat, k)
     return best.reshape(*rows, k), index.reshape(*rows, k)
 
 
@@ -57,9 +57,9 @@ def _two_levels(values: Array, k: int) -> tuple[Array, Array]:
     if padding:
         values = jnp.pad(values, ((0, 0), (0, padding)), constant_values=-jnp.inf)
     values = values.reshape(rows, blocks, BLOCK)
-    chosen = _ascending(top_k(values.max(-1), k)[1])  # ascending, so equal numbers keep their order
+    chosen = _ascending(_top_k(values.max(-1), k)[1])  # ascending, so equal numbers keep their order
     held = gather_items(values, chosen).reshape(rows, k * BLOCK)
-    best, index = _rows_top_k(k)(held)
+    best, index = _one_level(held, k)
     block = gather_items(chosen, index // BLOCK)
     # An index is never one of the padding, which comes last, after at least k other numbers.
     return best, block * BLOCK + index % BLOCK
@@ -72,47 +72,9 @@ def _ascending(index: Array) -> Array:
     return jnp.where(placed, index[:, None], 0).sum(-1, dtype=jnp.int32)
 
 
-def _plain(values: Array, k: int) -> tuple[Array, Array]:
+def _one_level(values: Array, k: int) -> tuple[Array, Array]:
     # XLA's CPU compiler recognises a top-k by its two slices; if they merge with other slices, it
     # sorts instead. A separate barrier keeps each slice apart, because one barrier around the pair
     # crashes the compiler (jaxlib 0.10.2).
     best, index = lax.top_k(values, k)
     return lax.optimization_barrier(best), lax.optimization_barrier(index)
-
-
-def _by_rows(mesh: Any, arguments: Any) -> NamedSharding:
-    rows = tuple(arguments[0].sharding.spec)[:1] or (None,)
-    return NamedSharding(mesh, PartitionSpec(*rows, None))
-
-
-def _infer(k: int, mesh: Any, arguments: Any, results: Any) -> tuple[NamedSharding, ...]:
-    return (_by_rows(mesh, arguments),) * 2
-
-
-def _partition(k: int, mesh: Any, arguments: Any, results: Any) -> tuple[Any, ...]:
-    rows = _by_rows(mesh, arguments)
-    return mesh, functools.partial(_plain, k=k), (rows, rows), (rows,)
-
-
-# XLA gathers all rows before a top-k. This partitioning rule declares the rows independent.
-_partitioned = custom_partitioning(_plain, static_argnums=(1,))
-_partitioned.def_partition(
-    partition=_partition, infer_sharding_from_operands=_infer, sharding_rule="b n -> b k, b k"
-)
-
-
-@functools.cache
-def _rows_top_k(k: int) -> Callable[[Array], tuple[Array, Array]]:
-    """``lax.top_k`` of ``[R, n]``, which can be sharded over R and used under ``vmap``."""
-
-    @jax.custom_batching.custom_vmap
-    def rows_top_k(values: Array) -> tuple[Array, Array]:
-        return _partitioned(values, k)
-
-    @rows_top_k.def_vmap
-    def over_batch(size: int, batched: Any, values: Array) -> Any:
-        best, index = rows_top_k(values.reshape(-1, values.shape[-1]))
-        shape = (*values.shape[:2], k)
-        return (best.reshape(shape), index.reshape(shape)), (True, True)
-
-    return rows_top_k

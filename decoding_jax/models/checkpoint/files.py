@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +15,18 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 from flax import traverse_util
+from jax.sharding import Mesh, NamedSharding
+
+from decoding_jax.sharding import shardings
+
+Index = tuple[slice, ...]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+# The names of dtypes in safetensors files; others are named as the file names them.
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I32": "int32"}
 # The names of activations in Hugging Face's files, mapped to those of ``models.layers``, and back.
 ACTIVATIONS = {
     "relu": "relu",
@@ -177,7 +185,11 @@ class Tensors:
         return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor ``name``, which must have this shape.
+        """The whole tensor ``name``; see ``slices``."""
+        return self.slices(name, shape)[tuple(slice(0, size) for size in shape)]
+
+    def slices(self, name: str, shape: tuple[int, ...]) -> Any:
+        """The tensor ``name``, which must have this shape; a tuple of slices reads that part.
 
         Raises:
           CheckpointError: if it is missing, has another shape, or does not contain floats.
@@ -191,11 +203,10 @@ class Tensors:
                 f"{path}: {name}: got shape {self.shape(name)}; {CONFIG} says {shape}"
             )
         self._used.add(name)
-        tensor = self._open(path).get_tensor(name)
-        if tensor.dtype.name not in FLOATS:
-            raise CheckpointError(
-                f"{path}: {name}: got {tensor.dtype.name}; takes {', '.join(FLOATS)}"
-            )
+        tensor = self._open(path).get_slice(name)
+        dtype = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
+        if dtype not in FLOATS:
+            raise CheckpointError(f"{path}: {name}: got {dtype}; takes {', '.join(FLOATS)}")
         return tensor
 
     def same(self, name: str, other: str) -> bool:
@@ -220,39 +231,102 @@ class Tensors:
 
 
 class Weight(NamedTuple):
-    """The tensor of a parameter: its name, and whether its two axes are transposed."""
+    """The tensor of a parameter.
+
+    Attributes:
+      name: the name of the tensor.
+      transposed: whether its two axes are transposed.
+      merged: whether its last axis is the last two axes of the parameter.
+    """
 
     name: str
     transposed: bool = False
+    merged: bool = False
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tensor of a parameter of this shape."""
+        if self.merged:
+            return (*shape[:-2], shape[-2] * shape[-1])
+        return shape[::-1] if self.transposed else shape
 
 
 def read_params(
-    kind: Any, config: Any, table: Mapping[str, Weight], tensors: Tensors
+    kind: Any, config: Any, table: Mapping[str, Weight], tensors: Tensors, mesh: Mesh | None = None
 ) -> dict[str, Any]:
     """Reads the parameter tree of a model.
+
+    On a mesh, each device reads its own piece of a parameter from the file.
 
     Args:
       kind: the class of the model, with ``init``.
       config: the shape of the network. The parameters are converted to its dtype.
       table: the tensor of each parameter, by the path of the parameter joined with slashes.
       tensors: the tensors of the directory.
+      mesh: None, or a mesh that divides all sizes of the network.
     """
-    shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)).params)
+    model = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
+    places = flat_shardings(model, mesh)
     flat = {}
-    for path, leaf in traverse_util.flatten_dict(shapes, sep="/").items():
-        name, transposed = table[path]
-        value = tensors.read(name, leaf.shape[::-1] if transposed else leaf.shape)
-        flat[path] = jnp.asarray(value.T if transposed else value, config.dtype)
+    for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
+        weight = table[path]
+        stored = tensors.slices(weight.name, weight.stored_shape(leaf.shape))
+        read = functools.partial(_read_piece, stored, weight, leaf.shape, config.dtype)
+        flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
     return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def flat_shardings(model: Any, mesh: Mesh | None) -> dict[str, NamedSharding]:
+    """Where each parameter lies on a mesh, by its path joined with slashes."""
+    if mesh is None:
+        return {}
+    return traverse_util.flatten_dict(shardings(model, mesh).params, sep="/")
+
+
+def placed(
+    read: Callable[[Index], np.ndarray],
+    shape: tuple[int, ...],
+    dtype: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """An array whose pieces are read where they lie.
+
+    Args:
+      read: returns the piece at a tuple of slices.
+      shape: the shape of the whole.
+      dtype: its dtype.
+      sharding: None for one device.
+    """
+    if sharding is None:
+        return jnp.asarray(read(tuple(slice(0, size) for size in shape)), dtype)
+    return jax.make_array_from_callback(
+        shape, sharding, lambda index: np.asarray(read(index)).astype(jnp.dtype(dtype))
+    )
+
+
+def _read_piece(
+    stored: Any, weight: Weight, shape: tuple[int, ...], dtype: str, index: Index
+) -> np.ndarray:
+    """A piece of a parameter, from the tensor that holds it."""
+    if weight.transposed:
+        return stored[index[::-1]].T
+    if not weight.merged:
+        return stored[index]
+    *rest, columns = index
+    first, last, _ = columns.indices(shape[-1])
+    groups = range(*rest.pop().indices(shape[-2]))
+    size = shape[-1]
+    pieces = [stored[(*rest, slice(g * size + first, g * size + last))] for g in groups]
+    return np.stack(pieces, axis=-2)
 
 
 def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: str | None) -> None:
     """Writes the parameters to one safetensors file, under the names of ``table``."""
     tensors = {}
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
-        name, transposed = table[key]
+        weight = table[key]
         value = np.asarray(leaf if dtype is None else jnp.asarray(leaf, dtype))
-        tensors[name] = np.ascontiguousarray(value.T if transposed else value)
+        value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
+        tensors[weight.name] = np.ascontiguousarray(value)
     safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
 
 

@@ -38,8 +38,9 @@ def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]
     }
     for i in range(config.num_layers):
         for ours, (theirs, weight) in names.items():
-            out[f"layers_{i}/{ours}/{weight}"] = Weight(f"{prefix}h.{i}.{theirs}.weight")
-            out[f"layers_{i}/{ours}/bias"] = Weight(f"{prefix}h.{i}.{theirs}.bias")
+            tensor, merged = f"{prefix}h.{i}.{theirs}", ours == "attention/qkv"
+            out[f"layers_{i}/{ours}/{weight}"] = Weight(f"{tensor}.weight", merged=merged)
+            out[f"layers_{i}/{ours}/bias"] = Weight(f"{tensor}.bias", merged=merged)
     return out
 
 

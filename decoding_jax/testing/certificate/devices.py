@@ -10,8 +10,8 @@ import jax
 
 def spread_rows(tree: Any) -> Any:
     """Shards the rows of arrays ``[B, ...]`` over every device."""
-    mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     return jax.device_put(tree, rows)
 
 

@@ -1,0 +1,173 @@
+"""How arrays lie on a mesh of devices: rows over the axis ``data``, heads over the axis ``model``.
+
+The functions of this module name a layout where the compiler would have to guess one. They look at
+the mesh in context (``jax.set_mesh``), and change nothing without one, or where its axes have other
+names. ``in_mesh`` puts a call into that context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from decoding_jax.base import Array
+
+DATA = "data"
+"""The mesh axis of rows."""
+MODEL = "model"
+"""The mesh axis of heads, feed-forward features and the vocabulary."""
+
+
+def axis_size(name: str) -> int | None:
+    """The size of an axis of the mesh in context, or None if the compiler does not manage it.
+
+    Example:
+      >>> with jax.set_mesh(jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))):
+      ...     axis_size("data"), axis_size("model")
+      (1, None)
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or name not in mesh.auto_axes:
+        return None
+    return mesh.shape[name]
+
+
+def over_rows(x: Array) -> Array:
+    """Lays ``[B, ...]`` out with rows over ``data``, and everything else on every device.
+
+    Rows that the axis does not divide are on every device too.
+    """
+    return _constrain(x, {0: DATA})
+
+
+def over_rows_and_heads(x: Array, axis: int) -> Array:
+    """Lays ``[B, ...]`` out with rows over ``data`` and one axis over ``model``.
+
+    Args:
+      x: the array.
+      axis: the axis of heads, at least 1.
+    """
+    return _constrain(x, {0: DATA, axis: MODEL})
+
+
+def _constrain(x: Array, names: dict[int, str]) -> Array:
+    sizes = {axis: axis_size(name) for axis, name in names.items()}
+    if axis_size(DATA) is None and axis_size(MODEL) is None:
+        return x
+    spec = [
+        names[axis] if sizes.get(axis) and x.shape[axis] % sizes[axis] == 0 else None
+        for axis in range(x.ndim)
+    ]
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def map_rows(function: Callable[..., Any], x: Array) -> Any:
+    """Applies a function of ``[B, ...]`` on each device to its own rows.
+
+    The compiler gathers the operands of some operations, although their rows are independent. This
+    keeps rows where they are.
+
+    Args:
+      function: takes an array ``[B, ...]``, and returns arrays ``[B, ...]`` whose rows depend on
+        the same rows only.
+      x: the array. The function is called on the whole of it if there is no axis ``data`` in
+        context, or if it does not divide B.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> map_rows(lambda x: x.max(-1), jnp.array([[1, 2], [4, 3]]))
+      Array([2, 4], dtype=int32)
+    """
+    size = axis_size(DATA)
+    if size is None or size == 1 or x.ndim == 0 or x.shape[0] % size:
+        return function(x)
+    names = {name for name in (DATA, MODEL) if axis_size(name) is not None}
+    rows = PartitionSpec(DATA)
+    # The result is equal on all devices of the other axis, which the function does not know of.
+    spread = jax.shard_map(
+        function, in_specs=rows, out_specs=rows, axis_names=names, check_vma=False
+    )
+    return spread(x)
+
+
+def in_mesh(function: Callable[[Any], Any], arrays: Any) -> Any:
+    """Calls a function in the context of the mesh that its arguments are on.
+
+    The axes of that mesh are automatic inside: the compiler places what no constraint places. Outer
+    axes may be explicit, as ``jax.make_mesh`` makes them; results then have explicit axes too.
+
+    Args:
+      function: takes ``arrays``.
+      arrays: a pytree.
+
+    Returns:
+      The function's result.
+    """
+    leaves = jax.tree.leaves(arrays)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return _traced_in_mesh(function, arrays)
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:  # inside of a trace
+        return _traced_in_mesh(function, arrays)
+    in_context = not mesh.empty
+    if not in_context:
+        mesh = mesh_of(leaves)
+        if mesh is None:
+            return function(arrays)
+    automatic = _automatic(mesh)
+    if in_context and automatic == mesh:
+        return function(arrays)
+    with jax.set_mesh(automatic):
+        result = function(_on(automatic, arrays))
+    return result if automatic == mesh else _on(mesh, result)
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh of the first array of a pytree that lies on a mesh of several devices, or None."""
+    for x in jax.tree.leaves(tree):
+        sharding = getattr(x, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+            mesh = sharding.mesh
+            return mesh if isinstance(mesh, Mesh) else None
+    return None
+
+
+def _automatic(mesh: Mesh) -> Mesh:
+    if all(t == AxisType.Auto for t in mesh.axis_types):
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _on(mesh: Mesh, tree: Any) -> Any:
+    """The same arrays, with the types of the mesh's axes; no data is moved."""
+
+    def convert(x: Any) -> Any:
+        sharding = getattr(x, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or sharding.mesh == mesh:
+            return x
+        if sharding.mesh.axis_names != mesh.axis_names or sharding.mesh.size != mesh.size:
+            return x
+        return jax.device_put(x, NamedSharding(mesh, sharding.spec))
+
+    return jax.tree.map(convert, tree)
+
+
+def _traced_in_mesh(function: Callable[[Any], Any], arrays: Any) -> Any:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not mesh.explicit_axes:
+        return function(arrays)
+
+    def spec(x: Any) -> PartitionSpec:
+        size = math.prod(mesh.shape[a] for a in mesh.explicit_axes if a == DATA)
+        divides = DATA in mesh.explicit_axes and x.ndim and x.shape[0] % size == 0
+        return PartitionSpec(DATA) if divides else PartitionSpec()
+
+    # The specs of the results are needed before the call, so their shapes are found first.
+    whole = jax.sharding.auto_axes(function, out_sharding=PartitionSpec())
+    specs = jax.tree.map(spec, jax.eval_shape(whole, arrays))
+    return jax.sharding.auto_axes(function, out_sharding=specs)(arrays)
