@@ -14,6 +14,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.driver import Steps, run
+from decoding_jax.ops.mesh import in_mesh
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,9 +128,12 @@ def _function(build: Callable[..., Steps], *inputs: tuple[str, Any]) -> Callable
     )
 
     def strategy(*args: Any, **kwargs: Any) -> DecodeOutput:
-        arguments = signature.bind(*args, **kwargs).arguments
-        model, prompt, key = (arguments.pop(name, None) for name in ("model", "prompt", "key"))
-        return run(build(**arguments), model, prompt, key)
+        return in_mesh(decode, signature.bind(*args, **kwargs).arguments)
+
+    def decode(arguments: dict[str, Any]) -> DecodeOutput:
+        settings = dict(arguments)
+        model, prompt, key = (settings.pop(name, None) for name in ("model", "prompt", "key"))
+        return run(build(**settings), model, prompt, key)
 
     for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(strategy, attribute, getattr(build, attribute))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
-from decoding_jax.ops.mesh import over_rows_and_heads
+from decoding_jax.ops.mesh import over_rows_and_model
 
 
 class KeyValue(NamedTuple):
@@ -50,7 +50,7 @@ class Cache(NamedTuple):
 
 def prompt_part(prompt: KeyValue) -> KeyValue:
     """The keys and values ``[B, 1, H, P, d]`` of a prefill as the shared ones ``[B, H, P, d]``."""
-    return KeyValue(*(over_rows_and_heads(x[:, 0], 1) for x in prompt))
+    return KeyValue(*(over_rows_and_model(x[:, 0], 1) for x in prompt))
 
 
 def empty_slots(
@@ -63,7 +63,7 @@ def empty_slots(
 
     def zeros(part: Array) -> Array:
         batch, heads, _, depth = part.shape
-        return over_rows_and_heads(jnp.zeros((batch, lanes, heads, slots, depth), part.dtype), 2)
+        return over_rows_and_model(jnp.zeros((batch, lanes, heads, slots, depth), part.dtype), 2)
 
     return Cache(
         prompt=prompt,

@@ -11,6 +11,7 @@ from flax import linen as nn
 from decoding_jax.base import Array
 from decoding_jax.models.cache import KeyValue
 from decoding_jax.models.matmul import matmul
+from decoding_jax.ops.mesh import over_rows_and_model
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda x: x,
@@ -47,7 +48,9 @@ def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
     float32 copy of the largest matrix at every step would cost more than the product.
     """
     dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
-    return matmul(hidden, kernel, dtype)
+    logits = matmul(hidden, kernel, dtype)
+    # Without this, the compiler may gather a small kernel at every step rather than the logits.
+    return over_rows_and_model(logits, logits.ndim - 1) if logits.ndim > 1 else logits
 
 
 class Output(nn.Module):

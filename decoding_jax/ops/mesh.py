@@ -7,7 +7,6 @@ names. ``in_mesh`` puts a call into that context.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,24 +43,24 @@ def over_rows(x: Array) -> Array:
     return _constrain(x, {0: DATA})
 
 
-def over_rows_and_heads(x: Array, axis: int) -> Array:
+def over_rows_and_model(x: Array, axis: int) -> Array:
     """Lays ``[B, ...]`` out with rows over ``data`` and one axis over ``model``.
 
     Args:
       x: the array.
-      axis: the axis of heads, at least 1.
+      axis: the axis of heads or of the vocabulary, at least 1.
     """
     return _constrain(x, {0: DATA, axis: MODEL})
 
 
 def _constrain(x: Array, names: dict[int, str]) -> Array:
-    sizes = {axis: axis_size(name) for axis, name in names.items()}
     if axis_size(DATA) is None and axis_size(MODEL) is None:
         return x
-    spec = [
-        names[axis] if sizes.get(axis) and x.shape[axis] % sizes[axis] == 0 else None
-        for axis in range(x.ndim)
-    ]
+    spec: list[str | None] = [None] * x.ndim
+    for axis, name in names.items():
+        size = axis_size(name)
+        if size is not None and x.shape[axis] % size == 0:
+            spec[axis] = name
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
@@ -94,36 +93,37 @@ def map_rows(function: Callable[..., Any], x: Array) -> Any:
     return spread(x)
 
 
-def in_mesh(function: Callable[[Any], Any], arrays: Any) -> Any:
+def in_mesh(function: Callable[[Any], Any], arguments: Any) -> Any:
     """Calls a function in the context of the mesh that its arguments are on.
 
     The axes of that mesh are automatic inside: the compiler places what no constraint places. Outer
     axes may be explicit, as ``jax.make_mesh`` makes them; results then have explicit axes too.
 
     Args:
-      function: takes ``arrays``.
-      arrays: a pytree.
+      function: takes ``arguments``, and returns a pytree of arrays.
+      arguments: a pytree, whose leaves may be arrays and anything else.
 
     Returns:
       The function's result.
     """
-    leaves = jax.tree.leaves(arrays)
+    leaves = jax.tree.leaves(arguments)
     if any(isinstance(x, jax.core.Tracer) for x in leaves):
-        return _traced_in_mesh(function, arrays)
+        return _traced_in_mesh(function, arguments)
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError:  # inside of a trace
-        return _traced_in_mesh(function, arrays)
+        return _traced_in_mesh(function, arguments)
     in_context = not mesh.empty
     if not in_context:
-        mesh = mesh_of(leaves)
-        if mesh is None:
-            return function(arrays)
+        found = mesh_of(leaves)
+        if found is None:
+            return function(arguments)
+        mesh = found
     automatic = _automatic(mesh)
     if in_context and automatic == mesh:
-        return function(arrays)
+        return function(arguments)
     with jax.set_mesh(automatic):
-        result = function(_on(automatic, arrays))
+        result = function(_on(automatic, arguments))
     return result if automatic == mesh else _on(mesh, result)
 
 
@@ -157,17 +157,24 @@ def _on(mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(convert, tree)
 
 
-def _traced_in_mesh(function: Callable[[Any], Any], arrays: Any) -> Any:
+def _traced_in_mesh(function: Callable[[Any], Any], arguments: Any) -> Any:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not mesh.explicit_axes:
-        return function(arrays)
+        return function(arguments)
+    leaves, structure = jax.tree.flatten(arguments)
+    is_array = [isinstance(x, jax.Array) for x in leaves]
+
+    def call(arrays: list[Array]) -> Any:
+        remaining = iter(arrays)
+        filled = [next(remaining) if a else x for x, a in zip(leaves, is_array, strict=True)]
+        return function(jax.tree.unflatten(structure, filled))
 
     def spec(x: Any) -> PartitionSpec:
-        size = math.prod(mesh.shape[a] for a in mesh.explicit_axes if a == DATA)
-        divides = DATA in mesh.explicit_axes and x.ndim and x.shape[0] % size == 0
+        divides = DATA in mesh.explicit_axes and x.ndim and x.shape[0] % mesh.shape[DATA] == 0
         return PartitionSpec(DATA) if divides else PartitionSpec()
 
-    # The specs of the results are needed before the call, so their shapes are found first.
-    whole = jax.sharding.auto_axes(function, out_sharding=PartitionSpec())
+    arrays = [x for x, a in zip(leaves, is_array, strict=True) if a]
+    # The layout of the results is needed before the call, so their shapes are found first.
+    whole = jax.sharding.auto_axes(call, out_sharding=PartitionSpec())
     specs = jax.tree.map(spec, jax.eval_shape(whole, arrays))
-    return jax.sharding.auto_axes(function, out_sharding=specs)(arrays)
+    return jax.sharding.auto_axes(call, out_sharding=specs)(arrays)

@@ -57,7 +57,9 @@ def _two_levels(values: Array, k: int) -> tuple[Array, Array]:
     if padding:
         values = jnp.pad(values, ((0, 0), (0, padding)), constant_values=-jnp.inf)
     values = values.reshape(rows, blocks, BLOCK)
-    chosen = _ascending(_top_k(values.max(-1), k)[1])  # ascending, so equal numbers keep their order
+    chosen = _ascending(
+        _top_k(values.max(-1), k)[1]
+    )  # ascending, so equal numbers keep their order
     held = gather_items(values, chosen).reshape(rows, k * BLOCK)
     best, index = _one_level(held, k)
     block = gather_items(chosen, index // BLOCK)

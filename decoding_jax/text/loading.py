@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jax.sharding import Mesh
+
 from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
 from decoding_jax.models.checkpoint.files import local_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
@@ -19,7 +21,11 @@ def embedded() -> dict[str, Path]:
 
 
 def load(
-    directory: str | Path, *, dtype: str = "float32", tokenizer: str | Path | None = None
+    directory: str | Path,
+    *,
+    dtype: str = "float32",
+    tokenizer: str | Path | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -31,6 +37,9 @@ def load(
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
         needs one, because T5X does not store the tokenizer.
+      mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``. Each device
+        reads its own piece of the model, and decoding runs on all of them (see
+        ``decoding_jax.sharding``). With None, the model is on one device.
 
     Returns:
       The model and its tokenizer. A T5 has to be bound to its inputs before it decodes, which
@@ -38,7 +47,7 @@ def load(
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
-        supported, and for a URL.
+        supported, for a URL, and for a mesh that does not divide the network.
 
     Example:
       >>> model, tokenizer = load("translation-en-fr-draft")
@@ -53,7 +62,7 @@ def load(
         tokenizer = local_path("tokenizer", tokenizer)
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
-    model = load_model(path, dtype=dtype)
+    model = load_model(path, dtype=dtype, mesh=mesh)
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from decoding_jax.models.checkpoint import gpt2, llama, t5
 from decoding_jax.models.checkpoint.files import (
@@ -27,6 +28,7 @@ from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
+from decoding_jax.sharding import check_mesh
 
 __all__ = [
     "CheckpointError",
@@ -49,7 +51,9 @@ _FAMILIES: dict[str, ModuleType] = {
 _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
-def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decoder | GPT2 | Llama:
+def load_model(
+    directory: str | Path, *, dtype: str = "float32", mesh: Mesh | None = None
+) -> T5 | T5Decoder | GPT2 | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
@@ -58,6 +62,9 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
         ``load_t5x``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
         stored weights are converted to it.
+      mesh: a mesh with the axes ``data`` and ``model``, on which the model is laid out (see
+        ``decoding_jax.sharding``). Each device reads its own piece of every tensor, so no host
+        needs memory for the whole model. With None, the model is on one device.
 
     Returns:
       The model of the family that ``model_type`` names. A T5 (T5, mT5, ByT5, Flan-T5) has to be
@@ -67,7 +74,8 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
         that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
         the networks do not support.
-      ValueError: for an unknown ``dtype``, or a URL such as ``gs://bucket/model``.
+      ValueError: for an unknown ``dtype``, a URL such as ``gs://bucket/model``, or a mesh that does
+        not divide the network.
 
     Example:
       >>> load_model("nowhere")
@@ -75,17 +83,19 @@ def load_model(directory: str | Path, *, dtype: str = "float32") -> T5 | T5Decod
       decoding_jax.models.checkpoint.files.CheckpointError: nowhere: no such directory
     """
     _check_dtype(dtype)
+    if mesh is not None:
+        check_mesh(mesh)
     directory = local_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
-        return load_t5x(directory, dtype=dtype)
+        return load_t5x(directory, dtype=dtype, mesh=mesh)
     settings = Settings(directory / CONFIG)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
     try:
-        return _FAMILIES[family].read(settings, Tensors(directory), dtype)
+        return _FAMILIES[family].read(settings, Tensors(directory), dtype, mesh)
     except CheckpointError:
         raise
     except ValueError as e:  # from the config of a network

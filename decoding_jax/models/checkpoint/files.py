@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
-from decoding_jax.sharding import shardings
+from decoding_jax.sharding import fit_model_axis, shardings
 
 Index = tuple[slice, ...]
+M = TypeVar("M")
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -186,7 +187,7 @@ class Tensors:
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """The whole tensor ``name``; see ``slices``."""
-        return self.slices(name, shape)[tuple(slice(0, size) for size in shape)]
+        return self.slices(name, shape)[all_of(shape)]
 
     def slices(self, name: str, shape: tuple[int, ...]) -> Any:
         """The tensor ``name``, which must have this shape; a tuple of slices reads that part.
@@ -250,29 +251,43 @@ class Weight(NamedTuple):
         return shape[::-1] if self.transposed else shape
 
 
-def read_params(
-    kind: Any, config: Any, table: Mapping[str, Weight], tensors: Tensors, mesh: Mesh | None = None
-) -> dict[str, Any]:
-    """Reads the parameter tree of a model.
-
-    On a mesh, each device reads its own piece of a parameter from the file.
+def read_model(
+    kind: type[M], config: Any, table: Mapping[str, Weight], tensors: Tensors, mesh: Mesh | None
+) -> M:
+    """Reads a model. On a mesh, each device reads its own piece of a parameter from the file.
 
     Args:
       kind: the class of the model, with ``init``.
       config: the shape of the network. The parameters are converted to its dtype.
       table: the tensor of each parameter, by the path of the parameter joined with slashes.
       tensors: the tensors of the directory.
-      mesh: None, or a mesh that divides all sizes of the network.
+      mesh: None, or a mesh.
+
+    Raises:
+      ValueError: as ``sharding.shardings``.
     """
-    model = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
+    init: Any = kind.init  # type: ignore[attr-defined]
+    stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
+    model = stored if mesh is None else jax.eval_shape(lambda: fit_model_axis(stored, mesh))
     places = flat_shardings(model, mesh)
+    shapes = traverse_util.flatten_dict(stored.params, sep="/")
     flat = {}
     for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
-        weight = table[path]
-        stored = tensors.slices(weight.name, weight.stored_shape(leaf.shape))
-        read = functools.partial(_read_piece, stored, weight, leaf.shape, config.dtype)
+        weight, shape = table[path], shapes[path].shape
+        tensor = tensors.slices(weight.name, weight.stored_shape(shape))
+        read: Callable[[Index], np.ndarray] = functools.partial(_read_piece, tensor, weight, shape)
+        if mesh is not None and shape != leaf.shape:  # a few heads, repeated for the mesh
+            whole = {path: np.asarray(read(all_of(shape)))}
+            one = kind(traverse_util.unflatten_dict(whole, sep="/"), config)  # type: ignore[call-arg]
+            fitted: Any = fit_model_axis(one, mesh)
+            read = np.asarray(traverse_util.flatten_dict(fitted.params, sep="/")[path]).__getitem__
         flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
-    return traverse_util.unflatten_dict(flat, sep="/")
+    return kind(traverse_util.unflatten_dict(flat, sep="/"), model.config)  # type: ignore[call-arg]
+
+
+def all_of(shape: tuple[int, ...]) -> Index:
+    """The slices of a whole array."""
+    return tuple(slice(0, size) for size in shape)
 
 
 def flat_shardings(model: Any, mesh: Mesh | None) -> dict[str, NamedSharding]:
@@ -297,15 +312,13 @@ def placed(
       sharding: None for one device.
     """
     if sharding is None:
-        return jnp.asarray(read(tuple(slice(0, size) for size in shape)), dtype)
+        return jnp.asarray(read(all_of(shape)), dtype)
     return jax.make_array_from_callback(
-        shape, sharding, lambda index: np.asarray(read(index)).astype(jnp.dtype(dtype))
+        shape, sharding, lambda index: np.asarray(read(index or ())).astype(jnp.dtype(dtype))
     )
 
 
-def _read_piece(
-    stored: Any, weight: Weight, shape: tuple[int, ...], dtype: str, index: Index
-) -> np.ndarray:
+def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Index) -> np.ndarray:
     """A piece of a parameter, from the tensor that holds it."""
     if weight.transposed:
         return stored[index[::-1]].T

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax.sharding import Mesh
+
 from decoding_jax.models.checkpoint.files import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
     Tensors,
     Weight,
-    read_params,
+    read_model,
 )
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 
@@ -44,7 +46,7 @@ def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]
     return out
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str) -> GPT2:
+def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> GPT2:
     """Reads the model of a directory."""
     settings.refuse(
         add_cross_attention=False, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False
@@ -64,9 +66,9 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> GPT2:
         logits_via_embedding=tied and tensors.same("lm_head.weight", f"{prefix}wte.weight"),
         dtype=dtype,
     )
-    params = read_params(GPT2, config, table(config, prefix), tensors)
+    model = read_model(GPT2, config, table(config, prefix), tensors, mesh)
     tensors.check_all_used(IGNORED)
-    return GPT2(params, config)
+    return model
 
 
 def settings_of(config: GPT2Config) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax.sharding import Mesh
+
 from decoding_jax.models.checkpoint.files import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
     Tensors,
     Weight,
-    read_params,
+    read_model,
 )
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
@@ -83,7 +85,7 @@ def check_window(settings: Settings, family: str, max_positions: int) -> None:
             raise settings.error("layer_types", kind, "full_attention only")
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str) -> Llama:
+def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> Llama:
     """Reads the model of a directory."""
     family = settings.get("model_type", str)
     settings.refuse(partial_rotary_factor=1.0)
@@ -112,9 +114,9 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> Llama:
         logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
         dtype=dtype,
     )
-    params = read_params(Llama, config, table(config), tensors)
+    model = read_model(Llama, config, table(config), tensors, mesh)
     tensors.check_all_used(IGNORED)
-    return Llama(params, config)
+    return model
 
 
 def settings_of(config: LlamaConfig) -> dict[str, Any]:

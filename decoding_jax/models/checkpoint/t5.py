@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from jax.sharding import Mesh
+
 from decoding_jax.models.checkpoint.files import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
     Tensors,
     Weight,
-    read_params,
+    read_model,
 )
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_layers import T5Config
@@ -58,7 +60,7 @@ def table(config: T5Config) -> dict[str, Weight]:
     return out
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
+def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> T5:
     """Reads the model of a directory."""
     values = settings.values
     activation = settings.get("feed_forward_proj", str, "relu")
@@ -101,12 +103,12 @@ def read(settings: Settings, tensors: Tensors, dtype: str) -> T5:
     weights = table(config)
     if not config.logits_via_embedding and not untied:
         weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
-    params = read_params(T5, config, weights, tensors)
+    model = read_model(T5, config, weights, tensors, mesh)
     if scaled and untied:
-        output = params["decoder"]["logits_dense"]
+        output = model.params["decoder"]["logits_dense"]
         output["kernel"] = output["kernel"] / math.sqrt(config.emb_dim)
     tensors.check_all_used(IGNORED)
-    return T5(params, config)
+    return model
 
 
 def settings_of(config: T5Config) -> dict[str, Any]:

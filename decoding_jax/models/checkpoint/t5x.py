@@ -8,6 +8,7 @@ installs.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization, traverse_util
+from jax.sharding import Mesh
 
-from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError, local_path
-from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, to_t5x
+from decoding_jax.models.checkpoint.files import (
+    FLOATS,
+    CheckpointError,
+    Index,
+    local_path,
+    placed,
+)
+from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, t5x_sharding, to_t5x
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
+from decoding_jax.sharding import shardings
 
 STATE = "checkpoint"
 ORBAX = "state"
@@ -48,6 +57,7 @@ def load_t5x(
     mlp_activations: tuple[str, ...] | None = None,
     bidirectional_prompt: bool = False,
     scan_axis: int = SCAN_AXIS,
+    mesh: Mesh | None = None,
 ) -> T5 | T5Decoder:
     """Reads a T5X checkpoint.
 
@@ -57,6 +67,7 @@ def load_t5x(
       mlp_activations: as in ``from_t5x``. A checkpoint contains neither this nor the next two.
       bidirectional_prompt: as in ``from_t5x``.
       scan_axis: as in ``from_t5x``.
+      mesh: as in ``load_model``.
 
     Returns:
       A T5Decoder, or a T5, which has to be bound to inputs before it decodes.
@@ -64,7 +75,7 @@ def load_t5x(
     Raises:
       CheckpointError: in one line, for a checkpoint or an array that is missing or broken, or a
         checkpoint of another network.
-      ValueError: for a URL.
+      ValueError: for a URL, or a mesh that does not divide the network.
     """
     directory = local_path("directory", directory)
     if not directory.is_dir():
@@ -73,19 +84,32 @@ def load_t5x(
     if path is None:
         raise CheckpointError(f"{directory}: has neither {STATE}, {ORBAX} nor checkpoint_<step>")
     flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
-    arrays = {name: jnp.asarray(value, dtype) for name, value in flat.items()}
-    try:
-        model = from_t5x(
+
+    def convert(arrays: dict[str, Any]) -> T5 | T5Decoder:
+        return from_t5x(
             traverse_util.unflatten_dict(arrays, sep="/"),
             mlp_activations=mlp_activations,
             bidirectional_prompt=bidirectional_prompt,
             dtype=dtype,
             scan_axis=scan_axis,
         )
+
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, dtype) for name, x in flat.items()}
+    try:
+        expected = jax.eval_shape(convert, shapes)
     except ValueError as e:
         raise CheckpointError(f"{path}: {e}") from e
-    _check_complete(model, path)
-    return model
+    _check_complete(expected, path)
+    if mesh is None:
+        return convert(
+            {name: placed(x.__getitem__, x.shape, dtype, None) for name, x in flat.items()}
+        )
+    places = shardings(expected, mesh)
+    arrays = {
+        name: placed(x.__getitem__, x.shape, dtype, t5x_sharding(name, x.shape, mesh))
+        for name, x in flat.items()
+    }
+    return jax.jit(convert, out_shardings=places, donate_argnums=0)(arrays)
 
 
 def save_t5x(
@@ -159,8 +183,38 @@ def _check_complete(model: T5 | T5Decoder, path: Path) -> None:
             )
 
 
-def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
-    """Reads one zarr array.
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """A zarr array, of which a tuple of slices reads that part.
+
+    Attributes:
+      store: the open array.
+      name: its name, for errors.
+      where: the checkpoint, for errors.
+    """
+
+    store: Any
+    name: str
+    where: Path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.store.shape)
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        try:
+            return np.asarray(self.store[index].read().result())
+        except ValueError as e:
+            raise _unreadable(self.name, self.where, e) from e
+
+
+def _unreadable(name: str, where: Path, error: ValueError) -> CheckpointError:
+    cause = str(error).split(" [", maxsplit=1)[0]
+    return CheckpointError(f"{where}: {name}: cannot be read ({cause})")
+
+
+def _read(name: str, where: Path, kvstore: dict[str, Any]) -> _Stored:
+    """Opens one zarr array.
 
     Raises:
       CheckpointError: if it cannot be read or does not contain floats, or if ``tensorstore`` is not
@@ -171,20 +225,19 @@ def _read(name: str, where: Path, kvstore: dict[str, Any]) -> np.ndarray:
     except ImportError as e:
         raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
     try:
-        array = tensorstore.open({"driver": "zarr", "kvstore": kvstore}).result().read().result()
+        store = tensorstore.open({"driver": "zarr", "kvstore": kvstore}).result()
     except ValueError as e:
-        cause = str(e).split(" [", maxsplit=1)[0]
-        raise CheckpointError(f"{where}: {name}: cannot be read ({cause})") from e
-    return _floats(name, where, np.asarray(array))
+        raise _unreadable(name, where, e) from e
+    _check_floats(name, where, store.dtype.name)
+    return _Stored(store, name, where)
 
 
-def _floats(name: str, where: Path, array: np.ndarray) -> np.ndarray:
-    if array.dtype.name not in FLOATS:
-        raise CheckpointError(f"{where}: {name}: got {array.dtype}; takes {', '.join(FLOATS)}")
-    return array
+def _check_floats(name: str, where: Path, dtype: str) -> None:
+    if dtype not in FLOATS:
+        raise CheckpointError(f"{where}: {name}: got {dtype}; takes {', '.join(FLOATS)}")
 
 
-def _msgpack(path: Path) -> dict[str, np.ndarray]:
+def _msgpack(path: Path) -> dict[str, Any]:
     """The parameters that the file ``checkpoint`` contains or refers to."""
     try:
         contents = serialization.msgpack_restore((path / STATE).read_bytes())
@@ -197,7 +250,7 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
         return "kvstore" in value
 
     flat = traverse_util.flatten_dict(target, is_leaf=is_leaf, sep="/")
-    out = {}
+    out: dict[str, Any] = {}
     for name, leaf in flat.items():
         if isinstance(leaf, dict):
             # On Google Cloud, `path` is an entry of the leaf itself.
@@ -205,7 +258,8 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
         elif isinstance(leaf, str) and leaf.startswith(PLACEHOLDER):
             place = leaf.removeprefix(PLACEHOLDER)
         else:
-            out[name] = _floats(name, path, np.asarray(leaf))
+            out[name] = np.asarray(leaf)
+            _check_floats(name, path, out[name].dtype.name)
             continue
         folder = path / place
         if folder.resolve().parent != path.resolve():
@@ -214,7 +268,7 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
     return out
 
 
-def _orbax(path: Path) -> dict[str, np.ndarray]:
+def _orbax(path: Path) -> dict[str, _Stored]:
     """The parameters of an Orbax checkpoint."""
     try:
         metadata = json.loads((path / "_METADATA").read_text())

@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.ops.mesh import MODEL
 
 SCAN_AXIS = 1
 
@@ -92,6 +94,30 @@ def to_t5x(
         stacked = jax.tree.map(lambda *x: jnp.stack(x, scan_axis), *layers)
         tree = {**tree, stack: {**others, stack: stacked}}
     return tree
+
+
+def t5x_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Where an array of a T5X checkpoint is read to: its heads, features or vocabulary are sharded.
+
+    The axes are those of T5X's layout, which may have one axis more for heads and one for layers.
+
+    Args:
+      name: the path of the array, joined with slashes.
+      shape: its shape.
+      mesh: a mesh with an axis ``model``, or without one.
+    """
+    size = mesh.shape.get(MODEL, 1)
+    *_, module, layer, leaf = ("", "", *name.split("/"))
+    spec: list[str | None] = [None] * len(shape)
+    if leaf != "scale" and size > 1:
+        with_heads = module.endswith("attention") and len(shape) > 2
+        if leaf in ("embedding", "rel_embedding") or layer in ("wo", "out"):
+            axis = 0
+        else:
+            axis = len(shape) - (2 if with_heads else 1)
+        if shape[axis] % size == 0:
+            spec[axis] = MODEL
+    return NamedSharding(mesh, PartitionSpec(*spec))
 
 
 def _as_dicts(tree: Any) -> Any:

@@ -1,0 +1,184 @@
+"""Reads a compiled program's text: its loops, and the collectives in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+SIZES = {
+    "pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
+    "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+"""Bytes of an element."""
+
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_OPCODE = re.compile(r"(?:^|[\s)}])([a-z][\w\-]*)\(")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+    r"|(?:branch_computations|called_computations|calls)=\{([^}]*)\}"
+)
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](\{[^}]*\})?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An instruction of a program.
+
+    Attributes:
+      name: its name.
+      opcode: its operation, such as ``fusion``.
+      result: the text of its result's shape.
+      text: the rest of its line.
+    """
+
+    name: str
+    opcode: str
+    result: str
+    text: str
+
+    def called(self) -> list[str]:
+        """The computations that the instruction calls."""
+        names = []
+        for one, several in _CALLED.findall(self.text):
+            names += [one] if one else [n.strip().lstrip("%") for n in several.split(",")]
+        return names
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program.
+
+    Attributes:
+      computations: the instructions of every computation, by its name.
+      entry: the name of the computation that the program begins with.
+    """
+
+    computations: Mapping[str, list[Instruction]]
+    entry: str
+
+    def reachable(self, names: list[str]) -> Iterator[Instruction]:
+        """All instructions of some computations and of those that they call, each once."""
+        seen: set[str] = set()
+        names = list(names)
+        while names:
+            name = names.pop()
+            if name in seen or name not in self.computations:
+                continue
+            seen.add(name)
+            for instruction in self.computations[name]:
+                yield instruction
+                names += instruction.called()
+
+    def loops(self) -> list[Instruction]:
+        """The outermost ``while`` instructions."""
+        return [i for i in self.computations[self.entry] if i.opcode == "while"]
+
+    def in_loops(self) -> Iterator[Instruction]:
+        """The instructions inside of loops."""
+        return self.reachable([name for loop in self.loops() for name in loop.called()])
+
+
+def parse(text: str) -> Program:
+    """Parses a program, as ``jax.stages.Compiled.as_text`` prints it."""
+    computations: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    entry = ""
+    for line in text.splitlines():
+        if found := _COMPUTATION.match(line):
+            current = computations.setdefault(found[2], [])
+            entry = found[2] if found[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            name, rest = found.groups()
+            if opcode := _OPCODE.search(rest):
+                result = rest[: opcode.start(1)]
+                current.append(Instruction(name, opcode[1], result, rest[opcode.start(1) :]))
+    return Program(computations, entry)
+
+
+def num_bytes(shape: str) -> int:
+    """The bytes of all arrays in the text of a shape.
+
+    Example:
+      >>> num_bytes("(f32[2,3]{1,0}, bf16[4])")
+      32
+    """
+    arrays = _ARRAY.findall(shape)
+    return sum(
+        SIZES.get(d, 4) * int(np.prod([int(n) for n in s.split(",") if n])) for d, s, _ in arrays
+    )
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Collective:
+    """A kind of collective.
+
+    Attributes:
+      kind: such as ``all-reduce``.
+      axis: the axis of the mesh that it runs over, or several joined by ``+``.
+      bytes: the size of its result on one device.
+    """
+
+    kind: str
+    axis: str
+    bytes: int
+
+
+def collectives(program: Program, mesh_shape: Mapping[str, int]) -> Counter[Collective]:
+    """The collectives inside of a program's loops.
+
+    Args:
+      program: from ``parse``.
+      mesh_shape: the sizes of the axes of the mesh, in their order.
+    """
+    found: Counter[Collective] = Counter()
+    for instruction in program.in_loops():
+        kind = instruction.opcode.removesuffix("-start")
+        if kind in COLLECTIVES:
+            # The result of a start is a pair of operand and result.
+            size = num_bytes(instruction.result)
+            found[Collective(kind, _axis(instruction.text, mesh_shape), size)] += 1
+    return found
+
+
+def _axis(text: str, mesh_shape: Mapping[str, int]) -> str:
+    groups = _groups(text, int(np.prod(list(mesh_shape.values()))))
+    devices = np.arange(np.prod(list(mesh_shape.values()))).reshape(*mesh_shape.values())
+    place = {int(d): at for at, d in np.ndenumerate(devices)}
+    varies = {
+        name
+        for group in groups
+        for axis, name in enumerate(mesh_shape)
+        if len({place[d][axis] for d in group}) > 1
+    }
+    return "+".join(name for name in mesh_shape if name in varies) or "none"
+
+
+def _groups(text: str, count: int) -> list[list[int]]:
+    """The groups of devices of a collective, which XLA prints in three forms."""
+    if found := re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", text
+    ):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+        ids = np.arange(count)
+        if turned := re.search(r"\[([\d,]+)\]T\(([\d,]+)\)", found[2] or ""):
+            source, axes = ([int(n) for n in part.split(",")] for part in turned.groups())
+            ids = ids.reshape(source).transpose(axes)
+        ids = ids.reshape([int(n) for n in sizes.values()])
+        within = [axis for axis, name in enumerate(sizes) if f"'{name}'" in found[3]]
+        ids = np.moveaxis(ids, within, range(-len(within), 0))
+        size = int(np.prod(ids.shape[ids.ndim - len(within) :]))
+        return ids.reshape(-1, size).tolist()
+    if found := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        shape, source, order = ([int(n) for n in (g or "").split(",") if n] for g in found.groups())
+        ids = np.arange(count).reshape(source)
+        ids = ids.transpose(order) if order else ids
+        return ids.reshape(shape).tolist()
+    if found := re.search(r"(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]*\},?)+)\}", text):
+        return [[int(n) for n in g.split(",") if n] for g in re.findall(r"\{([\d,]*)\}", found[1])]
+    return [list(range(count))]
