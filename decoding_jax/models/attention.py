@@ -65,10 +65,14 @@ CHUNK_SIZE = 2**17
 a few per cent to the time."""
 
 SCORE_LIMIT = 2**24
-"""The number of scores that are held at a time. A part with more is read in blocks."""
+"""The number of scores that are held whole. A part with more is read in blocks."""
+
+BLOCK_SCORES = 2**22
+"""The number of scores of a block. Smaller blocks are faster on a CPU, and larger ones make fewer
+steps on an accelerator."""
 
 LEAST_BLOCK = 128
-"""No block has fewer queries or keys, however many rows, lanes and heads share the limit."""
+"""No block has fewer queries or keys, however many rows, lanes and heads share its scores."""
 
 
 def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
@@ -89,9 +93,9 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     num_queries = query.shape[-2]
     rows = math.prod(query.shape[:4])
     most_keys = max((p.key.shape[-2] for p in parts if _chunk_of(p) is None), default=0)
-    block = max(LEAST_BLOCK, _power_of_two(math.isqrt(SCORE_LIMIT // max(rows, 1))))
+    block = max(LEAST_BLOCK, _power_of_two(math.isqrt(BLOCK_SCORES // max(rows, 1))))
     if rows * num_queries * most_keys <= SCORE_LIMIT or num_queries <= block:
-        return _attend_block(query, parts, scale)
+        return _attend_block(query, parts, scale, SCORE_LIMIT)
 
     # The backward pass computes a block again instead of holding its scores.
     @jax.checkpoint
@@ -105,7 +109,8 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
             )
             for part in parts
         ]
-        return _attend_block(lax.dynamic_slice_in_dim(query, first, block, -2), pieces, scale)
+        some = lax.dynamic_slice_in_dim(query, first, block, -2)
+        return _attend_block(some, pieces, scale, BLOCK_SCORES)
 
     def add(index: Array, out: Array) -> Array:
         first = jnp.minimum(index * block, num_queries - block)  # the last block overlaps
@@ -126,9 +131,9 @@ def _cut(array: Any, axis: int, first: Array, size: int) -> Any:
     return lax.dynamic_slice_in_dim(array, first, size, axis)
 
 
-def _attend_block(query: Array, parts: Sequence[Part], scale: float) -> Array:
-    """``attend``, of all the queries at a time."""
-    chunks = [_keys_at_a_time(query, part) for part in parts]
+def _attend_block(query: Array, parts: Sequence[Part], scale: float, limit: int) -> Array:
+    """``attend``, of all the queries at a time. A part of up to ``limit`` scores is held whole."""
+    chunks = [_keys_at_a_time(query, part, limit) for part in parts]
     whole = [p for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
     sums = _attend_whole(query, whole, scale) if whole else None
     for part, chunk in zip(parts, chunks, strict=True):
@@ -149,13 +154,14 @@ def _chunk_of(part: Part) -> int | None:
     return chunk if 2 * chunk <= size else None
 
 
-def _keys_at_a_time(query: Array, part: Part) -> int | None:
+def _keys_at_a_time(query: Array, part: Part, limit: int) -> int | None:
     """The number of keys of a part that are read at a time, or None for all at once."""
     chunk = _chunk_of(part)
     if chunk is not None:
         return chunk
-    block = max(LEAST_BLOCK, _power_of_two(SCORE_LIMIT // max(math.prod(query.shape[:5]), 1)))
-    return block if block < part.key.shape[-2] else None
+    size, rows = part.key.shape[-2], math.prod(query.shape[:5])
+    block = max(LEAST_BLOCK, _power_of_two(BLOCK_SCORES // max(rows, 1)))
+    return block if rows * size > limit and block < size else None
 
 
 def _scores(query: Array, part: Part, scale: float, first: Array | int = 0) -> Array:

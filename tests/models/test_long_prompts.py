@@ -55,11 +55,15 @@ def expected(query, parts):
     return out
 
 
+def make_blocks_small(monkeypatch):
+    for name, size in {"SCORE_LIMIT": 16, "BLOCK_SCORES": 16, "LEAST_BLOCK": 4}.items():
+        monkeypatch.setattr(attention, name, size)
+
+
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of four queries and four keys in a prompt of eleven, so that the last ones overlap."""
-    monkeypatch.setattr(attention, "SCORE_LIMIT", 16)
-    monkeypatch.setattr(attention, "LEAST_BLOCK", 4)
+    make_blocks_small(monkeypatch)
     monkeypatch.setattr(relative, "WHOLE", 16)
 
 
@@ -112,8 +116,7 @@ def test_gradients_of_blocks_are_those_of_the_whole(monkeypatch):
 
     # Two functions, because the limit is not an argument that a compiled function depends on.
     whole = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*PROMPT, TABLE)
-    monkeypatch.setattr(attention, "SCORE_LIMIT", 16)
-    monkeypatch.setattr(attention, "LEAST_BLOCK", 4)
+    make_blocks_small(monkeypatch)
     blocks = jax.jit(jax.grad(lambda *args: loss(*args), (0, 1, 2, 3)))(*PROMPT, TABLE)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), blocks, whole)
 
