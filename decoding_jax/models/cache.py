@@ -25,20 +25,28 @@ class KeyValue(NamedTuple):
     value: Array
 
 
+Layers = tuple[KeyValue, ...] | KeyValue
+"""The keys and values of all layers: one entry for each layer, or stacked along an axis of layers
+before that of heads, where layers are scanned (see ``models.stack``)."""
+
+LAYER_AXIS = 1
+"""The axis of layers of stacked prompts ``[B, N, H, P, d]``."""
+
+
 class Cache(NamedTuple):
     """The prompts and the new tokens of a batch, as keys and values.
 
     Attributes:
-      prompt: for each layer, a ``KeyValue`` ``[B, H, P, d]``.
-      slots: for each layer, a ``KeyValue`` ``[B, W, H, S, d]``.
+      prompt: for each layer, a ``KeyValue`` ``[B, H, P, d]``; stacked, ``[B, N, H, P, d]``.
+      slots: for each layer, a ``KeyValue`` ``[B, W, H, S, d]``; stacked, ``[B, W, N, H, S, d]``.
       length: int32 ``[B]``, the number of real prompt tokens.
       position: int32 ``[B, W, S]``, the position of the token in every slot.
       source: None, or other data of the row: an encoder-decoder has a pair of the
         cross-attention's ``KeyValue`` for each layer and the length of the inputs.
     """
 
-    prompt: tuple[KeyValue, ...]
-    slots: tuple[KeyValue, ...]
+    prompt: Layers
+    slots: Layers
     length: Array
     position: Array
     source: Any = None
@@ -48,13 +56,26 @@ class Cache(NamedTuple):
         return self.position.shape[-1]
 
 
+def num_keys(layers: Layers) -> int:
+    """P or S, the number of keys of each layer."""
+    return jax.tree.leaves(layers)[0].shape[-2]
+
+
+def layer_part(stored: KeyValue, layer: Array | None) -> KeyValue:
+    """The keys and values of one layer, of a stack of layers or, with None, of one layer."""
+    if layer is None:
+        return stored
+    take = lambda x: lax.dynamic_index_in_dim(x, layer, x.ndim - 4, keepdims=False)  # noqa: E731
+    return KeyValue(take(stored.key), take(stored.value))
+
+
 def prompt_part(prompt: KeyValue) -> KeyValue:
     """The keys and values ``[B, 1, H, P, d]`` of a prefill as the shared ones ``[B, H, P, d]``."""
     return KeyValue(*(over_rows_and_model(x[:, 0], 1) for x in prompt))
 
 
 def empty_slots(
-    prompt: tuple[KeyValue, ...], length: Array, *, lanes: int, slots: int, source: Any = None
+    prompt: Layers, length: Array, *, lanes: int, slots: int, source: Any = None
 ) -> Cache:
     """A cache of prompts without new tokens.
 
@@ -62,30 +83,34 @@ def empty_slots(
     """
 
     def zeros(part: Array) -> Array:
-        batch, heads, _, depth = part.shape
-        return over_rows_and_model(jnp.zeros((batch, lanes, heads, slots, depth), part.dtype), 2)
+        batch, *heads, _, depth = part.shape
+        empty = jnp.zeros((batch, lanes, *heads, slots, depth), part.dtype)
+        return over_rows_and_model(empty, empty.ndim - 3)
 
     return Cache(
         prompt=prompt,
-        slots=tuple(KeyValue(zeros(kv.key), zeros(kv.value)) for kv in prompt),
+        slots=jax.tree.map(zeros, prompt),
         length=length,
         position=jnp.zeros((length.shape[0], lanes, slots), jnp.int32),
         source=source,
     )
 
 
-def write(slots: Array, new: Array, start: Array | int) -> Array:
+def write(slots: Array, new: Array, start: Array | int, layer: Array | None = None) -> Array:
     """Writes entries of new tokens into slots.
 
     Args:
-      slots: ``[B, W, ..., S, d]``.
-      new: ``[B, W, ..., T, d]``.
+      slots: ``[B, W, ..., S, d]``, or of a stack of layers ``[B, W, N, H, S, d]``.
+      new: ``[B, W, ..., T, d]``, or of one layer ``[B, W, H, T, d]``.
       start: the first slot that is written, int32 ``[]`` or ``[B, W]``. A scalar is an update in
         place, and the caller guarantees that ``start + T`` is at most S. With ``[B, W]``, the
         entries outside ``[0, S)`` are dropped.
+      layer: None, or an int32 scalar, the layer of the stack that is written.
     """
     start = jnp.asarray(start, jnp.int32)
     new = new.astype(slots.dtype)
+    if layer is not None:
+        return _write_layer(slots, new, start, layer)
     if start.ndim:
         return _scatter(slots, new, start)
     # XLA's CPU compiler fuses an update of a slice into each of its readers if an axis has size 1,
@@ -94,6 +119,29 @@ def write(slots: Array, new: Array, start: Array | int) -> Array:
     if slots.dtype == jnp.bfloat16:
         return _update(slots, new, start)
     return lax.platform_dependent(slots, new, start, cpu=_scatter_heads, default=_update)
+
+
+def _write_layer(slots: Array, new: Array, start: Array, layer: Array) -> Array:
+    """``write`` to one layer of ``[..., N, H, S, d]``."""
+    if start.ndim == 0:
+        zero = jnp.int32(0)
+        origin = [*[zero] * (slots.ndim - 4), layer, zero, start, zero]
+        return lax.dynamic_update_slice(slots, jnp.expand_dims(new, -4), origin)
+    size = slots.shape[-2]
+
+    def scatter(slots: Array, new: Array, start: Array) -> Array:
+        index = _slot_index(start, new.shape[-2], size)
+        return slots.at[layer, :, index].set(jnp.moveaxis(new, -2, 0), mode="drop")
+
+    for _ in start.shape:
+        scatter = jax.vmap(scatter)
+    return scatter(slots, new, start)
+
+
+def _slot_index(start: Array, count: int, size: int) -> Array:
+    index = start + jnp.arange(count, dtype=jnp.int32)
+    # A negative index would wrap around, so it is replaced by S, which is dropped.
+    return jnp.where(index < 0, size, index)
 
 
 def _update(slots: Array, new: Array, start: Array) -> Array:

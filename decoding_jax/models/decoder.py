@@ -1,4 +1,4 @@
-"""The base classes of decoder-only networks and of their language models."""
+"""The language models of decoder-only networks."""
 
 from __future__ import annotations
 
@@ -9,128 +9,15 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import cache as caches
-from decoding_jax.models.attention import Bias
-from decoding_jax.models.cache import Cache, KeyValue
+from decoding_jax.models.cache import Cache, Layers
+from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.early_exit import first_layers
-from decoding_jax.models.layers import Output, last_real, vocabulary_logits
-from decoding_jax.models.view import (
-    LayerCache,
-    chunk_layer_caches,
-    prompt_layer_cache,
-    slot_layer_caches,
-    view_of,
-)
-
-
-class DecoderNetwork(nn.Module):
-    """A stack of decoder layers between an embedding and a projection to the vocabulary.
-
-    A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
-    the projection, and defines ``inputs``. A layer takes its input, a ``LayerCache``, and the
-    positions as ``inputs`` returns them.
-
-    Attributes:
-      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding``, ``dtype`` and
-        ``prefill_chunk``.
-    """
-
-    config: Any
-
-    def setup(self) -> None:
-        if not self.config.logits_via_embedding:
-            self.logits_dense = Output(self.config.vocab_size)
-
-    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
-        """The input ``[B, W, T, D]`` of the first layer, and the positions for every layer.
-
-        Args:
-          tokens: int32 ``[B, W, T]``.
-          position: int32, broadcastable to ``[B, W, T]``.
-
-        Returns:
-          The input, and what each layer needs to know of the positions, or None.
-        """
-        raise NotImplementedError
-
-    def _run(self, tokens: Array, position: Array, layer_caches: list[LayerCache]) -> Any:
-        x, positions = self.inputs(tokens, position)
-        stored = []
-        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            x, new = layer(x, layer_cache, positions)
-            stored.append(new)
-        return self.final_norm(x), tuple(stored)
-
-    def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
-        """Runs whole prompts.
-
-        Args:
-          tokens: int32 ``[B, P]``, right-padded.
-          length: int32 ``[B]``.
-
-        Returns:
-          The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
-        """
-        size = tokens.shape[1]
-        layer_cache = prompt_layer_cache(length, size)
-        position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        return self._run(tokens[:, None], position, [layer_cache] * self.config.num_layers)
-
-    def prompt_bias(self, position: Array, size: int) -> Bias | None:
-        """Position biases of queries at ``position [b, w, T]`` and a prompt of ``size`` keys."""
-        return None
-
-    def prefill_chunk(
-        self, prompt: tuple[KeyValue, ...], tokens: Array, length: Array, first: Array
-    ) -> tuple[Array, tuple[KeyValue, ...]]:
-        """Runs C tokens of causal prompts, after all earlier ones.
-
-        Args:
-          prompt: each layer's keys and values ``[B, H, P, d]`` of the earlier tokens.
-          tokens: int32 ``[B, C]``.
-          length: int32 ``[B]``, the lengths of the whole prompts.
-          first: int32 scalar, the position of the first of the tokens.
-
-        Returns:
-          The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
-        """
-        position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
-        bias = self.prompt_bias(position, prompt[0].key.shape[-2])
-        layer_caches = chunk_layer_caches(prompt, length, position, bias)
-        return self._run(tokens[:, None], position, layer_caches)
-
-    def extend(
-        self,
-        cache: Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-    ) -> tuple[Array, Cache]:
-        """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
-
-        Returns:
-          The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
-        """
-        view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        layer_caches = slot_layer_caches(cache, view, start)
-        hidden, slots = self._run(tokens, view.position, layer_caches)
-        return hidden, cache._replace(slots=slots)
-
-    def project(self, hidden: Array) -> Array:
-        """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
-        if not self.config.logits_via_embedding:
-            return self.logits_dense(hidden)
-        return vocabulary_logits(hidden, self.token_embedder.embedding.T)
-
-    def __call__(self, tokens: Array, length: Array) -> Array:
-        """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
-        return self.project(self.prefill(tokens, length)[0])[:, 0]
+from decoding_jax.models.layers import last_real
 
 
 def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
@@ -223,7 +110,7 @@ class DecoderModel:
 
     def _prefill_chunks(
         self, tokens: Array, length: Array, chunk: int, with_hidden: bool
-    ) -> tuple[Array, Array, tuple[KeyValue, ...]]:
+    ) -> tuple[Array, Array, Layers]:
         """Runs whole prompts, ``chunk`` tokens at a time.
 
         Returns:
@@ -234,7 +121,9 @@ class DecoderModel:
         shape, held = jax.eval_shape(
             functools.partial(self._apply, self.network.prefill), tokens[:, :chunk], length
         )
-        prompt = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], size, x.shape[3]), x.dtype), held)
+        prompt = jax.tree.map(
+            lambda x: jnp.zeros((*x.shape[:-2], size, x.shape[-1]), x.dtype), held
+        )
         kept = jnp.zeros(
             (*shape.shape[:2], size if with_hidden else 1, shape.shape[3]), shape.dtype
         )

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder import DecoderModel, DecoderNetwork, check_prefill_chunk
+from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
+from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.layers import (
     ACTIVATIONS,
     Dense,
@@ -26,6 +27,7 @@ from decoding_jax.models.layers import (
     split_heads,
 )
 from decoding_jax.models.matmul import matmul
+from decoding_jax.models.stack import make_layers
 from decoding_jax.models.view import LayerCache
 from decoding_jax.ops.mesh import MODEL
 from decoding_jax.pytrees import pytree
@@ -45,6 +47,8 @@ class GPT2Config:
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
       prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
         chunks, the memory that is held besides the cache does not grow with the prompt.
+      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
+        deep network then compiles as fast as a shallow one.
 
     Raises:
       ValueError: if ``num_heads`` does not divide ``emb_dim``, or ``prefill_chunk`` is not
@@ -62,6 +66,7 @@ class GPT2Config:
     logits_via_embedding: bool = True
     dtype: str = "float32"
     prefill_chunk: int | None = None
+    scan_layers: bool = False
 
     def __post_init__(self) -> None:
         check_prefill_chunk(self.prefill_chunk)
@@ -145,7 +150,7 @@ class GPT2Network(DecoderNetwork):
         init = nn.initializers.normal(0.02)
         self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
         self.position_embedder = nn.Embed(cfg.max_positions, cfg.emb_dim, embedding_init=init)
-        self.layers = [GPT2Layer(cfg) for _ in range(cfg.num_layers)]
+        self.layers = make_layers(lambda: GPT2Layer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
         self.final_norm = layer_norm(cfg)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import Bias, attend
-from decoding_jax.models.cache import Cache, KeyValue
-from decoding_jax.models.decoder import DecoderModel, DecoderNetwork, check_prefill_chunk
+from decoding_jax.models.cache import KeyValue, Layers
+from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
+from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.layers import (
     Dense,
     RMSNorm,
@@ -23,14 +24,9 @@ from decoding_jax.models.layers import (
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
+from decoding_jax.models.stack import make_layers
 from decoding_jax.models.t5_layers import PARTITION_RULES, Mlp
-from decoding_jax.models.view import (
-    Biases,
-    LayerCache,
-    prompt_layer_cache,
-    slot_layer_caches,
-    view_of,
-)
+from decoding_jax.models.view import Biases, LayerCache, View, prompt_layer_cache
 from decoding_jax.pytrees import pytree
 
 
@@ -49,6 +45,8 @@ class T5DecoderConfig:
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
       prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
         chunks, the memory that is held besides the cache does not grow with the prompt.
+      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
+        deep network then compiles as fast as a shallow one.
 
     Raises:
       ValueError: if ``prefill_chunk`` is not positive, or is given with ``bidirectional_prompt``.
@@ -69,6 +67,7 @@ class T5DecoderConfig:
     layer_norm_epsilon: float = 1e-6
     dtype: str = "float32"
     prefill_chunk: int | None = None
+    scan_layers: bool = False
 
     def __post_init__(self) -> None:
         check_prefill_chunk(self.prefill_chunk, causal=not self.bidirectional_prompt)
@@ -99,7 +98,7 @@ class T5DecoderLayer(nn.Module):
         self.pre_mlp_layer_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
         self.mlp = Mlp(cfg, training=False)
 
-    def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
+    def __call__(self, x: Array, layer_cache: LayerCache, _: None) -> tuple[Array, KeyValue]:
         y, stored = self.self_attention(self.pre_self_attention_layer_norm(x), layer_cache)
         x += y
         return x + self.mlp(self.pre_mlp_layer_norm(x)), stored
@@ -118,44 +117,34 @@ class T5DecoderNetwork(DecoderNetwork):
         self.relpos_bias = RelativePositionBiases(
             cfg.num_heads, cfg.num_buckets, cfg.max_distance, bidirectional=False
         )
-        self.layers = [T5DecoderLayer(cfg) for _ in range(cfg.num_layers)]
+        self.layers = make_layers(
+            lambda: T5DecoderLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers
+        )
         self.decoder_norm = RMSNorm(cfg.layer_norm_epsilon, cfg.dtype)
 
-    def _run(self, tokens: Array, position: Array, layer_caches: list[LayerCache]) -> Any:
-        x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
-        stored = []
-        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            x, new = layer(x, layer_cache)
-            stored.append(new)
-        return self.decoder_norm(x), tuple(stored)
+    def final_norm(self, x: Array) -> Array:
+        return self.decoder_norm(x)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
+        """See ``DecoderNetwork.inputs``."""
+        return embed(self.token_embedder.embedding, tokens, self.config.dtype), None
 
     def prompt_bias(self, position: Array, size: int) -> Bias:
         return self.relpos_bias.of_keys(position, size)
 
-    def prefill(self, tokens: Array, length: Array) -> tuple[Array, tuple[KeyValue, ...]]:
+    def prefill(self, tokens: Array, length: Array) -> tuple[Array, Layers]:
         """See ``DecoderNetwork.prefill``."""
         cfg, size = self.config, tokens.shape[1]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
         bias = self.prompt_bias(position, size)
         layer_cache = prompt_layer_cache(length, size, bias, causal=not cfg.bidirectional_prompt)
-        return self._run(tokens[:, None], position, [layer_cache] * cfg.num_layers)
+        return self.run_layers(tokens[:, None], position, lambda *_: layer_cache)
 
-    def extend(
-        self,
-        cache: Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-    ) -> tuple[Array, Cache]:
-        """See ``DecoderNetwork.extend``."""
-        view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
-        relpos, zero = self.relpos_bias, jnp.zeros((1, 1, 1, 1), jnp.int32)
+    def biases(self, view: View) -> Biases:
+        """See ``DecoderNetwork.biases``."""
+        zero = jnp.zeros((1, 1, 1, 1), jnp.int32)
         prompt = self.prompt_bias(view.position, view.prompt_mask.shape[-1])
-        bias = Biases(prompt, relpos(view.slot_distance), relpos(zero))
-        layer_caches = slot_layer_caches(cache, view, start, [bias] * self.config.num_layers)
-        hidden, slots = self._run(tokens, view.position, layer_caches)
-        return hidden, cache._replace(slots=slots)
+        return Biases(prompt, self.relpos_bias(view.slot_distance), self.relpos_bias(zero))
 
     def project(self, hidden: Array) -> Array:
         """See ``DecoderNetwork.project``."""

@@ -39,6 +39,8 @@ class T5Config:
         ``scalable_t5``). By default, all layers of a stack share the biases of the stack.
       num_buckets: the number of buckets of relative positions.
       max_distance: the distance from which all relative positions share a bucket.
+      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
+        deep network then compiles as fast as a shallow one.
     """
 
     vocab_size: int
@@ -57,6 +59,7 @@ class T5Config:
     start_id: int = 0
     dtype: str = "float32"
     biases_per_layer: bool = False
+    scan_layers: bool = False
 
 
 PARTITION_RULES = {

@@ -18,19 +18,20 @@ from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import Part
-from decoding_jax.models.cache import Cache, KeyValue, prompt_part
+from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys, prompt_part
 from decoding_jax.models.layers import (
     Output,
     embed,
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
+from decoding_jax.models.stack import make_layers, run_layers
 from decoding_jax.models.t5_layers import DecoderLayer, EncoderLayer, Layer, T5Config
 from decoding_jax.models.view import (
     Biases,
     LayerCache,
     prompt_layer_cache,
-    slot_layer_caches,
+    slot_layer_cache,
     view_of,
 )
 
@@ -38,11 +39,15 @@ from decoding_jax.models.view import (
 class Stack(Layer):
     """Layers and their relative position biases, shared or of each layer."""
 
-    def for_each_layer(self, bias: Callable[[RelativePositionBiases], Any]) -> list[Any]:
-        """The result of ``bias`` for each layer, computed once if all layers share the biases."""
+    def bias_of(self, bias: Callable[[RelativePositionBiases], Any]) -> Callable[[Any], Any]:
+        """A function of a layer that returns ``bias`` of its position biases.
+
+        It is computed once if all layers share the biases.
+        """
         if self.config.biases_per_layer:
-            return [bias(layer.relpos_bias) for layer in self.layers]
-        return [bias(self.relpos_bias)] * len(self.layers)
+            return lambda layer: bias(layer.relpos_bias)
+        shared = bias(self.relpos_bias)
+        return lambda _: shared
 
 
 class Encoder(Stack):
@@ -50,7 +55,11 @@ class Encoder(Stack):
         cfg = self.config
         if not cfg.biases_per_layer:
             self.relpos_bias = self.biases(bidirectional=True)
-        self.layers = [EncoderLayer(cfg, self.training) for _ in range(cfg.num_encoder_layers)]
+        self.layers = make_layers(
+            lambda: EncoderLayer(cfg, self.training),
+            cfg.num_encoder_layers,
+            scanned=cfg.scan_layers,
+        )
         self.encoder_norm = self.norm()
         self.drop = self.dropout()
 
@@ -58,9 +67,12 @@ class Encoder(Stack):
         index = jnp.arange(x.shape[2], dtype=jnp.int32)
         mask = (index[None] < length[:, None])[:, None, None]
         x = self.drop(x)
-        biases = self.for_each_layer(lambda b: b.of_keys(index[None, None], len(index)))
-        for layer, bias in zip(self.layers, biases, strict=True):
-            x = layer(x, mask, index[None, None], bias)
+        bias_of = self.bias_of(lambda b: b.of_keys(index[None, None], len(index)))
+
+        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, None]:
+            return layer(x, mask, index[None, None], bias_of(layer)), None
+
+        x, _ = run_layers(self.layers, run, x, self.config.num_encoder_layers)
         return self.drop(self.encoder_norm(x))
 
 
@@ -69,33 +81,57 @@ class Decoder(Stack):
         cfg = self.config
         if not cfg.biases_per_layer:
             self.relpos_bias = self.biases(bidirectional=False)
-        self.layers = [DecoderLayer(cfg, self.training) for _ in range(cfg.num_decoder_layers)]
+        self.layers = make_layers(
+            lambda: DecoderLayer(cfg, self.training),
+            cfg.num_decoder_layers,
+            scanned=cfg.scan_layers,
+        )
         self.decoder_norm = self.norm()
         self.drop = self.dropout()
         if not cfg.logits_via_embedding:
             self.logits_dense = Output(cfg.vocab_size)
 
-    def source(self, encoded: Array) -> tuple[KeyValue, ...]:
-        return tuple(
-            prompt_part(layer.encoder_decoder_attention.keys(encoded)) for layer in self.layers
-        )
+    def source(self, encoded: Array) -> Layers:
+        """The keys and values of each layer's cross-attention."""
+
+        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, KeyValue]:
+            return x, prompt_part(layer.encoder_decoder_attention.keys(x))
+
+        return run_layers(self.layers, run, encoded, self.config.num_decoder_layers)[1]
 
     def __call__(
         self,
         x: Array,
-        layer_caches: list[LayerCache],
-        source: tuple[KeyValue, ...],
+        cache_of: Callable[..., LayerCache],
+        source: Layers,
         source_length: Array,
-    ) -> tuple[Array, tuple[KeyValue, ...]]:
-        mask = (
-            jnp.arange(source[0].key.shape[-2], dtype=jnp.int32)[None] < source_length[:, None]
-        )[:, None, None]
-        x = self.drop(x)
-        stored = []
-        for layer, layer_cache, kv in zip(self.layers, layer_caches, source, strict=True):
-            x, new = layer(x, layer_cache, Part(kv.key, kv.value, mask))
-            stored.append(new)
-        return self.drop(self.decoder_norm(x)), tuple(stored)
+        prompt: Layers | None = None,
+        slots: Layers | None = None,
+    ) -> tuple[Array, Layers]:
+        """Runs all layers.
+
+        Args:
+          x: ``[B, W, T, D]``.
+          cache_of: ``(layer, index, prompt, slots) -> LayerCache``.
+          source: from ``source``.
+          source_length: int32 ``[B]``.
+          prompt: None in a prefill; else the prompt's keys and values.
+          slots: None in a prefill; else those of the slots.
+        """
+        index = jnp.arange(num_keys(source), dtype=jnp.int32)
+        mask = (index[None] < source_length[:, None])[:, None, None]
+
+        def run(layer: Any, x: Array, index: Any, read: Any, written: Any) -> tuple[Array, Any]:
+            inputs, prompt = read
+            layer_cache = cache_of(layer, index, prompt, written)
+            return layer(x, layer_cache, Part(inputs.key, inputs.value, mask))
+
+        read: Any = (source, prompt)
+        if not self.config.scan_layers:
+            read = [(kv, None if prompt is None else prompt[i]) for i, kv in enumerate(source)]
+        num_layers = self.config.num_decoder_layers
+        x, new = run_layers(self.layers, run, self.drop(x), num_layers, read=read, written=slots)
+        return self.drop(self.decoder_norm(x)), new
 
 
 class T5Network(nn.Module):
@@ -117,7 +153,7 @@ class T5Network(nn.Module):
         self.encoder = Encoder(cfg, self.training)
         self.decoder = Decoder(cfg, self.training)
 
-    def encode(self, tokens: Array, length: Array) -> tuple[KeyValue, ...]:
+    def encode(self, tokens: Array, length: Array) -> Layers:
         """Runs the encoder.
 
         Args:
@@ -131,8 +167,8 @@ class T5Network(nn.Module):
         return self.decoder.source(self.encoder(x, length))
 
     def prefill(
-        self, tokens: Array, length: Array, source: tuple[KeyValue, ...], source_length: Array
-    ) -> tuple[Array, tuple[KeyValue, ...]]:
+        self, tokens: Array, length: Array, source: Layers, source_length: Array
+    ) -> tuple[Array, Layers]:
         """Runs the decoder on whole prompts.
 
         Args:
@@ -145,13 +181,13 @@ class T5Network(nn.Module):
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
         """
         index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-        layer_caches = self.decoder.for_each_layer(
-            lambda b: prompt_layer_cache(
-                length, len(index), b.of_keys(index[None, None], len(index))
-            )
-        )
+        bias_of = self.decoder.bias_of(lambda b: b.of_keys(index[None, None], len(index)))
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)[:, None]
-        return self.decoder(x, layer_caches, source, source_length)
+
+        def cache_of(layer: Any, *_: Any) -> LayerCache:
+            return prompt_layer_cache(length, len(index), bias_of(layer))
+
+        return self.decoder(x, cache_of, source, source_length)
 
     def extend(
         self,
@@ -169,13 +205,16 @@ class T5Network(nn.Module):
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
         zero = jnp.zeros((1, 1, 1, 1), jnp.int32)
         size = view.prompt_mask.shape[-1]
-        biases = self.decoder.for_each_layer(
+        bias_of = self.decoder.bias_of(
             lambda b: Biases(b.of_keys(view.position, size), b(view.slot_distance), b(zero))
         )
-        layer_caches = slot_layer_caches(cache, view, start, biases)
+
+        def cache_of(layer: Any, index: Any, prompt: KeyValue, slots: KeyValue) -> LayerCache:
+            return slot_layer_cache(prompt, slots, view, start, bias_of(layer), index)
+
         source, source_length = cache.source
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)
-        hidden, slots = self.decoder(x, layer_caches, source, source_length)
+        hidden, slots = self.decoder(x, cache_of, source, source_length, cache.prompt, cache.slots)
         return hidden, cache._replace(slots=slots)
 
     def project(self, hidden: Array) -> Array:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import Bias, Part
-from decoding_jax.models.cache import Cache, KeyValue, prompt_part, write
+from decoding_jax.models.cache import (
+    Cache,
+    KeyValue,
+    layer_part,
+    num_keys,
+    prompt_part,
+    write,
+)
 
 
 class View(NamedTuple):
@@ -93,7 +100,7 @@ def view_of(
         self_mask = (new[:, None] == new[None])[None, None]
         any_sees = slot_mask.any((0, 1, 2))
         used = jnp.max(jnp.where(any_sees, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))
-    prompt = jnp.arange(cache.prompt[0].key.shape[-2], dtype=jnp.int32)
+    prompt = jnp.arange(num_keys(cache.prompt), dtype=jnp.int32)
     view = View(
         position=position,
         prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
@@ -145,32 +152,35 @@ def prompt_layer_cache(
     return layer_cache
 
 
-def chunk_layer_caches(
-    prompt: Sequence[KeyValue],
+def chunk_layer_cache(
+    held: KeyValue,
     length: Array,
     position: Array,
     bias: Bias | None = None,
-) -> list[LayerCache]:
-    """The cache of each layer in a prefill of C tokens at a time, causal.
+    layer: Array | None = None,
+) -> LayerCache:
+    """The cache of one layer in a prefill of C tokens at a time, causal.
 
     Args:
-      prompt: for each layer, ``[B, H, P, d]``, with the keys and values of all earlier tokens.
+      held: ``[B, H, P, d]``, with the keys and values of all earlier tokens; or of a stack of
+        layers, ``[B, N, H, P, d]``.
       length: int32 ``[B]``, the lengths of the prompts.
       position: int32 ``[1, 1, C]``, the positions of the tokens, one after another.
       bias: None, or ``[B, 1, H, G, C, P]``-broadcastable position biases, or a function of
         distances.
+      layer: None, or the layer of the stack.
     """
 
-    def layer_cache_of(held: KeyValue) -> LayerCache:
-        def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
-            key, value = prompt_part(new)
-            first = position[0, 0, 0]
-            stored = KeyValue(write(held.key, key, first), write(held.value, value, first))
-            return [_earlier(stored, length, position, bias, causal=True)], stored
+    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+        key, value = prompt_part(new)
+        first = position[0, 0, 0]
+        stored = KeyValue(
+            write(held.key, key, first, layer), write(held.value, value, first, layer)
+        )
+        prompt = layer_part(stored, layer)
+        return [_earlier(prompt, length, position, bias, causal=True)], stored
 
-        return layer_cache
-
-    return [layer_cache_of(held) for held in prompt]
+    return layer_cache
 
 
 def _earlier(
@@ -183,46 +193,38 @@ def _earlier(
     return Part(prompt.key, prompt.value, real, bias, position=position, least_distance=least)
 
 
-def slot_layer_caches(
-    cache: Cache, view: View, start: Array | int, biases: Sequence[Biases] | None = None
-) -> list[LayerCache]:
-    """The cache of each layer in an ``extend``, which writes the new tokens from slot ``start``.
+def slot_layer_cache(
+    prompt: KeyValue,
+    slots: KeyValue,
+    view: View,
+    start: Array | int,
+    bias: Biases | None = None,
+    layer: Array | None = None,
+) -> LayerCache:
+    """The cache of one layer in an ``extend``, which writes the new tokens from slot ``start``.
 
     Args:
-      cache: with the positions of the new tokens, from ``view_of``.
+      prompt: the layer's keys and values ``[B, H, P, d]`` of the prompts.
+      slots: the layer's ``[B, W, H, S, d]``; or of a stack of layers, ``[B, W, N, H, S, d]``.
       view: from ``view_of``.
       start: as for ``LanguageModel.extend``.
-      biases: one for each layer, or None.
+      bias: the layer's position biases, or None.
+      layer: None, or the layer of the stack.
     """
+    bias = Biases() if bias is None else bias
 
-    def layer_cache_of(prompt: KeyValue, slots: KeyValue, bias: Biases) -> LayerCache:
-        def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
-            stored = KeyValue(
-                write(slots.key, new.key, start), write(slots.value, new.value, start)
-            )
-            seen = view.slot_mask.shape[-1]
-            parts = [
-                Part(
-                    prompt.key,
-                    prompt.value,
-                    view.prompt_mask,
-                    bias.prompt,
-                    position=view.position,
-                ),
-                Part(
-                    stored.key[..., :seen, :],
-                    stored.value[..., :seen, :],
-                    view.slot_mask,
-                    bias.slots,
-                    view.used,
-                ),
-            ]
-            if view.self_mask is not None:
-                parts.append(Part(new.key, new.value, view.self_mask, bias.itself))
-            return parts, stored
+    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+        stored = KeyValue(
+            write(slots.key, new.key, start, layer), write(slots.value, new.value, start, layer)
+        )
+        seen = view.slot_mask.shape[-1]
+        key, value = layer_part(stored, layer)
+        parts = [
+            Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt, position=view.position),
+            Part(key[..., :seen, :], value[..., :seen, :], view.slot_mask, bias.slots, view.used),
+        ]
+        if view.self_mask is not None:
+            parts.append(Part(new.key, new.value, view.self_mask, bias.itself))
+        return parts, stored
 
-        return layer_cache
-
-    if biases is None:
-        biases = [Biases()] * len(cache.slots)
-    return [layer_cache_of(*layer) for layer in zip(cache.prompt, cache.slots, biases, strict=True)]
+    return layer_cache

@@ -26,6 +26,7 @@ def load(
     dtype: str = "float32",
     tokenizer: str | Path | None = None,
     mesh: Mesh | None = None,
+    scan_layers: bool = False,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -40,6 +41,8 @@ def load(
       mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``. Each device
         reads its own piece of the model, and decoding runs on all of them (see
         ``decoding_jax.sharding``). With None, the model is on one device.
+      scan_layers: whether one layer is compiled and scanned. A deep network then compiles as fast
+        as a shallow one, and decodes the same tokens.
 
     Returns:
       The model and its tokenizer. A T5 has to be bound to its inputs before it decodes, which
@@ -62,7 +65,7 @@ def load(
         tokenizer = local_path("tokenizer", tokenizer)
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
-    model = load_model(path, dtype=dtype, mesh=mesh)
+    model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}

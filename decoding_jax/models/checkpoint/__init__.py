@@ -20,12 +20,13 @@ from decoding_jax.models.checkpoint.files import (
     Settings,
     Tensors,
     local_path,
-    write_params,
 )
+from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
 from decoding_jax.models.checkpoint.t5x_tree import from_t5x, to_t5x
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.llama import Llama
+from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
 from decoding_jax.sharding import check_mesh
@@ -52,7 +53,11 @@ _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
 def load_model(
-    directory: str | Path, *, dtype: str = "float32", mesh: Mesh | None = None
+    directory: str | Path,
+    *,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+    scan_layers: bool = False,
 ) -> T5 | T5Decoder | GPT2 | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
@@ -65,6 +70,8 @@ def load_model(
       mesh: a mesh with the axes ``data`` and ``model``, on which the model is laid out (see
         ``decoding_jax.sharding``). Each device reads its own piece of every tensor, so no host
         needs memory for the whole model. With None, the model is on one device.
+      scan_layers: whether one layer is compiled and scanned, which compiles a deep network as fast
+        as a shallow one. It changes no token.
 
     Returns:
       The model of the family that ``model_type`` names. A T5 (T5, mT5, ByT5, Flan-T5) has to be
@@ -89,13 +96,14 @@ def load_model(
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
-        return load_t5x(directory, dtype=dtype, mesh=mesh)
+        return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
     settings = Settings(directory / CONFIG)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
+    layout = Layout(mesh, scan_layers)
     try:
-        return _FAMILIES[family].read(settings, Tensors(directory), dtype, mesh)
+        return _FAMILIES[family].read(settings, Tensors(directory), dtype, layout)
     except CheckpointError:
         raise
     except ValueError as e:  # from the config of a network
@@ -126,6 +134,7 @@ def save_model(
     if type(model) not in _MODULES:
         takes = ", ".join(t.__name__ for t in _MODULES)
         raise ValueError(f"model: got {type(model).__name__}; takes one of {takes}")
+    model = with_separate_layers(model)
     module = _MODULES[type(model)]
     values = {
         **module.settings_of(model.config),

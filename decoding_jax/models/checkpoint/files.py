@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors
-import safetensors.numpy
-from flax import traverse_util
-from jax.sharding import Mesh, NamedSharding
-
-from decoding_jax.sharding import fit_model_axis, shardings
 
 Index = tuple[slice, ...]
-M = TypeVar("M")
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -73,6 +64,11 @@ def local_path(name: str, path: str | Path) -> Path:
             f"{name}: got {str(path)!r}; takes a local path, as URLs are not supported"
         )
     return Path(path)
+
+
+def all_of(shape: tuple[int, ...]) -> Index:
+    """The slices of a whole array."""
+    return tuple(slice(0, size) for size in shape)
 
 
 class Settings:
@@ -229,118 +225,6 @@ class Tensors:
             more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
             name = unused[0]
             raise CheckpointError(f"{self._file_of[name]}: unexpected tensor {name}{more}")
-
-
-class Weight(NamedTuple):
-    """The tensor of a parameter.
-
-    Attributes:
-      name: the name of the tensor.
-      transposed: whether its two axes are transposed.
-      merged: whether its last axis is the last two axes of the parameter.
-    """
-
-    name: str
-    transposed: bool = False
-    merged: bool = False
-
-    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the tensor of a parameter of this shape."""
-        if self.merged:
-            return (*shape[:-2], shape[-2] * shape[-1])
-        return shape[::-1] if self.transposed else shape
-
-
-def read_model(
-    kind: type[M], config: Any, table: Mapping[str, Weight], tensors: Tensors, mesh: Mesh | None
-) -> M:
-    """Reads a model. On a mesh, each device reads its own piece of a parameter from the file.
-
-    Args:
-      kind: the class of the model, with ``init``.
-      config: the shape of the network. The parameters are converted to its dtype.
-      table: the tensor of each parameter, by the path of the parameter joined with slashes.
-      tensors: the tensors of the directory.
-      mesh: None, or a mesh.
-
-    Raises:
-      ValueError: as ``sharding.shardings``.
-    """
-    init: Any = kind.init  # type: ignore[attr-defined]
-    stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
-    model = stored if mesh is None else jax.eval_shape(lambda: fit_model_axis(stored, mesh))
-    places = flat_shardings(model, mesh)
-    shapes = traverse_util.flatten_dict(stored.params, sep="/")
-    flat = {}
-    for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
-        weight, shape = table[path], shapes[path].shape
-        tensor = tensors.slices(weight.name, weight.stored_shape(shape))
-        read: Callable[[Index], np.ndarray] = functools.partial(_read_piece, tensor, weight, shape)
-        if mesh is not None and shape != leaf.shape:  # a few heads, repeated for the mesh
-            whole = {path: np.asarray(read(all_of(shape)))}
-            one = kind(traverse_util.unflatten_dict(whole, sep="/"), config)  # type: ignore[call-arg]
-            fitted: Any = fit_model_axis(one, mesh)
-            read = np.asarray(traverse_util.flatten_dict(fitted.params, sep="/")[path]).__getitem__
-        flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
-    return kind(traverse_util.unflatten_dict(flat, sep="/"), model.config)  # type: ignore[call-arg]
-
-
-def all_of(shape: tuple[int, ...]) -> Index:
-    """The slices of a whole array."""
-    return tuple(slice(0, size) for size in shape)
-
-
-def flat_shardings(model: Any, mesh: Mesh | None) -> dict[str, NamedSharding]:
-    """Where each parameter lies on a mesh, by its path joined with slashes."""
-    if mesh is None:
-        return {}
-    return traverse_util.flatten_dict(shardings(model, mesh).params, sep="/")
-
-
-def placed(
-    read: Callable[[Index], np.ndarray],
-    shape: tuple[int, ...],
-    dtype: str,
-    sharding: NamedSharding | None,
-) -> jax.Array:
-    """An array whose pieces are read where they lie.
-
-    Args:
-      read: returns the piece at a tuple of slices.
-      shape: the shape of the whole.
-      dtype: its dtype.
-      sharding: None for one device.
-    """
-    if sharding is None:
-        return jnp.asarray(read(all_of(shape)), dtype)
-    return jax.make_array_from_callback(
-        shape, sharding, lambda index: np.asarray(read(index or ())).astype(jnp.dtype(dtype))
-    )
-
-
-def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Index) -> np.ndarray:
-    """A piece of a parameter, from the tensor that holds it."""
-    if weight.transposed:
-        return stored[index[::-1]].T
-    if not weight.merged:
-        return stored[index]
-    *rest, columns = index
-    first, last, _ = columns.indices(shape[-1])
-    groups = range(*rest.pop().indices(shape[-2]))
-    size = shape[-1]
-    pieces = [stored[(*rest, slice(g * size + first, g * size + last))] for g in groups]
-    return np.stack(pieces, axis=-2)
-
-
-def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: str | None) -> None:
-    """Writes the parameters to one safetensors file, under the names of ``table``."""
-    tensors = {}
-    for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
-        weight = table[key]
-        value = np.asarray(leaf if dtype is None else jnp.asarray(leaf, dtype))
-        value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
-        tensors[weight.name] = np.ascontiguousarray(value)
-    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
 
 
 def read_json(path: Path) -> dict[str, Any]:

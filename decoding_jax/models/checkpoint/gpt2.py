@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.sharding import Mesh
-
-from decoding_jax.models.checkpoint.files import (
-    ACTIVATIONS,
-    ACTIVATIONS_BACK,
-    Settings,
-    Tensors,
-    Weight,
-    read_model,
-)
+from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 
 # Older files contain the causal mask.
@@ -46,7 +38,7 @@ def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]
     return out
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> GPT2:
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> GPT2:
     """Reads the model of a directory."""
     settings.refuse(
         add_cross_attention=False, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False
@@ -66,7 +58,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = N
         logits_via_embedding=tied and tensors.same("lm_head.weight", f"{prefix}wte.weight"),
         dtype=dtype,
     )
-    model = read_model(GPT2, config, table(config, prefix), tensors, mesh)
+    model = read_model(GPT2, config, table(config, prefix), tensors, layout)
     tensors.check_all_used(IGNORED)
     return model
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.sharding import Mesh
-
-from decoding_jax.models.checkpoint.files import (
-    ACTIVATIONS,
-    ACTIVATIONS_BACK,
-    Settings,
-    Tensors,
-    Weight,
-    read_model,
-)
+from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
 
@@ -85,7 +77,7 @@ def check_window(settings: Settings, family: str, max_positions: int) -> None:
             raise settings.error("layer_types", kind, "full_attention only")
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> Llama:
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Llama:
     """Reads the model of a directory."""
     family = settings.get("model_type", str)
     settings.refuse(partial_rotary_factor=1.0)
@@ -114,7 +106,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = N
         logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
         dtype=dtype,
     )
-    model = read_model(Llama, config, table(config), tensors, mesh)
+    model = read_model(Llama, config, table(config), tensors, layout)
     tensors.check_all_used(IGNORED)
     return model
 

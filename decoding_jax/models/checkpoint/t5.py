@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax.sharding import Mesh
-
-from decoding_jax.models.checkpoint.files import (
-    ACTIVATIONS,
-    ACTIVATIONS_BACK,
-    Settings,
-    Tensors,
-    Weight,
-    read_model,
-)
+from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_layers import T5Config
 
@@ -60,7 +52,7 @@ def table(config: T5Config) -> dict[str, Weight]:
     return out
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = None) -> T5:
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5:
     """Reads the model of a directory."""
     values = settings.values
     activation = settings.get("feed_forward_proj", str, "relu")
@@ -103,7 +95,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, mesh: Mesh | None = N
     weights = table(config)
     if not config.logits_via_embedding and not untied:
         weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
-    model = read_model(T5, config, weights, tensors, mesh)
+    model = read_model(T5, config, weights, tensors, layout)
     if scaled and untied:
         output = model.params["decoder"]["logits_dense"]
         output["kernel"] = output["kernel"] / math.sqrt(config.emb_dim)

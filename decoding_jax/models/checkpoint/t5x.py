@@ -24,9 +24,10 @@ from decoding_jax.models.checkpoint.files import (
     CheckpointError,
     Index,
     local_path,
-    placed,
 )
+from decoding_jax.models.checkpoint.params import placed
 from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, t5x_sharding, to_t5x
+from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
 from decoding_jax.sharding import shardings
@@ -58,6 +59,7 @@ def load_t5x(
     bidirectional_prompt: bool = False,
     scan_axis: int = SCAN_AXIS,
     mesh: Mesh | None = None,
+    scan_layers: bool = False,
 ) -> T5 | T5Decoder:
     """Reads a T5X checkpoint.
 
@@ -68,6 +70,7 @@ def load_t5x(
       bidirectional_prompt: as in ``from_t5x``.
       scan_axis: as in ``from_t5x``.
       mesh: as in ``load_model``.
+      scan_layers: as in ``load_model``, whichever form the checkpoint has.
 
     Returns:
       A T5Decoder, or a T5, which has to be bound to inputs before it decodes.
@@ -86,13 +89,14 @@ def load_t5x(
     flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
 
     def convert(arrays: dict[str, Any]) -> T5 | T5Decoder:
-        return from_t5x(
+        model = from_t5x(
             traverse_util.unflatten_dict(arrays, sep="/"),
             mlp_activations=mlp_activations,
             bidirectional_prompt=bidirectional_prompt,
             dtype=dtype,
             scan_axis=scan_axis,
         )
+        return with_scanned_layers(model) if scan_layers else model
 
     shapes = {name: jax.ShapeDtypeStruct(x.shape, dtype) for name, x in flat.items()}
     try:
@@ -109,7 +113,7 @@ def load_t5x(
         name: placed(x.__getitem__, x.shape, dtype, t5x_sharding(name, x.shape, mesh))
         for name, x in flat.items()
     }
-    return jax.jit(convert, out_shardings=places, donate_argnums=0)(arrays)
+    return jax.jit(convert, out_shardings=places)(arrays)
 
 
 def save_t5x(

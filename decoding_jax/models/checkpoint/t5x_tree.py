@@ -16,6 +16,7 @@ from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
+from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_layers import T5Config
@@ -77,6 +78,8 @@ def to_t5x(
     Raises:
       ValueError: for scanned layers that share their biases, or for another model.
     """
+    if isinstance(model, (T5, T5Decoder)):
+        model = with_separate_layers(model)
     if isinstance(model, T5Decoder) and not scan_layers:
         return {"decoder": _as_dicts(model.params)}
     if not isinstance(model, T5):

@@ -1,0 +1,167 @@
+"""The parameters of a model: the tensors that hold them, and where they lie on a mesh."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+from jax.sharding import Mesh, NamedSharding
+
+from decoding_jax.models.checkpoint.files import Index, Tensors, all_of
+from decoding_jax.models.stack import with_scanned_layers
+from decoding_jax.sharding import fit_model_axis, shardings
+
+M = TypeVar("M")
+_LAYERS = re.compile(r"\blayers/")
+
+
+class Weight(NamedTuple):
+    """The tensor of a parameter.
+
+    Attributes:
+      name: the name of the tensor.
+      transposed: whether its two axes are transposed.
+      merged: whether its last axis is the last two axes of the parameter.
+    """
+
+    name: str
+    transposed: bool = False
+    merged: bool = False
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tensor of a parameter of this shape."""
+        if self.merged:
+            return (*shape[:-2], shape[-2] * shape[-1])
+        return shape[::-1] if self.transposed else shape
+
+
+class Layout(NamedTuple):
+    """How a model is laid out where it is read to.
+
+    Attributes:
+      mesh: None for one device, or a mesh, on which each device reads its own pieces.
+      scan_layers: whether parameters are stacked over layers.
+    """
+
+    mesh: Mesh | None = None
+    scan_layers: bool = False
+
+    def of(self, model: Any) -> Any:
+        """An abstract model as it will be: with heads for the mesh, and stacked or not."""
+        mesh = self.mesh
+        if mesh is not None:
+            model = jax.eval_shape(lambda m: fit_model_axis(m, mesh), model)
+        return jax.eval_shape(with_scanned_layers, model) if self.scan_layers else model
+
+
+ONE_DEVICE = Layout()
+
+
+def read_model(
+    kind: type[M], config: Any, table: Mapping[str, Weight], tensors: Tensors, layout: Layout
+) -> M:
+    """Reads a model. On a mesh, each device reads its own piece of a parameter from the file.
+
+    Args:
+      kind: the class of the model, with ``init``.
+      config: the shape of the stored network. The parameters are converted to its dtype.
+      table: the tensor of each parameter, by the path of the parameter joined with slashes.
+      tensors: the tensors of the directory.
+      layout: where and how the model is laid out.
+
+    Raises:
+      ValueError: as ``sharding.shardings``.
+    """
+    init: Any = kind.init  # type: ignore[attr-defined]
+    stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
+    model = layout.of(stored)
+    places = flat_shardings(model, layout.mesh)
+    shapes = traverse_util.flatten_dict(stored.params, sep="/")
+
+    def reader(path: str, shape: tuple[int, ...]) -> Callable[[Index], np.ndarray]:
+        """Reads pieces of the parameter of one layer, which has this shape in the model."""
+        weight, stored_shape = table[path], shapes[path].shape
+        tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))
+        read = functools.partial(_read_piece, tensor, weight, stored_shape)
+        if layout.mesh is None or stored_shape == shape:
+            return read
+        # A few heads, which are repeated for the mesh.
+        whole = {path: np.asarray(read(all_of(stored_shape)))}
+        one = kind(traverse_util.unflatten_dict(whole, sep="/"), config)  # type: ignore[call-arg]
+        fitted: Any = fit_model_axis(one, layout.mesh)
+        return np.asarray(traverse_util.flatten_dict(fitted.params, sep="/")[path]).__getitem__
+
+    flat = {}
+    for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
+        if path in shapes:
+            read = reader(path, leaf.shape)
+        else:
+            names = [_LAYERS.sub(f"layers_{i}/", path, 1) for i in range(leaf.shape[0])]
+            read = functools.partial(_stacked, [reader(name, leaf.shape[1:]) for name in names])
+        flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
+    return kind(traverse_util.unflatten_dict(flat, sep="/"), model.config)  # type: ignore[call-arg]
+
+
+def _stacked(readers: Sequence[Callable[[Index], np.ndarray]], index: Index) -> np.ndarray:
+    return np.stack([read(index[1:]) for read in readers[index[0]]])
+
+
+def flat_shardings(model: Any, mesh: Mesh | None) -> dict[str, NamedSharding]:
+    """Where each parameter lies on a mesh, by its path joined with slashes."""
+    if mesh is None:
+        return {}
+    return traverse_util.flatten_dict(shardings(model, mesh).params, sep="/")
+
+
+def placed(
+    read: Callable[[Index], np.ndarray],
+    shape: tuple[int, ...],
+    dtype: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """An array whose pieces are read where they lie.
+
+    Args:
+      read: returns the piece at a tuple of slices.
+      shape: the shape of the whole.
+      dtype: its dtype.
+      sharding: None for one device.
+    """
+    if sharding is None:
+        return jnp.asarray(read(all_of(shape)), dtype)
+    return jax.make_array_from_callback(
+        shape, sharding, lambda index: np.asarray(read(index or ())).astype(jnp.dtype(dtype))
+    )
+
+
+def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Index) -> np.ndarray:
+    """A piece of a parameter, from the tensor that holds it."""
+    if weight.transposed:
+        return stored[index[::-1]].T
+    if not weight.merged:
+        return stored[index]
+    *rest, columns = index
+    first, last, _ = columns.indices(shape[-1])
+    groups = range(*rest.pop().indices(shape[-2]))
+    size = shape[-1]
+    pieces = [stored[(*rest, slice(g * size + first, g * size + last))] for g in groups]
+    return np.stack(pieces, axis=-2)
+
+
+def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: str | None) -> None:
+    """Writes the parameters to one safetensors file, under the names of ``table``."""
+    tensors = {}
+    for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        weight = table[key]
+        value = np.asarray(leaf if dtype is None else jnp.asarray(leaf, dtype))
+        value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
+        tensors[weight.name] = np.ascontiguousarray(value)
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})

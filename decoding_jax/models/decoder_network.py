@@ -1,0 +1,156 @@
+"""The base class of decoder-only networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.attention import Bias
+from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys
+from decoding_jax.models.layers import Output, vocabulary_logits
+from decoding_jax.models.stack import run_layers
+from decoding_jax.models.view import (
+    Biases,
+    LayerCache,
+    View,
+    chunk_layer_cache,
+    prompt_layer_cache,
+    slot_layer_cache,
+    view_of,
+)
+
+LayerCacheOf = Callable[[Array | None, Any, Any], LayerCache]
+"""``(index, read, written) -> LayerCache``, with the arguments of ``stack.RunLayer``."""
+
+
+class DecoderNetwork(nn.Module):
+    """A stack of decoder layers between an embedding and a projection to the vocabulary.
+
+    A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
+    the projection, and defines ``inputs``. A layer takes its input, a ``LayerCache``, and the
+    positions as ``inputs`` returns them.
+
+    Attributes:
+      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding``, ``dtype``,
+        ``prefill_chunk`` and ``scan_layers``.
+    """
+
+    config: Any
+
+    def setup(self) -> None:
+        if not self.config.logits_via_embedding:
+            self.logits_dense = Output(self.config.vocab_size)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """The input ``[B, W, T, D]`` of the first layer, and the positions for every layer.
+
+        Args:
+          tokens: int32 ``[B, W, T]``.
+          position: int32, broadcastable to ``[B, W, T]``.
+
+        Returns:
+          The input, and what each layer needs to know of the positions, or None.
+        """
+        raise NotImplementedError
+
+    def run_layers(
+        self, tokens: Array, position: Array, cache_of: LayerCacheOf, **stored: Any
+    ) -> tuple[Array, Layers]:
+        """Runs all layers and the final norm.
+
+        Args:
+          tokens: int32 ``[B, W, T]``.
+          position: int32, broadcastable to ``[B, W, T]``.
+          cache_of: ``(index, read, written) -> LayerCache``, as in ``models.stack``.
+          **stored: ``read`` and ``written`` of ``models.stack.run_layers``.
+        """
+        x, positions = self.inputs(tokens, position)
+
+        def run(layer: Any, x: Array, *entries: Any) -> tuple[Array, KeyValue]:
+            return layer(x, cache_of(*entries), positions)
+
+        x, new = run_layers(self.layers, run, x, self.config.num_layers, **stored)
+        return self.final_norm(x), new
+
+    def prefill(self, tokens: Array, length: Array) -> tuple[Array, Layers]:
+        """Runs whole prompts.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded.
+          length: int32 ``[B]``.
+
+        Returns:
+          The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
+        """
+        size = tokens.shape[1]
+        layer_cache = prompt_layer_cache(length, size)
+        position = jnp.arange(size, dtype=jnp.int32)[None, None]
+        return self.run_layers(tokens[:, None], position, lambda *_: layer_cache)
+
+    def prompt_bias(self, position: Array, size: int) -> Bias | None:
+        """Position biases of queries at ``position [b, w, T]`` and a prompt of ``size`` keys."""
+        return None
+
+    def biases(self, view: View) -> Biases | None:
+        """Position biases of the new tokens of an ``extend``."""
+        return None
+
+    def prefill_chunk(
+        self, prompt: Layers, tokens: Array, length: Array, first: Array
+    ) -> tuple[Array, Layers]:
+        """Runs C tokens of causal prompts, after all earlier ones.
+
+        Args:
+          prompt: each layer's keys and values ``[B, H, P, d]`` of the earlier tokens.
+          tokens: int32 ``[B, C]``.
+          length: int32 ``[B]``, the lengths of the whole prompts.
+          first: int32 scalar, the position of the first of the tokens.
+
+        Returns:
+          The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
+        """
+        position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
+        bias = self.prompt_bias(position, num_keys(prompt))
+
+        def cache_of(layer: Array | None, _: None, held: KeyValue) -> LayerCache:
+            return chunk_layer_cache(held, length, position, bias, layer)
+
+        return self.run_layers(tokens[:, None], position, cache_of, written=prompt)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
+
+        Returns:
+          The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
+        """
+        view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
+        bias = self.biases(view)
+
+        def cache_of(layer: Array | None, prompt: KeyValue, slots: KeyValue) -> LayerCache:
+            return slot_layer_cache(prompt, slots, view, start, bias, layer)
+
+        hidden, slots = self.run_layers(
+            tokens, view.position, cache_of, read=cache.prompt, written=cache.slots
+        )
+        return hidden, cache._replace(slots=slots)
+
+    def project(self, hidden: Array) -> Array:
+        """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        if not self.config.logits_via_embedding:
+            return self.logits_dense(hidden)
+        return vocabulary_logits(hidden, self.token_embedder.embedding.T)
+
+    def __call__(self, tokens: Array, length: Array) -> Array:
+        """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
+        return self.project(self.prefill(tokens, length)[0])[:, 0]

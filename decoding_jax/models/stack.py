@@ -1,0 +1,127 @@
+"""Runs the layers of a network, one after another or as one layer that is scanned.
+
+A program with scanned layers contains one layer, so that a deep network compiles as fast as a
+shallow one. Parameters, keys and values are then stacked over layers: parameters along their first
+axis, a prompt's keys as ``[B, N, H, P, d]``, and those of slots as ``[B, W, N, H, S, d]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.cache import LAYER_AXIS
+
+M = TypeVar("M")
+
+RunLayer = Callable[[Any, Array, Array | None, Any, Any], tuple[Array, Any]]
+"""``(layer, x, index, read, written) -> (x, new)``: runs one layer.
+
+Where layers are scanned, ``index`` is the layer's int32 index, and ``written`` and ``new`` are what
+is written of all layers. Otherwise ``index`` is None, and they are what is written of this layer.
+"""
+
+
+def make_layers(layer: Callable[[], Any], num_layers: int, *, scanned: bool) -> Any:
+    """A list of layers, or the one layer that is scanned, for ``run_layers``."""
+    return layer() if scanned else [layer() for _ in range(num_layers)]
+
+
+def run_layers(
+    layers: Any, run: RunLayer, x: Array, num_layers: int, *, read: Any = None, written: Any = None
+) -> tuple[Array, Any]:
+    """Runs all layers.
+
+    Args:
+      layers: from ``make_layers``.
+      run: runs one layer.
+      x: the input of the first layer.
+      num_layers: N, the number of layers.
+      read: None, or what each layer reads: one entry for each layer, or stacked along axis 1.
+      written: None, or what each layer updates: one entry for each layer, or stacked.
+
+    Returns:
+      The output of the last layer, and what the layers return: one entry for each layer, or
+      stacked.
+    """
+    if isinstance(layers, Sequence):
+        new = []
+        for i, layer in enumerate(layers):
+            entries = [None if part is None else part[i] for part in (read, written)]
+            x, returned = run(layer, x, None, *entries)
+            new.append(returned)
+        return x, tuple(new)
+
+    def body(layer: Any, carry: tuple[Array, Any], index: Array, read: Any) -> Any:
+        x, new = run(layer, carry[0], index, read, carry[1])
+        return ((x, None), new) if written is None else ((x, new), None)
+
+    scan = nn.scan(
+        body,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, LAYER_AXIS),
+        out_axes=LAYER_AXIS,
+        length=num_layers,
+    )
+    index = jnp.arange(num_layers, dtype=jnp.int32)
+    (x, updated), new = scan(layers, (x, written), index, read)
+    return x, new if written is None else updated
+
+
+def with_scanned_layers(model: M) -> M:
+    """The same model with its parameters stacked and its layers scanned.
+
+    Args:
+      model: a T5, T5Decoder, GPT2 or Llama.
+    """
+    return _converted(model, stack_layers, scan_layers=True)
+
+
+def with_separate_layers(model: M) -> M:
+    """The same model with parameters of each layer: the inverse of ``with_scanned_layers``."""
+    return _converted(model, unstack_layers, scan_layers=False)
+
+
+def _converted(model: Any, convert: Callable[[Any], Any], *, scan_layers: bool) -> Any:
+    if model.config.scan_layers == scan_layers:
+        return model
+    config = dataclasses.replace(model.config, scan_layers=scan_layers)
+    return dataclasses.replace(model, params=convert(model.params), config=config)
+
+
+def stack_layers(params: Any) -> Any:
+    """The parameters of ``layers_0``, ``layers_1``, ... stacked as ``layers``, wherever they are.
+
+    Example:
+      >>> stack_layers({"layers_0": {"scale": jnp.ones(2)}, "layers_1": {"scale": jnp.ones(2)}})
+      {'layers': {'scale': Array([[1., 1.],
+             [1., 1.]], dtype=float32)}}
+    """
+    if not isinstance(params, Mapping):
+        return params
+    params = {name: stack_layers(value) for name, value in params.items()}
+    count = sum(name.startswith("layers_") for name in params)
+    if not count:
+        return params
+    layers = [params.pop(f"layers_{i}") for i in range(count)]
+    return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
+
+
+def unstack_layers(params: Any) -> Any:
+    """The inverse of ``stack_layers``."""
+    if not isinstance(params, Mapping):
+        return params
+    params = {name: unstack_layers(value) for name, value in params.items()}
+    if "layers" not in params:
+        return params
+    stacked = params.pop("layers")
+    count = jax.tree.leaves(stacked)[0].shape[0]
+    layers = {f"layers_{i}": jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(count)}
+    return {**params, **layers}
