@@ -25,8 +25,7 @@ from decoding_jax.strategies.speculative import (
 from decoding_jax.strategies.speculative import draft as drafting
 from decoding_jax.strategies.speculative.verifiers.block import candidate_probs, joint_ratio
 from decoding_jax.strategies.speculative.verifiers.token import draft_probs
-from decoding_jax.testing import certify
-from decoding_jax.testing.certificate import problems
+from decoding_jax.testing.certificate import problems, running
 from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
 from decoding_jax.testing.certificate.library import find
 from decoding_jax.testing.certificate.problems import VOCAB, Problem
@@ -48,7 +47,7 @@ def smallest_sets(rows):
 def quick(monkeypatch):
     monkeypatch.setitem(problems.TRANSFORMS, "few", few)
     monkeypatch.setitem(problems.TRANSFORMS, "smallest sets", smallest_sets)
-    monkeypatch.setattr(certify, "REPEATS", 512)
+    monkeypatch.setattr(running, "REPEATS", 512)
 
 
 @pytree
@@ -146,7 +145,7 @@ RARE = (2, 8, 9)  # Other tests cover the Gumbel verifier, other cases the draft
 def test_the_distribution_is_the_targets(verifier, draft, problem, run):
     (strategy,) = find([f"speculative_sample/{verifier}"])
     strategy = dataclasses.replace(strategy, draft=draft)
-    result = certify.certify_case(strategy, problem, run)
+    result = running.certify_case(strategy, problem, run)
     assert result.failure is None
     assert min(result.p_values, default=1.0) > 1e-3 / 48
 

@@ -1,6 +1,7 @@
 """The certificate accepts correct strategies and finds mistakes."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -8,18 +9,18 @@ import pytest
 import tiny_strategies
 
 from decoding_jax.testing import certify
-from decoding_jax.testing.certificate import checks, pairwise, problems
-from decoding_jax.testing.certificate.cases import DRAFTS, TREES, problem_of
+from decoding_jax.testing.certificate import checks, pairwise, problems, running
+from decoding_jax.testing.certificate.cases import DRAFTS, TREES, problem_of, programs_of
 from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 from decoding_jax.testing.certificate.merged import MergedProblem
 from decoding_jax.testing.certificate.problems import TRANSFORMS, Problem
-from decoding_jax.testing.certify import certify_case, check_refusal
+from decoding_jax.testing.certificate.running import certify_case, check_refusal
 
 
 @pytest.fixture(autouse=True)
 def few_repeats(monkeypatch):
     """1,024 rows a prompt: half of what the command takes."""
-    monkeypatch.setattr(certify, "REPEATS", 1024)
+    monkeypatch.setattr(running, "REPEATS", 1024)
 
 
 def test_right_strategies_pass():
@@ -119,7 +120,7 @@ def test_own_strategies_are_found_by_name(monkeypatch, capsys):
     assert capsys.readouterr().err.count("--strategy: got") == 2
 
 
-def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsys):
+def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsys, tmp_path):
     good, bad = tiny_strategies.tiny_search(), tiny_strategies.tiny_search("limit is an end")
     case = {
         "strategy": "tiny",
@@ -130,13 +131,18 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
         "draft": "-",
     }
     monkeypatch.setattr(certify, "cases_of", lambda strategies, full: [case])
-    assert certify.certify([good], bar=False) == 0
+    summary = tmp_path / "summary.json"
+    assert certify.certify([good], bar=False, summary=summary) == 0
+    written = json.loads(summary.read_text())
+    assert written["cases_by_strategy"] == {"tiny": 1}
+    assert (written["failures"], written["level"]) == (0, 1e-3)
+    assert written["versions"]["jax"] == jax.__version__
     assert certify.certify([bad], bar=False) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 10
     assert lines[2].endswith("ok")
-    assert "FAILED finished" in lines[6]
-    assert "1 cases, 1 failed" in lines[7]
+    assert "FAILED finished" in lines[7]
+    assert "1 cases, 1 failed" in lines[8]
 
 
 def test_a_run_goes_on_where_it_was_killed(monkeypatch, capsys, tmp_path):
@@ -164,10 +170,11 @@ def test_cases_pair_every_setting_with_every_strategy():
     cases = certify.cases_of(strategies)
     assert len(cases) <= 6 * len(strategies)
     count = 4 * len(strategies)
-    # Neither best-first and best-k search nor speculation takes a model without trees.
-    lockstep = 2 + len(drafted)
+    # Neither best-first and best-k search nor speculation takes a model without trees, and
+    # beam_sample/2 is not given the one with ties.
+    not_taken = 2 + len(drafted) + 1
     # A beam of one differs from greedy decoding where penalties depend on the signs of logits.
-    want = {"transform": count - 1, "stop": count, "model": count - lockstep}
+    want = {"transform": count - 1, "stop": count, "model": count - not_taken}
     for name, pairs in want.items():
         assert len({(case["strategy"], case[name]) for case in cases}) == pairs
     runs = {(case["strategy"], case["run"]) for case in cases}
@@ -177,13 +184,28 @@ def test_cases_pair_every_setting_with_every_strategy():
     # Several drafts go with the token verifier alone.
     pairs = {(case["strategy"], case["draft"]) for case in cases}
     assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
-    # A merged case has every transform, stop condition and way of running.
+    # A merged case has every transform and stop condition.
     everything = certify.cases_of(strategies, full=True)
-    assert len(everything) == 4 * plain - 2 + 3 * (drafts * len(drafted) + len(TREES))
+    assert len(everything) == 4 * plain - 3 + 3 * (drafts * len(drafted) + len(TREES))
     by_name = {strategy.name: strategy for strategy in strategies}
     covered = [problem_of(case, by_name[case["strategy"]]).combinations for case in everything]
     narrow = sum(case["strategy"] == "beam_search/1" for case in everything)
     assert sum(map(len, covered)) == 16 * len(everything) - 4 * narrow
+
+
+def test_merged_cases_run_every_strategy_in_every_way():
+    strategies = certify.find([])
+    cases = certify.cases_of(strategies, full=True)
+    groups = programs_of(cases)
+    assert sorted(map(str, cases)) == sorted(str(case) for group in groups for case in group)
+    assert all(len({case["run"] for case in group}) == 1 for group in groups)
+    way = lambda names: {one for case in names for one in case["run"].split(", ")}  # noqa: E731
+    every = {"alone", "eager", "sharded", "one key"}
+    for strategy in strategies:
+        run = way([case for case in cases if case["strategy"] == strategy.name])
+        assert run == (every if strategy.sampler else every - {"one key"})
+    for model in problems.MODEL_NAMES:
+        assert way([case for case in cases if case["model"] == model]) == every
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -203,7 +225,7 @@ def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
 
 @pytest.mark.exhaustive
 def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
-    monkeypatch.setattr(certify, "MERGED_REPEATS", 16)
+    monkeypatch.setattr(running, "MERGED_REPEATS", 16)
     merged = MergedProblem("smooth", (("none", "one token"), ("none", "sequences")))
     result = certify_case(tiny_strategies.tiny_sampler(), merged, "one key")
     assert result.failure is None
@@ -224,6 +246,7 @@ def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
             for name in (
                 "beam_search/1",
                 "beam_sample/1",
+                "beam_sample/2",
                 "best_k_search",
                 "constrained_beam_search",
                 "diverse_beam_search",

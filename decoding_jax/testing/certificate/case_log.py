@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from decoding_jax.testing.certificate.pairwise import Case
+
+
+class Entry(NamedTuple):
+    """The result of a case.
+
+    Attributes:
+      failure: one line about what failed, or None.
+      smallest_p: the smallest of the p-values; 1 if there are none.
+      cpu_seconds: the processor time that the case took.
+    """
+
+    failure: str | None
+    smallest_p: float
+    cpu_seconds: float
 
 
 class CaseLog:
@@ -16,33 +31,33 @@ class CaseLog:
 
     Example:
       >>> log = CaseLog(None)
-      >>> log.add({"strategy": "greedy"}, None, 0.5)
-      >>> log.get({"strategy": "greedy"}), log.get({"strategy": "sample"})
-      ((None, 0.5), None)
+      >>> log.add({"strategy": "greedy"}, Entry(None, 0.5, 1.0))
+      >>> log.get({"strategy": "greedy"}).smallest_p, log.get({"strategy": "sample"})
+      (0.5, None)
     """
 
     def __init__(self, path: Path | None):
         self._path = path
-        self._results: dict[str, tuple[str | None, float]] = {}
+        self._results: dict[str, Entry] = {}
         if path is not None and path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n")]
             path.write_text("".join(whole), encoding="utf-8")
             for line in whole:
                 entry = json.loads(line)
-                self._results[_name(entry["case"])] = entry["failure"], entry["smallest_p"]
+                case = entry.pop("case")
+                self._results[_name(case)] = Entry(**entry)
 
-    def get(self, case: Case) -> tuple[str | None, float] | None:
-        """The failure, if any, and the smallest p-value of a case; None if it has not run."""
+    def get(self, case: Case) -> Entry | None:
+        """The result of a case; None if it has not run."""
         return self._results.get(_name(case))
 
-    def add(self, case: Case, failure: str | None, smallest_p: float) -> None:
+    def add(self, case: Case, entry: Entry) -> None:
         """Adds a case's result, and writes it to the file before returning."""
-        self._results[_name(case)] = failure, smallest_p
+        self._results[_name(case)] = entry
         if self._path is not None:
-            entry = {"case": case, "failure": failure, "smallest_p": smallest_p}
             with open(self._path, "a", encoding="utf-8") as out:
-                out.write(json.dumps(entry) + "\n")
+                out.write(json.dumps({"case": case} | entry._asdict()) + "\n")
 
 
 def _name(case: Case) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from decoding_jax.testing.certificate.drafts import DRAFTS
 from decoding_jax.testing.certificate.merged import MergedProblem
@@ -14,6 +15,7 @@ from decoding_jax.testing.certificate.strategies import Strategy
 NO_DRAFT = "-"
 TREES = {name for name, draft in DRAFTS.items() if draft.num_drafts > 1}
 RUNS = ("as is", "alone", "eager", "sharded", "one key")
+OTHER_RUNS = RUNS[1:]
 EVERY = "every"
 """Stands for all levels of a factor in a merged case."""
 
@@ -23,9 +25,9 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
 
     Args:
       strategies: the strategies under test.
-      full: whether the cases cover every combination of levels. Each of them then runs all
-        combinations of a transform, a stop condition and a way of running. By default they are as
-        few as cover every pair of levels.
+      full: whether the cases cover every combination of a strategy, a draft, a model, a transform
+        and a stop condition. Each of them then runs all combinations of the last two, in the ways
+        of ``ways_of``. By default they are as few as cover every pair of levels.
     """
     factors = {
         "strategy": [strategy.name for strategy in strategies],
@@ -44,13 +46,48 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         if case["draft"] in TREES and not case["strategy"].endswith("/token"):
             return False
         given = strategy.logits or case["transform"] != "history"
-        return keyed and drafted and given and (strategy.lockstep or case["model"] != "lockstep")
+        taken = strategy.lockstep or case["model"] != "lockstep"
+        taken = taken and (strategy.ties or case["model"] != "ties")
+        return keyed and drafted and given and taken
 
     if not full:
         return pairwise_cases(factors, sensible)
-    # A merged case covers every transform, stop condition and way of running that is sensible.
+    # A merged case covers every transform and stop condition that is sensible.
     merged = factors | {"transform": [EVERY], "stop": [EVERY], "run": [EVERY]}
-    return all_cases(merged, sensible)
+    order = {strategy.name: place for place, strategy in enumerate(strategies)}
+    return [
+        case | {"run": ", ".join(ways_of(case, by_name[case["strategy"]], order[case["strategy"]]))}
+        for case in all_cases(merged, sensible)
+    ]
+
+
+def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
+    """The ways of running of a merged case.
+
+    The cases of a strategy have all of them together. Each way compiles a program, which models of
+    one structure share, so a strategy has some ways with the models that have trees and the others
+    with the model in lockstep, and a speculative strategy has one way with each draft.
+
+    Args:
+      case: the case.
+      strategy: its strategy.
+      place: the place of the strategy in the list, which varies the assignment.
+    """
+    ways = [run for run in OTHER_RUNS if strategy.sampler or run != "one key"]
+    if strategy.draft is not None:
+        return [ways[(place + list(DRAFTS).index(case["draft"])) % len(ways)]]
+    if not strategy.lockstep:
+        return ways
+    return ways[(place + (case["model"] == "lockstep")) % 2 :: 2]
+
+
+def programs_of(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases in groups that share compiled programs."""
+    key = lambda case: (case["strategy"], case["draft"], case["model"] == "lockstep")  # noqa: E731
+    groups: dict[tuple[Any, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    return list(groups.values())
 
 
 def problem_of(case: Case, strategy: Strategy) -> Problem | MergedProblem:

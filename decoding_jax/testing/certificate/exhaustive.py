@@ -1,4 +1,4 @@
-"""Beam searches by brute force: all sequences with their scores, and the draws of a beam of one.
+"""Beam searches by brute force: all sequences with their scores, and draws without replacement.
 
 A beam search scores a sequence with the sum of its transformed log-probabilities, which are not
 normalised again. The functions here follow that definition with plain tuples and float64, without
@@ -7,7 +7,7 @@ the library's beams, so a search that is wide enough to keep every hypothesis ha
 
 from __future__ import annotations
 
-import itertools
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +28,8 @@ class Ranking(NamedTuple):
 
     Attributes:
       outcomes: the sequences; ``prob`` is uniform and has no meaning.
-      score: float64 ``[K]``, by which they are ranked.
+      score: float64 ``[K, C]``, by which they are ranked: a sequence is returned C times, with a
+        score each, best first.
       complete: bool ``[K]``: whether the sequence meets the search's constraints. Sequences that
         do are ranked before all that do not.
     """
@@ -75,7 +76,7 @@ def rank_sequences(
       >>> prompt = Prompt(jnp.array([[2, 1]]), jnp.array([2]))
       >>> ranking = rank_sequences(model, prompt, max_new_tokens=2, lacks=lambda t: 1 not in t)
       >>> ranking.score.shape, int(ranking.complete.sum())
-      ((9,), 5)
+      ((9, 1), 5)
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
     step = stepper(model, prompt, row, max_new_tokens, transform, rule, normalized=True)
@@ -105,8 +106,32 @@ def rank_sequences(
         growing = children
     complete = np.array([not lacks(node.tokens) for node in ended], bool)
     prob = np.full(len(ended), 1 / len(ended))
-    score = np.array([node.score for node in ended], np.float64)
+    score = np.array([[node.score] for node in ended], np.float64)
     return Ranking(outcomes_of(ended, prob, max_new_tokens), score, complete)
+
+
+def rank_two_groups(penalties: np.ndarray) -> Callable[..., Ranking]:
+    """The ranking of a diverse beam search with two groups that keep every hypothesis.
+
+    Both groups return every sequence. In the second, a token costs the penalty for each hypothesis
+    of the first that continues with this token at the same step.
+
+    Args:
+      penalties: float32 ``[8]``, the diversity penalty of each prompt.
+    """
+
+    def rank(model: TableLM, prompt: Prompt, row: int, **settings: Any) -> Ranking:
+        ranking = rank_sequences(model, prompt, row, **settings)
+        tokens, length, finished, *_ = ranking.outcomes
+        texts = [tuple(t[:n]) for t, n in zip(tokens.tolist(), length, strict=True)]
+        ended = {text for text, end in zip(texts, finished, strict=True) if end}
+        running = {text[:n] for text in texts for n in range(1, len(text) + 1)} - ended
+        chosen = collections.Counter((len(text), text[-1]) for text in running)
+        counts = [sum(chosen[n + 1, token] for n, token in enumerate(text)) for text in texts]
+        second = ranking.score[:, 0] - float(penalties[row]) * np.array(counts)
+        return ranking._replace(score=np.stack([ranking.score[:, 0], second], 1))
+
+    return rank
 
 
 def outcomes_of(nodes: Sequence[Node], prob: np.ndarray, max_new_tokens: int) -> Distribution:
@@ -121,95 +146,6 @@ def outcomes_of(nodes: Sequence[Node], prob: np.ndarray, max_new_tokens: int) ->
         prob=prob,
         log_prob=np.array([node.log_prob for node in nodes], np.float64),
     )
-
-
-def beam_sample_distribution(
-    model: TableLM,
-    prompt: Prompt,
-    row: int = 0,
-    *,
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Distribution:
-    """The exact distribution of what ``beam_sample`` returns with a beam of one.
-
-    At every step n continuations are drawn in order, without replacement, from the softmax of their
-    scores. The first of them enters the pool if it ends the sequence. The one with the best score
-    among those that are not finished goes on. The pool keeps its best sequence, and the row stops
-    when nothing goes on that could still beat it.
-
-    Args and example as for ``rank_sequences``, without constraints.
-    """
-    stop = stop or Stop()
-    rule = row_stop(stop, row, max_new_tokens)
-    step = stepper(model, prompt, row, max_new_tokens, transform, rule, normalized=True)
-    ways_to_end = 0 if stop.eos_ids is None else np.asarray(stop.eos_ids).shape[-1]
-    ways_to_end += np.shape(stop.sequences)[-2] if np.ndim(stop.sequences) >= 2 else 0
-    count = max(2, 1 + ways_to_end)
-    ended: dict[Node, float] = {}
-    # Each state is a running hypothesis and the pool's best sequence, if there is one.
-    states: dict[tuple[Node, Node | None], float] = {(Node(), None): 1.0}
-    if rule.limit < 1:
-        ended, states = {Node(): 1.0}, {}
-    for position in range(rule.limit):
-        following: dict[tuple[Node, Node | None], float] = {}
-        for (node, pool), prob in states.items():
-            raw, allowed = step([node.tokens])
-            raw, gains = exact_log_softmax(raw)[0], np.asarray(allowed[0], np.float64)
-            tokens = [int(token) for token in np.flatnonzero(gains > -np.inf)]
-            if not tokens:
-                best = _better(pool, node)
-                ended[best] = ended.get(best, 0.0) + prob
-                continue
-            children = {
-                token: Node(
-                    path := (*node.tokens, token),
-                    node.score + float(gains[token]),
-                    node.log_prob + float(raw[token]),
-                    rule.finishes(path),
-                )
-                for token in tokens
-            }
-            for order, chance in _draws(gains, tokens, min(count, len(tokens))):
-                first = children[order[0]]
-                leaves = first.finished or position + 1 >= rule.limit
-                new_pool = _better(pool, first) if leaves else pool
-                open_children = [children[token] for token in order if not children[token].finished]
-                going = max(open_children, key=lambda child: child.score, default=None)
-                closed = (
-                    going is None
-                    or position + 1 >= rule.limit
-                    or (new_pool is not None and going.score <= new_pool.score)
-                )
-                if not closed:
-                    assert going is not None
-                    state = (going, new_pool)
-                    following[state] = following.get(state, 0.0) + prob * chance
-                else:
-                    assert new_pool is not None  # the first draw ended, or something goes on
-                    ended[new_pool] = ended.get(new_pool, 0.0) + prob * chance
-        states = following
-    nodes = list(ended)
-    return outcomes_of(nodes, np.array(list(ended.values()), np.float64), max_new_tokens)
-
-
-def _better(pool: Node | None, node: Node) -> Node:
-    """The better of the pool's sequence and another; of equals, the pool's."""
-    return node if pool is None or node.score > pool.score else pool
-
-
-def _draws(gains: np.ndarray, tokens: list[int], count: int) -> list[tuple[tuple[int, ...], float]]:
-    """Every ordered draw of ``count`` tokens without replacement, with its probability."""
-    weights = np.exp(gains - gains.max())
-    found = []
-    for order in itertools.permutations(tokens, count):
-        left, chance = float(weights[tokens].sum()), 1.0
-        for token in order:
-            chance *= float(weights[token]) / left
-            left -= float(weights[token])
-        found.append((order, chance))
-    return found
 
 
 def without_replacement(prob: np.ndarray, draws: int) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ share one level.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput, Prompt
 from decoding_jax.testing.certificate import checks
+from decoding_jax.testing.certificate.beam_draws import BeamDraws, beam_sample_draws
 from decoding_jax.testing.certificate.distributions import chi_square, outcome_index
 from decoding_jax.testing.certificate.enumeration import (
     Distribution,
@@ -22,7 +24,6 @@ from decoding_jax.testing.certificate.enumeration import (
 )
 from decoding_jax.testing.certificate.exhaustive import (
     Ranking,
-    beam_sample_distribution,
     constraint_check,
     rank_sequences,
     without_replacement,
@@ -50,11 +51,28 @@ def follows_distribution(
 
 
 def follows_beam_sample(output: DecodeOutput, problem: AnyProblem) -> list[float]:
-    """Beam sampling with a beam of one follows its exact distribution."""
-    distributions = problem.exact(beam_sample_distribution)
-    index = checks.check_outcomes(output, distributions)
-    p_values = checks.distribution_p_values(index, distributions)
-    return p_values + checks.independence_p_values(index, distributions)
+    """The lanes of beam sampling follow their exact distribution, one by one and together."""
+    draw = _beam_sampler(output.length.shape[1], problem.ways_to_end)
+    p_values = []
+    for row, (outcomes, lanes, prob) in enumerate(problem.exact(draw)):
+        index = _index_of(output, slice(row, None, problem.size), outcomes)
+        missing = len(outcomes.prob)
+        for lane in range(index.shape[1]):
+            counts = np.bincount(index[:, lane], minlength=missing + 1)
+            expected = np.bincount(lanes[:, lane], prob, minlength=missing + 1)
+            p_values.append(chi_square(counts, expected).p_value)
+        place = {tuple(result): k for k, result in enumerate(lanes.tolist())}
+        together = np.array([place.get(tuple(result), -1) for result in index.tolist()])
+        assert (together >= 0).all(), f"tokens: no possible combination of prompt {row}"
+        p_values.append(chi_square(np.bincount(together, minlength=len(prob)), prob).p_value)
+        p_values += checks.independence_p_values(index[:, :1], [outcomes])
+    return p_values
+
+
+@functools.cache
+def _beam_sampler(beam_size: int, ways_to_end: int) -> Callable[..., BeamDraws]:
+    """One function for each pair of settings, because problems keep results by function."""
+    return functools.partial(beam_sample_draws, beam_size=beam_size, ways_to_end=ways_to_end)
 
 
 def is_greedy(output: DecodeOutput, problem: AnyProblem) -> list[float]:
@@ -74,11 +92,11 @@ def is_likeliest(output: DecodeOutput, problem: AnyProblem) -> list[float]:
 
 
 def are_ranked(
-    output: DecodeOutput, problem: AnyProblem, rank: Callable[..., Ranking], copies: int = 1
+    output: DecodeOutput, problem: AnyProblem, rank: Callable[..., Ranking]
 ) -> list[float]:
-    """A row holds the N best sequences of a ranking, in order, each ``copies`` times."""
+    """A row holds the N best sequences of a ranking, in order, each as often as it is returned."""
     for row, ranking in enumerate(problem.exact(rank)):
-        check_ranking(output, row, problem.size, ranking, copies)
+        check_ranking(output, row, problem.size, ranking)
     return []
 
 
@@ -98,7 +116,7 @@ def rank_by_model(model: Any, prompt: Prompt, row: int, **settings: Any) -> Rank
     """The possible sequences, ranked by their log-probability under the model."""
     found = enumerate_distribution(model, prompt, row, **settings)
     outcomes = Distribution(*(field[found.prob > 0] for field in found))
-    return Ranking(outcomes, outcomes.log_prob, np.ones(len(outcomes.prob), bool))
+    return Ranking(outcomes, outcomes.log_prob[:, None], np.ones(len(outcomes.prob), bool))
 
 
 def are_draws_without_replacement(output: DecodeOutput, problem: AnyProblem) -> list[float]:
@@ -135,9 +153,7 @@ def enumerate_normalized(model: Any, prompt: Prompt, row: int, **settings: Any) 
     return enumerate_distribution(model, prompt, row, **settings, normalized=True)
 
 
-def check_ranking(
-    output: DecodeOutput, row: int, size: int, ranking: Ranking, copies: int = 1
-) -> None:
+def check_ranking(output: DecodeOutput, row: int, size: int, ranking: Ranking) -> None:
     """Every row of a prompt holds the best sequences of a ranking, in any order among equals.
 
     Args:
@@ -145,23 +161,26 @@ def check_ranking(
       row: the index of a row of the problem.
       size: the number of different rows; the output repeats them in order.
       ranking: all sequences that the search can return.
-      copies: how often each sequence is returned.
     """
     outcomes, score, complete = ranking
-    order = np.lexsort((-score, ~complete))
+    missing, copies = score.shape
     lanes = output.length.shape[1]
-    want = np.repeat(order, copies)[:lanes]
-    missing = len(score)
-    want = np.append(want, np.full(lanes - len(want), missing))
-    scores = np.append(score, -np.inf)
-    rank = np.append(np.where(complete, 0, 1), 2)
+    flat, rank = score.ravel(), np.repeat(np.where(complete, 0, 1), copies)
+    best = np.lexsort((-flat, rank))[:lanes]
+    unused = lanes - len(best)
+    want_score = np.append(flat[best], np.full(unused, -np.inf))
+    want_rank = np.append(rank[best], np.full(unused, 2))
     rows = slice(row, None, size)
     index = _index_of(output, rows, outcomes)
-    counts = np.stack([np.bincount(one, minlength=missing + 1)[:missing] for one in index])
-    assert (counts <= copies).all(), f"tokens: a sequence is returned twice for prompt {row}"
-    assert (rank[index] == rank[want]).all(), f"tokens: constraints are not met for prompt {row}"
-    _check_close("score of the best sequences", scores[index], scores[want][None], row)
-    _check_close("score", np.asarray(output.score, np.float64)[rows], scores[index], row)
+    # How often each lane's sequence is in the lanes before it.
+    earlier = np.tril(index[:, :, None] == index[:, None], -1).sum(-1)
+    earlier = np.where(index == missing, 0, earlier)
+    assert (earlier < copies).all(), f"tokens: a sequence is returned twice for prompt {row}"
+    ranks = np.append(np.where(complete, 0, 1), 2)[index]
+    assert (ranks == want_rank).all(), f"tokens: constraints are not met for prompt {row}"
+    scores = np.concatenate([score, np.full((1, copies), -np.inf)])[index, earlier]
+    _check_close("score of the best sequences", scores, want_score[None], row)
+    _check_close("score", np.asarray(output.score, np.float64)[rows], scores, row)
 
 
 def _index_of(output: DecodeOutput, rows: slice, outcomes: Distribution) -> np.ndarray:

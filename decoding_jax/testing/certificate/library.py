@@ -13,7 +13,7 @@ from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import VERIFIERS
 from decoding_jax.testing.certificate import expectations
 from decoding_jax.testing.certificate.drafts import DRAFTS
-from decoding_jax.testing.certificate.exhaustive import rank_sequences
+from decoding_jax.testing.certificate.exhaustive import rank_sequences, rank_two_groups
 from decoding_jax.testing.certificate.expectations import Expectation
 from decoding_jax.testing.certificate.problems import LENGTH, PROMPTS, VOCAB
 from decoding_jax.testing.certificate.strategies import SAMPLES, Strategy, import_strategy
@@ -25,6 +25,8 @@ PHRASES = np.array(
 )
 """What the sequences of each prompt must contain in a constrained search."""
 ALTERNATIVES = (((0,), (2, 1)),)
+PENALTIES = np.array([0.0, 0.5, 0.05, 2.0, 0.0, 0.2, 1.0, 0.01], np.float32)
+"""The diversity penalty of each prompt."""
 
 
 def known() -> dict[str, Strategy]:
@@ -54,7 +56,8 @@ def _beams() -> list[Strategy]:
     """The beam searches.
 
     A beam of ``EVERY`` keeps every running hypothesis, so a search has to find the sequences with
-    the best scores of all. The two halves of a diverse search without a penalty find the same.
+    the best scores of all. Each group of a diverse search is wide enough to keep all hypotheses to
+    the end, so that what the second is penalised for does not depend on ties.
     """
     ranked = functools.partial(expectations.are_ranked, rank=rank_sequences)
     wide: dict[str, Any] = {"sampler": False, "beam_size": EVERY}
@@ -65,13 +68,14 @@ def _beams() -> list[Strategy]:
         _ranked("beam_search", ranked, num_return=SAMPLES, **wide),
         _ranked(
             "diverse_beam_search",
-            functools.partial(ranked, copies=2),
+            functools.partial(expectations.are_ranked, rank=rank_two_groups(PENALTIES)),
             num_groups=2,
-            diversity_penalty=0.0,
             num_return=SAMPLES,
-            **(wide | {"beam_size": 2 * EVERY}),
+            **(wide | {"beam_size": 2 * VOCAB**LENGTH}),
         ),
     ]
+    penalties = lambda rows: {"diversity_penalty": PENALTIES[rows % PROMPTS]}  # noqa: E731
+    found[-1] = dataclasses.replace(found[-1], row_settings=penalties)
     must = functools.partial(
         expectations.are_ranked,
         rank=expectations.rank_with_constraints(PHRASES, ALTERNATIVES),
@@ -87,12 +91,11 @@ def _beams() -> list[Strategy]:
         "constraints": Constraints(PHRASES[rows % PROMPTS], ALTERNATIVES)
     }
     found.append(dataclasses.replace(constrained, row_settings=constraints))
-    drawn = _public("beam_sample/1", "beam_sample", beam_size=1)
-    found.append(
-        dataclasses.replace(
-            drawn, expectation=expectations.follows_beam_sample, lanes=1, takes_count=False
-        )
-    )
+    for size in (1, 2):
+        drawn = _public(f"beam_sample/{size}", "beam_sample", beam_size=size)
+        drawn = dataclasses.replace(drawn, expectation=expectations.follows_beam_sample)
+        drawn = dataclasses.replace(drawn, lanes=size, takes_count=False, ties=size == 1)
+        found.append(drawn)
     drawn = _public("stochastic_beam_search", "stochastic_beam_search", beam_size=SAMPLES)
     found.append(
         dataclasses.replace(

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,19 +33,20 @@ from decoding_jax.testing.certificate.problems import (
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ForRows:
-    """A transform of some rows of a batch; the others keep their logits.
+    """A transform of some rows of a batch; the others keep their logits, and cost nothing.
 
     Attributes:
-      transform: the transform.
-      rows: bool ``[B]``: the rows it is applied to.
+      transform: the transform; its settings per row are those of the chosen rows.
+      rows: int32 ``[n]``: the rows it is applied to. An index of B or more stands for no row.
     """
 
     transform: Any
     rows: Any
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
-        applied = jnp.asarray(self.rows).reshape(-1, *(1,) * (logits.ndim - 1))
-        return jnp.where(applied, self.transform(logits, prefix), logits)
+        rows = jnp.asarray(self.rows)
+        chosen, paths = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), (logits, prefix))
+        return logits.at[rows].set(self.transform(chosen, paths), mode="drop")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,11 @@ class MergedProblem:
         """The number of different rows."""
         return PROMPTS * len(self.combinations)
 
+    @property
+    def ways_to_end(self) -> int:
+        """The number of end tokens and stop sequences of a row, padding included."""
+        return 4
+
     def settings(self, rows: Rows) -> dict[str, Any]:
         """The keyword arguments that every strategy takes, for a batch of these rows."""
         rows = np.asarray(rows) % self.size
@@ -80,12 +87,17 @@ class MergedProblem:
         }
 
     def _transform(self, names: np.ndarray, prompts: Rows) -> Transform | None:
-        used = {transform for transform, _ in self.combinations}
-        parts = [
-            ForRows(make(prompts), names == name)
-            for name, make in TRANSFORMS.items()
-            if name in used and name != "none"
-        ]
+        """Each transform with its rows, as many for each; unused places hold the index B."""
+        used = [name for name in TRANSFORMS if name in {one for one, _ in self.combinations}]
+        places = {name: np.flatnonzero(names == name) for name in used}
+        size = max(len(rows) for rows in places.values())
+        parts = []
+        for name, rows in places.items():
+            padded = np.full(size, len(names), np.int32)
+            padded[: len(rows)] = rows
+            if name != "none":
+                made = TRANSFORMS[name](prompts[np.minimum(padded, len(names) - 1)])
+                parts.append(ForRows(made, padded))
         return transforms.chain(*parts) if parts else None
 
     def _stop(self, rows: Rows) -> Stop:

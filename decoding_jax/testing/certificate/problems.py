@@ -187,6 +187,13 @@ class Problem:
         """The number of different rows."""
         return PROMPTS
 
+    @property
+    def ways_to_end(self) -> int:
+        """The number of end tokens and stop sequences of a row, padding included."""
+        stop = STOPS[self.stop].make(np.arange(PROMPTS))
+        ends = 0 if stop.eos_ids is None else np.shape(stop.eos_ids)[-1]
+        return ends + (np.shape(stop.sequences)[-2] if np.ndim(stop.sequences) > 1 else 0)
+
     def distributions(self) -> list[Distribution]:
         """The exact distribution of each prompt."""
         return self.exact(enumerate_distribution)

@@ -55,6 +55,8 @@ class Strategy:
       logits: whether its expectation gives transforms the same input as the strategy does. A beam
         of one follows the greedy path, but transforms get log-probabilities instead of logits, and
         the result of a penalty that depends on signs differs.
+      ties: whether it is given the model with ties. Where a beam of several draws, the outcome of a
+        tie between hypotheses depends on the last bit of their scores.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Strategy:
     likeliest: bool = False
     lockstep: bool = True
     logits: bool = True
+    ties: bool = True
     draft: Draft | None = None
     expectation: Expectation | None = None
     trees: bool = True
