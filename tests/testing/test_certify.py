@@ -203,9 +203,9 @@ def test_merged_cases_run_every_strategy_in_every_way():
     every = {"alone", "eager", "sharded", "one key"}
     for strategy in strategies:
         run = way([case for case in cases if case["strategy"] == strategy.name])
-        assert run == (every if strategy.sampler else every - {"one key"})
+        assert run - {"as is"} == (every if strategy.sampler else every - {"one key"})
     for model in problems.MODEL_NAMES:
-        assert way([case for case in cases if case["model"] == model]) == every
+        assert way([case for case in cases if case["model"] == model]) >= every
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)

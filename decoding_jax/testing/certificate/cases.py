@@ -62,11 +62,11 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
 
 
 def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
-    """The ways of running of a merged case.
+    """The ways of running of a merged case, besides "as is".
 
     The cases of a strategy have all of them together. Each way compiles a program, which models of
     one structure share, so a strategy has some ways with the models that have trees and the others
-    with the model in lockstep, and a speculative strategy has one way with each draft.
+    with the model in lockstep, and a speculative strategy has one way with each of a few drafts.
 
     Args:
       case: the case.
@@ -75,7 +75,11 @@ def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
     """
     ways = [run for run in OTHER_RUNS if strategy.sampler or run != "one key"]
     if strategy.draft is not None:
-        return [ways[(place + list(DRAFTS).index(case["draft"])) % len(ways)]]
+        if case["draft"] in TREES:
+            return ways[:1]
+        plain = [name for name in DRAFTS if name not in TREES]
+        turn = (place + plain.index(case["draft"])) % len(plain)
+        return [*ways[turn : turn + 1]] or ["as is"]
     if not strategy.lockstep:
         return ways
     return ways[(place + (case["model"] == "lockstep")) % 2 :: 2]

@@ -29,6 +29,7 @@ def prepare_host(devices: int, quick: bool) -> None:
     for flag, value in (
         ("--xla_force_host_platform_device_count", devices),
         ("--xla_backend_optimization_level", 1 if quick else None),
+        ("--xla_llvm_disable_expensive_passes", "true" if quick else None),
     ):
         if value is not None and flag not in flags:
             flags = f"{flags} {flag}={value}"
