@@ -12,6 +12,8 @@ from decoding_jax.testing import certify
 from decoding_jax.testing.certificate import checks, pairwise, problems, running
 from decoding_jax.testing.certificate.cases import DRAFTS, TREES, problem_of, programs_of
 from decoding_jax.testing.certificate.enumeration import enumerate_distribution
+from decoding_jax.testing.certificate.jobs import results
+from decoding_jax.testing.certificate.library import PENALTIES, find
 from decoding_jax.testing.certificate.merged import MergedProblem
 from decoding_jax.testing.certificate.problems import TRANSFORMS, Problem
 from decoding_jax.testing.certificate.running import certify_case, check_refusal
@@ -231,6 +233,32 @@ def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
     assert result.failure is None
     wrong = tiny_strategies.tiny_sampler("sequence before minimum")
     assert certify_case(wrong, merged, "as is").failure is not None
+
+
+@pytest.mark.exhaustive
+def test_processes_share_the_cases():
+    names = ["greedy", "tiny_strategies:my_sampler"]
+    case = {"transform": "none", "stop": "one token", "model": "smooth", "run": "as is"}
+    cases = [{"strategy": name, "draft": "-"} | case for name in names]
+    found = {case["strategy"]: entry for case, entry in results(cases, find(names), jobs=2)}
+    assert set(found) == set(names)
+    assert all(entry.failure is None for entry in found.values())
+    assert found["greedy"].smallest_p == 1
+    assert 1e-3 / 48 < found[names[1]].smallest_p < 1
+
+
+@pytest.mark.exhaustive
+def test_mistakes_of_beams_are_found(monkeypatch):
+    """Another penalty, and draws of fewer candidates: at level 1e-6 for each of 32 tests."""
+    problem = Problem("zeros", "none", "end tokens")
+    (diverse,) = find(["diverse_beam_search"])
+    other = lambda rows: {"diversity_penalty": 2 * PENALTIES[rows % problems.PROMPTS]}  # noqa: E731
+    wrong = dataclasses.replace(diverse, row_settings=other)
+    assert "score" in certify_case(wrong, problem, "as is").failure
+    (drawn,) = find(["beam_sample/2"])
+    monkeypatch.setattr(Problem, "ways_to_end", 0)
+    result = certify_case(drawn, problem, "as is")
+    assert result.failure is not None or min(result.p_values) < 1e-6
 
 
 @pytest.mark.parametrize(
