@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ SIZES = {
 }  # fmt: skip
 """Bytes of an element."""
 
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPCODE = re.compile(r"(?:^|[\s)}])([a-z][\w\-]*)\(")
 _CALLED = re.compile(
@@ -35,12 +36,23 @@ class Instruction:
       opcode: its operation, such as ``fusion``.
       result: the text of its result's shape.
       text: the rest of its line.
+      is_root: whether its result is that of its computation.
     """
 
     name: str
     opcode: str
     result: str
     text: str
+    is_root: bool = False
+
+    def operands(self) -> list[str]:
+        """The names of the operands."""
+        depth = 0
+        for at, letter in enumerate(self.text):
+            depth += (letter == "(") - (letter == ")")
+            if letter == ")" and depth == 0:
+                return re.findall(r"%([\w.\-]+)", self.text[:at])
+        return []
 
     def called(self) -> list[str]:
         """The computations that the instruction calls."""
@@ -62,8 +74,13 @@ class Program:
     computations: Mapping[str, list[Instruction]]
     entry: str
 
-    def reachable(self, names: list[str]) -> Iterator[Instruction]:
-        """All instructions of some computations and of those that they call, each once."""
+    def reachable(self, names: list[str], through: str = "") -> Iterator[Instruction]:
+        """All instructions of some computations and of those that they call, each once.
+
+        Args:
+          names: names of computations.
+          through: the operations whose calls are followed, separated by spaces, or all.
+        """
         seen: set[str] = set()
         names = list(names)
         while names:
@@ -73,15 +90,16 @@ class Program:
             seen.add(name)
             for instruction in self.computations[name]:
                 yield instruction
-                names += instruction.called()
+                if not through or instruction.opcode in through.split():
+                    names += instruction.called()
 
     def loops(self) -> list[Instruction]:
         """The outermost ``while`` instructions."""
         return [i for i in self.computations[self.entry] if i.opcode == "while"]
 
-    def in_loops(self) -> Iterator[Instruction]:
-        """The instructions inside of loops."""
-        return self.reachable([name for loop in self.loops() for name in loop.called()])
+    def in_loops(self, through: str = "") -> Iterator[Instruction]:
+        """The instructions inside of loops, those of fusions too unless ``through`` says less."""
+        return self.reachable([name for loop in self.loops() for name in loop.called()], through)
 
 
 def parse(text: str) -> Program:
@@ -94,11 +112,23 @@ def parse(text: str) -> Program:
             current = computations.setdefault(found[2], [])
             entry = found[2] if found[1] else entry
         elif found := _INSTRUCTION.match(line):
-            name, rest = found.groups()
+            root, name, rest = found.groups()
             if opcode := _OPCODE.search(rest):
                 result = rest[: opcode.start(1)]
-                current.append(Instruction(name, opcode[1], result, rest[opcode.start(1) :]))
+                text = rest[opcode.start(1) :]
+                current.append(Instruction(name, opcode[1], result, text, root is not None))
     return Program(computations, entry)
+
+
+def arrays(shape: str) -> list[tuple[str, tuple[int, ...], str]]:
+    """The dtype, sizes and layout of every array in the text of a shape.
+
+    Example:
+      >>> arrays("(f32[2,3]{1,0}, pred[])")
+      [('f32', (2, 3), '{1,0}'), ('pred', (), '')]
+    """
+    found = _ARRAY.findall(shape)
+    return [(d, tuple(int(n) for n in s.split(",") if n), layout) for d, s, layout in found]
 
 
 def num_bytes(shape: str) -> int:
@@ -108,10 +138,7 @@ def num_bytes(shape: str) -> int:
       >>> num_bytes("(f32[2,3]{1,0}, bf16[4])")
       32
     """
-    arrays = _ARRAY.findall(shape)
-    return sum(
-        SIZES.get(d, 4) * int(np.prod([int(n) for n in s.split(",") if n])) for d, s, _ in arrays
-    )
+    return sum(SIZES.get(dtype, 4) * math.prod(sizes) for dtype, sizes, _ in arrays(shape))
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -1,0 +1,153 @@
+"""What crosses the chips of a TPU at every step, read from the programs of the TPU compiler.
+
+libtpu compiles for a slice of eight chips that is only described. The networks are tiny: counts do
+not depend on widths, and every kind of layer is there twice. The counts of each strategy are in
+``tpu_programs.json``; run this file as a program to write them anew.
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from decoding_jax.models import T5, Llama
+from decoding_jax.models.llama import LlamaConfig
+from decoding_jax.models.t5_layers import T5Config
+from experiments.tpu_ledger import program, topology
+from experiments.tpu_ledger.cases import SETTINGS, Case, abstract
+from experiments.tpu_ledger.rewrites import rewrites, shape_of
+
+SHAPE = (2, 4)
+LAYERS = 2
+COUNTS = Path(__file__).with_name("tpu_programs.json")
+# The quickest program of each family; the others are made in the same way.
+CHEAP = ("greedy", "sample", "beam_search", "T5 beam_search")
+
+
+def llama():
+    return Llama.init(
+        LlamaConfig(
+            vocab_size=256, emb_dim=128, num_heads=8, num_kv_heads=4, head_dim=32, mlp_dim=256,
+            num_layers=LAYERS, max_positions=256, dtype="bfloat16",
+        ),
+        jax.random.key(0),
+    )  # fmt: skip
+
+
+def t5():
+    return T5.init(
+        T5Config(
+            vocab_size=256, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
+            num_encoder_layers=1, num_decoder_layers=LAYERS, mlp_activations=("gelu", "linear"),
+            dtype="bfloat16",
+        ),
+        jax.random.key(0),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass
+class Network:
+    """A network, and its all-reduces.
+
+    Attributes:
+      make: makes the network.
+      per_layer: the outputs of attention and of the feed-forward part of a layer.
+    """
+
+    make: object
+    per_layer: int
+
+    def draft(self):
+        return self.make().early_exit(1)
+
+
+LLAMA, T_5 = Network(llama, 2), Network(t5, 3)
+CASES = {name: (name, LLAMA) for name in SETTINGS} | {
+    f"T5 {name}": (name, T_5) for name in ("greedy", "beam_search")
+}
+
+
+@functools.cache
+def case_of(name):
+    strategy, network = CASES[name]
+    # The slots of a lane are longer than anything else, so that a cache is told by its shape.
+    return Case(
+        strategy, abstract(network.make), abstract(network.draft), batch=4, prompt_length=8,
+        max_new_tokens=65,
+    )  # fmt: skip
+
+
+@functools.cache
+def compiled(name):
+    mesh = topology.mesh("v5e:2x4", SHAPE)
+    lowered = case_of(name).lower(mesh)
+    return program.parse(topology.compile_for(lowered, topology.CHEAP).as_text())
+
+
+def found(name):
+    return program.collectives(compiled(name), {"data": SHAPE[0], "model": SHAPE[1]})
+
+
+def counts(name):
+    """The numbers of collectives by kind and axis."""
+    total = collections.Counter()
+    for collective, number in found(name).items():
+        total[f"{collective.kind} over {collective.axis}"] += number
+    return dict(sorted(total.items()))
+
+
+TIERS = [
+    pytest.param(name, marks=() if name in CHEAP else pytest.mark.exhaustive) for name in CASES
+]
+
+
+@pytest.mark.skipif(not topology.is_installed(), reason="libtpu is not installed (extra tpu)")
+@pytest.mark.parametrize("name", TIERS)
+def test_what_travels_at_a_step(name):
+    """One test for each program, because compiling it takes nearly all of the time."""
+    network = CASES[name][1]
+    drafts = case_of(name).entry.drafts
+
+    # The counts are those that are committed, or fewer.
+    expected = json.loads(COUNTS.read_text())[name]
+    assert {k: n for k, n in counts(name).items() if n > expected.get(k, 0)} == {}
+
+    # Nothing but scalars crosses the axis of rows.
+    assert [c for c in found(name) if c.axis != "model" and c.bytes > 8] == []
+
+    # A call of a network takes its layers' all-reduces, one for the embedding and one all-gather
+    # of the logits. A block of speculation calls the draft, of one layer, in two places.
+    calls = [LAYERS, 1, 1] if drafts else [LAYERS]
+    reduces = sum(n for c, n in found(name).items() if c.axis == "model" and "reduce" in c.kind)
+    others = sum(n for c, n in found(name).items() if c.axis == "model" and "reduce" not in c.kind)
+    assert reduces <= sum(network.per_layer * layers + 1 for layers in calls)
+    assert others <= len(calls)
+
+    # No weight and no cache is gathered, copied or converted whole, on all chips or on one.
+    weights = [x.shape for x in jax.tree.leaves(case_of(name).model) if len(x.shape) > 1]
+    whole = {shape_of("bf16", s) for s in weights}
+    parts = {shape_of("bf16", split(s, axis)) for s in weights for axis in range(len(s))}
+    assert rewrites(compiled(name), whole | parts | cache_parts(name)) == []
+
+
+def split(shape, axis):
+    return [n // SHAPE[1] if i == axis else n for i, n in enumerate(shape)]
+
+
+def cache_parts(name):
+    """The shapes of the caches' slots ``[B, W, H, S, d]`` on one chip."""
+    slots = [x.shape for c in case_of(name).caches() for x in jax.tree.leaves(c.slots)]
+    assert slots
+    return {shape_of("bf16", (b // SHAPE[0], w, h // SHAPE[1], s, d)) for b, w, h, s, d in slots}
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or list(CASES)
+    old = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+    new = {name: counts(name) for name in names}
+    COUNTS.write_text(json.dumps({**old, **new}, indent=2) + "\n")
