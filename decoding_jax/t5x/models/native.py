@@ -19,6 +19,7 @@ from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.models import T5, T5Decoder, from_t5x
 from decoding_jax.t5x import decode_fns
 from decoding_jax.t5x.decode_fns.call import NativeDecoder
+from decoding_jax.t5x.mesh import on_t5x_mesh
 
 
 class NativeEncoderDecoderModel(models.EncoderDecoderModel):
@@ -58,6 +59,7 @@ class NativeEncoderDecoderModel(models.EncoderDecoderModel):
         """The decoder that the decode function is given instead of ``tokens_to_logits``."""
         return NativeDecoder(model, prompt)
 
+    @on_t5x_mesh
     def predict_batch_with_aux(
         self,
         params: Mapping[str, Any],
@@ -138,6 +140,7 @@ class NativeDecoderOnlyModel(models.DecoderOnlyModel):
         """The decoder that the decode function is given instead of ``tokens_to_logits``."""
         return NativeDecoder(model, prompt)
 
+    @on_t5x_mesh
     def predict_batch_with_aux(
         self,
         params: Mapping[str, Any],

@@ -19,6 +19,7 @@ from decoding_jax.base import LanguageModel, Prompt
 from decoding_jax.t5x import decode_fns, drafts
 from decoding_jax.t5x.decode_fns.call import NativeDecoder
 from decoding_jax.t5x.decode_fns.speculative import SpeculativeDecoder
+from decoding_jax.t5x.mesh import on_mesh
 from decoding_jax.t5x.models.native import (
     NativeDecoderOnlyModel,
     NativeEncoderDecoderModel,
@@ -63,7 +64,7 @@ class SpeculativeEncoderDecoderModel(NativeEncoderDecoderModel):
         self.drafter = drafts.ready(drafter, self.module.config)
 
     def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
-        return SpeculativeDecoder(model, prompt, drafts.bind(self.drafter, model))
+        return SpeculativeDecoder(model, prompt, drafts.bind(on_mesh(self.drafter), model))
 
 
 class SpeculativeDecoderOnlyModel(NativeDecoderOnlyModel):
@@ -103,7 +104,7 @@ class SpeculativeDecoderOnlyModel(NativeDecoderOnlyModel):
         )
 
     def _decoder(self, model: LanguageModel, prompt: Prompt) -> NativeDecoder:
-        return SpeculativeDecoder(model, prompt, drafts.bind(self.drafter, model))
+        return SpeculativeDecoder(model, prompt, drafts.bind(on_mesh(self.drafter), model))
 
 
 def as_speculative(
