@@ -1,4 +1,4 @@
-"""Decodes batches with a compiled strategy, with the rows spread over the local devices."""
+"""Decodes batches with a compiled strategy, with the rows spread over devices."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import DATA, mesh_of
 from decoding_jax.rows import row_arguments, take_rows, with_rows
 from decoding_jax.text import (
     Completion,
@@ -36,7 +37,8 @@ class Decoder:
 
     The key of a row is the job's seed folded with the index of its input, so the random numbers of
     a row depend neither on the other rows of its batch nor on its position among them. The rows
-    are spread over the local devices, and each device holds a copy of the model.
+    are spread over the local devices, and each device holds a copy of the model; or, if the model
+    is on a mesh, over the axis ``data`` of that mesh.
 
     Args:
       model: a T5, or a language model.
@@ -45,9 +47,10 @@ class Decoder:
       stop: the stop conditions.
       seed: the seed of the job.
       batch_size: the number of rows of a batch. It is rounded up to a multiple of the number of
-        devices.
+        devices that rows are spread over.
       drafter: the drafter, for a strategy that takes one, as for ``decoding_jax.generate``.
-      devices: the devices to use. The default is the local devices.
+      devices: the devices to use for a model that is not on a mesh. The default is the local
+        devices.
 
     Attributes:
       batch_size: the number of rows of a batch, after rounding.
@@ -68,15 +71,21 @@ class Decoder:
         devices: Sequence[jax.Device] | None = None,
     ):
         devices = jax.local_devices() if devices is None else devices
-        self.batch_size = -(-batch_size // len(devices)) * len(devices)
+        mesh = mesh_of(model)
+        spread = len(devices) if mesh is None else mesh.shape.get(DATA, 1)
+        self.batch_size = -(-batch_size // spread) * spread
         self.batches = 0
         self.compiling = Stopwatch()
         self._widths: set[int] = set()
         drafter = check_drafter(strategy, drafter)
         self._row_sharding: NamedSharding | None = None
-        if len(devices) > 1:
-            mesh = Mesh(np.array(devices), ("data",))
-            self._row_sharding = NamedSharding(mesh, PartitionSpec("data"))
+        if mesh is not None:
+            self._row_sharding = NamedSharding(mesh, PartitionSpec(DATA))
+            if drafter is not None and mesh_of(drafter) is None:
+                drafter = _put(drafter, NamedSharding(mesh, PartitionSpec()))
+        elif len(devices) > 1:
+            mesh = Mesh(np.array(devices), (DATA,))
+            self._row_sharding = NamedSharding(mesh, PartitionSpec(DATA))
             model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
         self._model = model
         self._drafter = drafter

@@ -11,8 +11,10 @@ checkpoint straight into its shards.
 
 from decoding_jax.ops.mesh import DATA, MODEL
 from decoding_jax.sharding.rules import (
+    MeshError,
     Rules,
     SupportsPartitionRules,
+    as_mesh,
     check_mesh,
     fit_model_axis,
     partition_specs,
@@ -23,8 +25,10 @@ from decoding_jax.sharding.rules import (
 __all__ = [
     "DATA",
     "MODEL",
+    "MeshError",
     "Rules",
     "SupportsPartitionRules",
+    "as_mesh",
     "check_mesh",
     "fit_model_axis",
     "partition_specs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +20,10 @@ Rules = Mapping[str, PartitionSpec]
 The first pattern that matches counts. A layout names the last axes of a parameter, so that it also
 serves parameters that are stacked over layers.
 """
+
+
+class MeshError(ValueError):
+    """A mesh does not serve a model, or is none. The message is one line."""
 
 
 @runtime_checkable
@@ -95,7 +100,7 @@ def shardings(model: Any, mesh: Mesh | AbstractMesh, rules: Rules | None = None)
         known = PartitionSpec(*(name if name in mesh.axis_names else None for name in spec))
         for axis, name in enumerate(known):
             if name is not None and leaf.shape[axis] % mesh.shape[name]:
-                raise ValueError(
+                raise MeshError(
                     f"mesh: got {name}={mesh.shape[name]}; takes a divisor of"
                     f" {leaf.shape[axis]}, the size of axis {axis} of {_path(path)}"
                 )
@@ -151,14 +156,43 @@ def fit_model_axis(model: T, mesh: Mesh | AbstractMesh) -> T:
     return jax.tree.map(fit, model, is_leaf=lambda node: hasattr(node, "for_model_axis"))
 
 
+def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
+    """A mesh, or one of all local and remote devices with these sizes of axes.
+
+    Args:
+      mesh: a mesh, or the sizes of its axes by name, such as ``{"data": 2, "model": 4}``.
+
+    Raises:
+      ValueError: for other axes than ``data`` and ``model``, or more devices than there are.
+
+    Example:
+      >>> as_mesh({"data": 1, "model": 1}).axis_names
+      ('data', 'model')
+    """
+    if isinstance(mesh, Mapping):
+        wrong = {k: n for k, n in mesh.items() if not isinstance(n, int) or n < 1}
+        if wrong or not mesh:
+            raise MeshError(f"mesh: got {dict(mesh)}; takes sizes of axes of 1 and above")
+        count = math.prod(mesh.values())
+        if count > jax.device_count():
+            raise MeshError(
+                f"mesh: got {dict(mesh)}, which is {count} devices; takes at most the"
+                f" {jax.device_count()} that there are"
+            )
+        devices = None if count == jax.device_count() else jax.devices()[:count]
+        mesh = jax.make_mesh(tuple(mesh.values()), tuple(mesh), devices=devices)
+    check_mesh(mesh)
+    return mesh
+
+
 def check_mesh(mesh: Any) -> None:
     """Raises a ValueError if a value is not a mesh, or has neither axis ``data`` nor ``model``."""
     takes = "takes a mesh with the axes 'data' and 'model', or one of them"
     if not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise ValueError(f"mesh: got {type(mesh).__name__}; {takes}")
+        raise MeshError(f"mesh: got {type(mesh).__name__}; {takes}")
     others = [name for name in mesh.axis_names if name not in (DATA, MODEL)]
     if mesh.empty or others:
-        raise ValueError(f"mesh: got the axes {mesh.axis_names}; {takes}")
+        raise MeshError(f"mesh: got the axes {mesh.axis_names}; {takes}")
 
 
 def _has_rules(node: Any) -> bool:
@@ -171,7 +205,7 @@ def _check_sizes(node: Any, mesh: Mesh | AbstractMesh) -> None:
     count = mesh.shape.get(MODEL, 1)
     for name, size in node.sharded_sizes.items():
         if size % count:
-            raise ValueError(f"mesh: got model={count}; takes a divisor of {name} = {size}")
+            raise MeshError(f"mesh: got model={count}; takes a divisor of {name} = {size}")
 
 
 def _specs(model: Any, rules: Rules) -> Any:

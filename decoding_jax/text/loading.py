@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jax.sharding import Mesh
@@ -25,7 +26,7 @@ def load(
     *,
     dtype: str = "float32",
     tokenizer: str | Path | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
@@ -38,9 +39,10 @@ def load(
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
         needs one, because T5X does not store the tokenizer.
-      mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``. Each device
-        reads its own piece of the model, and decoding runs on all of them (see
-        ``decoding_jax.sharding``). With None, the model is on one device.
+      mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``, or the sizes of
+        its axes, ``{"data": 2, "model": 4}``. Each device reads its own piece of the model, and
+        decoding runs on all of them (see ``decoding_jax.sharding``). With None, the model is on one
+        device.
       scan_layers: whether one layer is compiled and scanned. A deep network then compiles as fast
         as a shallow one, and decodes the same tokens.
 

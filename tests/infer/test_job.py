@@ -73,6 +73,22 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
         assert abs(one.log_prob - eight.log_prob) < 1e-4
 
 
+def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
+    model, tokenizer = decoding_jax.load(byte_t5)
+    sharded, _ = decoding_jax.load(byte_t5, mesh={"data": 4, "model": 1}, scan_layers=True)
+    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
+    given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
+    ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
+    made = []
+    for each in (model, sharded):
+        decoder = Decoder(each, tokenizer, greedy, **given, devices=jax.devices()[:1])
+        assert decoder.batch_size == (4 if each is sharded else 3)
+        made.append(decoder.finish(decoder.start(ids, [0, 1, 2], 16), ids))
+    assert [[c.tokens for c in row] for row in made[0]] == [
+        [c.tokens for c in row] for row in made[1]
+    ]
+
+
 def test_one_compilation_a_bucket_is_enough_and_is_logged(decode, caplog):
     caplog.set_level(logging.INFO, "decoding_jax")
     decode(LINES * 5, buckets=[4], shard_size=7)

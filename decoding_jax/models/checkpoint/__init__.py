@@ -29,7 +29,7 @@ from decoding_jax.models.llama import Llama
 from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
-from decoding_jax.sharding import check_mesh
+from decoding_jax.sharding import MeshError, as_mesh
 
 __all__ = [
     "CheckpointError",
@@ -56,7 +56,7 @@ def load_model(
     directory: str | Path,
     *,
     dtype: str = "float32",
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
 ) -> T5 | T5Decoder | GPT2 | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
@@ -67,9 +67,9 @@ def load_model(
         ``load_t5x``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
         stored weights are converted to it.
-      mesh: a mesh with the axes ``data`` and ``model``, on which the model is laid out (see
-        ``decoding_jax.sharding``). Each device reads its own piece of every tensor, so no host
-        needs memory for the whole model. With None, the model is on one device.
+      mesh: a mesh with the axes ``data`` and ``model``, or their sizes by name, on which the model
+        is laid out (see ``decoding_jax.sharding``). Each device reads its own piece of every
+        tensor, so no host needs memory for the whole model. With None, the model is on one device.
       scan_layers: whether one layer is compiled and scanned, which compiles a deep network as fast
         as a shallow one. It changes no token.
 
@@ -91,7 +91,7 @@ def load_model(
     """
     _check_dtype(dtype)
     if mesh is not None:
-        check_mesh(mesh)
+        mesh = as_mesh(mesh)
     directory = local_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
@@ -104,7 +104,7 @@ def load_model(
     layout = Layout(mesh, scan_layers)
     try:
         return _FAMILIES[family].read(settings, Tensors(directory), dtype, layout)
-    except CheckpointError:
+    except (CheckpointError, MeshError):
         raise
     except ValueError as e:  # from the config of a network
         raise CheckpointError(f"{settings.path}: {e}") from e
