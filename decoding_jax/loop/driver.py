@@ -47,7 +47,9 @@ def check_prompt(prompt: Prompt) -> Prompt:
     return Prompt(tokens.astype(jnp.int32), length.astype(jnp.int32))
 
 
-def run(steps: Steps, model: LanguageModel, prompt: Prompt, key: Any = None) -> DecodeOutput:
+def run(
+    steps: Steps, model: LanguageModel, prompt: Prompt, key: Array | None = None
+) -> DecodeOutput:
     """Runs a strategy to its end.
 
     Args:

@@ -15,6 +15,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from decoding_jax.base import Array
 
@@ -88,7 +89,7 @@ def log(x: Array) -> Array:
     return power * _HIGH + (jnp.abs(power * _LOW) + jnp.abs(s * value))
 
 
-def inverse_power(base: Array, exponent: Array | float) -> Array:
+def inverse_power(base: Array, exponent: ArrayLike) -> Array:
     """``base ** -exponent``, within a relative ``3e-7 (1 - log(result))``, and never 0.
 
     Args:

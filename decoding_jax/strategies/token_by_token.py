@@ -116,7 +116,7 @@ def token_by_token(
         )
         return State(state.cache, new, token, strategy_state, state.step + 1)
 
-    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
         slots = max(max_new_tokens - 1, 1)  # the last token is never fed

@@ -24,7 +24,9 @@ ChooseCandidates = Callable[[Any, Array, int, Array], tuple[Array, Array]]
 among all continuations, in order of rank. Entries with a score of -inf are not candidates."""
 
 
-def best_candidates(keys: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+def best_candidates(
+    keys: Array | None, totals: Array, count: int, step: Array
+) -> tuple[Array, Array]:
     """The candidates of a plain beam search: the best; ties go to the lower index."""
     return top_k(totals, count)
 
@@ -127,7 +129,7 @@ def initial_beam(batch_size: int, beam_size: int, max_new_tokens: int, stop: Sto
 
 
 def compete(
-    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
+    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, keys: Array | None, step: Array
 ) -> tuple[Beam, Array, Array]:
     """One step of beam search, from the scores of the next tokens to the next beam.
 
@@ -160,7 +162,7 @@ def compete(
 
 
 def choose_candidates(
-    rules: Rules, beam: Beam, totals: Array, log_probs: Array, keys: Any, step: Array
+    rules: Rules, beam: Beam, totals: Array, log_probs: Array, keys: Array | None, step: Array
 ) -> Candidates:
     """The candidates that ``rules.choose`` chooses by ``totals [B, K, V]``."""
     batch, width, vocab = totals.shape

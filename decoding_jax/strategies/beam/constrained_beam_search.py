@@ -122,7 +122,7 @@ def constrained_beam_search(
     stop = Stop() if stop is None else stop
     rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
 
-    def start(batch_size: int, keys: Any) -> Banks:
+    def start(batch_size: int, keys: Array | None) -> Banks:
         beam = competition.initial_beam(batch_size, beam_size, max_new_tokens, stop)
         table = constraints.table(batch_size)
         matched = match_nothing(table, beam_size)
@@ -130,7 +130,7 @@ def constrained_beam_search(
         return Banks(beam._replace(pool=pool), unmet, matched)
 
     def compete(
-        banks: Banks, allowed: Array, log_probs: Array, keys: Any, step: Array
+        banks: Banks, allowed: Array, log_probs: Array, keys: Array | None, step: Array
     ) -> tuple[Banks, Array, Array]:
         beam, unmet, matched = banks
         batch, width, vocab = allowed.shape

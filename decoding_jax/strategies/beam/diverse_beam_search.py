@@ -90,12 +90,12 @@ def diverse_beam_search(
     penalty = jnp.asarray(diversity_penalty, jnp.float32).reshape(-1, 1)
 
     # The groups are stacked in one Beam, whose leaves are [num_groups, B, width, ...].
-    def start(batch_size: int, keys: Any) -> Beam:
+    def start(batch_size: int, keys: Array | None) -> Beam:
         group = initial_beam(batch_size, width, max_new_tokens, stop)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_groups, *x.shape)), group)
 
     def compete_in_turn(
-        beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
+        beam: Beam, allowed: Array, log_probs: Array, keys: Array | None, step: Array
     ) -> tuple[Beam, Array, Array]:
         def next_group(counts: Array, group: tuple[Beam, Array, Array]) -> tuple[Array, Any]:
             """``counts`` float32 ``[B, V]``: how many hypotheses have chosen each token so far."""

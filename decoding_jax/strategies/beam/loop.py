@@ -54,7 +54,7 @@ class State(NamedTuple):
     shared: SharedCache
     beam: Any
     token: Array
-    keys: Any
+    keys: Array | None
     step: Array
 
 
@@ -80,7 +80,12 @@ def check_beams(
 
 
 def score_tokens(
-    logits: Array, tokens: Array, prompt: Prompt, step: Array, stop: Stop, transform: Any
+    logits: Array,
+    tokens: Array,
+    prompt: Prompt,
+    step: Array,
+    stop: Stop,
+    transform: Transform | None,
 ) -> tuple[Array, Array]:
     """What each next token adds to the score of a hypothesis.
 
@@ -176,7 +181,7 @@ def beam_steps(
       init_keys: ``(key, B) -> keys``, the keys that ``search`` is given; None by default.
     """
 
-    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)
         logits, shared = shared_cache.open_cache(model, prompt, beam_size, max_new_tokens)

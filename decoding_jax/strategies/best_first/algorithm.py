@@ -29,7 +29,7 @@ shared prefix is computed once, and each row has its own cursor.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -129,7 +129,7 @@ def best_first(
         num_fallback = k if num_return == "all" else min(k, num_return)
     slots = max(budget - 1, 1) + num_fallback * (max_new_tokens - 1)
 
-    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
         """H holds the prompt alone, and b and t are 0; the prompt is expanded."""
         batch, size = prompt.tokens.shape
         check_lengths(model, size, max_new_tokens)

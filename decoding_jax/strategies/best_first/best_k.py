@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from jax.typing import ArrayLike
+
 from decoding_jax.base import Stop, Transform
 from decoding_jax.loop import Static, StaticNumber, Steps, search, steps_of
 from decoding_jax.rows import PerRow
@@ -19,7 +21,7 @@ from decoding_jax.strategies.best_first.priority import (
 )
 
 
-def best_k_last(*, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
+def best_k_last(*, kappa: ArrayLike = 0.0, beta: ArrayLike = 0.5) -> dict[str, Any]:
     """The settings of best-k search that the paper calls "last": a memoryless score.
 
     Args:
@@ -36,7 +38,9 @@ def best_k_last(*, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
     return _preset(LastLogProb(), Decay(kappa, beta))
 
 
-def best_k_mean(*, alpha: Any = 1.0, kappa: Any = 0.0, beta: Any = 0.5) -> dict[str, Any]:
+def best_k_mean(
+    *, alpha: ArrayLike = 1.0, kappa: ArrayLike = 0.0, beta: ArrayLike = 0.5
+) -> dict[str, Any]:
     """The settings of best-k search that the paper calls "mean": a length-normalised score.
 
     Args:
@@ -67,7 +71,7 @@ def best_k_search(
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: StaticNumber[PerRow[Any]] = 0.05,
+    gamma: StaticNumber[PerRow[ArrayLike]] = 0.05,
     branching: Static[int | None] = None,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,
@@ -180,7 +184,7 @@ def best_first_search(
     max_new_tokens: Static[int],
     score: str | Score = "log_prob",
     decay: Any = 0.0,
-    gamma: StaticNumber[PerRow[Any]] = 0.05,
+    gamma: StaticNumber[PerRow[ArrayLike]] = 0.05,
     branching: Static[int | None] = None,
     frontier_size: Static[int] = 500,
     fallback: Static[bool] = False,

@@ -7,12 +7,12 @@ is at least gamma.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
@@ -25,7 +25,7 @@ from decoding_jax.strategies.best_first.priority import Score
 _ROUNDING = 1e-5  # relative, of sums and products in float32: far more than they can be off by
 
 
-def max_children(gamma: Any) -> int | None:
+def max_children(gamma: ArrayLike) -> int | None:
     """The largest number of tokens that can each have a probability of at least ``gamma``.
 
     Args:
@@ -61,7 +61,7 @@ class Expansion:
     """
 
     branching: int | None
-    gamma: Any
+    gamma: ArrayLike
     max_new_tokens: int
     score: Score
     transform: Transform | None

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
@@ -64,7 +65,7 @@ class MeanLogProb:
       Array([-2.], dtype=float32)
     """
 
-    alpha: Any = 1.0
+    alpha: ArrayLike = 1.0
 
     def __post_init__(self) -> None:
         settings.check(self, "alpha", "numbers of 0 and above", lambda x: x >= 0)
@@ -135,8 +136,8 @@ class Decay:
       ['-4.000', '-1.000']
     """
 
-    kappa: Any = 0.0
-    beta: Any = 0.5
+    kappa: ArrayLike = 0.0
+    beta: ArrayLike = 0.5
 
     def __post_init__(self) -> None:
         settings.check(self, "kappa", "numbers of 0 and above", lambda x: x >= 0)

@@ -149,7 +149,7 @@ def speculative_sample(
     def limits(prompt: Prompt) -> Array:
         return stopping.limits(stop, prompt.length.shape[0], max_new_tokens)
 
-    def init(model: LanguageModel, prompt: Prompt, key: Any) -> State:
+    def init(model: LanguageModel, prompt: Prompt, key: Array) -> State:
         """Prefills both models, and draws the first token from the target."""
         batch, size = prompt.tokens.shape
         shape = (batch, num_samples)

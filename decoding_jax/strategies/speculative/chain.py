@@ -49,7 +49,9 @@ def propose(
         shape = (*path.length.shape, vocab_size)
         return model_calls.as_logits(logits, shape, "drafter: got logits", function, "[B, W, V]")
 
-    def draw(i: Any, logits: Array, tokens: Array, state: Any) -> tuple[Array, Softmax, Any]:
+    def draw(
+        i: Array | int, logits: Array, tokens: Array, state: Any
+    ) -> tuple[Array, Softmax, Any]:
         position = path.length + i
         allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
         distribution = allowed.distribution().position(0)
@@ -57,7 +59,9 @@ def propose(
         token, state = verifier.draw(inputs.keys, state, distribution, position, counter)
         return token, distribution, state
 
-    def record(i: Any, draft: Draft, token: Array, distribution: Softmax, state: Any) -> Draft:
+    def record(
+        i: Array | int, draft: Draft, token: Array, distribution: Softmax, state: Any
+    ) -> Draft:
         def update(axis: int) -> Callable[[Array, Array], Array]:
             return lambda values, new: lax.dynamic_update_index_in_dim(values, new, i, axis)
 
@@ -71,7 +75,7 @@ def propose(
         shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
         return jnp.zeros(shape, value.dtype)
 
-    def draw_next(i: Any, carry: Any) -> Any:
+    def draw_next(i: Array | int, carry: Any) -> Any:
         draft, drafter_state, state, tokens = carry
         token = lax.dynamic_index_in_dim(draft.tokens, i - 1, 2, keepdims=False)
         position = path.length + i - 1

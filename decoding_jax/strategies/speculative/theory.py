@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from decoding_jax.base import Array
 
 
-def emitted_tokens(acceptance: Any, num_draft_tokens: Any) -> Array:
+def emitted_tokens(acceptance: ArrayLike, num_draft_tokens: ArrayLike) -> Array:
     """The expected tokens of a block, ``1 + a + ... + a^K``: Leviathan et al. 2022, equation 1.
 
     Args:
@@ -25,7 +24,12 @@ def emitted_tokens(acceptance: Any, num_draft_tokens: Any) -> Array:
     return jnp.where(a < 1, (1 - a_below_1 ** (size + 1)) / (1 - a_below_1), size + 1)
 
 
-def speed_up(emitted: Any, num_draft_tokens: Any, cost_ratio: Any, block_cost: Any = 1.0) -> Array:
+def speed_up(
+    emitted: ArrayLike,
+    num_draft_tokens: ArrayLike,
+    cost_ratio: ArrayLike,
+    block_cost: ArrayLike = 1.0,
+) -> Array:
     """The time of plain decoding divided by that of speculation, ``R / (K c + v)``.
 
     Args:

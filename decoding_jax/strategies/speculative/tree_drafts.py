@@ -128,18 +128,18 @@ def propose(
     branch = jnp.arange(num_drafts, dtype=jnp.int32)
     slot = jnp.arange(num_slots(inputs), dtype=jnp.int32)[None, None, None]
 
-    def draw(i: Any, logits: Array, paths: Array) -> tuple[Array, Array]:
+    def draw(i: Array | int, logits: Array, paths: Array) -> tuple[Array, Array]:
         length = jnp.broadcast_to((sequences.length + i)[..., None], paths.shape[:3])
         allowed = inputs.allow(logits, paths, length).logits
         counters = inputs.counter + i * num_drafts + branch
         bits = jax.vmap(lambda c: random.bits_at(inputs.keys.draws, c), out_axes=2)(counters)
         return codes.draw(allowed, bits), allowed
 
-    def record(i: Any, drafts: Drafts, token: Array, logits: Array) -> Drafts:
+    def record(i: Array | int, drafts: Drafts, token: Array, logits: Array) -> Drafts:
         update = lax.dynamic_update_index_in_dim
         return Drafts(update(drafts.tokens, token, i, 2), update(drafts.logits, logits, i, 2))
 
-    def draw_next(i: Any, carry: Any) -> Any:
+    def draw_next(i: Array | int, carry: Any) -> Any:
         drafts, cache, paths = carry
         tokens = lax.dynamic_index_in_dim(drafts.tokens, i - 1, 2, keepdims=False)
         paths = _place_each(paths, tokens, sequences.length + i - 1)
@@ -237,7 +237,7 @@ def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> Accepted
     keys: TokenKeys = inputs.keys
     uniforms = acceptance_uniforms(keys, inputs.counter, size * num_drafts)
 
-    def try_level(i: Any, carry: Any) -> Any:
+    def try_level(i: Array | int, carry: Any) -> Any:
         path, agreeing, leftover = carry
         active = (path.accepted == i) & (i < inputs.draft_length)
         tokens = lax.dynamic_index_in_dim(drafts.tokens, i, 2, keepdims=False)

@@ -31,7 +31,7 @@ class Verifier(Protocol):
     distributions are transformed, and each has at least one logit above -inf.
     """
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """Makes the keys, which do not change, and the state, arrays ``[B, W, ...]``."""
         ...
 

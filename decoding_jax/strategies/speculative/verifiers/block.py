@@ -39,7 +39,7 @@ class BlockVerifier:
     longest candidate is accepted.
     """
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         return make_keys(key, batch_size, lanes), ()
 

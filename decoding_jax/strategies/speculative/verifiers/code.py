@@ -34,7 +34,7 @@ class CodeVerifier:
 
     points: str | codes.Points = dataclasses.field(default="lattice", metadata={"static": True})
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         code = codes.start(self.points, random.row_keys(key, batch_size), lanes)
         return code.keys, (code.offset, code.last)

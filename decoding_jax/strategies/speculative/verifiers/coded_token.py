@@ -36,7 +36,7 @@ class CodedTokenVerifier:
 
     points: str | codes.Points = dataclasses.field(default="lattice", metadata={"static": True})
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         code_keys, rest = random.split(random.row_keys(key, batch_size))
         code = codes.start(self.points, code_keys, lanes)

@@ -28,7 +28,7 @@ def count_matching(draft: Draft, chosen: Array) -> Array:
 class GreedyVerifier:
     """Decodes the sequences of ``greedy``, whatever the draft is. It needs no key."""
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array | None, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         return (), ()
 

@@ -37,7 +37,7 @@ class GumbelVerifier:
     logits to 1e-6, whatever constant is added to all of them.
     """
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         return random.lane_keys(random.row_keys(key, batch_size), lanes), ()
 

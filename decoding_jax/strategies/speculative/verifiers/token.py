@@ -47,7 +47,7 @@ class TokenVerifier:
     which no coupling of p and q exceeds.
     """
 
-    def init(self, key: Any, batch_size: int, lanes: int) -> tuple[Any, Any]:
+    def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
         return make_keys(key, batch_size, lanes), ()
 
@@ -73,7 +73,7 @@ class TokenVerifier:
         return Verification(with_final_token(draft, accepted, final), accepted, state)
 
 
-def make_keys(key: Any, batch_size: int, lanes: int) -> TokenKeys:
+def make_keys(key: Array, batch_size: int, lanes: int) -> TokenKeys:
     """Makes the keys of every lane from a typed key or typed keys ``[B]``."""
     draws, rest = random.split(random.row_keys(key, batch_size))
     acceptance, final = random.split(rest)
