@@ -5,12 +5,14 @@ decoding_jax.infer --gin_file=...`` runs a job that gin files configure, and ``r
 as a function.
 """
 
+from decoding_jax.infer.csv_rows import CsvRows
 from decoding_jax.infer.job import Summary, run
 from decoding_jax.infer.phrases import beam_search_with_phrases
 from decoding_jax.infer.printing import Printer
 from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
 
 __all__ = [
+    "CsvRows",
     "Item",
     "JsonLines",
     "Printer",

@@ -12,7 +12,8 @@ import gin.config as gin
 
 # Bindings that do not affect the results of a job, or that job.json records in other entries.
 _NOT_LISTED = re.compile(
-    r"(^|[./])(run\.(?!strategy$)\w+|(TextLines|JsonLines)\.path|load\.directory|Printer\.\w+)$"
+    r"(^|[./])(run\.(?!strategy$)\w+|(TextLines|JsonLines|CsvRows)\.path|load\.directory"
+    r"|Printer\.\w+)$"
 )
 
 

@@ -1,4 +1,4 @@
-"""Sources of inputs: lines of text, JSON lines and SeqIO tasks.
+"""Sources of inputs: lines of text, JSON lines and SeqIO tasks; ``csv_rows`` has CSV files.
 
 A source is any iterable of ``Item`` that yields the same items in the same order each time it is
 iterated over. A faulty input is also an item, so no input is dropped.
@@ -6,14 +6,12 @@ iterated over. A faulty input is also an item, so no input is dropped.
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from decoding_jax.infer import gin_files
+from decoding_jax.infer import files
 
 
 class Item(NamedTuple):
@@ -35,13 +33,14 @@ class Item(NamedTuple):
 class TextLines:
     r"""A text file in UTF-8 with one input per line.
 
-    Lines end in ``\n`` or ``\r\n``. A byte order mark at the start of the file is skipped.
+    Lines end in ``\n`` or ``\r\n``. A byte order mark at the start of the file is skipped. A file
+    whose name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
       path: the path of the file, or the name of a file that comes with the library.
 
     Raises:
-      ValueError: if there is no such file.
+      ValueError: if there is no such file, or it is not whole gzip.
 
     Example:
       >>> [item.inputs for item in TextLines("runs/demo_sentences.txt")][0]
@@ -51,10 +50,11 @@ class TextLines:
     path: str
 
     def __post_init__(self) -> None:
-        gin_files.find(self.path)
+        files.find_inputs(self.path)
 
     def __iter__(self) -> Iterator[Item]:
-        for line in _lines(gin_files.find(self.path)):
+        for line in files.lines(files.find_inputs(self.path)):
+            line = files.without_end(line)
             yield _utf8(line) or text_item(line.decode("utf-8"))
 
 
@@ -62,14 +62,15 @@ class TextLines:
 class JsonLines:
     """A file with one JSON object per line.
 
-    The input is the value of ``field``. The value of ``id``, if there is one, is kept.
+    The input is the value of ``field``. The value of ``id``, if there is one, is kept. A file whose
+    name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
       path: the path of the file, or the name of a file that comes with the library.
       field: the key of the input in each object.
 
     Raises:
-      ValueError: if there is no such file.
+      ValueError: if there is no such file, or it is not whole gzip.
 
     Example:
       >>> import pathlib, tempfile
@@ -85,10 +86,11 @@ class JsonLines:
     field: str = "inputs"
 
     def __post_init__(self) -> None:
-        gin_files.find(self.path)
+        files.find_inputs(self.path)
 
     def __iter__(self) -> Iterator[Item]:
-        for line in _lines(gin_files.find(self.path)):
+        for line in files.lines(files.find_inputs(self.path)):
+            line = files.without_end(line)
             yield _utf8(line) or self._item(line.decode("utf-8"))
 
     def _item(self, line: str) -> Item:
@@ -185,15 +187,6 @@ def text_item(text: str) -> Item:
     except UnicodeEncodeError:  # A lone surrogate, which JSON can express.
         return Item(text.encode("utf-8", "backslashreplace").decode(), "not Unicode text")
     return Item(text) if text.strip() else Item(text, "empty")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends and without a byte order mark."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if number == 0:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _utf8(line: bytes) -> Item | None:

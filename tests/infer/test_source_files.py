@@ -1,0 +1,108 @@
+"""Sources of CSV rows, compressed files, and files that cannot be read twice."""
+
+import gzip
+import os
+
+import pytest
+
+from decoding_jax.infer import CsvRows, Item, JsonLines, TextLines
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """The items of a CSV file with these contents."""
+
+    def read(contents, **settings):
+        path = tmp_path / "inputs.csv"
+        path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+        source = CsvRows(str(path), **settings)
+        made = list(source)
+        assert list(source) == made
+        return made
+
+    return read
+
+
+def test_csv_rows(rows):
+    text = '\ufeffid,inputs\r\n1,one\r\n2,"two, ""quoted"",\r\n  on two lines"\r\n,5" pipe\r\n'
+    assert rows(text, id_column="id") == [
+        Item("one", id="1"),
+        Item('two, "quoted",\r\n  on two lines', id="2"),
+        Item('5" pipe'),
+    ]
+    assert rows(text)[0] == Item("one")
+    assert rows("a\tinputs\n1\tone, two", delimiter="\t") == [Item("one, two")]
+    assert rows("inputs\n") == []
+
+
+def test_a_faulty_csv_row_costs_no_other(rows):
+    data = b'inputs,n\none,1\n"open,2\n\n"x"y,3\nbad \xff,4\n5\n6,6,6\n ,7\n"open,\nlast,8\n'
+    made = rows(data, id_column="n")
+    assert [(item.inputs, (item.error or "").partition(":")[0]) for item in made] == [
+        ("one", ""),
+        ('"open,2', "broken CSV"),
+        ("", "empty"),
+        ('"x"y,3', "broken CSV"),
+        ("bad \\xff,4", "not UTF-8"),
+        ("5", "wrong number of cells"),
+        ("6,6,6", "wrong number of cells"),
+        (" ", "empty"),
+        ('"open,', "broken CSV"),
+        ("last", ""),
+    ]
+    assert [item.id for item in made] == ["1", *[None] * 6, "7", None, "8"]
+
+
+def test_two_open_quotes_cost_no_row_between_them(rows):
+    """Together they look like one cell that holds the rows between them."""
+    assert [item.error is None for item in rows('n,inputs\n1,"a\n2,b\n3,c\n4",d,e\n5,f\n')] == [
+        *[False, True, True, False, True]
+    ]
+    made = rows(
+        'inputs\n"' + "x" * 100 + "\n" + "ten chars!\n" * 13_000
+    )  # Longer than a cell may be.
+    assert len(made) == 13_001
+    assert made[0].error.startswith("broken CSV: field larger than field limit")
+    assert set(made[1:]) == {Item("ten chars!")}
+
+
+@pytest.mark.parametrize(
+    ("contents", "settings", "message"),
+    [
+        ("a,b\n", {}, r"^column: got 'inputs'; takes one of 'a', 'b' in .*inputs\.csv$"),
+        ("", {}, r"^column: got 'inputs'; takes one of no columns in "),
+        ("inputs,x,x\n", {"id_column": "x"}, r"^id_column: got 'x'; takes one of 'inputs', 'x'"),
+        ('inputs,"x\n', {}, r"^path: got '.*', whose first line is broken CSV: .*; takes CSV$"),
+        ("inputs\n", {"delimiter": ";;"}, r"^delimiter: got ';;'; takes one character such as"),
+    ],
+)
+def test_refused_csv_files(rows, contents, settings, message):
+    with pytest.raises(ValueError, match=message):
+        rows(contents, **settings)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (TextLines, "one\n\n\ufefftwo\n"),
+        (JsonLines, '{"inputs": "one"}\n\n{"inputs": "\ufefftwo"}\n'),
+        (CsvRows, "inputs\none\n\n\ufefftwo\n"),
+    ],
+)
+def test_gzip(tmp_path, source, text):
+    path = tmp_path / "inputs.gz"
+    data = gzip.compress(f"\ufeff{text}".encode())
+    path.write_bytes(data)
+    assert list(source(str(path))) == [Item("one"), Item("", "empty"), Item("\ufefftwo")]
+    for spoiled in (data[:-6], b"one\n", data[:-8] + bytes(8), data + b"more"):
+        path.write_bytes(spoiled)
+        with pytest.raises(ValueError, match=r"^path: got '.*inputs\.gz' \(.*\); takes a whole gz"):
+            list(source(str(path)))
+
+
+@pytest.mark.parametrize("source", [TextLines, JsonLines, CsvRows])
+def test_what_cannot_be_read_twice_is_refused(tmp_path, source):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("-", "/dev/stdin", str(tmp_path / "pipe")):
+        with pytest.raises(ValueError, match=f"^path: got '{name}'; takes a file, as a job reads"):
+            source(name)
