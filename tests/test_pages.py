@@ -4,6 +4,7 @@ The working directory contains small models under the names that the pages use.
 """
 
 import ast
+import gzip
 import json
 import runpy
 import shlex
@@ -18,6 +19,7 @@ from pages import PAGES, blocks, commands
 
 import decoding_jax
 from decoding_jax import gin_path
+from decoding_jax.infer import merge, records, shards
 from decoding_jax.infer.command import main
 from decoding_jax.models import T5, T5Config, save_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
@@ -158,6 +160,9 @@ def test_every_exception_is_needed():
 @pytest.mark.parametrize(("block", "command"), RUN, ids=[f"{b.page}:{b.line}" for b, _ in RUN])
 def test_a_command_as_it_is_printed(block, command, place, capsys):
     argv = shlex.split(command)
+    if argv[:3] == ["python", "-m", "decoding_jax.infer.merge"]:
+        merge_as_printed(argv[3:], place)
+        return
     assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "no other command is run so far"
     for other in blocks(block.page):
         if other.language == "" and other.text.startswith("# "):
@@ -168,9 +173,21 @@ def test_a_command_as_it_is_printed(block, command, place, capsys):
     assert main(argv[2:]) == 0, capsys.readouterr().err
     (out,) = [arg for arg in argv if arg.startswith("--gin.OUTPUT_DIR=")]
     (shard,) = (place / ast.literal_eval(out.split("=", 1)[1])).glob("decodes-*.jsonl")
-    records = [json.loads(line) for line in shard.read_text("utf-8").splitlines()]
-    assert records
-    assert all(record["outputs"] for record in records)
+    made = [json.loads(line) for line in shard.read_text("utf-8").splitlines()]
+    assert made
+    assert all(record["outputs"] for record in made)
+
+
+def merge_as_printed(argv, place):
+    """Runs the command in place of a job that has written one shard."""
+    out = place / argv[0]
+    out.mkdir()
+    job = {"inputs": {"count": 1}, "shard_size": 1024, "name": "decodes"}
+    (out / "job.json").write_text(json.dumps(job))
+    record = records.fault(0, "", "empty", seed=0)
+    shards.write_records(out / shards.shard_name("decodes", 0, 1), [record])
+    assert merge.main(argv) == 0
+    assert gzip.decompress((place / argv[2]).read_bytes()).decode() == records.to_line(record)
 
 
 @pytest.mark.parametrize("page", PYTHON)

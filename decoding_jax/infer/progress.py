@@ -57,17 +57,7 @@ class Bar(tqdm):
     def __init__(self, total: int, compiling: Stopwatch | None = None):
         self.working = Stopwatch()
         self._compiling = Stopwatch() if compiling is None else compiling
-        terminal = sys.stderr.isatty()
-        interval = 0.2 if terminal else 10.0
-        super().__init__(
-            total=total,
-            desc="decoding",
-            unit="input",
-            mininterval=interval,
-            maxinterval=interval,
-            dynamic_ncols=True,
-            file=sys.stderr if terminal else _WholeLines(sys.stderr),
-        )
+        super().__init__(total=total, desc="decoding", unit="input", **on_stderr())
 
     def skip(self, count: int) -> None:
         """Counts inputs that an earlier run has decoded as done, but not for the rate.
@@ -88,6 +78,18 @@ class Bar(tqdm):
         rate = decoded / seconds if decoded and seconds > 0 else None
         # If the rate is None, tqdm divides n - initial by the elapsed time. Zero gives no rate.
         return {**super().format_dict, "rate": rate, **({} if rate else {"initial": self.n})}
+
+
+def on_stderr() -> dict[str, Any]:
+    """Returns the arguments of a ``tqdm`` that reports on standard error as ``Bar`` does."""
+    terminal = sys.stderr.isatty()
+    interval = 0.2 if terminal else 10.0
+    return {
+        "mininterval": interval,
+        "maxinterval": interval,
+        "dynamic_ncols": True,
+        "file": sys.stderr if terminal else _WholeLines(sys.stderr),
+    }
 
 
 class _WholeLines:

@@ -34,7 +34,12 @@ def write(path: Path, text: Iterable[str]) -> None:
     Raises:
       OSError: if the system cannot write the file; the error names the file.
     """
-    with _written(path, text) as temporary:
+    write_bytes(path, (part.encode("utf-8") for part in text))
+
+
+def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
+    """Writes the parts of a file as ``write`` does."""
+    with _written(path, parts) as temporary:
         temporary.replace(path)
 
 
@@ -49,7 +54,7 @@ def create(path: Path, text: Iterable[str]) -> bool:
     Raises:
       OSError: if the system cannot write the file; the error names the file.
     """
-    with _written(path, text) as temporary:
+    with _written(path, (part.encode("utf-8") for part in text)) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -78,7 +83,26 @@ def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
       ValueError: if the file does not contain one record for each input, in order; the message is
         one line.
     """
-    records: list[Record] = []
+    records = [record for _, record in read_lines(path, first)]
+    if len(records) != len(items):
+        raise ValueError(f"{path}: has {len(records)} records of {len(items)}")
+    for record, item in zip(records, items, strict=True):
+        start = record["inputs"] if "inputs_length" in record else None
+        if record["inputs"] != item.inputs and (start is None or not item.inputs.startswith(start)):
+            raise ValueError(f"{path}: record {record['index']} has a different input")
+    return records
+
+
+def read_lines(path: Path, first: int) -> Iterator[tuple[bytes, Record]]:
+    """Yields each line of a shard with its record.
+
+    Args:
+      path: the file of the shard.
+      first: the index of the first input in the job.
+
+    Raises:
+      ValueError: if a line is not the record whose turn it is; the message is one line.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -90,37 +114,34 @@ def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
             if not line.endswith(b"\n"):
                 raise ValueError(f"{path}: line {number} does not end in a newline")
             if record.get("index") != first + number - 1:
-                raise ValueError(f"{path}: line {number} is not record {first + number - 1}")
-            records.append(record)
-    if len(records) != len(items):
-        raise ValueError(f"{path}: has {len(records)} records of {len(items)}")
-    for record, item in zip(records, items, strict=True):
-        start = record["inputs"] if "inputs_length" in record else None
-        if record["inputs"] != item.inputs and (start is None or not item.inputs.startswith(start)):
-            raise ValueError(f"{path}: record {record['index']} has a different input")
-    return records
+                raise ValueError(
+                    f"{path}: line {number} is not record {first + number - 1}, but has index "
+                    f"{record.get('index')!r}"
+                )
+            yield line, record
 
 
 @contextlib.contextmanager
-def _written(path: Path, text: Iterable[str]) -> Iterator[Path]:
+def _written(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
     """Writes a temporary file and yields its path; the file is removed afterwards if it remains."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
     unique = f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
     temporary = path.with_name(f".{path.name}.{unique}.tmp")
     try:
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.writelines(text)
+        with temporary.open("xb") as file:
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         yield temporary
         temporary.unlink(missing_ok=True)
         _sync(path.parent)
     except OSError as e:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         if e.filename is None:  # The error of a full disk names no file.
             raise OSError(e.errno, e.strerror, str(path)) from e
         raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

@@ -1,0 +1,172 @@
+"""Joins the shards of a job: ``python -m decoding_jax.infer.merge OUTPUT_DIR [-o FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from decoding_jax.infer import manifest, progress, shards
+from decoding_jax.models.checkpoint.files import local_path
+
+_SHOWN_AFTER = 2.0  # seconds
+_DESCRIPTION = "Joins the shards of a finished job in one file of JSON lines."
+
+
+def merge(output_dir: str | Path, file: str | Path | None = None) -> tuple[Path, int]:
+    """Writes the records of a finished job to one file of JSON lines, in the order of the inputs.
+
+    The lines are those of the shards, byte for byte. The file is written atomically, in the place
+    of a file of that name. A merge of more than two seconds shows its progress on standard error.
+
+    Args:
+      output_dir: the directory of the job.
+      file: the path of the file, which is compressed by gzip if its name ends in ``.gz``. The
+        default is ``OUTPUT_DIR.jsonl``, beside the directory.
+
+    Returns:
+      The path of the file and the number of records.
+
+    Raises:
+      ValueError: if the job is not finished, if its shards do not have one record for each input,
+        in order, or if ``file`` is one of the job's own files; the message is one line.
+      OSError: if the system cannot read or write a file.
+
+    Example:
+      >>> import json, pathlib, tempfile
+      >>> directory = pathlib.Path(tempfile.mkdtemp()) / "out"
+      >>> directory.mkdir()
+      >>> job = {"inputs": {"count": 2}, "shard_size": 1, "name": "decodes"}
+      >>> _ = (directory / "job.json").write_text(json.dumps(job))
+      >>> for i in (0, 1):
+      ...     record = {"index": i, "inputs": "a", "outputs": [], "seed": 0}
+      ...     path = directory / f"decodes-0000{i}-of-00002.jsonl"
+      ...     _ = path.write_text(json.dumps(record) + "\\n")
+      >>> path, count = merge(directory)
+      >>> path.name, count
+      ('out.jsonl', 2)
+    """
+    directory = local_path("output_dir", output_dir)
+    if not directory.is_dir():
+        raise ValueError(f"output_dir: got {str(directory)!r}; takes the directory of a job")
+    count, shard_size, name = _job(directory)
+    num_shards = -(-count // shard_size)
+    paths = [directory / shards.shard_name(name, i, num_shards) for i in range(num_shards)]
+    beside = directory.resolve()
+    target = beside.with_name(f"{beside.name}.jsonl") if file is None else local_path("file", file)
+    if target.is_dir() or not target.parent.is_dir():
+        raise ValueError(f"file: got {str(target)!r}; takes a file in a directory that exists")
+    own = [directory / manifest.FILE, *paths]
+    if target.resolve() in {path.resolve() for path in own}:
+        raise ValueError(f"file: got {str(target)!r}, a file of the job; takes another file")
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise ValueError(
+            f"output_dir: {directory} lacks {missing[0]} ({len(missing):,} of {num_shards:,} "
+            "shards are missing); takes the directory of a finished job"
+        )
+    with tqdm(
+        total=count, desc="merging", unit="record", delay=_SHOWN_AFTER, **progress.on_stderr()
+    ) as bar:
+        lines = _lines(paths, count, shard_size, bar)
+        shards.write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
+    return target, count
+
+
+def _job(directory: Path) -> tuple[int, int, str]:
+    """The number of inputs, the number of inputs of a shard, and the name of a job."""
+    path = directory / manifest.FILE
+    if not path.is_file():
+        raise ValueError(
+            f"output_dir: {directory} has no {path.name}; takes the directory of a job"
+        )
+    try:
+        job: Any = json.loads(path.read_text(encoding="utf-8"))
+        count, shard_size, name = job["inputs"]["count"], job["shard_size"], job["name"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"output_dir: {path} is not a job's; takes the directory of a job"
+        ) from None
+    if not (isinstance(name, str) and all(type(n) is int and n > 0 for n in (count, shard_size))):
+        raise ValueError(f"output_dir: {path} is not a job's; takes the directory of a job")
+    return count, shard_size, name
+
+
+def _lines(paths: Sequence[Path], count: int, shard_size: int, bar: tqdm) -> Iterator[bytes]:
+    """The lines of all shards, each of which is checked when its turn comes."""
+    for shard, path in enumerate(paths):
+        first, found = shard * shard_size, 0
+        wanted = min(shard_size, count - first)
+        for line, _ in shards.read_lines(path, first):
+            found += 1
+            if found > wanted:
+                break
+            yield line
+            bar.update(1)
+        if found != wanted:
+            more = "more than " if found > wanted else ""
+            raise ValueError(f"{path}: has {more}{min(found, wanted)} records of {wanted}")
+
+
+def _compressed(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts of a gzip file, which has neither a name nor a time inside."""
+    compressor = zlib.compressobj(wbits=31)
+    for line in lines:
+        yield compressor.compress(line)
+    yield compressor.flush()
+
+
+class _UsageError(ValueError):
+    pass
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(f"{message}; takes OUTPUT_DIR [-o FILE]")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Merges the shards of the job that the command line names.
+
+    Args:
+      argv: the arguments. The default is those of the process.
+
+    Returns:
+      The exit status: 0 if the file is written, 1 if it is not, 2 if an argument is invalid, and
+      130 if the merge was interrupted. Every failure is reported on standard error in one line.
+    """
+    parser = _Parser(prog="decoding_jax.infer.merge", description=_DESCRIPTION)
+    parser.add_argument("output_dir", metavar="OUTPUT_DIR", help="the directory of a finished job")
+    parser.add_argument(
+        "-o",
+        metavar="FILE",
+        dest="file",
+        help="the file to write, compressed if it ends in .gz (default: OUTPUT_DIR.jsonl)",
+    )
+    try:
+        arguments = parser.parse_args(argv)
+        path, count = merge(arguments.output_dir, arguments.file)
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing is written", 130)
+    except _UsageError as e:
+        return _fail(str(e), 2)
+    except (ValueError, OSError) as e:
+        return _fail(re.sub(r"\s+", " ", str(e)), 1)
+    print(f"records: {count:,}, output: {path}", file=sys.stderr)
+    return 0
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"decoding_jax.infer.merge: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
