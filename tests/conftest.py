@@ -1,12 +1,14 @@
 """Settings of every test: strict ranks and dtypes, eight devices, quick compilation, one cache.
 
-Compiling takes most of the time of these tests, so two settings make it short:
+Compiling takes most of the time of these tests, so some settings make it short:
 
 - Every process of a run, the workers of pytest-xdist and the commands that tests start among them,
   reads and writes the same folder of compiled programs, which is deleted when the run ends. To keep
   it for the next run, name a folder of your own in ``JAX_COMPILATION_CACHE_DIR``.
-- Programs are compiled with few optimizations. A test about what the optimizing compiler does (the
-  order of sums to the bit, updates in place) is marked ``optimized`` and compiles as users do.
+- Programs are compiled with few optimizations, and by XLA's older code generator, which takes half as
+  long. A test about what the optimizing compiler does (the order of sums to the bit, updates in
+  place) is marked ``optimized`` and compiles as users do.
+- Programs do not record which lines of Python they come from.
 """
 
 import atexit
@@ -15,10 +17,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
 ).strip()
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
@@ -29,10 +34,24 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 import jax
 import pytest
+from jax._src import compiler
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+few_optimizations = compiler.get_compile_options
+
+
+def all_optimizations(*args: Any, **options: Any) -> Any:
+    """The options of a compilation as users have them: the flag above is taken back."""
+    made = few_optimizations(*args, **options)
+    made.env_option_overrides = [
+        *made.env_option_overrides,
+        ("xla_cpu_use_fusion_emitters", True),
+    ]
+    return made
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,6 +59,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Gives each worker neighbouring tests, which share programs, as ``--dist worksteal`` does."""
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives to the end: modules and the collected tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,6 +86,7 @@ def quick_compiles(request: pytest.FixtureRequest) -> None:
     if quick != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()  # A program in memory is reused whichever way it was compiled.
         jax.config.update("jax_disable_most_optimizations", quick)
+        compiler.get_compile_options = few_optimizations if quick else all_optimizations
 
 
 @pytest.fixture(autouse=True)
