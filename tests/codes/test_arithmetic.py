@@ -4,6 +4,7 @@ A language model is a table ``logits[previous token, token]`` for each row. The 
 computes intervals in Python's integers, only from the integer distribution.
 """
 
+import functools
 import itertools
 from fractions import Fraction
 from math import ceil, floor
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.optimized
 
 V = 6  # two blocks of three
 STEPS = 4
+ROWS = 12  # of every table, so that tests share programs
 LINE = 2**64
 
 
@@ -52,6 +54,15 @@ def decode(table, code):
     return jnp.moveaxis(tokens, 0, -1), code
 
 
+distribution_of = jax.jit(codes.integer_distribution)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def codes_of(seed, name, num_samples, rows=ROWS):
+    """The codes of the samples of each row."""
+    return codes.start(name, random.row_keys(jax.random.key(seed), rows), num_samples)
+
+
 class Interval(NamedTuple):
     """A prefix of the reference. While it is carried, it is [start, start + width) of the line."""
 
@@ -64,7 +75,7 @@ class Interval(NamedTuple):
 
 
 def distributions(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    distribution = codes.integer_distribution(jnp.asarray(table))
+    distribution = distribution_of(table)
     return tuple(np.asarray(m).astype(object) for m in distribution)
 
 
@@ -108,11 +119,9 @@ def tree(table: np.ndarray, num_samples: int) -> list[Interval]:
 
 @pytest.mark.parametrize("num_samples", [1, 8, 50])
 def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples) -> None:
-    rows = 10
-    table = tables(rows, num_samples)
-    code = codes.start("lattice", random.row_keys(jax.random.key(num_samples), rows), num_samples)
-    tokens = np.asarray(decode(jnp.asarray(table), code)[0])
-    for row in range(rows):
+    table = tables(ROWS, num_samples)
+    tokens = np.asarray(decode(table, codes_of(num_samples, "lattice", num_samples))[0])
+    for row in range(ROWS):
         counts: dict[tuple[int, ...], int] = {}
         for sample in tokens[row].tolist():
             for length in range(1, STEPS + 1):
@@ -130,7 +139,7 @@ def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples
         assert not counts  # no prefix of probability zero was drawn
 
 
-@pytest.mark.parametrize("num_samples", [7, 50])
+@pytest.mark.parametrize("num_samples", [pytest.param(7, marks=pytest.mark.exhaustive), 50])
 def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
     # Every carried prefix owns the codes of an interval. Both ends of the interval decode to it,
     # and the intervals of each length follow one another from 0 to 2**64 without a gap. A point is
@@ -140,13 +149,16 @@ def test_marginals_are_exact_by_the_measure_of_the_codes(num_samples) -> None:
     table[0, V] = [0.3, -2, 1, 0.1, -9, 0.5]
     nodes = [n for n in tree(table[0], num_samples) if n.carried == len(n.prefix) and n.width]
     assert max(len(n.prefix) for n in nodes) >= 2
-    sample = jax.jit(lambda table, code: decode(table, code)[0][:, 0])
     points = [p for n in nodes for p in (n.start, n.start + n.width - 1)]
-    offset = jnp.asarray(np.stack([uint64.from_int(p) for p in points]))[:, None]
-    offset = jnp.broadcast_to(offset, (len(points), num_samples, 2))
-    keys = random.lane_keys(random.row_keys(jax.random.key(0), len(points)), num_samples)
-    code = codes.Code(offset, jnp.full_like(offset, 0xFFFFFFFF), keys)
-    tokens = sample(jnp.broadcast_to(table, (len(points), V + 1, V)), code).tolist()
+    points += points[-1:] * (-len(points) % ROWS)
+    table = np.broadcast_to(table, (ROWS, V + 1, V))
+    code = codes_of(0, "lattice", num_samples)
+    tokens = []
+    for i in range(0, len(points), ROWS):
+        offset = np.stack([uint64.from_int(p) for p in points[i : i + ROWS]])[:, None]
+        offset = np.broadcast_to(offset, (ROWS, num_samples, 2))
+        same = codes.Code(offset, np.full_like(offset, 0xFFFFFFFF), code.keys)
+        tokens += np.asarray(decode(table, same)[0])[:, 0].tolist()
     for i, node in enumerate(nodes):
         for got in tokens[2 * i : 2 * i + 2]:
             assert tuple(got[: len(node.prefix)]) == node.prefix
@@ -166,12 +178,13 @@ def test_samples_follow_the_reference_token_by_token() -> None:
     # The whole decode in Python's integers: carried tokens from the code, later ones from the bits
     # of row, lane and position. The points are evenly spread (lattice) and random (iid).
     rows, num_samples = 4, 8
-    table = tables(rows, seed=3)
+    table = tables(ROWS, seed=3)
+    bits_at = jax.jit(random.bits_at)
     for name in ("lattice", "iid"):
-        code = codes.start(name, random.row_keys(jax.random.key(1), rows), num_samples)
-        tokens = np.asarray(decode(jnp.asarray(table), code)[0])
+        code = codes_of(1, name, num_samples)
+        tokens = np.asarray(decode(table, code)[0])
         offsets = uint64.to_ints(code.offset)
-        fresh = [uint64.to_ints(random.bits_at(code.keys, t)) for t in range(STEPS)]
+        fresh = [uint64.to_ints(bits_at(code.keys, np.int32(t))) for t in range(STEPS)]
         for row in range(rows):
             distribution = distributions(table[row])
             for lane in range(num_samples):
@@ -211,7 +224,7 @@ def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> No
 
         return jax.lax.scan(step, code, jnp.arange(steps))[1]
 
-    code = codes.start("lattice", random.row_keys(jax.random.key(2), 1), num_samples)
+    code = codes_of(2, "lattice", num_samples, rows=1)
     tokens = np.asarray(run(code))
     assert np.all(np.bincount(tokens[0], minlength=256) == 2)
     for part in (tokens, tokens[-100:]):
@@ -224,28 +237,26 @@ def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> No
 
 
 def test_steps_with_one_or_no_allowed_token_leave_the_code_unchanged() -> None:
-    rows, num_samples = 3, 7
-    code = codes.start("lattice", random.row_keys(jax.random.key(1), rows), num_samples)
+    shape = (ROWS, 8, V)
     choose = jax.jit(codes.choose)
-    _, code = choose(code, jnp.zeros((rows, num_samples, V)), 0)
-    forced = jnp.where(jnp.arange(V) == 3, 1.5, -jnp.inf)
-    for logits, expected in [(forced, 3), (jnp.full(V, -jnp.inf), 0), (jnp.full(V, jnp.nan), 0)]:
-        token, after = choose(code, jnp.broadcast_to(logits, (rows, num_samples, V)), 1)
+    _, code = choose(codes_of(1, "lattice", 8), np.zeros(shape, np.float32), 0)
+    forced = np.where(np.arange(V) == 3, 1.5, -np.inf)
+    for logits, expected in [(forced, 3), (np.full(V, -np.inf), 0), (np.full(V, np.nan), 0)]:
+        token, after = choose(code, np.broadcast_to(logits, shape).astype(np.float32), 1)
         assert np.all(np.asarray(token) == expected)
         np.testing.assert_array_equal(after.offset, code.offset)
         np.testing.assert_array_equal(after.last, code.last)
 
 
 def test_a_row_has_the_same_tokens_in_any_batch_and_on_any_device() -> None:
-    rows, num_samples = 8, 16
-    table = jnp.asarray(tables(rows, seed=4))
-    keys = random.row_keys(jax.random.key(3), rows)
-    tokens = decode(table, codes.start("lattice", keys, num_samples))[0]
-    alone = decode(table[5:6], codes.start("lattice", keys[5:6], num_samples))[0]
+    table = tables(ROWS, seed=4)
+    code = codes_of(3, "lattice", 8)
+    tokens = np.asarray(decode(table, code)[0])
+    keys = random.row_keys(jax.random.key(3), ROWS)
+    alone = decode(table[5:6], jax.jit(lambda key: codes.start("lattice", key, 8))(keys[5:6]))[0]
     np.testing.assert_array_equal(alone[0], tokens[5])
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("rows", "lanes"))
     sharding = jax.NamedSharding(mesh, jax.P("rows", "lanes"))
-    code = codes.start("lattice", keys, num_samples)
     spread = jax.tree.map(lambda x: jax.device_put(x, sharding), code)
     table = jax.device_put(table, jax.NamedSharding(mesh, jax.P("rows")))
     np.testing.assert_array_equal(decode(table, spread)[0], tokens)
@@ -255,6 +266,7 @@ def test_a_row_has_the_same_tokens_in_any_batch_and_on_any_device() -> None:
 def test_alone_is_n_times_width_at_most_the_line(num_samples) -> None:
     widest = LINE // num_samples
     last = [w - 1 for w in (widest, widest + 1, 1, LINE) if w <= LINE]
-    pairs = jnp.asarray(np.stack([uint64.from_int(x) for x in last]))[:, None]
-    alone = codes.is_alone(jnp.broadcast_to(pairs, (len(last), num_samples, 2)))[:, 0]
+    pairs = np.stack([uint64.from_int(x) for x in last])[:, None]
+    pairs = np.broadcast_to(pairs, (len(last), num_samples, 2))
+    alone = np.asarray(jax.jit(codes.is_alone)(pairs))[:, 0]
     assert alone.tolist() == [num_samples * (x + 1) <= LINE for x in last]

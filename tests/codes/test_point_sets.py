@@ -1,5 +1,6 @@
 """Each point is uniform by itself, and each set is as even as its docstring states."""
 
+import functools
 from fractions import Fraction
 from math import ceil, floor
 
@@ -15,9 +16,13 @@ from decoding_jax.ops import random, uint64
 pytestmark = pytest.mark.optimized
 
 KEY = jax.random.key(5)
-COUNTS = [1, 2, 3, 8, 1000]
+COUNTS = [
+    pytest.param(count, marks=[] if count in (1, 3, 1000) else [pytest.mark.exhaustive])
+    for count in (1, 2, 3, 8, 1000)
+]
 
 
+@functools.cache
 def place(points, num_samples: int, rows: int = 1) -> np.ndarray:
     run = jax.jit(lambda key: codes.points(points, random.row_keys(key, rows), num_samples))
     return uint64.to_ints(run(KEY))
