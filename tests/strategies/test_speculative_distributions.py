@@ -5,6 +5,7 @@ case share a level of 1e-3. A case has several drafters, and the prompt selects 
 """
 
 import dataclasses
+import functools
 import itertools
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from decoding_jax import codes, transforms
 from decoding_jax.pytrees import pytree
@@ -150,88 +152,97 @@ def test_the_distribution_is_the_targets(verifier, draft, problem, run):
     assert min(result.p_values, default=1.0) > 1e-3 / 48
 
 
+softmax = jax.jit(distributions.softmax)
+residual_of = jax.jit(distributions.residual)
+weighted = jax.jit(codes.weighted_distribution)
+
+
+@jax.jit
+def probs_of(logits):
+    return distributions.softmax(logits).probs()
+
+
 def integers(weights):
     """The distribution of a draw by ``weights [..., V]``, float64."""
-    distribution = codes.weighted_distribution(jnp.asarray(weights))
+    distribution = weighted(weights)
     inside = np.asarray(distribution.token_mass, np.float64) / 2**31
     mass = np.asarray(distribution.block_mass, np.float64)[..., None] / 2**31 * inside
     return mass.reshape(*mass.shape[:-2], -1)[..., : np.shape(weights)[-1]]
 
 
-def random_distributions(key, shape, zeros):
+def random_distributions(rng, shape, zeros):
     """Float32 logits of distributions of any sharpness, with zeros."""
-    keys = jax.random.split(key, 4)
-    logits = jnp.exp(jax.random.normal(keys[0], (*shape[:-1], 1))) * jax.random.normal(
-        keys[1], shape
-    )
-    banned = jax.random.bernoulli(keys[2], zeros, shape)
-    spare = jax.random.randint(keys[3], shape[:-1], 0, shape[-1])
-    return jnp.where(banned & (distributions.one_hot(spare, shape[-1]) == 0), -jnp.inf, logits)
+    logits = np.exp(rng.normal(size=(*shape[:-1], 1))) * rng.normal(size=shape)
+    banned = rng.random(shape) < zeros
+    spare = rng.integers(0, shape[-1], shape[:-1])
+    banned &= np.arange(shape[-1]) != spare[..., None]
+    return np.where(banned, -np.inf, logits).astype(np.float32)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.5])
 @pytest.mark.parametrize("size", [3, 1009])
 def test_a_token_accepted_or_replaced_has_the_targets_distribution(size, zeros):
     """Summed over all drafts, to 1e-6 for each token; sum(min(p, q)) of them are accepted."""
-    keys = jax.random.split(jax.random.key(size), 2)
-    target = distributions.softmax(random_distributions(keys[0], (40, size), zeros))
-    draft = distributions.softmax(random_distributions(keys[1], (40, size), zeros))
-    p, q = np.asarray(target.probs(), np.float64), np.asarray(draft.probs(), np.float64)
+    rng = np.random.default_rng(size)
+    target, draft = (probs_of(random_distributions(rng, (40, size), zeros)) for _ in range(2))
+    p, q = np.asarray(target, np.float64), np.asarray(draft, np.float64)
     # A drafted token is accepted if u q < p, where u is one of 2**24 numbers.
     with np.errstate(divide="ignore", invalid="ignore"):
         acceptance = np.where(q > 0, np.minimum(np.ceil(p / q * 2**24) / 2**24, 1), 0)
     drawn = integers(q.astype(np.float32))
     accepted = (drawn * acceptance).sum(-1)
-    residual = integers(distributions.residual(target.probs(), draft.probs()))
+    residual = integers(residual_of(target, draft))
     distribution = drawn * acceptance + (1 - accepted)[:, None] * residual
     np.testing.assert_allclose(distribution, p, atol=1e-6)
     np.testing.assert_allclose(accepted, np.minimum(p, q).sum(-1), atol=1e-6)
 
 
 def test_equal_distributions_have_no_residual_and_are_never_rejected():
-    logits = random_distributions(jax.random.key(0), (50, 1009), 0.3)
-    one, other = distributions.softmax(logits), jax.jit(distributions.softmax)(logits[:, None])
-    assert (one.probs() == other.probs()[:, 0]).all()
-    assert (distributions.excess(one.probs(), one.probs()) == 0).all()
-    residual = distributions.residual(one.probs(), one.probs())
-    np.testing.assert_array_equal(integers(residual), integers(one.probs()))
+    logits = random_distributions(np.random.default_rng(0), (40, 1009), 0.3)
+    one, other = probs_of(logits), probs_of(logits[:, None])
+    assert (np.asarray(one) == np.asarray(other)[:, 0]).all()
+    assert (np.asarray(jax.jit(distributions.excess)(one, one)) == 0).all()
+    np.testing.assert_array_equal(integers(residual_of(one, one)), integers(one))
     assert (distributions.uniform(jnp.full((1, 2), 2**32 - 1, jnp.uint32)) < 1).all()
 
 
 def block_of_two(p, q, drafts):
     """A block whose rows are all drafts of two tokens, with distributions given the path."""
     first, second = drafts[:, 0], drafts[:, 1]
-    logits = lambda x: jnp.log(jnp.stack([x[0][first * 0], x[1][first]], 1))[:, None]  # noqa: E731
-    after = jnp.log(p[2][first, second])[:, None, None]
-    target = jnp.concatenate([logits(p), after], axis=2)
-    rows = len(drafts)
-    block = drafting.Draft(
-        drafts[:, None], jnp.full((rows, 1), 2), distributions.softmax(logits(q)), ()
-    )
-    return block, target
+    with np.errstate(divide="ignore"):
+        p, q = ([np.log(x) for x in distribution] for distribution in (p, q))
+    logits = lambda x: np.stack([x[0][first * 0], x[1][first]], 1)[:, None]  # noqa: E731
+    target = np.concatenate([logits(p), p[2][first, second][:, None, None]], axis=2)
+    count = np.full((len(drafts), 1), 2, np.int32)
+    return drafting.Draft(drafts[:, None], count, softmax(logits(q)), ()), target
 
 
-def distributions_of_paths(key, size):
+@jax.jit
+def ratio_and_candidates(block, target):
+    target = distributions.softmax(target)
+    joint = joint_ratio(*draft_probs(block, target))
+    return joint, candidate_probs(block, target, joint)
+
+
+def distributions_of_paths(rng, size):
     """Distributions of a first token, of a second given it, and of a third given both."""
     made = [
-        jax.nn.softmax(random_distributions(k, (*[size] * i, size), 0.2)) for i, k in enumerate(key)
+        special.softmax(random_distributions(rng, (*[size] * i, size), 0.2), -1) for i in range(3)
     ]
     return [made[0][None], made[1], made[2]]
 
 
 def test_block_verification_keeps_the_joint_distribution():
     """Summed over all drafts of two tokens of three and all continuations, to 1e-6."""
-    keys = jax.random.split(jax.random.key(3), 6)
-    p, q = distributions_of_paths(keys[:3], 3), distributions_of_paths(keys[3:], 3)
-    drafts = jnp.array(list(itertools.product(range(3), repeat=2)))
-    block, target = block_of_two(p, q, drafts)
-    target = distributions.softmax(target)
-    joint = joint_ratio(*draft_probs(block, target))
-    candidate = np.asarray(candidate_probs(block, target, joint), np.float64)[:, 0]
-    scale = np.concatenate([np.ones((9, 1)), np.asarray(joint)[:, 0]], 1)
+    rng = np.random.default_rng(3)
+    p, q = distributions_of_paths(rng, 3), distributions_of_paths(rng, 3)
+    drafts = np.array(list(itertools.product(range(3), repeat=2)), np.int32)
+    joint, candidate = map(np.asarray, ratio_and_candidates(*block_of_two(p, q, drafts)))
+    candidate = candidate[:, 0].astype(np.float64)
+    scale = np.concatenate([np.ones((9, 1)), joint[:, 0]], 1)
     p, q = ([np.asarray(x, np.float64) for x in distribution] for distribution in (p, q))
     got = np.zeros((3, 3, 3))
-    for (a, b), one, ratio in zip(np.asarray(drafts), candidate, scale, strict=True):
+    for (a, b), one, ratio in zip(drafts, candidate, scale, strict=True):
         drafted = q[0][0, a] * q[1][a, b]
         whole, part = one[1], (1 - one[1]) * one[0]
         got[a, b] += drafted * whole * p[2][a, b]
@@ -249,26 +260,28 @@ def test_block_verification_keeps_the_joint_distribution():
 
 def test_block_verification_accepts_eleven_ninths_where_token_verification_accepts_ten():
     """Sun et al. 2024, section 2: K = 2, target (1/3, 2/3), draft (2/3, 1/3), whatever the path."""
-    p, q = jnp.array([1 / 3, 2 / 3]), jnp.array([2 / 3, 1 / 3])
-    drafts = jnp.array(list(itertools.product(range(2), repeat=2)))
-    spread = lambda x: [x[None], jnp.tile(x, (2, 1)), jnp.tile(x, (2, 2, 1))]  # noqa: E731
+    p, q = np.array([1 / 3, 2 / 3], np.float32), np.array([2 / 3, 1 / 3], np.float32)
+    drafts = np.array(list(itertools.product(range(2), repeat=2)), np.int32)
+    spread = lambda x: [x[None], np.tile(x, (2, 1)), np.tile(x, (2, 2, 1))]  # noqa: E731
     block, target = block_of_two(spread(p), spread(q), drafts)
     drafted = q[drafts].prod(-1)
-    target = distributions.softmax(target)
-    one, two = candidate_probs(block, target, joint_ratio(*draft_probs(block, target)))[:, 0].T
+    one, two = np.asarray(ratio_and_candidates(block, target)[1])[:, 0].T
     np.testing.assert_allclose((drafted * (2 * two + (1 - two) * one)).sum(), 11 / 9, rtol=1e-6)
-    one, two = jnp.minimum(p[drafts] / q[drafts], 1).T
+    one, two = np.minimum(p[drafts] / q[drafts], 1).T
     np.testing.assert_allclose((drafted * (one + one * two)).sum(), 10 / 9, rtol=1e-6)
     # The verifiers accept as many tokens on 2**12 lanes of each of the four drafts.
     lanes = 2**12
-    repeated = jax.tree.map(
-        lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)),
-        (block, target),
-    )
-    for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
-        verifier = VERIFIERS[name]
-        keys, state = verifier.init(jax.random.key(5), 4, lanes)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def accepted(name, block, target):
+        repeated = jax.tree.map(
+            lambda x: jnp.tile(x, (1, lanes) + (1,) * (x.ndim - 2)),
+            (block, distributions.softmax(target)),
+        )
+        keys, state = VERIFIERS[name].init(jax.random.key(5), 4, lanes)
         position, counter = jnp.zeros((4, lanes), jnp.int32), jnp.int32(1)
-        verification = verifier.verify(keys, state, *repeated, position, counter)
-        got = (drafted * verification.accepted.mean(-1)).sum()
+        return VERIFIERS[name].verify(keys, state, *repeated, position, counter).accepted
+
+    for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
+        got = (drafted * np.asarray(accepted(name, block, target)).mean(-1)).sum()
         assert abs(got - mean) < 5 * 1 / np.sqrt(4 * lanes)  # Five standard errors.
