@@ -5,8 +5,8 @@ Compiling takes most of the time of these tests, so some settings make it short:
 - Every process of a run, the workers of pytest-xdist and the commands that tests start among them,
   reads and writes the same folder of compiled programs, which is deleted when the run ends. To keep
   it for the next run, name a folder of your own in ``JAX_COMPILATION_CACHE_DIR``.
-- Programs are compiled with few optimizations, and by XLA's older code generator, which takes half as
-  long. A test about what the optimizing compiler does (the order of sums to the bit, updates in
+- Programs are compiled with few optimizations, and by XLA's older code generator, which takes half
+  as long. A test about what the optimizing compiler does (the order of sums to the bit, updates in
   place) is marked ``optimized`` and compiles as users do.
 - Programs do not record which lines of Python they come from.
 """

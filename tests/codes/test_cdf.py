@@ -95,9 +95,7 @@ def test_draw_gives_each_token_exactly_its_share_of_the_bits(size) -> None:
         bits = pack(points)
         lanes = 10 if size > 32_128 else ROWS
         for i in range(0, min(2 * len(tested), 2 * lanes), lanes):
-            tokens = np.asarray(
-                draw(np.broadcast_to(logits, (lanes, size)), bits[i : i + lanes])
-            )
+            tokens = np.asarray(draw(np.broadcast_to(logits, (lanes, size)), bits[i : i + lanes]))
             expected = np.repeat(tested, 2)[i : i + lanes].tolist()
             assert tokens[: len(expected)].tolist() == expected, name
 

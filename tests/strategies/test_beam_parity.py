@@ -122,7 +122,8 @@ def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    "early_stopping", [False, True, pytest.param("never", marks=pytest.mark.exhaustive)]
+    "early_stopping",
+    [False, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (True, "never"))],
 )
 def test_beam_search(pair, early_stopping):
     reference, model, ends = pair

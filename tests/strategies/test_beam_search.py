@@ -1,4 +1,4 @@
-"""Beam search and its relatives against exhaustive search, greedy decoding, and each other."""
+"""Beam search and its relatives: lanes, streams, hostile rows, refusals, and each other."""
 
 import re
 
@@ -6,123 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_beam_widths import KEY, PROMPT
 
 import decoding_jax
-from decoding_jax import GNMTPenalty, Prompt, Stop, loop, strategies, transforms
+from decoding_jax import Stop, loop, strategies
 from decoding_jax.strategies.beam.competition import Rules, initial_beam, may_improve
 from decoding_jax.strategies.beam.length_penalty import as_length_penalty
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.certificate.enumeration import enumerate_distribution
-
-VOCAB, LENGTH = 3, 4
-KEY = jax.random.key(1)
-MODEL = TableLM.random(jax.random.key(0), VOCAB)
-PROMPT = Prompt(jnp.array([[1, 2, 0], [2, 1, 0], [1, 0, 0]]), jnp.array([3, 2, 1]))
-STOP = Stop(eos_ids=(0,), sequences=((2, 2),), min_new_tokens=(0, 2, 0), max_new_tokens=(4, 4, 3))
-EVERYTHING = 3 + 4 + 8 + 16 + 81  # more than there are sequences of up to four tokens
-
-
-def exhaustive(penalty, row, transform=None, model=MODEL):
-    """Every sequence of a row as (score, tokens, finished), best first."""
-    distribution = enumerate_distribution(
-        model, PROMPT, row, max_new_tokens=LENGTH, transform=transform, stop=STOP
-    )
-    divisor = np.asarray(penalty(jnp.maximum(jnp.asarray(distribution.length), 1)), np.float64)
-    score = distribution.log_prob / divisor
-    order = np.argsort(-score, kind="stable")
-    return [
-        (
-            score[i],
-            distribution.tokens[i, : distribution.length[i]].tolist(),
-            distribution.finished[i],
-        )
-        for i in order
-    ]
-
-
-@pytest.mark.parametrize(
-    "early_stopping", [False, pytest.param(True, marks=pytest.mark.exhaustive), "never"]
-)
-def test_a_width_that_holds_everything_is_exhaustive_search(early_stopping):
-    exponents = np.array([0.0, 1.0, -0.5], np.float32)
-    for penalties in (exponents, exponents[[1, 2, 0]], np.float32([0.7, 2.0, 0.3])):
-        output = decoding_jax.beam_search(
-            MODEL,
-            PROMPT,
-            beam_size=EVERYTHING,
-            max_new_tokens=LENGTH,
-            length_penalty=penalties,
-            early_stopping=early_stopping,
-            stop=STOP,
-        )
-        for row, exponent in enumerate(penalties):
-            check_exhaustive(output, row, decoding_jax.PowerPenalty(float(exponent)))
-
-
-def check_exhaustive(output, row, penalty, transform=None, model=MODEL):
-    want = exhaustive(penalty, row, transform, model)
-    exists = np.asarray(output.score[row]) > -np.inf
-    assert exists.sum() == len(want)
-    assert not exists[len(want) :].any()
-    for n, (score, tokens, finished) in enumerate(want):
-        assert output.tokens[row, n, : len(tokens)].tolist() == tokens
-        assert output.length[row, n] == len(tokens)
-        assert output.finished[row, n] == finished
-        np.testing.assert_allclose(output.score[row, n], score, rtol=1e-5)
-    for n in range(len(want), output.tokens.shape[1]):
-        assert output.length[row, n] == 0
-        assert not output.finished[row, n]
-        assert output.log_prob[row, n] == -np.inf
-        assert not output.tokens[row, n].any()
-
-
-def test_exhaustive_with_the_gnmt_penalty_and_bans():
-    penalty = GNMTPenalty(0.6)
-    ban = transforms.banned_sequences(((1, 0), (1, 1), (1, 2)))  # a dead end after token 1
-    output = decoding_jax.beam_search(
-        MODEL,
-        PROMPT,
-        beam_size=EVERYTHING,
-        max_new_tokens=LENGTH,
-        length_penalty=penalty,
-        transform=ban,
-        stop=STOP,
-    )
-    for row in range(3):
-        want = exhaustive(penalty, row, ban)
-        check_exhaustive(output, row, penalty, ban)
-        assert not all(finished for _, _, finished in want)
-
-
-@pytest.mark.parametrize(
-    ("early_stopping", "penalty"),
-    [(True, 1.0), pytest.param(False, 0.0, marks=pytest.mark.exhaustive)],
-)
-@pytest.mark.parametrize("name", ["beam_search", "beam_sample", "diverse_beam_search"])
-def test_width_one_is_greedy(name, early_stopping, penalty):
-    model = TableLM.random(jax.random.key(3), 7)
-    stop = Stop(eos_ids=(0, 1), min_new_tokens=(1, 0, 3))
-    greedy = decoding_jax.greedy(model, PROMPT, max_new_tokens=8, stop=stop)
-    key = (KEY,) if name == "beam_sample" else ()
-    settings = {"num_groups": 1} if name == "diverse_beam_search" else {}
-    if name == "beam_sample":  # of which the first candidate is certain
-        settings["transform"] = transforms.top_k(1)
-    output = getattr(decoding_jax, name)(
-        model,
-        PROMPT,
-        *key,
-        beam_size=1,
-        max_new_tokens=8,
-        stop=stop,
-        length_penalty=penalty,
-        early_stopping=early_stopping,
-        **settings,
-    )
-    assert same_bits(output.tokens, greedy.tokens)
-    assert same_bits(output.length, greedy.length)
-    assert same_bits(output.finished, greedy.finished)
-    np.testing.assert_allclose(output.log_prob, greedy.log_prob, rtol=2e-6)
-
 
 SEARCHES = {
     "beam_search": {"beam_size": 4, "length_penalty": 0.7},
@@ -146,10 +36,10 @@ WIDER = TableLM.random(jax.random.key(4), 5, zeros=0.2)
 def run(name, *, model=WIDER, prompt=PROMPT, key=KEY, **settings):
     args = (key,) if name in ("beam_sample", "stochastic_beam_search") else ()
     settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name] | settings
-    return getattr(decoding_jax, name)(model, prompt, *args, **settings)
+    return jax.device_get(getattr(decoding_jax, name)(model, prompt, *args, **settings))
 
 
-@every
+@representative
 def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
     tree, gathered = run(name), run(name, model=WIDER.lockstep())
     for part in ("tokens", "length", "finished"):
@@ -158,7 +48,7 @@ def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
     np.testing.assert_allclose(tree.score, gathered.score, rtol=2e-5, atol=2e-6)
 
 
-@every
+@representative
 def test_stream_ends_with_what_run_gives(name):
     settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name]
     parts = list(loop.stream(getattr(strategies, name), WIDER, PROMPT, KEY, chunk=2, **settings))

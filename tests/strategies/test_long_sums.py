@@ -11,7 +11,16 @@ from decoding_jax.testing import TableLM
 
 LENGTH = 160
 MODEL = TableLM.random(jax.random.key(5), 4, sharpness=1500.0)
-PROMPT = Prompt(jnp.array([[1, 2], [3, 0]]), jnp.array([2, 1]))
+PROMPT = Prompt(np.array([[1, 2], [3, 0]], np.int32), np.array([2, 1], np.int32))
+
+
+@jax.jit
+def logits_of(tokens):
+    """The model's logits for each of these tokens."""
+    after_prompt, cache = MODEL.prefill(*PROMPT, lanes=2, slots=LENGTH)
+    after_tokens, _ = MODEL.extend(cache, tokens, 0)
+    first = jnp.broadcast_to(after_prompt.logits, (2, 2, 1, 4))
+    return jnp.concatenate([first, after_tokens.logits[:, :, :-1]], 2)
 
 
 @pytest.mark.parametrize("name", ["sample", "speculative_sample"])
@@ -29,10 +38,7 @@ def test_the_log_prob_of_a_long_text_is_its_sum_to_one_step(name):
         transform=transforms.temperature(1e9),
         **({"num_draft_tokens": 3} if speculates else {}),
     )
-    after_prompt, cache = MODEL.prefill(*PROMPT, lanes=2, slots=LENGTH)
-    after_tokens, _ = MODEL.extend(cache, output.tokens, 0)
-    first = jnp.broadcast_to(after_prompt.logits, (2, 2, 1, 4))
-    logits = np.asarray(jnp.concatenate([first, after_tokens.logits[:, :, :-1]], 2), np.float64)
+    logits = np.asarray(logits_of(output.tokens), np.float64)
     gained = np.take_along_axis(logits, np.asarray(output.tokens)[..., None], -1)[..., 0]
     expected = (gained - np.logaddexp.reduce(logits, -1)).sum(-1)
     assert (expected < -100_000).all()

@@ -16,14 +16,9 @@ from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
     Bigram,
-    Heuristic,
-    Measured,
-    ModelDrafter,
     NextToken,
-    Path,
     PromptLookup,
     emitted_tokens,
-    speed_up,
 )
 from decoding_jax.testing import TableLM, same_bits
 
@@ -220,72 +215,6 @@ def test_bad_arguments_get_one_line(change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_prompt_lookup_uses_the_longest_and_then_the_latest_match():
-    """All texts share a program, except one that has fewer tokens than the lookup compares."""
-    run = jax.jit(lambda lookup, path, count: lookup.guess((), path, count), static_argnums=2)
-
-    def guess(lookup, tokens, new, count=4, width=13):
-        prompt = prompt_of([tokens + [9] * (width - len(tokens))], [len(tokens)])
-        path = Path(prompt, np.int32([[new + [8] * (4 - len(new))]]), np.int32([[len(new)]]))
-        return run(lookup, path, count)[0, 0].tolist()
-
-    lookup = PromptLookup(size=3)
-    assert guess(lookup, [1, 2, 3, 7, 2, 3, 6, 3, 5, 1, 2], [3]) == [7, 2, 3, 6]
-    assert guess(lookup, [1, 2, 3, 7, 4, 2, 3, 6, 3, 5, 2], [3], 2) == [6, 3]
-    assert guess(lookup, [5, 5], [5]) == [5, 5, 5, 5]
-    assert guess(lookup, [1, 2], [1, 2]) == [1, 2, 1, 2]
-    assert guess(lookup, [1, 2], [3]) == [-1] * 4
-    assert guess(lookup, [1], [3], width=1) == [-1] * 4
-    # Padding after the prompt and after the new tokens matches nothing.
-    assert guess(lookup, [1], [9]) == [-1] * 4
-    source = prompt_of([[6, 1, 2, 4, 7]], [4])
-    with_source = PromptLookup(size=2, source=source)
-    assert guess(with_source, [2, 5, 1], [2]) == [4, -1, -1, -1]
-    assert guess(with_source, [1, 2, 5, 1], [2]) == [5, 1, 2, 5]
-    assert guess(with_source, [7], [5]) == [-1] * 4
-
-
-def test_draft_lengths_follow_acceptance():
-    heuristic = Heuristic(max_draft_tokens=8, first=5)
-    update = jax.jit(heuristic.update)
-    state = heuristic.init(1, 3)
-    state = update(state, state, np.int32([[5, 4, 0]]))
-    assert heuristic.count(state).tolist() == [[7, 4, 4]]
-    state = update(np.int32([[7, 1, 8]]), np.int32([[7, 1, 8]]), np.int32([[7, 0, 7]]))
-    assert heuristic.count(state).tolist() == [[8, 1, 7]]
-    measured = Measured(max_draft_tokens=8, cost_ratio=0.1, guess=0.5)
-    state, count, update = measured.init(1, 2), jax.jit(measured.count), jax.jit(measured.update)
-    for _ in range(200):
-        drafted = np.asarray(count(state))
-        state = update(state, drafted, np.int32([[1, 0]]) * drafted)
-    gain = lambda a, k: (1 - a ** (k + 1)) / (1 - a) / (k * 0.1 + 1)  # noqa: E731
-    assert measured.count(measured.init(1, 1)) == max(range(1, 9), key=lambda k: gain(0.5, k))
-    assert count(state).tolist() == [[8, 1]]
-    got = run(num_draft_tokens=Heuristic(max_draft_tokens=6, first=2), drafter=MODEL)
-    assert got.info.target_calls == 2  # 1 + (2 + 1) + (4 + 1) tokens
-
-
-def test_draft_lengths_out_of_range_are_refused():
-    for make, words in (
-        (lambda: Heuristic(max_draft_tokens=0), "num_draft_tokens: got 0; takes 1 or more"),
-        (lambda: Heuristic(first=-1), "first: got -1; takes 0 or more"),
-        (lambda: Measured(cost_ratio=-0.1), "cost_ratio: got -0.1; takes numbers of 0 and above"),
-        (lambda: Measured(guess=2.0), "guess: got 2.0; takes a rate from 0 to 1"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            make()
-
-
-def test_theory_equals_the_formulas_of_the_paper():
-    """Leviathan et al. 2022, equation 1 and theorem 3.8."""
-    for a, k, c in itertools.product((0.0, 0.3, 0.9), (1, 4), (0.0, 0.2)):
-        tokens = sum(a**i for i in range(k + 1))
-        np.testing.assert_allclose(emitted_tokens(a, k), tokens, rtol=1e-5)
-        gain = (1 - a ** (k + 1)) / ((1 - a) * (k * c + 1))
-        np.testing.assert_allclose(speed_up(emitted_tokens(a, k), k, c), gain, rtol=1e-5)
-    assert emitted_tokens(1.0, 4) == 5
-
-
 @pytest.mark.exhaustive
 def test_a_constant_acceptance_rate_gives_the_closed_form():
     """The distributions do not depend on the path; 2**14 lanes, within five standard errors."""
@@ -318,24 +247,6 @@ def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft():
     one, three = run(**settings), run(num_drafts=3, **settings)
     assert three.info.acceptance_rate > one.info.acceptance_rate + 0.05
     assert run(num_drafts=3, drafter=MODEL, **settings).info.target_calls == 2
-
-
-def test_a_draft_begins_with_the_same_logits_by_one_call_and_by_two():
-    """Each platform uses one of the two ways. The first lane's sequence has one token."""
-    fed = np.int32([[[1, 2, 3], [4, 0, 1]], [[2, 2, 0], [3, 1, 4]]])
-    last, start = np.int32([[[0, 4], [0, 1]], [[2, 3], [1, 1]]]), np.int32([[-1, 1], [0, 2]])
-    next_token = np.int32([[2, 0], [1, 3]]), start + 2
-
-    def logits(name):
-        drafter = ModelDrafter(MODEL)
-        cache = drafter.init(PROMPT, lanes=2, max_new_tokens=LENGTH)
-        _, cache = MODEL.extend(cache, fed, 0)
-        first, cache = getattr(drafter, name)(cache, last, start)
-        return first, drafter.next(cache, *next_token)[0]
-
-    got = [jax.jit(logits, static_argnums=0)(name) for name in ("feed_at_once", "feed_in_turn")]
-    assert np.isfinite(got[0]).all()
-    assert same_bits(*got)
 
 
 @pytest.mark.optimized

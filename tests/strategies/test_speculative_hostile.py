@@ -132,7 +132,7 @@ def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, setti
             assert same_bits(output.tokens, want.tokens)
 
 
-PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
+PROMPT = Prompt(np.array([[1, 2, 3], [4, 0, 0]], np.int32), np.array([3, 1], np.int32))
 SHORT = {"num_samples": 4, "max_new_tokens": 6}
 
 
@@ -183,7 +183,7 @@ def gpt2(seed, vocab_size=11, **settings):
     return GPT2.init(config, jax.random.key(seed))
 
 
-@pytest.mark.parametrize("num_drafts", [1, 2])
+@pytest.mark.parametrize("num_drafts", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_network_with_just_enough_positions_equals_one_with_more(num_drafts):
     """Prompt and new tokens fill the 8 positions; blocks are longer than the remaining ones."""
 
@@ -237,10 +237,10 @@ class Spoiled:
     [
         "token",
         pytest.param("block", marks=pytest.mark.optimized),
-        "gumbel",
-        "code",
-        pytest.param("greedy", marks=pytest.mark.exhaustive),
-        pytest.param("coded_token", marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("gumbel", "code", "greedy", "coded_token")
+        ),
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):

@@ -52,7 +52,14 @@ def without_two(logits, prefix):
     return logits.at[..., 2].set(-jnp.inf)
 
 
-@pytest.mark.parametrize("name", ["best_k_search", "best_first_search", "constrained_beam_search"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "best_k_search",
+        pytest.param("best_first_search", marks=pytest.mark.exhaustive),
+        "constrained_beam_search",
+    ],
+)
 def test_searches_are_the_strategies_with_the_best_last(name):
     given = {"transform": without_two, "max_decode_steps": 5}
     limits = np.minimum(LENGTH - GIVEN, 5)
@@ -109,7 +116,7 @@ def bias_by_all_fields(logits, state):
     ("name", "rescaled"),
     [
         ("temperature_sample", True),
-        ("arithmetic_sample", False),
+        pytest.param("arithmetic_sample", False, marks=pytest.mark.exhaustive),
         pytest.param("temperature_sample", False, marks=pytest.mark.exhaustive),
         pytest.param("arithmetic_sample", True, marks=pytest.mark.exhaustive),
     ],

@@ -65,7 +65,11 @@ def greedy_texts(rescaled):
     ("drafter", "settings"),
     [
         (DRAFT, {"rescale_log_probs": True}),
-        (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2, "rescale_log_probs": False}),
+        pytest.param(
+            DRAFT,
+            {"num_draft_tokens": 2, "num_drafts": 2, "rescale_log_probs": False},
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(
             PromptLookup(size=2),
             {"num_draft_tokens": Heuristic(5), "rescale_log_probs": False},
@@ -119,7 +123,7 @@ def rescaled_distribution(row):
     ("drafter", "settings"),
     [
         (DRAFT, {"verifier": "block", "num_draft_tokens": 2}),
-        (DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}),
+        pytest.param(DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}, marks=pytest.mark.exhaustive),
         pytest.param(
             Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}, marks=pytest.mark.exhaustive
         ),
