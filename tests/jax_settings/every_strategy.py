@@ -1,13 +1,13 @@
 """Every strategy, verifier, drafter, point set and transform on small tables and networks.
 
-Run as a program, it writes the results to the file that its argument names.
+Run as a program, it writes the results to the file that its first argument names.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -186,22 +186,37 @@ class Digits:
         return "".join(map(str, ids))
 
 
-def results() -> dict[str, np.ndarray]:
-    """The tokens of every strategy, of a network, of ``generate``, ``stream`` and the batch job."""
+def results(names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """What each strategy, a network, ``generate``, ``stream`` and the batch job give, by name.
+
+    Args:
+      names: which of them; all if there are none.
+    """
+    stop, texts = Stop(eos_ids=(4,)), ["1232", "0"]
+
+    def tokens(call: Callable[..., DecodeOutput]) -> np.ndarray:
+        return np.asarray(call(stop=stop).tokens)
+
+    def text_of(rows: Any) -> np.ndarray:
+        return np.array([c.text for row in rows for c in row])
+
+    def generate() -> np.ndarray:
+        options = {"strategy": "sample", "num_samples": 2, "key": jax.random.key(3)}
+        return text_of(
+            decoding_jax.generate(table(), Digits(), texts, max_new_tokens=LENGTH, **options)
+        )
+
+    def stream() -> np.ndarray:
+        options = {"strategy": "greedy", "max_new_tokens": LENGTH}
+        *_, last = decoding_jax.stream(table(), Digits(), texts, **options)
+        return text_of(last)
+
     calls = {name: call for name, call in strategies(table(), table(1)).items() if "," not in name}
     calls["beam_search, t5"] = strategies(network("t5"), None)["beam_search"]
-    stop = Stop(eos_ids=(4,))
-    tokens = {name: np.asarray(call(stop=stop).tokens) for name, call in calls.items()}
-    options = {"strategy": "sample", "num_samples": 2, "key": jax.random.key(3)}
-    texts = ["1232", "0"]
-    rows = decoding_jax.generate(table(), Digits(), texts, max_new_tokens=LENGTH, **options)
-    *_, last = decoding_jax.stream(
-        table(), Digits(), texts, strategy="greedy", max_new_tokens=LENGTH
-    )
-    for name, completions in (("generate", rows), ("stream", last)):
-        tokens[name] = np.array([c.text for row in completions for c in row])
-    tokens["batch job"] = batch_job(texts)
-    return tokens
+    makers = {name: functools.partial(tokens, call) for name, call in calls.items()}
+    makers |= {"generate": generate, "stream": stream}
+    makers["batch job"] = functools.partial(batch_job, texts)
+    return {name: make() for name, make in makers.items() if not names or name in names}
 
 
 def batch_job(texts: list[str]) -> np.ndarray:
@@ -220,4 +235,4 @@ def batch_job(texts: list[str]) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **results())
+    np.savez(sys.argv[1], **results(sys.argv[2:]))

@@ -72,7 +72,17 @@ def test_programs_of_networks_are_of_32_bits(name: str) -> None:
             check_types(jax.make_jaxpr(lambda call=call: call()[:5])(), products=True)
 
 
-def test_tokens_are_the_same_with_64_bits_and_strict_promotion(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("sample", "beam_search", "speculative_sample", "batch job"),
+        pytest.param((), marks=pytest.mark.exhaustive),
+    ],
+    ids=["some", "all"],
+)
+def test_tokens_are_the_same_with_64_bits_and_strict_promotion(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "results.npz"
     settings = {
         "JAX_ENABLE_X64": "1",
@@ -82,12 +92,12 @@ def test_tokens_are_the_same_with_64_bits_and_strict_promotion(tmp_path: Path) -
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     other = subprocess.Popen(
-        [sys.executable, every_strategy.__file__, str(path)],
+        [sys.executable, every_strategy.__file__, str(path), *names],
         env={**os.environ, **settings, "PYTHONPATH": paths},
         stderr=subprocess.PIPE,
         text=True,
     )
-    default = every_strategy.results()
+    default = every_strategy.results(names)
     _, errors = other.communicate()
     assert other.returncode == 0, errors
     with np.load(path) as changed:
