@@ -261,7 +261,9 @@ def test_the_loop_copies_no_cache():
     )
     small = dataclasses.replace(config, emb_dim=4)
     target, draft = (
-        jax.tree.map(np.zeros_like, jax.eval_shape(lambda c=c: GPT2.init(c, KEY)))
+        jax.tree.map(
+            lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(lambda c=c: GPT2.init(c, KEY))
+        )
         for c in (config, small)
     )
     prompt = prompt_of(np.ones((batch, 3)), np.full(batch, 3))

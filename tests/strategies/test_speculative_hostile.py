@@ -235,11 +235,10 @@ class Spoiled:
 @pytest.mark.parametrize(
     "verifier",
     [
-        "token",
         pytest.param("block", marks=pytest.mark.optimized),
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in ("gumbel", "code", "greedy", "coded_token")
+            for name in ("token", "gumbel", "code", "greedy", "coded_token")
         ),
     ],
 )
