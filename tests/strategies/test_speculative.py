@@ -288,10 +288,7 @@ def test_the_loop_copies_no_cache():
     updates = {"2": [], "4": []}
     for operations in found.values():
         assert {name for _, name in operations} <= {
-            "get-tuple-element",
-            "fusion",
-            "while",
-            "scatter",
+            *"get-tuple-element fusion while scatter".split()
         }
         for width, counts in updates.items():
             counts.append(sum(operations.count((width, name)) for name in ("fusion", "scatter")))
