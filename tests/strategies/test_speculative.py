@@ -286,10 +286,9 @@ def test_the_loop_copies_no_cache():
     assert len(found) == 2  # The loop, and the draft's loop in it.
     # Updates of the draft's cache and of the target's, whose heads have these widths.
     updates = {"2": [], "4": []}
+    in_place = {"get-tuple-element", "fusion", "while", "scatter"}
     for operations in found.values():
-        assert {name for _, name in operations} <= {
-            *"get-tuple-element fusion while scatter".split()
-        }
+        assert {name for _, name in operations} <= in_place
         for width, counts in updates.items():
             counts.append(sum(operations.count((width, name)) for name in ("fusion", "scatter")))
     # Every call updates keys and values once. On a CPU, a draft begins with two calls and has one
