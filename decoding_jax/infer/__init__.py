@@ -6,10 +6,11 @@ as a function.
 """
 
 from decoding_jax.infer.csv_rows import CsvRows
-from decoding_jax.infer.job import Summary, run
+from decoding_jax.infer.job import run
 from decoding_jax.infer.phrases import beam_search_with_phrases
 from decoding_jax.infer.printing import Printer
 from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
+from decoding_jax.infer.summaries import Summary
 
 __all__ = [
     "CsvRows",

@@ -55,6 +55,7 @@ class Decoder:
     Attributes:
       batch_size: the number of rows of a batch, after rounding.
       batches: the number of batches decoded so far.
+      tokens: the number of tokens of the completions so far.
       compiling: measures the time that compilation takes.
     """
 
@@ -75,6 +76,7 @@ class Decoder:
         spread = len(devices) if mesh is None else mesh.shape.get(DATA, 1)
         self.batch_size = -(-batch_size // spread) * spread
         self.batches = 0
+        self.tokens = 0
         self.compiling = Stopwatch()
         self._widths: set[int] = set()
         drafter = check_drafter(strategy, drafter)
@@ -168,7 +170,9 @@ class Decoder:
           ids: the tokens that ``start`` was given.
         """
         context = context_of(self._model, ids)
-        return completions(self._tokenizer, jax.device_get(output), len(ids), context)
+        made = completions(self._tokenizer, jax.device_get(output), len(ids), context)
+        self.tokens += sum(len(completion.tokens) for of_input in made for completion in of_input)
+        return made
 
     def _batch(
         self, ids: Sequence[list[int]], index: Sequence[int], width: int

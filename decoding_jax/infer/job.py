@@ -9,41 +9,24 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
-from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards
+from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards, summaries
 from decoding_jax.infer.arguments import check_job
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.shard_decoder import ShardDecoder
 from decoding_jax.infer.sources import Item
+from decoding_jax.infer.summaries import Summary
 from decoding_jax.models.checkpoint.files import local_path
 from decoding_jax.text import Tokenizer, with_end_tokens
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class Summary(NamedTuple):
-    """The counts of a job, or of this process's part of a distributed job.
-
-    Attributes:
-      inputs: the number of inputs.
-      faults: the number of faulty inputs of each kind.
-      finished_before: the number of shards that an earlier run had finished.
-      batches: the number of batches decoded in this run.
-      compilations: the number of compilations in this run.
-    """
-
-    inputs: int
-    faults: dict[str, int]
-    finished_before: int
-    batches: int
-    compilations: int
 
 
 def run(
@@ -66,9 +49,9 @@ def run(
 
     A shard is written as a whole, by an atomic rename, and does not depend on other shards. A job
     that is killed leaves finished shards. When the job is started again, it skips these shards and
-    ends with the same files, byte for byte, as a job that was not interrupted (on the same kind of
-    device). If several processes run (``jax.distributed``), the shards are assigned to them in
-    turn.
+    ends with the same ``job.json`` and shards, byte for byte, as a job that was not interrupted (on
+    the same kind of device). If several processes run (``jax.distributed``), the shards are
+    assigned to them in turn.
 
     Args:
       model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
@@ -78,8 +61,8 @@ def run(
         ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and also with one
         key for each row if it takes keys. A number in its settings, in ``stop`` or in ``drafter``
         may be an array with one value for each input, in their order (see ``decoding_jax.rows``).
-      output_dir: the directory for ``NAME-00000-of-00012.jsonl`` and ``job.json``. It must be empty
-        or belong to this job.
+      output_dir: the directory for ``NAME-00000-of-00012.jsonl``, ``job.json`` and
+        ``summary.json``. It must be empty or belong to this job.
       report: a function such as a ``Printer``. It is called with each record of a shard after the
         shard is finished.
       seed: the seed of the job; the key of input i is ``fold_in(key(seed), i)``.
@@ -204,10 +187,18 @@ def run(
                         for record in of_shard:
                             report(record)
             faults += records.count_faults(of_shard)
-    summary = Summary(
-        num_inputs, dict(faults), finished_before, decoder.batches, decoder.compilations
-    )
-    _LOGGER.info("%s", _format_summary(summary, directory))
+        summary = Summary(
+            inputs=num_inputs,
+            faults=dict(faults),
+            finished_before=finished_before,
+            batches=decoder.batches,
+            compilations=decoder.compilations,
+            tokens=decoder.tokens,
+            seconds=max(0.0, bar.working.seconds() - decoder.compiling.seconds()),
+        )
+        if directory is not None:
+            summaries.write(directory, summary, process, num_processes)
+    _LOGGER.info("%s", summaries.to_text(summary, directory))
     return summary
 
 
@@ -237,19 +228,3 @@ def _read_finished(path: Path, items: Sequence[Item], first: int) -> list[Record
     except ValueError as e:
         _LOGGER.warning("%s; the shard is decoded again", e)
         return None
-
-
-def _format_summary(summary: Summary, directory: Path | None) -> str:
-    faulty = sum(summary.faults.values())
-    kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
-    parts = [
-        f"inputs: {summary.inputs:,}",
-        f"faulty: {faulty:,}" + (f" ({kinds})" if kinds else ""),
-        f"batches: {summary.batches:,}",
-        f"compilations: {summary.compilations}",
-    ]
-    if summary.finished_before:
-        parts.append(f"shards finished before: {summary.finished_before:,}")
-    if directory is not None:
-        parts.append(f"output: {directory}")
-    return ", ".join(parts)

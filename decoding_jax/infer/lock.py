@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 
 FILE = ".lock"
 _PATIENCE = 5.0  # Seconds to wait for a shared lock.
-_TEMPORARY = re.compile(r"\.(job\.json|.+-\d{5,}-of-\d{5,}\.jsonl)(\..+)?\.tmp")
+_TEMPORARY = re.compile(r"\.((job|summary)\.json|.+-\d{5,}-of-\d{5,}\.jsonl?)(\..+)?\.tmp")
 
 
 @contextlib.contextmanager

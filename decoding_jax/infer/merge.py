@@ -64,7 +64,10 @@ def merge(output_dir: str | Path, file: str | Path | None = None) -> tuple[Path,
     if target.is_dir() or not target.parent.is_dir():
         raise ValueError(f"file: got {str(target)!r}; takes a file in a directory that exists")
     own = [directory / manifest.FILE, *paths]
-    if target.resolve() in {path.resolve() for path in own}:
+    is_summary = target.resolve().parent == beside and re.fullmatch(
+        r"summary(-\d+-of-\d+)?\.json", target.name
+    )
+    if is_summary or target.resolve() in {path.resolve() for path in own}:
         raise ValueError(f"file: got {str(target)!r}, a file of the job; takes another file")
     missing = [path.name for path in paths if not path.is_file()]
     if missing:

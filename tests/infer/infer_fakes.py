@@ -39,7 +39,9 @@ def draw(model, prompt, key, *, stop, lanes=3):
 
 
 def files_of(directory):
-    return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
+    """The files of a job's directory, without summaries, which contain times."""
+    paths = [p for p in sorted(directory.iterdir()) if not p.name.startswith("summary")]
+    return {p.name: p.read_bytes() for p in paths}
 
 
 def broken(model, prompt, *, stop):

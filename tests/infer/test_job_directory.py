@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import logging
 import os
 
@@ -11,7 +12,7 @@ from infer_fakes import LINES, draw, files_of, records_of
 
 import decoding_jax
 from decoding_jax import Stop, infer
-from decoding_jax.infer import job
+from decoding_jax.infer import job, merge
 
 
 class KilledError(Exception):
@@ -19,11 +20,11 @@ class KilledError(Exception):
 
 
 def test_a_job_killed_at_any_moment_ends_with_the_same_bytes(decode, monkeypatch):
-    """The manifest and each of three shards are interrupted before and after the rename."""
+    """The manifest, three shards and the summary are interrupted before and after the rename."""
     whole = decode(LINES, "whole", shard_size=2)
     assert len(whole) == 4
     fsync = os.fsync
-    for moment in range(8):
+    for moment in range(10):
         calls = itertools.count()
 
         def interrupted(handle, moment=moment, calls=calls):
@@ -166,10 +167,33 @@ def test_the_bar_counts_skipped_shards_and_times_the_others(decode, tmp_path, mo
     assert first == [0, 4, 6, 6]  # Finished shards count from the start.
 
 
-def test_processes_share_the_shards(decode, monkeypatch):
+def test_a_summary_of_the_last_run(decode, tmp_path):
+    lines = [*LINES[:3], "", *LINES[3:], "words"]
+    whole = decode(lines, shard_size=3, with_tokens=True)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    made = [output for record in records_of(whole) for output in record["outputs"]]
+    assert summary["tokens"] == sum(len(output["tokens"]) for output in made) > 0
+    assert summary["inputs"] == 8
+    assert summary["faults"] == {"cannot be tokenized": 1, "empty": 1}
+    assert (summary["finished_before"], summary["batches"], summary["compilations"]) == (0, 3, 1)
+    assert summary["tokens_per_second"] > 0
+    assert summary["versions"] == json.loads(whole["job.json"])["versions"]
+    assert decode(lines, shard_size=3, with_tokens=True) == whole
+    again = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert again["tokens_per_second"] is None
+    assert (again["finished_before"], again["batches"], again["tokens"]) == (3, 0, 0)
+    assert {key for key in again if again[key] == summary[key]} >= {"inputs", "faults", "versions"}
+    merge.merge(tmp_path / "out")
+    merged = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in merged] == records_of(whole)
+
+
+def test_processes_share_the_shards(decode, monkeypatch, tmp_path):
     whole = decode(LINES, "whole", shard_size=2)
     monkeypatch.setattr(job.jax, "process_count", lambda: 2)
     monkeypatch.setattr(job.jax, "process_index", lambda: 1)
     assert set(decode(LINES, shard_size=2)) == {"job.json", "decodes-00001-of-00003.jsonl"}
+    part = json.loads((tmp_path / "out" / "summary-00001-of-00002.json").read_text())
+    assert (part["inputs"], part["process"], part["processes"]) == (2, 1, 2)
     monkeypatch.setattr(job.jax, "process_index", lambda: 0)
     assert decode(LINES, shard_size=2) == whole

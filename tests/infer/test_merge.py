@@ -95,7 +95,7 @@ def test_a_directory_of_something_else_is_refused(job, capsys, contents):
 
 def test_refused_arguments(job, capsys):
     before = path_of(job, 1).read_bytes()
-    for own in (path_of(job, 1), job / "job.json"):
+    for own in (path_of(job, 1), job / "job.json", job / "summary.json"):
         check([str(job), "-o", str(own)], 1, f"file: got {str(own)!r}, a file of the job;", capsys)
     assert path_of(job, 1).read_bytes() == before
     for folder in (job, job / "nowhere" / "all.jsonl"):

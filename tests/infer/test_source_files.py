@@ -4,6 +4,7 @@ import gzip
 import os
 
 import pytest
+from infer_fakes import records
 
 from decoding_jax.infer import CsvRows, Item, JsonLines, TextLines
 
@@ -106,3 +107,22 @@ def test_what_cannot_be_read_twice_is_refused(tmp_path, source):
     for name in ("-", "/dev/stdin", str(tmp_path / "pipe")):
         with pytest.raises(ValueError, match=f"^path: got '{name}'; takes a file, as a job reads"):
             source(name)
+
+
+def test_a_job_of_compressed_csv_rows(command, tmp_path, capsys):
+    path = tmp_path / "inputs.csv.gz"
+    path.write_bytes(gzip.compress(b"key,text\na,one\nb\nc,two\n"))
+    settings = ["--gin.SOURCE=@infer.CsvRows()", "--gin.infer.CsvRows.column='text'"]
+    settings += ["--gin.infer.CsvRows.id_column='key'"]
+    assert command(*settings, INPUT="inputs.csv.gz") == 0, capsys.readouterr().err
+    made = records()
+    assert [(r["inputs"], r.get("id"), "error" in r) for r in made] == [
+        ("one", "a", False),
+        ("b", None, True),
+        ("two", "c", False),
+    ]
+    path.rename(tmp_path / "moved.gz")
+    assert command(*settings, INPUT="moved.gz") == 0  # The path of the inputs is no setting.
+    capsys.readouterr()
+    assert command(*settings, INPUT="-") == 1
+    assert "path: got '-'; takes a file, as a job reads its inputs twice" in capsys.readouterr().err

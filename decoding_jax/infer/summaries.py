@@ -1,0 +1,81 @@
+"""What a run of a job has done, in ``summary.json`` and in a line of the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from decoding_jax.infer import manifest, shards
+
+
+class Summary(NamedTuple):
+    """The counts of a job, or of this process's part of a distributed job.
+
+    Attributes:
+      inputs: the number of inputs.
+      faults: the number of faulty inputs of each kind.
+      finished_before: the number of shards that an earlier run had finished.
+      batches: the number of batches decoded in this run.
+      compilations: the number of compilations in this run.
+      tokens: the number of tokens of all completions of this run, with their end tokens.
+      seconds: the time in which this run has decoded and written shards, without compilation.
+    """
+
+    inputs: int
+    faults: dict[str, int]
+    finished_before: int
+    batches: int
+    compilations: int
+    tokens: int
+    seconds: float
+
+
+def file_name(process: int, num_processes: int) -> str:
+    """Returns the name of the summary of a process.
+
+    Example:
+      >>> file_name(0, 1), file_name(1, 2)
+      ('summary.json', 'summary-00001-of-00002.json')
+    """
+    of_process = f"-{process:05d}-of-{num_processes:05d}" if num_processes > 1 else ""
+    return f"summary{of_process}.json"
+
+
+def write(directory: Path, summary: Summary, process: int, num_processes: int) -> None:
+    """Writes the summary of a process atomically, in the place of that of an earlier run.
+
+    Raises:
+      OSError: if the system cannot write the file; the error names the file.
+    """
+    rate = summary.tokens / summary.seconds if summary.tokens and summary.seconds else None
+    environment = manifest.environment()
+    values = {
+        **summary._asdict(),
+        "faults": dict(sorted(summary.faults.items())),
+        "seconds": round(summary.seconds, 3),
+        "tokens_per_second": None if rate is None else round(rate, 1),
+        "process": process,
+        "processes": num_processes,
+        "versions": environment["versions"],
+        "device": environment["device"],
+    }
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    shards.write(directory / file_name(process, num_processes), [text])
+
+
+def to_text(summary: Summary, directory: Path | None) -> str:
+    """Returns the line that a job logs at its end."""
+    faulty = sum(summary.faults.values())
+    kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
+    parts = [
+        f"inputs: {summary.inputs:,}",
+        f"faulty: {faulty:,}" + (f" ({kinds})" if kinds else ""),
+        f"batches: {summary.batches:,}",
+        f"compilations: {summary.compilations}",
+    ]
+    if summary.finished_before:
+        parts.append(f"shards finished before: {summary.finished_before:,}")
+    if directory is not None:
+        parts.append(f"output: {directory}")
+    return ", ".join(parts)
