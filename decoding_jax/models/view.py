@@ -98,8 +98,9 @@ def view_of(
         slot_distance = position[..., None] - cache.position[:, :, None, :seen]
         new = jnp.arange(num_tokens, dtype=jnp.int32)
         self_mask = (new[:, None] == new[None])[None, None]
-        any_sees = slot_mask.any((0, 1, 2))
-        used = jnp.max(jnp.where(any_sees, jnp.arange(1, seen + 1, dtype=jnp.int32), 0))
+        # One maximum, not one for each slot, so that where rows are sharded one number travels.
+        slot = jnp.arange(1, seen + 1, dtype=jnp.int32)[None, None, None]
+        used = jnp.max(jnp.where(slot_mask, slot, 0), initial=0)
     prompt = jnp.arange(num_keys(cache.prompt), dtype=jnp.int32)
     view = View(
         position=position,

@@ -54,6 +54,11 @@ class Instruction:
                 return re.findall(r"%([\w.\-]+)", self.text[:at])
         return []
 
+    def source(self) -> str:
+        """The path of the operation in the traced program, or the empty text."""
+        found = re.search(r'op_name="([^"]*)"', self.text)
+        return found[1] if found else ""
+
     def called(self) -> list[str]:
         """The computations that the instruction calls."""
         names = []
@@ -93,13 +98,20 @@ class Program:
                 if not through or instruction.opcode in through.split():
                     names += instruction.called()
 
-    def loops(self) -> list[Instruction]:
-        """The outermost ``while`` instructions."""
-        return [i for i in self.computations[self.entry] if i.opcode == "while"]
+    def main_loop(self) -> Instruction:
+        """The loop over the steps: of those outside of other loops, the one with most in it.
 
-    def in_loops(self, through: str = "") -> Iterator[Instruction]:
-        """The instructions inside of loops, those of fusions too unless ``through`` says less."""
-        return self.reachable([name for loop in self.loops() for name in loop.called()], through)
+        Raises:
+          ValueError: for a program without loops.
+        """
+        loops = [i for i in self.computations[self.entry] if i.opcode == "while"]
+        if not loops:
+            raise ValueError("program: got no loop; takes a program with one")
+        return max(loops, key=lambda loop: sum(1 for _ in self.reachable(loop.called())))
+
+    def in_loop(self, through: str = "") -> Iterator[Instruction]:
+        """The instructions of the main loop, those of fusions too unless ``through`` says less."""
+        return self.reachable(self.main_loop().called(), through)
 
 
 def parse(text: str) -> Program:
@@ -157,24 +169,25 @@ class Collective:
 
 
 def collectives(program: Program, mesh_shape: Mapping[str, int]) -> Counter[Collective]:
-    """The collectives inside of a program's loops.
+    """The collectives inside of a program's main loop.
 
     Args:
       program: from ``parse``.
       mesh_shape: the sizes of the axes of the mesh, in their order.
     """
     found: Counter[Collective] = Counter()
-    for instruction in program.in_loops():
+    for instruction in program.in_loop():
         kind = instruction.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             # The result of a start is a pair of operand and result.
             size = num_bytes(instruction.result)
-            found[Collective(kind, _axis(instruction.text, mesh_shape), size)] += 1
+            found[Collective(kind, axis_of(instruction, mesh_shape), size)] += 1
     return found
 
 
-def _axis(text: str, mesh_shape: Mapping[str, int]) -> str:
-    groups = _groups(text, int(np.prod(list(mesh_shape.values()))))
+def axis_of(collective: Instruction, mesh_shape: Mapping[str, int]) -> str:
+    """The axis of the mesh that a collective runs over, or several joined by ``+``."""
+    groups = _groups(collective.text, int(np.prod(list(mesh_shape.values()))))
     devices = np.arange(np.prod(list(mesh_shape.values()))).reshape(*mesh_shape.values())
     place = {int(d): at for at, d in np.ndenumerate(devices)}
     varies = {

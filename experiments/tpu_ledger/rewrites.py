@@ -25,7 +25,7 @@ def shape_of(dtype: str, sizes: Iterable[int]) -> Shape:
 
 
 def rewrites(program: Program, shapes: Iterable[Shape]) -> list[Instruction]:
-    """The instructions in a program's loops that write a whole array of one of some shapes.
+    """The instructions in a program's main loop that write a whole array of one of some shapes.
 
     An update in place writes a part, and does not count. Arrays that are only handed on do not
     either.
@@ -37,7 +37,7 @@ def rewrites(program: Program, shapes: Iterable[Shape]) -> list[Instruction]:
     shapes = set(shapes)
     return [
         instruction
-        for instruction in program.in_loops(CONTROL)
+        for instruction in program.in_loop(CONTROL)
         if instruction.opcode not in (*_SAME, *CONTROL.split())
         and any(shape in shapes for shape in _written(program, instruction))
     ]

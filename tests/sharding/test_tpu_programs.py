@@ -32,8 +32,8 @@ CHEAP = ("greedy", "sample", "beam_search", "T5 beam_search")
 def llama():
     return Llama.init(
         LlamaConfig(
-            vocab_size=256, emb_dim=128, num_heads=8, num_kv_heads=4, head_dim=32, mlp_dim=256,
-            num_layers=LAYERS, max_positions=256, dtype="bfloat16",
+            vocab_size=256, emb_dim=192, num_heads=8, num_kv_heads=8, head_dim=32, mlp_dim=384,
+            num_layers=LAYERS, max_positions=512, dtype="bfloat16",
         ),
         jax.random.key(0),
     )  # fmt: skip
@@ -42,7 +42,7 @@ def llama():
 def t5():
     return T5.init(
         T5Config(
-            vocab_size=256, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
+            vocab_size=256, emb_dim=192, num_heads=8, head_dim=32, mlp_dim=384,
             num_encoder_layers=1, num_decoder_layers=LAYERS, mlp_activations=("gelu", "linear"),
             dtype="bfloat16",
         ),
@@ -75,10 +75,10 @@ CASES = {name: (name, LLAMA) for name in SETTINGS} | {
 @functools.cache
 def case_of(name):
     strategy, network = CASES[name]
-    # The slots of a lane are longer than anything else, so that a cache is told by its shape.
+    # Sizes are such that weights and caches have shapes that no other array has.
     return Case(
-        strategy, abstract(network.make), abstract(network.draft), batch=4, prompt_length=8,
-        max_new_tokens=65,
+        strategy, abstract(network.make), abstract(network.draft), batch=16, prompt_length=8,
+        max_new_tokens=257,
     )  # fmt: skip
 
 

@@ -1,0 +1,73 @@
+"""Writes the ledger: what the TPU compiler makes of strategies, models and meshes, without a TPU.
+
+    python -m experiments.tpu_ledger --out docs/tpu_ledger.json
+
+compiles the settings of ``grid`` one after another, and writes the file after each. Settings that
+are in the file already are not compiled again, so a run that was killed continues. ``--only`` takes
+the settings whose line contains a text. ``--report`` writes the table and the plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.tpu_ledger")
+    parser.add_argument("--out", type=Path, default=Path("docs/tpu_ledger.json"))
+    parser.add_argument("--only", default="", help="a part of the lines of the settings to compile")
+    parser.add_argument("--list", action="store_true", help="print the lines, compile nothing")
+    parser.add_argument("--report", type=Path, help="the page whose table is written anew")
+    args = parser.parse_args(argv)
+    from experiments.tpu_ledger import topology
+    from experiments.tpu_ledger.grid import grid
+
+    settings = [s for s in grid() if args.only in s.name()]
+    if args.list:
+        print("\n".join(s.name() for s in settings))
+        return 0
+    ledger = json.loads(args.out.read_text()) if args.out.exists() else {"rows": {}}
+    if args.report:
+        from experiments.tpu_ledger.report import write
+
+        write(ledger, args.report)
+        return 0
+    if not topology.is_installed():
+        print('libtpu: got none; takes an environment with ".[tpu]" installed', file=sys.stderr)
+        return 1
+    from experiments.tpu_ledger.rows import measure
+
+    missing = [s for s in settings if s.name() not in ledger["rows"]]
+    with tqdm(missing, unit="program") as progress:
+        for setting in progress:
+            progress.set_description(setting.name())
+            ledger["rows"][setting.name()] = {**measure(setting), **_versions()}
+            _write(args.out, ledger)
+    return 0
+
+
+def _versions() -> dict[str, Any]:
+    from importlib.metadata import version
+
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"jax": version("jax"), "libtpu": version("libtpu"), "date": day}
+
+
+def _write(path: Path, ledger: dict[str, Any]) -> None:
+    """Replaces the file at once, so that a run that is killed leaves a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(ledger, indent=1) + "\n")
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

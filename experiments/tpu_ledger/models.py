@@ -1,0 +1,87 @@
+"""The shapes of published models, in bfloat16 and with scanned layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from decoding_jax.models import T5, Llama
+from decoding_jax.models.llama import LlamaConfig
+from decoding_jax.models.t5_layers import T5Config
+from experiments.tpu_ledger.cases import abstract
+
+CHUNK = 256
+"""Prompts run this many tokens at a time, so that what a chip holds beside weights and cache does
+not grow with them."""
+
+
+def llama(**sizes: Any) -> Llama:
+    config = LlamaConfig(
+        **sizes, max_positions=8192, dtype="bfloat16", prefill_chunk=CHUNK, scan_layers=True
+    )
+    return Llama.init(config, jax.random.key(0))
+
+
+def t5(**sizes: Any) -> T5:
+    config = T5Config(
+        **sizes, vocab_size=32_128, mlp_activations=("gelu", "linear"), dtype="bfloat16",
+        scan_layers=True,
+    )  # fmt: skip
+    return T5.init(config, jax.random.key(0))
+
+
+MODELS: Mapping[str, Callable[[], Any]] = {
+    # TinyLlama
+    "Llama 1B": lambda: llama(
+        vocab_size=32_000, emb_dim=2048, num_heads=32, num_kv_heads=4, head_dim=64, mlp_dim=5632,
+        num_layers=22,
+    ),
+    "Llama 8B": lambda: llama(
+        vocab_size=128_256, emb_dim=4096, num_heads=32, num_kv_heads=8, head_dim=128,
+        mlp_dim=14_336, num_layers=32,
+    ),
+    "Llama 70B": lambda: llama(
+        vocab_size=128_256, emb_dim=8192, num_heads=64, num_kv_heads=8, head_dim=128,
+        mlp_dim=28_672, num_layers=80,
+    ),
+    "T5 1.1 base": lambda: t5(
+        emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_encoder_layers=12,
+        num_decoder_layers=12,
+    ),
+    "T5 1.1 XXL": lambda: t5(
+        emb_dim=4096, num_heads=64, head_dim=64, mlp_dim=10_240, num_encoder_layers=24,
+        num_decoder_layers=24,
+    ),
+}  # fmt: skip
+"""Models by name. The 1B is TinyLlama's shape, the 8B and 70B those of Llama 3."""
+
+
+def model_of(name: str) -> Any:
+    """A model of abstract bfloat16 weights.
+
+    Args:
+      name: a name of ``MODELS``.
+    """
+    return abstract(MODELS[name])
+
+
+def is_read_at_a_step(path: str, *, tied: bool) -> bool:
+    """Whether a step has to read a whole parameter.
+
+    The encoder and the projections of its output have run before, and an embedding table that is
+    not the output layer too is looked up in.
+
+    Args:
+      path: such as ``params/layers/mlp/up/kernel``.
+      tied: whether the output layer is the embedding table.
+
+    Example:
+      >>> is_read_at_a_step("params/token_embedder/embedding", tied=False)
+      False
+    """
+    if "token_embedder" in path:
+        return tied
+    cross = "encoder_decoder_attention/key" in path or "encoder_decoder_attention/value" in path
+    return not (cross or path.startswith("params/encoder/"))

@@ -1,0 +1,136 @@
+"""What the ledger counts, on small programs whose traffic is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from experiments.tpu_ledger import program, rewrites, topology, traffic
+
+needs_libtpu = pytest.mark.skipif(
+    not topology.is_installed(), reason="libtpu is not installed (extra tpu)"
+)
+
+
+def compiled(function, *shapes, mesh=(1, 1), specs=()):
+    """A program of arrays ``(dtype, sizes)``, all of which stay in HBM."""
+    devices = topology.mesh("v5e:2x4", mesh)
+    specs = specs or [PartitionSpec()] * len(shapes)
+    arrays = [
+        jax.ShapeDtypeStruct(sizes, dtype, sharding=NamedSharding(devices, spec))
+        for (dtype, sizes), spec in zip(shapes, specs, strict=True)
+    ]
+    lowered = jax.jit(function).lower(*arrays)
+    return program.parse(topology.compile_for(lowered, topology.CHEAP).as_text())
+
+
+def moved(parsed):
+    """The bytes of a step, without those of scalars."""
+    return sum(a.total for a in traffic.step(parsed) if a.bytes > 8192)
+
+
+def repeat(step):
+    """A program that runs ``step(i, x, *others) -> x`` a number of times known when it runs."""
+    return lambda times, x, *others: lax.fori_loop(0, times, lambda i, x: step(i, x, *others), x)
+
+
+TIMES = (jnp.int32, ())
+
+
+@needs_libtpu
+def test_a_product_reads_its_weights_once():
+    size, width = 2**7, 2**11
+    product = compiled(
+        repeat(lambda i, x, weights: x @ weights),
+        TIMES,
+        (jnp.bfloat16, (size, width)),
+        (jnp.bfloat16, (width, width)),
+    )
+    x, weights = 2 * size * width, 2 * width * width
+    # The loop may copy x, because a product cannot be written over its operand.
+    assert weights + 2 * x <= moved(product) <= weights + 4 * x
+
+
+@needs_libtpu
+def test_an_update_in_place_moves_what_is_new_and_a_rewrite_moves_all():
+    shape = (64, 8, 512, 128)
+    new = (jnp.bfloat16, (64, 8, 1, 128))
+
+    def write(i, cache, new):
+        return lax.dynamic_update_slice(cache, new + cache[:, :, :1], (0, 0, i, 0))
+
+    def roll(i, cache, new):
+        return jnp.roll(cache, 1, axis=2) + new
+
+    whole = 2 * np.prod(shape)
+    key = rewrites.shape_of("bf16", shape)
+    in_place, all_of_it = (
+        compiled(repeat(f), TIMES, (jnp.bfloat16, shape), new) for f in (write, roll)
+    )
+    assert moved(in_place) <= whole / 64
+    assert rewrites.rewrites(in_place, [key]) == []
+    assert moved(all_of_it) >= 2 * whole
+    assert rewrites.rewrites(all_of_it, [key]) != []
+
+
+@needs_libtpu
+def test_a_lookup_reads_the_rows_that_it_finds():
+    rows, width = 2**15, 2**10
+    lookup = compiled(
+        repeat(lambda i, ids, table: (ids + jnp.sum(table[ids], -1).astype(jnp.int32)) % rows),
+        TIMES,
+        (jnp.int32, (64,)),
+        (jnp.float32, (rows, width)),
+    )
+    touched = 4 * 64 * width
+    assert touched <= moved(lookup) <= 4 * touched
+
+
+@needs_libtpu
+def test_layers_in_a_loop_count_as_often_as_it_turns():
+    layers, size = 5, 2**10
+
+    def step(i, x, weights):
+        return lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
+
+    scanned = compiled(
+        repeat(step), TIMES, (jnp.bfloat16, (8, size)), (jnp.bfloat16, (layers, size, size))
+    )
+    weights = 2 * layers * size * size
+    assert weights <= moved(scanned) <= 1.1 * weights
+
+
+@needs_libtpu
+def test_a_sharded_product_is_reduced_over_its_axis():
+    """``x @ a @ b``, with columns of a and rows of b over ``model``: one sum of products."""
+    size = 2**8
+    sharded = compiled(
+        repeat(lambda i, x, a, b: (x @ a) @ b),
+        TIMES,
+        (jnp.bfloat16, (8, size)),
+        *[(jnp.bfloat16, (size, size))] * 2,
+        mesh=(2, 4),
+        specs=[
+            PartitionSpec(),
+            PartitionSpec("data"),
+            PartitionSpec(None, "model"),
+            PartitionSpec("model"),
+        ],
+    )
+    found = program.collectives(sharded, {"data": 2, "model": 4})
+    (collective,) = found
+    assert found[collective] == 1
+    assert (collective.kind, collective.axis) == ("all-reduce", "model")
+    assert collective.bytes in (2 * 4 * size, 4 * 4 * size)  # in bfloat16 or in float32
+    with pytest.raises(ValueError, match="program: got no loop"):
+        program.collectives(program.Program({"main": []}, "main"), {})
+
+
+def test_arrays_are_as_large_as_their_tiles():
+    assert traffic.in_hbm("(bf16[2,1,7,32]{3,2,1,0:T(8,128)(2,1)}, f32[5]{0:T(128)S(1)})") == (
+        2 * 8 * 128 * 2
+    )
+    assert traffic.in_hbm("s32[]{:T(128)S(6)}") == 0
+    assert program.num_bytes("(bf16[2,1,7,32]{3,2,1,0:T(8,128)(2,1)}, f32[5])") == 916
