@@ -33,6 +33,7 @@ NOT_RUN = {
     "pip install": "the gate installs what the README says; T5X is installed where it is tested",
     "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
+    "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
     "python -m venv": "makes an environment",

@@ -14,6 +14,7 @@ import datetime
 import json
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _versions() -> dict[str, Any]:
-    from importlib.metadata import version
-
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"jax": version("jax"), "libtpu": version("libtpu"), "date": day}
+    return {**{name: metadata.version(name) for name in ("jax", "libtpu")}, "date": day}
 
 
 def _write(path: Path, ledger: dict[str, Any]) -> None:
