@@ -161,11 +161,14 @@ class Collective:
       kind: such as ``all-reduce``.
       axis: the axis of the mesh that it runs over, or several joined by ``+``.
       bytes: the size of its result on one device.
+      largest: the size of the largest array of its result, which the compiler may have combined of
+        several.
     """
 
     kind: str
     axis: str
     bytes: int
+    largest: int
 
 
 def collectives(program: Program, mesh_shape: Mapping[str, int]) -> Counter[Collective]:
@@ -180,8 +183,9 @@ def collectives(program: Program, mesh_shape: Mapping[str, int]) -> Counter[Coll
         kind = instruction.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             # The result of a start is a pair of operand and result.
-            size = num_bytes(instruction.result)
-            found[Collective(kind, axis_of(instruction, mesh_shape), size)] += 1
+            sizes = [SIZES.get(d, 4) * math.prod(n) for d, n, _ in arrays(instruction.result)]
+            axis = axis_of(instruction, mesh_shape)
+            found[Collective(kind, axis, sum(sizes), max(sizes))] += 1
     return found
 
 
