@@ -8,6 +8,7 @@ Compiling takes most of the time of these tests, so some settings make it short:
 - Programs are compiled with few optimizations, and by XLA's older code generator, which takes half
   as long. A test about what the optimizing compiler does (the order of sums to the bit, updates in
   place) is marked ``optimized`` and compiles as users do.
+- A program is compiled as one piece, not in parallel: there is a process for every core already.
 - Programs do not record which lines of Python they come from.
 """
 
@@ -20,9 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
 ).strip()
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -46,7 +51,7 @@ few_optimizations = compiler.get_compile_options
 
 
 def all_optimizations(*args: Any, **options: Any) -> Any:
-    """The options of a compilation as users have them: the flag above is taken back."""
+    """The options of a compilation as users have them, with the newer code generator."""
     made = few_optimizations(*args, **options)
     made.env_option_overrides = [
         *made.env_option_overrides,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
@@ -23,16 +23,21 @@ STOP = Stop(eos_ids=(0,))
 
 
 def search(rows, beam_size, key=5):
-    prompt = Prompt(jnp.broadcast_to(jnp.array([1, 2]), (rows, 2)), jnp.full(rows, 2))
-    return decoding_jax.stochastic_beam_search(
-        MODEL,
-        prompt,
-        jax.random.key(key),
-        beam_size=beam_size,
-        max_new_tokens=3,
-        transform=TRANSFORM,
-        stop=STOP,
+    prompt = Prompt(np.tile(np.int32([1, 2]), (rows, 1)), np.full(rows, 2, np.int32))
+    return jax.device_get(
+        decoding_jax.stochastic_beam_search(
+            MODEL,
+            prompt,
+            jax.random.key(key),
+            beam_size=beam_size,
+            max_new_tokens=3,
+            transform=TRANSFORM,
+            stop=STOP,
+        )
     )
+
+
+estimates = jax.jit(estimate, static_argnames="normalize")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,9 @@ def test_estimators(distribution, drawn):
     output, index = drawn
     value = np.linspace(-1.0, 2.0, len(distribution.prob)).astype(np.float32)
     true = distribution.prob @ value
-    plain = np.asarray(estimate(value[index], output.info.sampling_log_prob, output.info.threshold))
+    plain = np.asarray(
+        estimates(value[index], output.info.sampling_log_prob, output.info.threshold)
+    )
     error = plain.std() / np.sqrt(ROWS)
     assert abs(plain.mean() - true) < 3.3 * error
 
@@ -100,7 +107,7 @@ def test_estimators(distribution, drawn):
         size = np.array([1, 3, 9])
         table = {int(t @ size): v for t, v in zip(distribution.tokens, value, strict=True)}
         of = np.vectorize(lambda code: table[int(code)])(np.asarray(output.tokens) @ size)
-        got = estimate(
+        got = estimates(
             of.astype(np.float32),
             output.info.sampling_log_prob,
             output.info.threshold,
@@ -117,10 +124,10 @@ def test_the_whole_support_gives_exact_expectations(distribution):
     assert (exists.sum(-1) == len(distribution.prob)).all()
     assert (output.info.threshold == -jnp.inf).all()
     np.testing.assert_allclose(np.exp(output.info.sampling_log_prob).sum(-1), 1.0, rtol=1e-5)
-    value = jnp.where(exists, output.length.astype(jnp.float32), 99.0)
+    value = np.where(exists, output.length, 99).astype(np.float32)
     want = distribution.prob @ distribution.length
     for normalize in (False, True):
-        got = estimate(value, *output.info[1:], normalize=normalize)
+        got = estimates(value, *output.info[1:], normalize=normalize)
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -142,16 +149,21 @@ def test_gumbel_noise_is_gumbel_up_to_its_tails():
     assert stats.kstest(noise, stats.gumbel_r.cdf).pvalue > LEVEL
 
 
-@pytest.mark.parametrize("size", [10, 200])
+@pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.exhaustive), 200])
 def test_draws_by_blocks_follow_the_ordered_distribution(size):
     """Pairs from 2 groups whose maxima are drawn first; chi-square, 20,000 rows, level 0.001."""
-    weights = jax.random.normal(jax.random.key(1), (2, size)) * 3
-    weights = weights - jax.nn.logsumexp(weights)
-    mass = jax.nn.logsumexp(weights, axis=-1)
-    keys = jax.random.split(jax.random.key(2), ROWS)
-    first, second = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-    maximum = mass[None] + jax.vmap(lambda key: gumbel(key, (2,)))(first)
-    value, index = top_k_gumbel(second, jnp.broadcast_to(weights, (ROWS, 2, size)), 2, maximum)
+    weights = np.random.default_rng(1).normal(size=(2, size)) * 3
+    weights = (weights - special.logsumexp(weights)).astype(np.float32)
+
+    @jax.jit
+    def draw(keys):
+        mass = jax.nn.logsumexp(weights, axis=-1)
+        first, second = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        maximum = mass[None] + jax.vmap(lambda key: gumbel(key, (2,)))(first)
+        totals = jnp.broadcast_to(weights, (ROWS, 2, size))
+        return *top_k_gumbel(second, totals, 2, maximum), maximum
+
+    value, index, maximum = map(np.asarray, draw(jax.random.split(jax.random.key(2), ROWS)))
     np.testing.assert_array_equal(value[:, 0], maximum.max(-1))
     p = np.exp(np.asarray(weights, np.float64)).ravel()
     best = np.argsort(-p)[:12]
