@@ -7,6 +7,8 @@ import pkgutil
 import pytest
 
 import decoding_jax
+from decoding_jax import strategies
+from decoding_jax.registry import STRATEGIES
 
 MODULES = sorted(
     m.name
@@ -14,6 +16,17 @@ MODULES = sorted(
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
 NEEDED = {f"decoding_jax.t5x.models{name}": "t5x" for name in ("", ".native", ".speculative")}
+
+
+def compiled(value):
+    """The compiled form of a strategy, except ``greedy``; any other value as it is.
+
+    Operation by operation, an example takes hundreds of programs; one strategy stands for all.
+    """
+    name = getattr(value, "__name__", None)
+    if name in STRATEGIES and name != "greedy" and value is getattr(strategies, name):
+        return getattr(decoding_jax, name)
+    return value
 
 
 class Finder(doctest.DocTestFinder):
@@ -31,5 +44,6 @@ def test_examples(name):
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     for example in Finder().find(module):
+        example.globs = {name: compiled(value) for name, value in example.globs.items()}
         runner.run(example)
     assert runner.failures == 0
