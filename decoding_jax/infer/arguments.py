@@ -10,7 +10,9 @@ from decoding_jax.loop.arguments import signature_of
 from decoding_jax.loop.values import check_model, check_stop, describe
 from decoding_jax.text.arguments import check_tokenizer
 
-_SOURCE = "takes TextLines, JsonLines, CsvRows, SeqioTask, or an iterable of Item"
+_SOURCE = (
+    "takes TextLines(path), JsonLines(path), CsvRows(path), SeqioTask(name), or an iterable of Item"
+)
 
 
 def check_job(
