@@ -26,6 +26,7 @@ def grid() -> Iterator[Setting]:
     for batch in (64, 1):
         for strategy in main:
             yield Setting(strategy, "Llama 1B", "v5e:2x4", (1, 1), batch)
+    yield Setting("beam_search", "Llama 1B, 4 separate layers", "v5e:2x4", (1, 1), 64)
     for strategy in main[1:]:
         yield Setting(strategy, "Llama 1B", "v5e:2x4", (1, 8), 8)
     # Rows over ``data``, weights over ``model``.

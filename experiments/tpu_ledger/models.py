@@ -1,4 +1,4 @@
-"""The shapes of published models, in bfloat16 and with scanned layers."""
+"""The shapes of published models, in bfloat16."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CHUNK = 256
 not grow with them."""
 
 
-def llama(**sizes: Any) -> Llama:
+def llama(*, scan_layers: bool = True, **sizes: Any) -> Llama:
     config = LlamaConfig(
-        **sizes, max_positions=8192, dtype="bfloat16", prefill_chunk=CHUNK, scan_layers=True
+        **sizes, max_positions=8192, dtype="bfloat16", prefill_chunk=CHUNK, scan_layers=scan_layers
     )
     return Llama.init(config, jax.random.key(0))
 
@@ -37,6 +37,11 @@ MODELS: Mapping[str, Callable[[], Any]] = {
     "Llama 1B": lambda: llama(
         vocab_size=32_000, emb_dim=2048, num_heads=32, num_kv_heads=4, head_dim=64, mlp_dim=5632,
         num_layers=22,
+    ),
+    # The same without a scan, and with few layers, because each is compiled.
+    "Llama 1B, 4 separate layers": lambda: llama(
+        vocab_size=32_000, emb_dim=2048, num_heads=32, num_kv_heads=4, head_dim=64, mlp_dim=5632,
+        num_layers=4, scan_layers=False,
     ),
     "Llama 8B": lambda: llama(
         vocab_size=128_256, emb_dim=4096, num_heads=32, num_kv_heads=8, head_dim=128,

@@ -31,12 +31,17 @@ def write(ledger: dict[str, Any], page: Path) -> None:
 def table(ledger: dict[str, Any]) -> str:
     """The rows as a table."""
     lines = [_HEAD, "| --- " * 10 + "|"]
-    for row in ledger["rows"].values():
+    for row in sorted(ledger["rows"].values(), key=_order):
         s = row["setting"]
         mesh = "x".join(map(str, s["mesh"]))
         place = [s["strategy"], s["model"], s["topology"], mesh, str(s["batch"])]
         lines.append("| " + " | ".join([*place, *_figures(row)]) + " |")
     return "\n".join(lines)
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    s = row["setting"]
+    return s["model"], s["topology"], s["mesh"], s["batch"], s["strategy"]
 
 
 def memory_gb(row: dict[str, Any]) -> float:
@@ -73,7 +78,7 @@ def _collectives(row: dict[str, Any], axis: str) -> str:
 def _bytes(number: int) -> str:
     for unit, size in (("MB", 2**20), ("KB", 2**10)):
         if number >= size:
-            return f"{number / size:.3g} {unit}"
+            return f"{number / size:.1f} {unit}"
     return f"{number} B"
 
 
@@ -84,7 +89,7 @@ def plot(ledger: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [r for r in ledger["rows"].values() if "error" not in r]
+    rows = [r for r in sorted(ledger["rows"].values(), key=_order) if "error" not in r]
     floors = [r for r in rows if ratio(r) is not None and r["setting"]["model"] == "Llama 1B"]
     large = [r for r in rows if r["setting"]["model"] in ("Llama 70B", "T5 1.1 XXL", "Llama 8B")]
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 6), layout="constrained")

@@ -52,7 +52,7 @@ def test_a_run_that_was_killed_continues(measured, tmp_path):
     assert row["jax"] == row["libtpu"] == "1"
 
     assert report.table(json.loads(out.read_text())).splitlines()[2] == (
-        "| greedy | Llama 70B | v5e:16x16 | 16x16 | 64 | 3.0 of 16 | 1.50 | 5 all-reduce, 2 KB |"
+        "| greedy | Llama 70B | v5e:16x16 | 16x16 | 64 | 3.0 of 16 | 1.50 | 5 all-reduce, 2.0 KB |"
         "  | 1 s |"
     )
 
