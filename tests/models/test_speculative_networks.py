@@ -105,13 +105,14 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
     assert check(target, drafter, prompt, stop, lanes) > 0.5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.optimized  # Unoptimized, the programs by code run for longer than they compile.
 @pytest.mark.parametrize(
     ("lanes", "transform", "max_share"),
     [
         (None, None, 1e-3),
-        pytest.param(4, transforms.top_k(40), 1e-3, marks=pytest.mark.exhaustive),
-        pytest.param(4, None, 5e-2, marks=pytest.mark.exhaustive),
+        (4, transforms.top_k(40), 1e-3),
+        (4, None, 5e-2),
     ],
     ids=["greedy", "code-top-k", "code"],
 )

@@ -27,7 +27,8 @@ PENALTIES = (0.0, 1.0, 2.0, -0.5)
 
 
 @pytest.fixture(
-    scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.exhaustive), "t5"]
+    scope="module",
+    params=["gpt2", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("llama", "t5"))],
 )
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
     """A random network in ``transformers``, the same network loaded, and two end tokens."""

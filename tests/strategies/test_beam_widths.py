@@ -39,7 +39,8 @@ def exhaustive(penalty, row, transform=None, model=MODEL):
 
 
 @pytest.mark.parametrize(
-    "early_stopping", [False, pytest.param(True, marks=pytest.mark.exhaustive), "never"]
+    "early_stopping",
+    [False, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (True, "never"))],
 )
 def test_a_width_that_holds_everything_is_exhaustive_search(early_stopping):
     exponents = np.array([0.0, 1.0, -0.5], np.float32)

@@ -112,7 +112,7 @@ def compare(output, row, want):
         ("fallback", "last"),
         ("pruned", "mean"),
         pytest.param("wide", "log_prob", marks=pytest.mark.exhaustive),
-        ("all", "mean"),
+        pytest.param("all", "mean", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_search_is_that_of_a_python_heap(plan, score):

@@ -241,6 +241,7 @@ def test_a_constant_acceptance_rate_gives_the_closed_form():
     assert abs(float(info.tokens_per_call) - float(emitted_tokens(0.7, 3))) < 5 * 1.2 / 2**7
 
 
+@pytest.mark.exhaustive
 def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft():
     """Other tests check its distribution."""
     settings = {"num_samples": 64, "num_draft_tokens": 3}

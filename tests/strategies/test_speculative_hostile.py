@@ -113,7 +113,12 @@ def check(output, model, prompt, stop, transform):
             {"num_draft_tokens": Heuristic(max_draft_tokens=6, first=0)},
             marks=pytest.mark.exhaustive,
         ),
-        ("token", DRAFT, {"num_draft_tokens": 12, "num_drafts": 2}),
+        pytest.param(
+            "token",
+            DRAFT,
+            {"num_draft_tokens": 12, "num_drafts": 2},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["block", "coded_token", "code", "tree"],
 )
@@ -160,6 +165,7 @@ def test_a_row_without_a_prompt_harms_no_other():
     assert same_bits(tokens[0], speculate().tokens[0])
 
 
+@pytest.mark.exhaustive
 def test_a_tree_of_drafts_is_streamed():
     *early, last = loop.stream(
         strategies.speculative_sample,
@@ -183,7 +189,8 @@ def gpt2(seed, vocab_size=11, **settings):
     return GPT2.init(config, jax.random.key(seed))
 
 
-@pytest.mark.parametrize("num_drafts", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("num_drafts", [1, 2])
 def test_a_network_with_just_enough_positions_equals_one_with_more(num_drafts):
     """Prompt and new tokens fill the 8 positions; blocks are longer than the remaining ones."""
 
@@ -235,10 +242,11 @@ class Spoiled:
 @pytest.mark.parametrize(
     "verifier",
     [
-        pytest.param("block", marks=pytest.mark.optimized),
+        "token",
+        pytest.param("block", marks=[pytest.mark.optimized, pytest.mark.exhaustive]),
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in ("token", "gumbel", "code", "greedy", "coded_token")
+            for name in ("gumbel", "code", "greedy", "coded_token")
         ),
     ],
 )
@@ -270,6 +278,7 @@ def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
         assert not np.isnan(banned.log_prob).any()
 
 
+@pytest.mark.exhaustive
 def test_a_wide_vocabulary_in_bfloat16_with_a_draft_in_float32():
     """256,000 tokens: greedy except for near-ties of bfloat16; most drafts are accepted."""
     draft = gpt2(0, 256_000, max_positions=16)

@@ -57,7 +57,7 @@ def without_two(logits, prefix):
     [
         "best_k_search",
         pytest.param("best_first_search", marks=pytest.mark.exhaustive),
-        "constrained_beam_search",
+        pytest.param("constrained_beam_search", marks=pytest.mark.exhaustive),
     ],
 )
 def test_searches_are_the_strategies_with_the_best_last(name):

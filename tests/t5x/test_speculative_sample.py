@@ -86,7 +86,8 @@ def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("rescaled", [pytest.param(True, marks=pytest.mark.exhaustive), False])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rescaled", [True, False])
 def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     settings = {
         "num_decodes": 4,

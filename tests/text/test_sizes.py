@@ -31,9 +31,13 @@ def test_numbers_of_texts_and_tokens_within_a_size_share_a_program():
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("stochastic_beam_search", {"beam_size": 2}),
+        pytest.param("stochastic_beam_search", {"beam_size": 2}, marks=pytest.mark.exhaustive),
         ("beam_search", {"beam_size": 2, "early_stopping": "never", "length_penalty": 1.0}),
-        ("best_k_search", {"k": 2, "budget": 3, "fallback": True, "score": "mean"}),
+        pytest.param(
+            "best_k_search",
+            {"k": 2, "budget": 3, "fallback": True, "score": "mean"},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_longer_program_gives_the_same(name, settings):
