@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_networks import CONFIGS, SOURCE, SOURCE_LENGTH, bound, network
+from test_networks import SOURCE, SOURCE_LENGTH, bound, network
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
