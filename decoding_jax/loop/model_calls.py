@@ -22,7 +22,7 @@ from decoding_jax.base import (
     SupportsProject,
     Transform,
 )
-from decoding_jax.ops.mesh import over_rows
+from decoding_jax.ops.mesh import gathered
 
 
 def prefill(
@@ -130,7 +130,7 @@ def as_logits(
         raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {function}; {takes}")
     # On a mesh, each device gets all of the vocabulary of its rows here, once for each call of a
     # model, so that no strategy, transform or code works on a piece of a vocabulary.
-    return over_rows(jnp.asarray(logits)).astype(jnp.float32)
+    return gathered(jnp.asarray(logits)).astype(jnp.float32)
 
 
 def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelOutput, Cache]:

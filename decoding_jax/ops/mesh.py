@@ -43,6 +43,21 @@ def over_rows(x: Array) -> Array:
     return _constrain(x, {0: DATA})
 
 
+def gathered(x: Array) -> Array:
+    """Lays ``[B, ..., V]`` out as ``over_rows``, where the last axis may be over ``model``.
+
+    A TPU holds the result of a gather with the gathered axis first, and pads the last two of the
+    other axes to whole tiles. Small axes would be padded to many times their size, there and in
+    what follows, so they are made one for the gather.
+    """
+    model, data = axis_size(MODEL) or 1, axis_size(DATA) or 1
+    if model == 1 or x.ndim < 3 or x.shape[0] % data:
+        return over_rows(x)
+    # Without the barriers, the compiler would gather before or after the changes of shape.
+    flat = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
+    return over_rows(jax.lax.optimization_barrier(over_rows(flat)).reshape(x.shape))
+
+
 def over_rows_and_model(x: Array, axis: int) -> Array:
     """Lays ``[B, ...]`` out with rows over ``data`` and one axis over ``model``.
 
