@@ -7,7 +7,7 @@ A strategy is a compiled function whose first argument is the model::
 A model is any object with the two methods of ``LanguageModel``, ``prefill`` and ``extend``.
 """
 
-from decoding_jax import codes, estimators, strategies, transforms
+from decoding_jax import adapters, codes, estimators, strategies, transforms
 from decoding_jax.base import (
     DecodeOutput,
     LanguageModel,
@@ -50,6 +50,7 @@ __all__ = [
     "Prompt",
     "Stop",
     "Transform",
+    "adapters",
     "arithmetic_sample",
     "beam_sample",
     "beam_search",

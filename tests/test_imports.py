@@ -19,6 +19,7 @@ LAYERS = [
     "registry",
     "sharding",
     "models",
+    "adapters",
     "text",
     "gin_path",
     "gin_reach",

@@ -38,10 +38,10 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     check_prefill: (),
     check_hidden: (),
     check_blocks: (),
-    check_rewind: (),
+    check_rewind: ("rewinds",),
     check_rows_alone: (),
     check_padding: (),
-    check_junk: (),
+    check_junk: ("rewinds",),
     check_ragged: ("ragged",),
     check_out_of_range: ("ragged",),
     check_tree: ("tree",),
@@ -53,8 +53,11 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
 
 
 def applies(check: Callable[[Trial], None], model: Any) -> bool:
-    """Whether the model has the capabilities that the check needs."""
-    return all(getattr(model, needed, False) for needed in CHECKS[check])
+    """Whether the model has the capabilities that the check needs.
+
+    A model rewinds unless it says otherwise, as one does to whose cache tokens are only appended.
+    """
+    return all(getattr(model, needed, needed == "rewinds") for needed in CHECKS[check])
 
 
 def check_model(

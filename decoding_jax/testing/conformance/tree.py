@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
+from decoding_jax.ops.jit import jit
 from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend
 
 
@@ -99,7 +99,7 @@ def _scrambled(kept: int) -> np.ndarray:
     return np.array([*range(kept), *order])
 
 
-_keep = jax.jit(lambda model, cache, source, start: model.keep(cache, source, start))
+_keep = jit(lambda model, cache, source, start: model.keep(cache, source, start), ())
 
 
 def check_select(trial: Trial) -> None:
@@ -113,4 +113,4 @@ def check_select(trial: Trial) -> None:
     trial.same(output.logits, want, f"after select of lanes {lanes.tolist()}")
 
 
-_select = jax.jit(lambda model, cache, lanes: model.select(cache, lanes))
+_select = jit(lambda model, cache, lanes: model.select(cache, lanes), ())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from decoding_jax.base import Cache
+from decoding_jax.ops.jit import jit
 
 SLOTS = 6
 LANES = 2
@@ -44,7 +44,7 @@ class Trial(NamedTuple):
         close(np.asarray(got), np.asarray(want), self.tolerance, what)
 
 
-@jax.jit
+@functools.partial(jit, static_argnames=())
 def extend(
     model: Any,
     cache: Cache,
@@ -53,16 +53,20 @@ def extend(
     visible: Any = None,
     position: Any = None,
 ) -> tuple[Any, Cache]:
-    """``model.extend``, jitted once for all checks."""
+    """``model.extend``, compiled once for all checks."""
     return model.extend(cache, tokens, start, visible, position)
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5))
 def prefill(
     model: Any, tokens: Any, length: Any, lanes: int, slots: int, with_hidden: bool = False
 ) -> tuple[Any, Cache]:
-    """``model.prefill``, jitted."""
-    return model.prefill(tokens, length, lanes=lanes, slots=slots, with_hidden=with_hidden)
+    """``model.prefill``, compiled."""
+    return _prefill(model, tokens, length, lanes=lanes, slots=slots, with_hidden=with_hidden)
+
+
+@functools.partial(jit, static_argnames=("lanes", "slots", "with_hidden"))
+def _prefill(model: Any, tokens: Any, length: Any, **settings: Any) -> tuple[Any, Cache]:
+    return model.prefill(tokens, length, **settings)
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> None:

@@ -1,0 +1,91 @@
+"""Checks of a user's functions: one line for each mistake, which names the function."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.loop.values import describe
+
+
+def check_function(name: str, function: Any, arguments: tuple[str, ...]) -> None:
+    """Checks that a value is a hashable function of these arguments, without calling it.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    takes = f"takes a function of ({', '.join(arguments)})"
+    if not callable(function) or isinstance(function, type):
+        raise ValueError(f"{name}: got {describe(function)}; {takes}")
+    try:
+        hash(function)
+    except TypeError:
+        raise ValueError(
+            f"{name}: got a {type(function).__name__}, which holds arrays; {takes}, and the arrays "
+            "as parameters=..."
+        ) from None
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise ValueError(f"{name}: got one that does not take them ({error}); {takes}") from None
+    except ValueError:  # A function without a known signature.
+        pass
+
+
+def check_size(name: str, value: Any, *, optional: bool = False) -> None:
+    """Checks that a value is a whole number of 1 or more, or None where it is optional.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if optional and value is None:
+        return
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < 1:
+        takes = "None or an int of 1 or more" if optional else "an int of 1 or more"
+        raise ValueError(f"{name}: got {describe(value)}; takes {takes}")
+
+
+def check_logits(name: str, logits: Any, *shapes: tuple[str, tuple[int, ...]]) -> None:
+    """Checks that a function has returned floating logits of one of the shapes.
+
+    Args:
+      name: the function's name.
+      logits: what it has returned.
+      *shapes: each a shape in letters, such as ``"[B, V]"``, and in numbers.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    takes = " or ".join(f"{letters}, which is {list(shape)} here" for letters, shape in shapes)
+    if not hasattr(logits, "shape") or not hasattr(logits, "dtype"):
+        raise ValueError(f"{name}: got a {type(logits).__name__}; takes logits {takes}")
+    floating = jnp.issubdtype(logits.dtype, jnp.floating)
+    if not floating or tuple(logits.shape) not in [shape for _, shape in shapes]:
+        raise ValueError(
+            f"{name}: got logits {logits.dtype}{list(logits.shape)}; takes floating {takes}"
+        )
+
+
+def check_same_cache(before: Any, after: Any) -> None:
+    """Checks that ``step`` has returned a cache like the one it was given.
+
+    Raises:
+      ValueError: for another structure, shape or dtype.
+    """
+    takes = "takes one of the structure, shapes and dtypes that init returns"
+    structures = {jax.tree.structure(cache) for cache in (before, after)}
+    if len(structures) > 1:
+        raise ValueError(f"step: got a cache of another structure; {takes}")
+    paths = jax.tree_util.tree_leaves_with_path(before)
+    for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            leaf = jax.tree_util.keystr(path) or "array"
+            raise ValueError(
+                f"step: got a cache whose {leaf} became {new.dtype}{list(new.shape)}; {takes}, "
+                f"{old.dtype}{list(old.shape)} there"
+            )

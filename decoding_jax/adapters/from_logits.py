@@ -1,0 +1,174 @@
+"""A language model from a function of tokens to logits, which keeps no cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.adapters import paths
+from decoding_jax.adapters.checks import check_function, check_logits, check_size
+from decoding_jax.adapters.paths import Tokens
+from decoding_jax.base import Array, ModelOutput
+from decoding_jax.pytrees import pytree
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class UncachedModel:
+    """A language model that computes every path from its first token on. See ``from_logits``."""
+
+    parameters: Any
+    function: Callable[..., Array] = dataclasses.field(metadata={"static": True})
+    vocab_size: int = dataclasses.field(metadata={"static": True})
+    max_positions: int | None = dataclasses.field(metadata={"static": True})
+
+    @property
+    def ragged(self) -> bool:
+        return True
+
+    @property
+    def tree(self) -> bool:
+        return True
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, Tokens]:
+        """See ``base.LanguageModel.prefill``. There are no hidden states."""
+        cache = paths.start_tokens(tokens, length, lanes, slots)
+        end = cache.length - 1
+        logits = self._last(cache.prompt, end)
+        return ModelOutput(logits[:, None, None]), cache
+
+    def extend(
+        self,
+        cache: Tokens,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Tokens]:
+        """See ``base.LanguageModel.extend``."""
+        tokens, start = jnp.asarray(tokens, jnp.int32), jnp.asarray(start, jnp.int32)
+        if position is not None:
+            depth = jnp.asarray(position, jnp.int32)
+        elif visible is not None:
+            depth = cache.length[:, None, None] + visible.sum(-1, dtype=jnp.int32)
+        else:
+            slot = start.reshape(start.shape or (1, 1))[..., None]
+            slot = slot + jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None]
+            depth = cache.length[:, None, None] + slot
+        depth = jnp.broadcast_to(depth, tokens.shape)
+        cache = paths.add(cache, tokens, start, depth)
+        size = cache.prompt.shape[1] + cache.slots.shape[-1]
+        size = size if self.max_positions is None else min(size, self.max_positions)
+        end = jnp.clip(depth, 0, size - 1)
+        if visible is not None:
+            nodes = paths.tree_paths(cache, visible, tokens, end, size)
+            logits = self._last(nodes, end)
+        elif self._gives_every_token(tokens.shape[0] * tokens.shape[1], size):
+            chains = paths.chains(cache, size)
+            logits = self._at(chains, end)
+        else:
+            chains = paths.chains(cache, size)[:, :, None]
+            logits = self._last(jnp.broadcast_to(chains, (*tokens.shape, size)), end)
+        return ModelOutput(logits), cache
+
+    def keep(self, cache: Tokens, source: Array, start: Array | int) -> Tokens:
+        """See ``base.SupportsKeep.keep``."""
+        return paths.keep(cache, source, start)
+
+    def select(self, cache: Tokens, lanes: Array) -> Tokens:
+        """See ``base.SupportsSelect.select``."""
+        return paths.select(cache, lanes)
+
+    def _last(self, tokens: Array, end: Array) -> Array:
+        """The logits ``[..., V]`` after place ``end [...]`` of paths ``[..., size]``."""
+        return self._at(tokens, end[..., None])[..., 0, :]
+
+    def _at(self, tokens: Array, ends: Array) -> Array:
+        """The logits ``[..., T, V]`` after places ``ends [..., T]`` of paths ``[..., size]``.
+
+        With more than one place a path, the function has to return logits after every token.
+        """
+        shape, size = tokens.shape[:-1], tokens.shape[-1]
+        length = ends.max(-1) + 1
+        tokens = paths.clean_paths(tokens, length, self.vocab_size)
+        logits = self._call(tokens.reshape(-1, size), length.reshape(-1))
+        rows = tokens.size // size
+        shapes = ("[B, V]", (rows, self.vocab_size)), ("[B, P, V]", (rows, size, self.vocab_size))
+        check_logits("function", logits, *shapes)
+        logits = logits.reshape(*shape, *logits.shape[1:])
+        if logits.ndim == ends.ndim:
+            return logits[..., None, :]
+        return jnp.take_along_axis(logits, ends[..., None], axis=-2)
+
+    def _call(self, tokens: Array, length: Array) -> Array:
+        if self.parameters is None:
+            return self.function(tokens, length)
+        # Objects that hold arrays, such as Flax's variables, may be changed in place: they are new.
+        parameters = jax.tree.map(lambda x: x, self.parameters)
+        return self.function(parameters, tokens, length)
+
+    def _gives_every_token(self, rows: int, size: int) -> bool:
+        """Whether the function returns ``[B, P, V]``."""
+        shapes = ((rows, size), jnp.int32), ((rows,), jnp.int32)
+        logits = jax.eval_shape(self._call, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+        return getattr(logits, "ndim", 0) == 3
+
+
+def from_logits(
+    function: Callable[..., Array],
+    vocab_size: int,
+    *,
+    parameters: Any = None,
+    max_positions: int | None = None,
+) -> UncachedModel:
+    """Makes a language model from a function of tokens to logits.
+
+    Every strategy runs with it, trees and speculation included. Nothing is cached: every call
+    computes all paths from their first token on. Decoding is exact, and its time grows with the
+    square of the length, so this is for small models, for research, and for a first look.
+
+    Args:
+      function: ``(tokens int32 [B, P], length int32 [B]) -> logits``, of any batch size and width.
+        Row b holds ``length[b]`` tokens, from 1 to P, and zeros after them. Logits are floating
+        ``[B, V]``, after each row's last token; or ``[B, P, V]``, after every token, where no token
+        may see later ones. With ``[B, P, V]``, a drafted block is scored in one pass over its path
+        rather than in one for each token. The function is part of the compiled program and is
+        compared by identity, so define it once.
+      vocab_size: V.
+      parameters: a pytree of arrays, such as weights, that the function takes as its first
+        argument: ``(parameters, tokens, length) -> logits``. Other parameters do not compile again.
+        Arrays that the function closes over are constants of the program.
+      max_positions: the largest width that the function takes, or None. Strategies do not exceed
+        it, and paths are not padded beyond it. A search on a tree pads its paths to the prompt and
+        all nodes of the tree, so a limit close to what is needed saves time.
+
+    Returns:
+      A ``LanguageModel``, ``ragged`` and ``tree``, with ``keep`` and ``select``, and a pytree
+      whose leaves are the parameters.
+
+    Raises:
+      ValueError: for a function that does not take these arguments, or a size below 1. Logits of
+        another shape or dtype are refused when a strategy is traced.
+
+    Example:
+      >>> from decoding_jax import Prompt, beam_search
+      >>> def next_token(scores, tokens, length):
+      ...     last = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)
+      ...     return scores[last[:, 0]]
+      >>> scores = jax.random.normal(jax.random.key(0), (5, 5))
+      >>> model = from_logits(next_token, 5, parameters=scores)
+      >>> prompt = Prompt(jnp.array([[1, 2], [3, 0]]), jnp.array([2, 1]))
+      >>> beam_search(model, prompt, beam_size=3, max_new_tokens=4).tokens.shape
+      (2, 3, 4)
+    """
+    leading = () if parameters is None else ("parameters",)
+    check_function("function", function, (*leading, "tokens", "length"))
+    check_size("vocab_size", vocab_size)
+    check_size("max_positions", max_positions, optional=True)
+    return UncachedModel(parameters, function, vocab_size, max_positions)

@@ -1,0 +1,151 @@
+"""A cache of one's own decodes what the model behind it decodes, or refuses in one line."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from adapted import (
+    BEAMS,
+    CHAINS,
+    DRAFT,
+    PROMPT,
+    SAMPLERS,
+    TABLE,
+    TREES,
+    VOCAB,
+    append,
+    assert_same,
+    from_cache,
+    init,
+    place,
+    run,
+)
+
+import decoding_jax
+from decoding_jax import adapters
+from decoding_jax.testing import check_model
+
+STEPS = {
+    "appends": (append, {}),
+    "positions": (place, {"positions": True}),
+    "blocks": (place, {"positions": True, "blocks": True}),
+}
+REPRESENTATIVE = {
+    ("sample", "appends"),
+    ("beam_search", "appends"),
+    ("speculative_sample", "positions"),
+    ("speculative_sample, block", "blocks"),
+}
+
+
+def adapted(how, table=TABLE):
+    step, settings = STEPS[how]
+    return from_cache(step, table, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        pytest.param(
+            name, how, marks=() if (name, how) in REPRESENTATIVE else pytest.mark.exhaustive
+        )
+        for how in STEPS
+        for name in (*SAMPLERS, *BEAMS, *(() if how == "appends" else CHAINS))
+    ],
+)
+def test_a_strategy_decodes_what_it_does_on_the_table(name, how):
+    model, draft = (adapted(how, table) for table in (TABLE, DRAFT))
+    assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
+
+
+@pytest.mark.parametrize("how", STEPS)
+def test_the_model_keeps_the_protocol_to_the_bit(how):
+    names = set(check_model(adapted(how)))
+    assert {"check_prefill", "check_select"} <= names
+    assert not {"check_tree", "check_keep"} & names
+    assert ({"check_ragged", "check_rewind"} <= names) == (how != "appends")
+
+
+@pytest.mark.parametrize(("name", "how"), [(n, "blocks") for n in TREES] + [(CHAINS[0], "appends")])
+def test_what_cannot_run_is_refused_in_one_line(name, how):
+    with pytest.raises(ValueError, match=r"(ragged=False|tree=False|tree and keep|tree)") as error:
+        run(name, adapted(how), adapted(how))
+    assert "\n" not in str(error.value)
+
+
+def test_a_recurrent_state_is_a_cache():
+    def start(size):
+        return jnp.zeros(VOCAB)
+
+    def step(weights, state, tokens):
+        state = jnp.tanh(state @ weights + jax.nn.one_hot(tokens[0, 0], VOCAB))
+        return state[None, None], state
+
+    weights = np.random.default_rng(0).normal(size=(VOCAB, VOCAB)).astype(np.float32)
+    model = adapters.from_cache(start, step, VOCAB, parameters=weights)
+    output = jax.device_get(decoding_jax.greedy(model, PROMPT, max_new_tokens=4))
+    for tokens, length, new in zip(*PROMPT, output.tokens[:, 0], strict=True):
+        state = np.zeros(VOCAB, np.float32)
+        path = [*tokens[:length], *new]
+        for i, token in enumerate(path[:-1]):
+            state = np.tanh(state @ weights + np.eye(VOCAB, dtype=np.float32)[token])
+            if i >= length - 1:
+                assert state.argmax() == path[i + 1]
+
+
+@pytest.mark.exhaustive
+def test_a_block_longer_than_the_cache_is_decoded_too():
+    """Speculation drafts more tokens than there is room for."""
+    model = adapted("blocks")
+    prompt = decoding_jax.Prompt(PROMPT.tokens[:, :1], np.array([1, 1], np.int32))
+    args = (prompt, jax.random.key(0))
+    settings = {"num_draft_tokens": 7, "max_new_tokens": 3}
+    got = decoding_jax.speculative_sample(model, TABLE, *args, **settings)
+    assert_same(got, decoding_jax.speculative_sample(TABLE, TABLE, *args, **settings))
+
+
+def wrong(step, start=init, **settings):
+    model = adapters.from_cache(start, step, VOCAB, **settings)
+    return lambda: decoding_jax.greedy(model, PROMPT, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: adapters.from_cache(init, append, 5), "step: got one that does not take them"),
+        (
+            lambda: adapters.from_cache(init, lambda c, t: 0, 5, positions=True),
+            "takes a function of (cache, tokens, position)",
+        ),
+        (
+            lambda: adapters.from_cache(init, lambda c, t: 0, 5, blocks=True),
+            "blocks: got True with positions=False; takes False",
+        ),
+        (
+            lambda: adapters.from_cache(None, append, 5),
+            "init: got None; takes a function of (size)",
+        ),
+        (
+            wrong(lambda cache, tokens: jnp.zeros((1, 1, VOCAB))),
+            "takes a pair (logits [1, T, V], cache)",
+        ),
+        (
+            wrong(lambda cache, tokens: (jnp.zeros((1, VOCAB)), cache)),
+            "step: got logits float32[1, 5]; takes floating [1, T, V], which is [1, 1, 5] here",
+        ),
+        (
+            wrong(lambda cache, tokens: (jnp.zeros((1, 1, VOCAB)), cache["tokens"])),
+            "step: got a cache of another structure",
+        ),
+        (
+            wrong(lambda c, t: (jnp.zeros((1, 1, VOCAB)), {**c, "count": jnp.zeros(2)})),
+            "step: got a cache whose ['count'] became float32[2]; takes one of the structure, "
+            "shapes and dtypes that init returns, int32[] there",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_argument(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
