@@ -19,7 +19,7 @@ import pytest
 from pages import PAGES, blocks, commands
 
 import decoding_jax
-from decoding_jax import gin_path
+from decoding_jax import gin_path, shell
 from decoding_jax.infer import merge, records, shards
 from decoding_jax.infer.command import main
 from decoding_jax.models import T5, T5Config, save_model
@@ -164,6 +164,10 @@ def test_a_command_as_it_is_printed(block, command, place, capsys):
     argv = shlex.split(command)
     if argv[:3] == ["python", "-m", "decoding_jax.infer.merge"]:
         merge_as_printed(argv[3:], place)
+        return
+    if argv[:3] == ["python", "-m", "decoding_jax"]:
+        assert shell.main(argv[3:]) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out
         return
     assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "no other command is run so far"
     for other in blocks(block.page):

@@ -1,0 +1,138 @@
+"""The command: it decodes texts, prints them as they grow, and then as a table."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from decoding_jax.infer.printing import Printer
+from decoding_jax.registry import STRATEGIES
+from decoding_jax.shell import listing
+from decoding_jax.shell.options import UsageError, parse, settings_of, transform_of
+from decoding_jax.text import Completion, constraints, generate, load, stream
+from decoding_jax.text.arguments import check_strategy
+
+_APPENDING = ("greedy", "sample", "arithmetic_sample", "speculative_sample")
+"""The strategies that never take a token back, whose text is printed as it grows."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs ``python -m decoding_jax``.
+
+    Args:
+      argv: the arguments, without the program's name. The default is ``sys.argv``.
+
+    Returns:
+      The exit status: 0, or 1 if decoding failed, 2 if the options are invalid, or 130 if it was
+      interrupted. A failure is one line on standard error.
+
+    Example:
+      >>> main(["--strategy", "greedy", "--list"])  # doctest: +ELLIPSIS
+      greedy --max_new_tokens 64
+      ...
+      0
+    """
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except (ValueError, OSError) as error:
+        return _fail(str(error).splitlines()[0], 1)
+
+
+def _main(argv: list[str]) -> int:
+    options = parse(argv)
+    named = any(arg.split("=")[0] == "--strategy" for arg in argv)
+    if options.list:
+        if named:
+            check_strategy(options.strategy)
+        print("\n".join(listing.lines(options.strategy if named else None)))
+        return 0
+    if not options.texts:
+        raise UsageError('texts: got none; takes one or more, such as "Where is the station?"')
+    logging.basicConfig(format="%(message)s")
+    keep_programs()
+    function = check_strategy(options.strategy)
+    model, tokenizer = load(options.model, dtype=options.dtype, tokenizer=options.tokenizer)
+    settings = _settings(options, function, tokenizer)
+    if options.strategy in _APPENDING and settings.get("num_samples", 1) == 1:
+        results = [
+            _streamed(model, tokenizer, text, {"strategy": options.strategy, **settings})
+            for text in options.texts
+        ]
+    else:
+        results = generate(model, tokenizer, options.texts, strategy=options.strategy, **settings)
+    printer = Printer()
+    for index, (text, row) in enumerate(zip(options.texts, results, strict=True)):
+        printer(_record(index, text, row))
+    return 0
+
+
+def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
+    """The arguments of ``generate`` besides model, tokenizer, texts and strategy."""
+    settings = {**settings_of(options.strategy), **options.settings}
+    settings["transform"] = transform_of(options.transforms)
+    if STRATEGIES[options.strategy].draws:
+        settings["key"] = jax.random.key(options.seed)
+    if options.drafter is not None or STRATEGIES[options.strategy].drafts:
+        if options.drafter is None:
+            raise UsageError(
+                f"--drafter: got none; {options.strategy} takes a directory, or "
+                "translation-en-fr-draft"
+            )
+        settings["drafter"] = load(options.drafter, dtype=options.dtype)[0]
+    takes_phrases = "constraints" in inspect.signature(function).parameters
+    if takes_phrases and not options.phrase:
+        raise UsageError(f"--phrase: got none; {options.strategy} takes one or more")
+    if options.phrase:
+        settings["constraints"] = constraints(tokenizer, options.phrase)
+    return settings
+
+
+def _streamed(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> list[Completion]:
+    """Prints one completion as it grows, and returns it as ``generate`` does."""
+    printed = ""
+    for [row] in stream(model, tokenizer, [text], **settings):
+        for completion in row:
+            if completion.text.startswith(printed):
+                sys.stdout.write(completion.text[len(printed) :])
+                sys.stdout.flush()
+                printed = completion.text
+    print("\n")
+    return row
+
+
+def _record(index: int, text: str, row: Sequence[Completion]) -> dict[str, Any]:
+    """The completions of a text in the form of the batch job's records."""
+    outputs = [
+        {
+            "rank": rank,
+            "text": completion.text,
+            "log_prob": completion.log_prob,
+            "score": completion.score,
+            "finished": completion.finished,
+        }
+        for rank, completion in enumerate(row, 1)
+    ]
+    return {"index": index, "inputs": text, "outputs": outputs}
+
+
+def keep_programs() -> None:
+    """Keeps compiled programs on disk for the next call, unless JAX is told where to."""
+    if jax.config.read("jax_compilation_cache_dir") is None:
+        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"decoding_jax: {message}", file=sys.stderr)
+    return status

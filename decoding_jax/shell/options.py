@@ -1,0 +1,159 @@
+"""The options of the command: every setting of every strategy, and the transforms of one number."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from decoding_jax import transforms
+from decoding_jax.registry import STRATEGIES
+from decoding_jax.text import embedded
+
+DEFAULTS: dict[str, Any] = {
+    "beam_size": 4,
+    "budget": 128,
+    "k": 4,
+    "num_draft_tokens": 4,
+    "num_groups": 2,
+    "num_samples": 4,
+}
+"""The values of settings that a strategy requires and a first look need not choose."""
+
+TRANSFORMS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical",
+    "epsilon",
+    "eta",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram",
+)
+"""The transforms that take one number, by which an option is named."""
+
+_NOT_FROM_SHELL = ("model", "prompt", "key", "drafter", "constraints", "transform", "stop")
+
+
+class UsageError(ValueError):
+    """Invalid options; the message is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; --help lists the options")
+
+
+class _InOrder(argparse.Action):
+    """Collects transforms in the order in which they are given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        name = (option_string or "").removeprefix("--")
+        namespace.transforms = [*namespace.transforms, (name, values)]
+
+
+def settings_of(strategy: str) -> dict[str, Any]:
+    """The settings of a strategy that the shell can give, with their defaults.
+
+    Example:
+      >>> settings_of("sample")
+      {'num_samples': 4, 'max_new_tokens': 64}
+    """
+    found = {}
+    for name, parameter in inspect.signature(STRATEGIES[strategy].function).parameters.items():
+        if name not in _NOT_FROM_SHELL:
+            required = parameter.default is parameter.empty
+            found[name] = DEFAULTS.get(name, 64) if required else parameter.default
+    if strategy == "sample":
+        found["num_samples"] = DEFAULTS["num_samples"]
+    return found
+
+
+def value_of(text: str) -> Any:
+    """The value of an option: a Python literal, or else the text itself.
+
+    Example:
+      >>> value_of("0.5"), value_of("None"), value_of("never")
+      (0.5, None, 'never')
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the options.
+
+    Returns:
+      The options; ``settings`` are those of the strategy that were given, and ``transforms`` a list
+      of names and values, in the order given.
+
+    Raises:
+      UsageError: for an unknown option or a missing value.
+      SystemExit: for ``--help``, after it is printed.
+    """
+    parser = Parser(
+        prog="python -m decoding_jax",
+        description="Decodes texts with any strategy. Transforms apply in the order given.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("texts", nargs="*", help="the inputs: prompts, or texts to translate")
+    parser.add_argument("--strategy", default="greedy", help="its name; --list lists all")
+    parser.add_argument(
+        "--list", action="store_true", help="print the strategies, or all about --strategy NAME"
+    )
+    parser.add_argument(
+        "--model",
+        default="translation-en-fr",
+        metavar="DIR",
+        help=f"a directory, or one of the embedded models: {', '.join(embedded())}",
+    )
+    parser.add_argument("--tokenizer", metavar="DIR", help="where the model's has none")
+    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    parser.add_argument("--drafter", metavar="DIR", help="the draft model of speculative_sample")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--phrase", action="append", default=[], help="for constrained_beam_search; repeatable"
+    )
+    settings = parser.add_argument_group("settings of strategies")
+    names = sorted({name for strategy in STRATEGIES for name in settings_of(strategy)})
+    for name in names:
+        settings.add_argument(
+            f"--{name}", type=value_of, metavar="VALUE", default=argparse.SUPPRESS
+        )
+    group = parser.add_argument_group("transforms")
+    for name in TRANSFORMS:
+        group.add_argument(
+            f"--{name}", type=value_of, metavar="NUMBER", action=_InOrder, dest="transforms"
+        )
+    parser.set_defaults(transforms=[])
+    options = parser.parse_args(argv)
+    options.settings = {name: getattr(options, name) for name in names if name in options}
+    return options
+
+
+def transform_of(chosen: Sequence[tuple[str, Any]]) -> Any:
+    """The transforms of the options, chained; None without any.
+
+    Example:
+      >>> len(transform_of([("top_k", 5), ("temperature", 0.5)]).transforms)
+      2
+    """
+    made = [getattr(transforms, name)(value) for name, value in chosen]
+    if not made:
+        return None
+    return made[0] if len(made) == 1 else transforms.chain(*made)

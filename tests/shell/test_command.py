@@ -1,0 +1,137 @@
+"""``python -m decoding_jax`` on a table model whose texts are digits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax.registry import STRATEGIES
+from decoding_jax.shell import command
+from decoding_jax.shell.options import settings_of
+from decoding_jax.testing import TableLM
+
+V = 7
+NORMAL = np.random.default_rng(0).normal
+TABLE = TableLM(
+    jnp.asarray(NORMAL(size=(11, V + 1, V, V)), jnp.float32),
+    jnp.asarray(NORMAL(size=(11, V, 4)), jnp.float32),
+)
+
+
+class Digits:
+    """A tokenizer whose tokens are digits; 0 is the end token."""
+
+    eos_ids = (0,)
+
+    def encode(self, text):
+        return self.pieces(text)
+
+    def pieces(self, text):
+        return [int(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(str(i) for i in ids if i)
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch):
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (TABLE, Digits()))
+
+
+def run(capsys, *argv):
+    status = command.main(["12", *argv, "--max_new_tokens", "5"])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_one_completion_is_printed_as_it_grows_and_as_a_table(capsys):
+    status, out, err = run(capsys)
+    assert (status, err) == (0, "")
+    streamed, title, header, line, *_ = [line for line in out.splitlines() if line]
+    assert title == "[1] 12"
+    assert header.split() == ["rank", "log-prob", "text"]
+    assert line.split()[2] == streamed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("sample", "beam_search") else pytest.mark.exhaustive
+        )
+        for name in STRATEGIES
+        if name != "greedy"
+    ],
+)
+def test_every_strategy_runs_with_its_name_alone(name, capsys):
+    needs = {
+        "speculative_sample": ["--drafter", "DIR"],
+        "constrained_beam_search": ["--phrase", "3"],
+    }
+    status, out, err = run(capsys, "--strategy", name, *needs.get(name, ()))
+    assert (status, err) == (0, "")
+    assert "[1] 12\n    rank  log-prob" in out
+
+
+def test_settings_transforms_and_seed_reach_the_strategy(capsys, monkeypatch):
+    seen = {}
+
+    def generate(model, tokenizer, texts, **settings):
+        seen.update(settings)
+        return [[] for _ in texts]
+
+    monkeypatch.setattr(command, "generate", generate)
+    argv = ["--strategy", "arithmetic_sample", "--points", "stratified", "--num_samples", "3"]
+    argv += ["--top_p", "0.9", "--temperature", "0.5", "--seed", "7"]
+    assert run(capsys, *argv)[0] == 0
+    assert jnp.array_equal(jax.random.key_data(seen.pop("key")), jnp.array([0, 7], jnp.uint32))
+    names = [type(transform).__name__ for transform in seen.pop("transform").transforms]
+    assert names == ["TopP", "Temperature"]
+    want = {"strategy": "arithmetic_sample", "points": "stratified", "num_samples": 3}
+    assert seen == want | {"max_new_tokens": 5}
+
+
+def test_the_list_names_every_strategy_and_setting(capsys):
+    assert command.main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    for name in STRATEGIES:
+        (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
+        assert all(f"--{setting} " in line for setting in settings_of(name))
+    assert command.main(["--list", "--strategy=beam_search"]) == 0
+    assert "length_penalty:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "message"),
+    [
+        ([], 2, "decoding_jax: texts: got none; takes one or more"),
+        (["1", "--beams", "3"], 2, "decoding_jax: unrecognized arguments: --beams 3; --help"),
+        (["1", "--beam_size", "3"], 1, "decoding_jax: beam_size: got 3; greedy takes no such"),
+        (["1", "--strategy", "bean_search"], 1, "decoding_jax: strategy: got 'bean_search'; takes"),
+        (["--list", "--strategy", "b"], 1, "decoding_jax: strategy: got 'b'; takes one of"),
+        (["1", "--strategy", "speculative_sample"], 2, "decoding_jax: --drafter: got none; specu"),
+        (["1", "--strategy", "constrained_beam_search"], 2, "decoding_jax: --phrase: got none;"),
+        (["1", "--phrase", "2"], 1, "decoding_jax: constraints: got"),
+        (["1", "--drafter", "DIR"], 1, "decoding_jax: drafter: got a TableLM; this strategy takes"),
+        (["1", "--max_new_tokens", "few"], 1, "decoding_jax: max_new_tokens: got 'few'; takes an"),
+    ],
+)
+def test_a_mistake_is_one_line(argv, status, message, capsys):
+    assert command.main(argv) == status
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert error.count("\n") == 1
+
+
+def test_programs_are_kept_unless_the_user_says_where(monkeypatch, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        command.keep_programs()
+        assert jax.config.jax_compilation_cache_dir == before
+        jax.config.update("jax_compilation_cache_dir", None)
+        command.keep_programs()
+        want = str(tmp_path / "decoding_jax" / "programs")
+        assert jax.config.jax_compilation_cache_dir == want
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
