@@ -128,7 +128,7 @@ def _record(index: int, text: str, row: Sequence[Completion]) -> dict[str, Any]:
 
 def keep_programs() -> None:
     """Keeps compiled programs on disk for the next call, unless JAX is told where to."""
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))
 
