@@ -104,3 +104,43 @@ def default_keys() -> Iterator[None]:
     before = jax.config.jax_default_prng_impl
     yield
     jax.config.update("jax_default_prng_impl", before)
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[Any]:
+    """The emulator of Google Cloud Storage; see ``buckets``."""
+    import buckets
+
+    with buckets.google() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def amazon() -> Iterator[Any]:
+    """The emulator of S3."""
+    import buckets
+
+    with buckets.amazon() as server:
+        yield server
+
+
+@pytest.fixture
+def gs(google: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A folder of the test's own in ``gs://bucket``, with the faults of its server."""
+    import buckets
+
+    with buckets.folder("gs", google, request.node.name) as found:
+        yield found
+
+
+@pytest.fixture(params=["gs", "s3"])
+def bucket(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A folder as ``gs``, on the emulators of Google Cloud Storage and of S3."""
+    import buckets
+
+    import buckets
+
+    server = request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
+
+    with buckets.folder(request.param, server, request.node.name) as found:
+        yield found

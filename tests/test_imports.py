@@ -18,6 +18,7 @@ LAYERS = [
     "estimators",
     "registry",
     "sharding",
+    "storage",
     "models",
     "adapters",
     "text",

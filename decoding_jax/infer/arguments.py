@@ -8,6 +8,7 @@ from typing import Any
 
 from decoding_jax.loop.arguments import signature_of
 from decoding_jax.loop.values import check_model, check_stop, describe
+from decoding_jax.storage import CloudPath
 from decoding_jax.text.arguments import check_tokenizer
 
 _SOURCE = (
@@ -32,7 +33,7 @@ def check_job(
     if not hasattr(net, "bind"):
         check_model(net)
     check_tokenizer(tokenizer)
-    if isinstance(source, (str, Path)) or not hasattr(source, "__iter__"):
+    if isinstance(source, (str, Path, CloudPath)) or not hasattr(source, "__iter__"):
         raise ValueError(f"source: got {describe(source)}; {_SOURCE}")
     if isinstance(source, (list, tuple)):
         for item in source:
@@ -44,7 +45,7 @@ def check_job(
             "functools.partial(decoding_jax.greedy, max_new_tokens=64)"
         )
     signature_of(strategy)
-    if output_dir is not None and not isinstance(output_dir, (str, Path)):
+    if output_dir is not None and not isinstance(output_dir, (str, Path, CloudPath)):
         raise ValueError(f"output_dir: got {describe(output_dir)}; takes a path")
     if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):
         raise ValueError(f"buckets: got {describe(buckets)}; takes a list of widths")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 from decoding_jax.infer import files
 from decoding_jax.infer.sources import Item, text_item
+from decoding_jax.storage import StoragePath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CsvRows:
     in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library.
       column: the name of the column of the inputs.
       id_column: the name of the column of ids, which records repeat as text, or None. An empty cell
         is no id.
@@ -83,7 +83,7 @@ class CsvRows:
 class _Rows:
     """An iterator over the rows of a CSV file: cells, the text of the row, and None or a fault."""
 
-    def __init__(self, path: Path, delimiter: str):
+    def __init__(self, path: StoragePath, delimiter: str):
         self._lines = files.lines(path)
         self._delimiter = delimiter
         self._again: list[bytes] = []  # Lines to read again, the last one first.

@@ -1,17 +1,18 @@
-"""Reads the lines of input files, which may be compressed by gzip."""
+"""Reads the lines of input files, which may be in a bucket, and compressed by gzip."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import IO
 
 from decoding_jax.infer import gin_files
+from decoding_jax.storage import CloudPath, StoragePath, storage_path
 
 
-def find_inputs(name: str | Path) -> Path:
+def find_inputs(name: str | StoragePath) -> StoragePath:
     """Returns the path of a file of inputs, which ``gin_files.find`` searches for.
 
     Raises:
@@ -22,29 +23,36 @@ def find_inputs(name: str | Path) -> Path:
       Traceback (most recent call last):
       ValueError: path: got '-'; takes a file, as a job reads its inputs twice, so put them into one
     """
-    path = Path(name)
+    path = storage_path("path", name)
+    if isinstance(path, CloudPath):
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        return path
     is_pipe = path.is_fifo() or path.is_char_device() or path.is_socket()
     if str(name) in ("-", "/dev/stdin") or is_pipe:
         raise ValueError(
             f"path: got {str(name)!r}; takes a file, as a job reads its inputs twice, so put them "
             "into one"
         )
-    return gin_files.find(name)
+    return gin_files.find(path)
 
 
-def lines(path: Path) -> Iterator[bytes]:
+def lines(path: StoragePath) -> Iterator[bytes]:
     """Yields the lines of a file with their ends, but without a byte order mark.
 
     Raises:
       ValueError: if the file's name ends in ``.gz`` and it is not whole gzip.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rb") as file:
-            for number, line in enumerate(file):
+        with path.open("rb") as raw:
+            for number, line in enumerate(_decompressed(raw, path.suffix)):
                 yield line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise ValueError(f"path: got {str(path)!r} ({e}); takes a whole gzip file") from e
+
+
+def _decompressed(file: IO[bytes], suffix: str) -> Iterable[bytes]:
+    return gzip.GzipFile(fileobj=file) if suffix == ".gz" else file
 
 
 def without_end(line: bytes) -> bytes:

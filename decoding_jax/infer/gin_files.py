@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoding_jax import gin_path
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import local_path
 
 
 def find(name: str | Path, search_paths: Sequence[str] = ()) -> Path:

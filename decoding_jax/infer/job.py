@@ -8,7 +8,6 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from decoding_jax.infer.records import Record
 from decoding_jax.infer.shard_decoder import ShardDecoder
 from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text import Tokenizer, with_end_tokens
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ def run(
     model: tuple[Any, Tokenizer],
     source: Iterable[Item],
     strategy: Callable[..., DecodeOutput],
-    output_dir: str | Path | None = None,
+    output_dir: str | StoragePath | None = None,
     report: Callable[[Record], None] | None = None,
     seed: int = 0,
     batch_size: int = 32,
@@ -44,14 +43,15 @@ def run(
     with_tokens: bool = False,
     name: str = "decodes",
     drafter: Any = None,
+    lock_seconds: float = lock.LEASE,
 ) -> Summary:
     """Decodes every input of a source, and writes or reports one record for each.
 
-    A shard is written as a whole, by an atomic rename, and does not depend on other shards. A job
-    that is killed leaves finished shards. When the job is started again, it skips these shards and
-    ends with the same ``job.json`` and shards, byte for byte, as a job that was not interrupted (on
-    the same kind of device). If several processes run (``jax.distributed``), the shards are
-    assigned to them in turn.
+    A shard is published as a whole (on a disk by a rename, in a bucket by one upload), and does not
+    depend on other shards. A job that is killed leaves finished shards. When the job is started
+    again, it skips these shards and ends with the same ``job.json`` and shards, byte for byte, as a
+    job that was not interrupted (on the same kind of device). If several processes run
+    (``jax.distributed``), the shards are assigned to them in turn.
 
     Args:
       model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
@@ -62,7 +62,8 @@ def run(
         key for each row if it takes keys. A number in its settings, in ``stop`` or in ``drafter``
         may be an array with one value for each input, in their order (see ``decoding_jax.rows``).
       output_dir: the directory for ``NAME-00000-of-00012.jsonl``, ``job.json`` and
-        ``summary.json``. It must be empty or belong to this job.
+        ``summary.json``, or its URL, such as ``gs://bucket/out``. It must be empty or belong to
+        this job.
       report: a function such as a ``Printer``. It is called with each record of a shard after the
         shard is finished.
       seed: the seed of the job; the key of input i is ``fold_in(key(seed), i)``.
@@ -78,6 +79,9 @@ def run(
       name: the prefix of the names of the shards.
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
+      lock_seconds: in a bucket, the time after which the lock of a job that does not renew it
+        lapses. A job that is started again after it was killed waits as long. On a disk the lock
+        ends with its process.
 
     Returns:
       A ``Summary``.
@@ -101,7 +105,7 @@ def run(
     """
     check_job(model, source, strategy, output_dir, buckets, stop)
     net, tokenizer = model
-    directory = None if output_dir is None else local_path("output_dir", output_dir)
+    directory = None if output_dir is None else storage_path("output_dir", output_dir)
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
     _check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
@@ -152,7 +156,9 @@ def run(
     with contextlib.ExitStack() as stack:
         if directory is not None:
             _make_directory(directory)
-            stack.enter_context(lock.hold(directory, process, num_processes))
+            check_lock = stack.enter_context(
+                lock.hold(directory, process, num_processes, lock_seconds)
+            )
             manifest.claim(directory, settings)
         bar = stack.enter_context(
             contextlib.closing(progress.Bar(num_inputs, compiling=decoder.compiling))
@@ -162,7 +168,8 @@ def run(
             paths = {
                 shard: directory / shards.shard_name(name, shard, num_shards) for shard in assigned
             }
-        existing = {shard for shard, path in paths.items() if path.exists()}
+        names = set() if directory is None else {path.name for path in directory.iterdir()}
+        existing = {shard for shard, path in paths.items() if path.name in names}
         bar.skip(sum(inputs.size_of(shard) for shard in existing))
         for shard, items in enumerate(manifest.unchanged(source, inputs)):
             if shard not in assigned:
@@ -182,6 +189,7 @@ def run(
                         )
                     ]
                     if shard in paths:
+                        check_lock()
                         shards.write_records(paths[shard], of_shard)
                     if report is not None:
                         for record in of_shard:
@@ -215,16 +223,18 @@ def _with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Calla
     return functools.partial(strategy, tokenizer=tokenizer)
 
 
-def _make_directory(directory: Path) -> None:
-    if directory.exists() and not directory.is_dir():
+def _make_directory(directory: StoragePath) -> None:
+    if directory.is_file():
         raise ValueError(f"output_dir: {directory} is a file; takes a directory")
     directory.mkdir(parents=True, exist_ok=True)
 
 
-def _read_finished(path: Path, items: Sequence[Item], first: int) -> list[Record] | None:
+def _read_finished(path: StoragePath, items: Sequence[Item], first: int) -> list[Record] | None:
     """Reads a shard that an earlier run has finished; None if it has to be decoded again."""
     try:
         return shards.read_records(path, items, first)
+    except FileNotFoundError:
+        return None
     except ValueError as e:
         _LOGGER.warning("%s; the shard is decoded again", e)
         return None

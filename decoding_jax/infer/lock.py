@@ -9,8 +9,11 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from decoding_jax.infer import lease
+from decoding_jax.storage import CloudPath, StoragePath
 
 try:
     import fcntl
@@ -20,12 +23,15 @@ except ImportError:  # Windows
 _LOGGER = logging.getLogger(__name__)
 
 FILE = ".lock"
+LEASE = 60.0  # Seconds for which a lock in a bucket is respected without being renewed.
 _PATIENCE = 5.0  # Seconds to wait for a shared lock.
 _TEMPORARY = re.compile(r"\.((job|summary)\.json|.+-\d{5,}-of-\d{5,}\.jsonl?)(\..+)?\.tmp")
 
 
 @contextlib.contextmanager
-def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None]:
+def hold(
+    directory: StoragePath, process: int = 0, processes: int = 1, seconds: float = LEASE
+) -> Iterator[Callable[[], None]]:
     """Keeps other jobs out of an output directory while the block runs.
 
     The lock is ``flock`` on files in the directory, so the operating system releases it when the
@@ -33,12 +39,16 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
     processes of a distributed job share that lock, and each also locks ``.lock-INDEX``
     exclusively. A second distributed job is refused, because its process 0 cannot lock
     ``.lock-0``. The lock files are removed at the end, together with temporary files that killed
-    processes have left behind.
+    processes have left behind. In a bucket the lock is a ``lease``.
 
     Args:
       directory: an existing directory.
       process: the index of this process in its job.
       processes: the number of processes of the job.
+      seconds: in a bucket, the time after which a lock that is not renewed lapses.
+
+    Yields:
+      A function that raises an error if, in a bucket, another job has taken the lock over.
 
     Raises:
       ValueError: if another job uses the directory; the message is one line that names the process
@@ -49,8 +59,12 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
       >>> with tempfile.TemporaryDirectory() as name, hold(pathlib.Path(name)):
       ...     pass
     """
+    if isinstance(directory, CloudPath):
+        with lease.hold(directory, FILE, process, processes, seconds) as check:
+            yield check
+        return
     if fcntl is None:
-        yield
+        yield _nothing
         return
     with contextlib.ExitStack() as stack:
         distributed = processes > 1
@@ -63,7 +77,11 @@ def hold(directory: Path, process: int = 0, processes: int = 1) -> Iterator[None
         for handle in handles:
             if handle is not None:
                 _write_holder(handle)
-        yield
+        yield _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextlib.contextmanager

@@ -7,15 +7,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jaxlib
 
 import decoding_jax
-from decoding_jax.infer import lock, shards
+from decoding_jax.infer import lock
 from decoding_jax.infer.sources import Item
+from decoding_jax.storage import StoragePath, create
 from decoding_jax.text import Tokenizer
 
 FILE = "job.json"
@@ -122,7 +122,7 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps([tokens, ends]).encode()).hexdigest()
 
 
-def claim(directory: Path, manifest: dict[str, Any]) -> None:
+def claim(directory: StoragePath, manifest: dict[str, Any]) -> None:
     """Assigns a directory to this job, or checks that it already belongs to the job.
 
     If several processes claim a new directory at the same time, one of them writes its manifest,
@@ -145,7 +145,7 @@ def claim(directory: Path, manifest: dict[str, Any]) -> None:
                 f"output_dir: {directory} holds {others[0]} but no {FILE}; takes an empty "
                 "directory or this job's own"
             )
-        if shards.create(path, [json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"]):
+        if create(path, [json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"]):
             return
     found = _read(path)
     different = [k for k in {**manifest, **found} if manifest.get(k) != found.get(k)]
@@ -173,7 +173,7 @@ def _changed(index: int, inputs: Inputs) -> ValueError:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: StoragePath) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:

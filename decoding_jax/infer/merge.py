@@ -8,19 +8,20 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 from decoding_jax.infer import manifest, progress, shards
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import CloudPath, StoragePath, storage_path, write_bytes
 
 _SHOWN_AFTER = 2.0  # seconds
 _DESCRIPTION = "Joins the shards of a finished job in one file of JSON lines."
 
 
-def merge(output_dir: str | Path, file: str | Path | None = None) -> tuple[Path, int]:
+def merge(
+    output_dir: str | StoragePath, file: str | StoragePath | None = None
+) -> tuple[StoragePath, int]:
     """Writes the records of a finished job to one file of JSON lines, in the order of the inputs.
 
     The lines are those of the shards, byte for byte. The file is written atomically, in the place
@@ -53,15 +54,18 @@ def merge(output_dir: str | Path, file: str | Path | None = None) -> tuple[Path,
       >>> path.name, count
       ('out.jsonl', 2)
     """
-    directory = local_path("output_dir", output_dir)
+    directory = storage_path("output_dir", output_dir)
     if not directory.is_dir():
         raise ValueError(f"output_dir: got {str(directory)!r}; takes the directory of a job")
     count, shard_size, name = _job(directory)
     num_shards = -(-count // shard_size)
     paths = [directory / shards.shard_name(name, i, num_shards) for i in range(num_shards)]
     beside = directory.resolve()
-    target = beside.with_name(f"{beside.name}.jsonl") if file is None else local_path("file", file)
-    if target.is_dir() or not target.parent.is_dir():
+    target = (
+        beside.with_name(f"{beside.name}.jsonl") if file is None else storage_path("file", file)
+    )
+    in_folder = isinstance(target, CloudPath) or target.parent.is_dir()
+    if target.is_dir() or not in_folder:
         raise ValueError(f"file: got {str(target)!r}; takes a file in a directory that exists")
     own = [directory / manifest.FILE, *paths]
     is_summary = target.resolve().parent == beside and re.fullmatch(
@@ -79,11 +83,11 @@ def merge(output_dir: str | Path, file: str | Path | None = None) -> tuple[Path,
         total=count, desc="merging", unit="record", delay=_SHOWN_AFTER, **progress.on_stderr()
     ) as bar:
         lines = _lines(paths, count, shard_size, bar)
-        shards.write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
+        write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
     return target, count
 
 
-def _job(directory: Path) -> tuple[int, int, str]:
+def _job(directory: StoragePath) -> tuple[int, int, str]:
     """The number of inputs, the number of inputs of a shard, and the name of a job."""
     path = directory / manifest.FILE
     if not path.is_file():
@@ -102,7 +106,7 @@ def _job(directory: Path) -> tuple[int, int, str]:
     return count, shard_size, name
 
 
-def _lines(paths: Sequence[Path], count: int, shard_size: int, bar: tqdm) -> Iterator[bytes]:
+def _lines(paths: Sequence[StoragePath], count: int, shard_size: int, bar: tqdm) -> Iterator[bytes]:
     """The lines of all shards, each of which is checked when its turn comes."""
     for shard, path in enumerate(paths):
         first, found = shard * shard_size, 0

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from decoding_jax.infer.records import Record, to_line
 from decoding_jax.infer.sources import Item
+from decoding_jax.storage import StoragePath, write
 
 
 def shard_name(name: str, index: int, count: int) -> str:
@@ -25,53 +20,12 @@ def shard_name(name: str, index: int, count: int) -> str:
     return f"{name}-{index:05d}-of-{count:05d}.jsonl"
 
 
-def write(path: Path, text: Iterable[str]) -> None:
-    """Writes a file atomically: it gets its name only when its contents are complete.
-
-    The text is first written to a temporary file in the same directory, under a name that no other
-    process or call uses.
-
-    Raises:
-      OSError: if the system cannot write the file; the error names the file.
-    """
-    write_bytes(path, (part.encode("utf-8") for part in text))
-
-
-def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
-    """Writes the parts of a file as ``write`` does."""
-    with _written(path, parts) as temporary:
-        temporary.replace(path)
-
-
-def create(path: Path, text: Iterable[str]) -> bool:
-    """Writes a file atomically, unless a file of that name exists.
-
-    If several processes create the same file at the same time, exactly one of them succeeds.
-
-    Returns:
-      Whether the file was created by this call.
-
-    Raises:
-      OSError: if the system cannot write the file; the error names the file.
-    """
-    with _written(path, (part.encode("utf-8") for part in text)) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError:  # The file system has no hard links.
-            if path.exists():
-                return False
-            temporary.replace(path)
-    return True
-
-
-def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Writes one record per line with ``write``."""
+def write_records(path: StoragePath, records: Iterable[Record]) -> None:
+    """Writes one record per line with ``storage.write``."""
     write(path, (to_line(record) for record in records))
 
 
-def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
+def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[Record]:
     """Reads the records of a finished shard.
 
     Args:
@@ -93,7 +47,7 @@ def read_records(path: Path, items: Sequence[Item], first: int) -> list[Record]:
     return records
 
 
-def read_lines(path: Path, first: int) -> Iterator[tuple[bytes, Record]]:
+def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, Record]]:
     """Yields each line of a shard with its record.
 
     Args:
@@ -119,38 +73,3 @@ def read_lines(path: Path, first: int) -> Iterator[tuple[bytes, Record]]:
                     f"{record.get('index')!r}"
                 )
             yield line, record
-
-
-@contextlib.contextmanager
-def _written(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
-    """Writes a temporary file and yields its path; the file is removed afterwards if it remains."""
-    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
-    unique = f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
-    temporary = path.with_name(f".{path.name}.{unique}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-        temporary.unlink(missing_ok=True)
-        _sync(path.parent)
-    except OSError as e:
-        if e.filename is None:  # The error of a full disk names no file.
-            raise OSError(e.errno, e.strerror, str(path)) from e
-        raise
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Makes a rename durable in case of a power failure, if the system supports it."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows cannot open folders.
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

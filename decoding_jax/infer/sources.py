@@ -37,7 +37,7 @@ class TextLines:
     whose name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library.
 
     Raises:
       ValueError: if there is no such file, or it is not whole gzip.
@@ -66,7 +66,7 @@ class JsonLines:
     name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library.
       field: the key of the input in each object.
 
     Raises:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import NamedTuple
 
-from decoding_jax.infer import manifest, shards
+from decoding_jax.infer import manifest
+from decoding_jax.storage import StoragePath
+from decoding_jax.storage import write as write_file
 
 
 class Summary(NamedTuple):
@@ -42,7 +43,7 @@ def file_name(process: int, num_processes: int) -> str:
     return f"summary{of_process}.json"
 
 
-def write(directory: Path, summary: Summary, process: int, num_processes: int) -> None:
+def write(directory: StoragePath, summary: Summary, process: int, num_processes: int) -> None:
     """Writes the summary of a process atomically, in the place of that of an earlier run.
 
     Raises:
@@ -61,10 +62,10 @@ def write(directory: Path, summary: Summary, process: int, num_processes: int) -
         "device": environment["device"],
     }
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    shards.write(directory / file_name(process, num_processes), [text])
+    write_file(directory / file_name(process, num_processes), [text])
 
 
-def to_text(summary: Summary, directory: Path | None) -> str:
+def to_text(summary: Summary, directory: StoragePath | None) -> str:
     """Returns the line that a job logs at its end."""
     faulty = sum(summary.faults.values())
     kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))

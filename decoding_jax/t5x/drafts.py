@@ -17,7 +17,8 @@ class DraftCheckpoint:
     """A draft model in a separate T5X checkpoint.
 
     Attributes:
-      directory: a checkpoint on a local disk, or a folder of checkpoints, whose latest is read.
+      directory: a checkpoint, or a folder of checkpoints, whose latest is read; a path or
+        a URL such as ``gs://bucket/draft``.
       config: T5X's ``network.T5Config`` (or ``TransformerConfig``) of the draft. With None, the
         arrays determine the shape and the target's configuration all other settings. The
         activations are the target's if the draft has as many gates, and otherwise the defaults of
@@ -36,16 +37,13 @@ class DraftCheckpoint:
 
         Raises:
           CheckpointError: as ``load_t5x``.
-          ValueError: if there is no directory, if it is not on a local disk, or if the arrays
-            contradict ``config``.
+          ValueError: if there is no directory, or if the arrays contradict ``config``.
         """
         if self.directory is None:
             raise ValueError(
                 "directory: got None; takes a T5X checkpoint, DRAFT_CHECKPOINT_PATH in the gin "
                 "files, unless DRAFTER is another drafter"
             )
-        if "://" in str(self.directory):
-            raise ValueError(f"directory: got {self.directory}; takes a folder on a disk")
         config = target if self.config is None else self.config
         activations = tuple(config.mlp_activations)
         model = load_t5x(

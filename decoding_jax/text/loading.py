@@ -8,7 +8,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
 Model = T5 | T5Decoder | GPT2 | Llama
@@ -22,10 +22,10 @@ def embedded() -> dict[str, Path]:
 
 
 def load(
-    directory: str | Path,
+    directory: str | StoragePath,
     *,
     dtype: str = "float32",
-    tokenizer: str | Path | None = None,
+    tokenizer: str | StoragePath | None = None,
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
 ) -> tuple[Model, Tokenizer]:
@@ -35,7 +35,8 @@ def load(
       directory: a directory in the Hugging Face layout (``config.json``, ``*.safetensors``,
         tokenizer files), a T5X checkpoint, a directory of several, of which the latest is read, or
         the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``). An
-        existing directory has precedence over an embedded model of the same name.
+        existing directory has precedence over an embedded model of the same name. A directory may
+        be the URL of a bucket, such as ``gs://bucket/model`` (see ``decoding_jax.storage``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
         needs one, because T5X does not store the tokenizer.
@@ -52,19 +53,19 @@ def load(
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
-        supported, for a URL, and for a mesh that does not divide the network.
+        supported, for a URL of an unknown scheme, and for a mesh that does not divide the network.
 
     Example:
       >>> model, tokenizer = load("translation-en-fr-draft")
       >>> tokenizer.decode(tokenizer.encode("Good morning!"))
       'Good morning!'
     """
-    if not isinstance(directory, (str, Path)):
+    if not isinstance(directory, (str, Path, CloudPath)):
         got = type(directory).__name__
         raise ValueError(f"directory: got a {got}; takes a path, or {' or '.join(embedded())}")
-    path = local_path("directory", directory)
+    path = storage_path("directory", directory)
     if tokenizer is not None:
-        tokenizer = local_path("tokenizer", tokenizer)
+        tokenizer = storage_path("tokenizer", tokenizer)
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import sentencepiece
 import tokenizers
 
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
 
 SENTENCEPIECE_FILES = (
     "spiece.model",
@@ -23,6 +23,14 @@ SENTENCEPIECE_FILES = (
     "sentencepiece.model",
 )
 BYTE_FAMILY_VOCAB = 384
+_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    *SENTENCEPIECE_FILES,
+)
 
 
 class TokenizerError(ValueError):
@@ -134,7 +142,9 @@ class ByteTokenizer:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
 
 
-def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = None) -> Tokenizer:
+def load_tokenizer(
+    directory: str | StoragePath, *, family: dict[str, Any] | None = None
+) -> Tokenizer:
     """The tokenizer of a model directory.
 
     It is the first that the directory has of ``tokenizer.json``, a SentencePiece model,
@@ -147,9 +157,24 @@ def load_tokenizer(directory: str | Path, *, family: dict[str, Any] | None = Non
 
     Raises:
       TokenizerError: in one line, if there is no tokenizer or it cannot be read.
-      ValueError: for a URL.
+      ValueError: for a URL of an unknown scheme.
     """
-    directory = local_path("tokenizer", directory)
+    path = storage_path("tokenizer", directory)
+    if not isinstance(path, CloudPath):
+        return _load(path, family)
+    is_file = path.is_file()
+    if not is_file and not path.is_dir():
+        raise TokenizerError(f"{path}: no such directory")
+    names = [path.name] if is_file else _FILES
+    with local_copy(path.parent if is_file else path, names) as folder:
+        copied = folder / path.name if is_file else folder
+        try:
+            return _load(copied, family)
+        except TokenizerError as e:
+            raise TokenizerError(str(e).replace(str(copied), str(path))) from e
+
+
+def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     if directory.is_file():
         return _sentencepiece(directory, family or {}, ())
     if not directory.exists():

@@ -174,9 +174,9 @@ def test_a_spoilt_checkpoint_is_reported_in_one_line(command, capsys, byte_t5, s
 def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
     check(command(MODEL_DIR="nowhere"), capsys, 1, "nowhere: no such directory")
     for setting in ("MODEL_DIR", "INPUT", "OUTPUT_DIR"):
-        bucket = {setting: "gs://bucket/x"}
-        check(command(**bucket), capsys, 1, "got 'gs://bucket/x'; takes a local path")
-    assert not Path("gs:").exists()
+        url = {setting: "ftp://host/x"}
+        check(command(**url), capsys, 1, "got 'ftp://host/x'; takes a local path, or a URL")
+    assert not Path("ftp:").exists()
     check(command(INPUT="nowhere.txt"), capsys, 1, "nowhere.txt: no such file")
     check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
     check(command(SEED="x"), capsys, 1, "seed: got 'x'")

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from decoding_jax.infer import lock, manifest, shards
+from decoding_jax import storage
+from decoding_jax.infer import lock, manifest
 
 
 class KilledError(Exception):
@@ -108,11 +109,11 @@ def test_two_writers_of_one_file_do_not_interfere(tmp_path):
 
     def interrupted(end):
         yield "a" * 100_000
-        shards.write(path, ["b\n"])
+        storage.write(path, ["b\n"])
         assert path.read_text() == "b\n"
         yield from end
 
-    shards.write(path, interrupted(["c\n"]))
+    storage.write(path, interrupted(["c\n"]))
     assert path.read_text() == "a" * 100_000 + "c\n"
 
     def killed():
@@ -120,7 +121,7 @@ def test_two_writers_of_one_file_do_not_interfere(tmp_path):
         yield
 
     with pytest.raises(KilledError):
-        shards.write(path, interrupted(killed()))
+        storage.write(path, interrupted(killed()))
     assert path.read_text() == "b\n"
 
 
@@ -131,6 +132,6 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     path = tmp_path / "decodes-00000-of-00001.jsonl"
     with pytest.raises(OSError, match=rf"No space left on device: '{path}'") as caught:
-        shards.write(path, ["text"])
+        storage.write(path, ["text"])
     assert caught.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []

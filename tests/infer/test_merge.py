@@ -100,7 +100,7 @@ def test_refused_arguments(job, capsys):
     assert path_of(job, 1).read_bytes() == before
     for folder in (job, job / "nowhere" / "all.jsonl"):
         check([str(job), "-o", str(folder)], 1, "takes a file in a directory that exists", capsys)
-    check(["gs://bucket/out"], 1, "output_dir: got 'gs://bucket/out'; takes a local path", capsys)
+    check(["ftp://host/out"], 1, "output_dir: got 'ftp://host/out'; takes a local path", capsys)
     check([], 2, "OUTPUT_DIR; takes OUTPUT_DIR [-o FILE]", capsys)
     check([str(job), "--gzip"], 2, "unrecognized arguments: --gzip; takes", capsys)
 

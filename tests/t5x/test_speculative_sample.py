@@ -237,7 +237,11 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
         (drafts.EarlyExit(3), DECODER, "num_layers: got 3; takes 1 to the target's 2"),
         (drafts.EarlyExit(0), wide, "num_layers: got 0; takes 1 to the target's 2"),
         (None, wide, "drafter: got a NoneType; takes a language model or a drafter"),
-        (drafts.DraftCheckpoint("gs://a/b"), wide, "directory: got gs://a/b; takes a folder on a"),
+        (
+            drafts.DraftCheckpoint("ftp://a/b"),
+            wide,
+            "directory: got 'ftp://a/b'; takes a local path",
+        ),
         (drafts.DraftCheckpoint(str(tmp_path)), wide, "has neither checkpoint, state nor"),
     ]:
         with pytest.raises(ValueError, match=line):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +18,6 @@ from decoding_jax.models.checkpoint.files import (
     CheckpointError,
     Settings,
     Tensors,
-    local_path,
 )
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
@@ -30,6 +28,7 @@ from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
 from decoding_jax.sharding import MeshError, as_mesh
+from decoding_jax.storage import StoragePath, storage_path, write
 
 __all__ = [
     "CheckpointError",
@@ -53,7 +52,7 @@ _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
 
 
 def load_model(
-    directory: str | Path,
+    directory: str | StoragePath,
     *,
     dtype: str = "float32",
     mesh: Mesh | Mapping[str, int] | None = None,
@@ -64,7 +63,8 @@ def load_model(
     Args:
       directory: a directory with ``config.json`` and either ``model.safetensors`` or shards with
         ``model.safetensors.index.json``; or a T5X checkpoint, or a directory with several (see
-        ``load_t5x``).
+        ``load_t5x``). Or a URL of one, such as ``gs://bucket/model``, of which only the parts that
+        are needed are read.
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
         stored weights are converted to it.
       mesh: a mesh with the axes ``data`` and ``model``, or their sizes by name, on which the model
@@ -81,7 +81,7 @@ def load_model(
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
         that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
         the networks do not support.
-      ValueError: for an unknown ``dtype``, a URL such as ``gs://bucket/model``, or a mesh that does
+      ValueError: for an unknown ``dtype``, a URL of an unknown scheme, or a mesh that does
         not divide the network.
 
     Example:
@@ -92,7 +92,7 @@ def load_model(
     _check_dtype(dtype)
     if mesh is not None:
         mesh = as_mesh(mesh)
-    directory = local_path("directory", directory)
+    directory = storage_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
@@ -112,7 +112,7 @@ def load_model(
 
 def save_model(
     model: T5 | GPT2 | Llama,
-    directory: str | Path,
+    directory: str | StoragePath,
     *,
     dtype: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -127,7 +127,8 @@ def save_model(
       settings: further entries of ``config.json``, such as ``eos_token_id``.
 
     Raises:
-      ValueError: for a model or a ``dtype`` that this layout does not support, or a URL.
+      ValueError: for a model or a ``dtype`` that this layout does not support, or a URL of an
+        unknown scheme.
     """
     if dtype is not None:
         _check_dtype(dtype)
@@ -141,11 +142,11 @@ def save_model(
         "dtype": dtype or _dtype_of(model),
         **(settings or {}),
     }
-    directory = local_path("directory", directory)
+    directory = storage_path("directory", directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_params(directory / WEIGHTS, module.table(model.config), model.params, dtype)
     text = json.dumps(values, indent=2, sort_keys=True)
-    (directory / CONFIG).write_text(text + "\n", encoding="utf-8")
+    write(directory / CONFIG, [text, "\n"])
 
 
 def _check_dtype(dtype: str) -> None:

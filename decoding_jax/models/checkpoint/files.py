@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
+
+from decoding_jax.models.checkpoint.ranged_safetensors import RangedSafetensors
+from decoding_jax.storage import CloudPath, StorageError, StoragePath
 
 Index = tuple[slice, ...]
 
@@ -43,29 +45,6 @@ class CheckpointError(ValueError):
     """A model directory cannot be used. The message is one line with the file and the fault."""
 
 
-def local_path(name: str, path: str | Path) -> Path:
-    """A local path.
-
-    Args:
-      name: the argument's name, for the error.
-      path: the path. ``pathlib`` writes ``gs://bucket`` as ``gs:/bucket``, so a scheme is
-        recognized with one slash as well.
-
-    Raises:
-      ValueError: for a path with a scheme, such as ``gs://bucket/out``.
-
-    Example:
-      >>> local_path("output_dir", "gs://bucket/out")
-      Traceback (most recent call last):
-      ValueError: output_dir: got 'gs://bucket/out'; takes a local path, as URLs are not supported
-    """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
-        raise ValueError(
-            f"{name}: got {str(path)!r}; takes a local path, as URLs are not supported"
-        )
-    return Path(path)
-
-
 def all_of(shape: tuple[int, ...]) -> Index:
     """The slices of a whole array."""
     return tuple(slice(0, size) for size in shape)
@@ -74,7 +53,7 @@ def all_of(shape: tuple[int, ...]) -> Index:
 class Settings:
     """The values of ``config.json`` or of an object in it, with checked types."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any] | None = None):
+    def __init__(self, path: StoragePath, values: Mapping[str, Any] | None = None):
         self.path = path
         self.values = read_json(path) if values is None else values
 
@@ -130,8 +109,8 @@ class Tensors:
       CheckpointError: if there are no safetensors files, or a file is missing or cannot be read.
     """
 
-    def __init__(self, directory: Path):
-        self._files: dict[Path, Any] = {}
+    def __init__(self, directory: StoragePath):
+        self._files: dict[StoragePath, Any] = {}
         self._used: set[str] = set()
         if (directory / WEIGHTS).is_file():
             path = directory / WEIGHTS
@@ -141,7 +120,7 @@ class Tensors:
         else:
             self._raise_no_weights(directory)
 
-    def _raise_no_weights(self, directory: Path) -> None:
+    def _raise_no_weights(self, directory: StoragePath) -> None:
         pickled = sorted(p.name for p in directory.glob("*.bin"))
         if pickled:
             raise CheckpointError(
@@ -149,7 +128,7 @@ class Tensors:
             )
         raise CheckpointError(f"{directory}: has neither {WEIGHTS} nor {INDEX}")
 
-    def _read_index(self, path: Path) -> dict[str, Path]:
+    def _read_index(self, path: StoragePath) -> dict[str, StoragePath]:
         names = read_json(path).get("weight_map")
         if not isinstance(names, dict):
             raise CheckpointError(f"{path}: has no weight_map")
@@ -165,13 +144,18 @@ class Tensors:
             file_of[name] = shard
         return file_of
 
-    def _open(self, path: Path) -> Any:
+    def _open(self, path: StoragePath) -> Any:
         if path not in self._files:
             if not path.is_file():
                 raise CheckpointError(f"{path}: no such file")
             try:
-                self._files[path] = safetensors.safe_open(path, framework="np")
+                if isinstance(path, CloudPath):
+                    self._files[path] = RangedSafetensors(path)
+                else:
+                    self._files[path] = safetensors.safe_open(path, framework="np")
             except (safetensors.SafetensorError, OSError) as e:
+                if isinstance(e, StorageError):
+                    raise
                 raise CheckpointError(f"{path}: truncated, or not safetensors ({e})") from e
         return self._files[path]
 
@@ -227,7 +211,7 @@ class Tensors:
             raise CheckpointError(f"{self._file_of[name]}: unexpected tensor {name}{more}")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: StoragePath) -> dict[str, Any]:
     """Reads a JSON file that contains an object.
 
     Raises:
@@ -235,6 +219,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+    except StorageError:
+        raise
     except OSError as e:
         raise CheckpointError(f"{path}: cannot be read ({e.strerror})") from e
     except ValueError as e:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -18,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from decoding_jax.models.checkpoint.files import Index, Tensors, all_of
 from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.sharding import fit_model_axis, shardings
+from decoding_jax.storage import CloudPath, StoragePath
 
 M = TypeVar("M")
 _LAYERS = re.compile(r"\blayers/")
@@ -156,7 +156,9 @@ def _read_piece(stored: Any, weight: Weight, shape: tuple[int, ...], index: Inde
     return np.stack(pieces, axis=-2)
 
 
-def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: str | None) -> None:
+def write_params(
+    path: StoragePath, table: Mapping[str, Weight], params: Any, dtype: str | None
+) -> None:
     """Writes the parameters to one safetensors file, under the names of ``table``."""
     tensors = {}
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():
@@ -164,4 +166,7 @@ def write_params(path: Path, table: Mapping[str, Weight], params: Any, dtype: st
         value = np.asarray(leaf if dtype is None else jnp.asarray(leaf, dtype))
         value = value.T if weight.transposed else value.reshape(weight.stored_shape(value.shape))
         tensors[weight.name] = np.ascontiguousarray(value)
-    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+    if isinstance(path, CloudPath):
+        path.write_bytes(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+    else:
+        safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})

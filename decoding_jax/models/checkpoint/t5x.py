@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +22,6 @@ from decoding_jax.models.checkpoint.files import (
     FLOATS,
     CheckpointError,
     Index,
-    local_path,
 )
 from decoding_jax.models.checkpoint.params import placed
 from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, t5x_sharding, to_t5x
@@ -31,6 +29,7 @@ from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
 from decoding_jax.sharding import shardings
+from decoding_jax.storage import StoragePath, kvstore, storage_path
 
 STATE = "checkpoint"
 ORBAX = "state"
@@ -38,9 +37,9 @@ PLACEHOLDER = "PLACEHOLDER://"
 VERSION = 3
 
 
-def find_t5x(directory: str | Path) -> Path | None:
+def find_t5x(directory: str | StoragePath) -> StoragePath | None:
     """The directory itself if it is a T5X checkpoint, or the latest checkpoint in it, or None."""
-    directory = local_path("directory", directory)
+    directory = storage_path("directory", directory)
     if (directory / STATE).is_file() or (directory / ORBAX / "_METADATA").is_file():
         return directory
     steps = {}
@@ -52,7 +51,7 @@ def find_t5x(directory: str | Path) -> Path | None:
 
 
 def load_t5x(
-    directory: str | Path,
+    directory: str | StoragePath,
     *,
     dtype: str = "float32",
     mlp_activations: tuple[str, ...] | None = None,
@@ -80,7 +79,7 @@ def load_t5x(
         checkpoint of another network.
       ValueError: for a URL, or a mesh that does not divide the network.
     """
-    directory = local_path("directory", directory)
+    directory = storage_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     path = find_t5x(directory)
@@ -118,12 +117,12 @@ def load_t5x(
 
 def save_t5x(
     model: T5 | T5Decoder,
-    directory: str | Path,
+    directory: str | StoragePath,
     *,
     step: int = 0,
     scan_layers: bool = False,
     scan_axis: int = SCAN_AXIS,
-) -> Path:
+) -> StoragePath:
     """Writes ``checkpoint_<step>`` in the layout of T5X's own checkpointer.
 
     The checkpoint has no optimizer state.
@@ -145,23 +144,22 @@ def save_t5x(
     import tensorstore
 
     tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
-    path = local_path("directory", directory) / f"checkpoint_{step}"
+    path = storage_path("directory", directory) / f"checkpoint_{step}"
     if path.exists():
         raise CheckpointError(f"{path}: is there already")
     path.mkdir(parents=True)
     target = {}
     for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
-        place = f"target.{name.replace('/', '.')}/"
+        place = f"target.{name.replace('/', '.')}"
         metadata = {
             "shape": list(leaf.shape),
             "chunks": [max(n, 1) for n in leaf.shape],
             "compressor": {"id": "gzip", "level": 1},
         }
         spec = {"driver": "zarr", "dtype": jnp.dtype(leaf.dtype).name, "metadata": metadata}
-        kvstore = {"driver": "file", "path": str((path / place).absolute())}
-        store = tensorstore.open({**spec, "kvstore": kvstore}, create=True).result()
-        store.write(np.asarray(leaf)).result()
-        target[name] = {**spec, "kvstore": {"driver": "file", "path": place}}
+        where = {**spec, "kvstore": kvstore(path / place)}
+        tensorstore.open(where, create=True).result().write(np.asarray(leaf)).result()
+        target[name] = {**spec, "kvstore": {"driver": "file", "path": f"{place}/"}}
     state = {"step": np.int32(step), "param_states": {}}
     contents = {"state": state, "target": traverse_util.unflatten_dict(target, sep="/")}
     packed = serialization.msgpack_serialize({"version": VERSION, "optimizer": contents})
@@ -169,7 +167,7 @@ def save_t5x(
     return path
 
 
-def _check_complete(model: T5 | T5Decoder, path: Path) -> None:
+def _check_complete(model: T5 | T5Decoder, path: StoragePath) -> None:
     """Checks that a model has all parameters of its config.
 
     Raises:
@@ -199,7 +197,7 @@ class _Stored:
 
     store: Any
     name: str
-    where: Path
+    where: StoragePath
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -212,12 +210,12 @@ class _Stored:
             raise _unreadable(self.name, self.where, e) from e
 
 
-def _unreadable(name: str, where: Path, error: ValueError) -> CheckpointError:
+def _unreadable(name: str, where: StoragePath, error: ValueError) -> CheckpointError:
     cause = str(error).split(" [", maxsplit=1)[0]
     return CheckpointError(f"{where}: {name}: cannot be read ({cause})")
 
 
-def _read(name: str, where: Path, kvstore: dict[str, Any]) -> _Stored:
+def _read(name: str, where: StoragePath, store_spec: dict[str, Any]) -> _Stored:
     """Opens one zarr array.
 
     Raises:
@@ -229,19 +227,19 @@ def _read(name: str, where: Path, kvstore: dict[str, Any]) -> _Stored:
     except ImportError as e:
         raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
     try:
-        store = tensorstore.open({"driver": "zarr", "kvstore": kvstore}).result()
+        store = tensorstore.open({"driver": "zarr", "kvstore": store_spec}).result()
     except ValueError as e:
         raise _unreadable(name, where, e) from e
     _check_floats(name, where, store.dtype.name)
     return _Stored(store, name, where)
 
 
-def _check_floats(name: str, where: Path, dtype: str) -> None:
+def _check_floats(name: str, where: StoragePath, dtype: str) -> None:
     if dtype not in FLOATS:
         raise CheckpointError(f"{where}: {name}: got {dtype}; takes {', '.join(FLOATS)}")
 
 
-def _msgpack(path: Path) -> dict[str, Any]:
+def _msgpack(path: StoragePath) -> dict[str, Any]:
     """The parameters that the file ``checkpoint`` contains or refers to."""
     try:
         contents = serialization.msgpack_restore((path / STATE).read_bytes())
@@ -268,11 +266,11 @@ def _msgpack(path: Path) -> dict[str, Any]:
         folder = path / place
         if folder.resolve().parent != path.resolve():
             raise CheckpointError(f"{path}: {name}: got {place!r}; takes a folder beside {STATE}")
-        out[name] = _read(name, folder, {"driver": "file", "path": f"{folder.absolute()}/"})
+        out[name] = _read(name, folder, kvstore(folder))
     return out
 
 
-def _orbax(path: Path) -> dict[str, _Stored]:
+def _orbax(path: StoragePath) -> dict[str, _Stored]:
     """The parameters of an Orbax checkpoint."""
     try:
         metadata = json.loads((path / "_METADATA").read_text())
@@ -289,13 +287,12 @@ def _orbax(path: Path) -> dict[str, _Stored]:
         if "target" not in key[:2] and key[0] != "params":
             continue
         name = "/".join(key[key.index("target") + 1 if "target" in key else 1 :])
-        place = ".".join(key) + "/"
+        place = ".".join(key)
         if metadata.get("use_ocdbt"):
-            base = f"file://{path.absolute()}/"
-            kvstore: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": place}
+            spec = {"driver": "ocdbt", "base": kvstore(path), "path": f"{place}/"}
         else:
-            kvstore = {"driver": "file", "path": str((path / place).absolute()) + "/"}
-        out[name] = _read(name, path, kvstore)
+            spec = kvstore(path / place)
+        out[name] = _read(name, path, spec)
     return out
 
 

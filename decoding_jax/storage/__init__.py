@@ -1,0 +1,23 @@
+"""Files on disks and in buckets: the only layer that knows where a file is kept.
+
+``storage_path`` turns a path or a URL such as ``gs://bucket/out`` into an object with the methods
+of ``pathlib.Path`` that the library uses. ``write`` and ``create`` publish whole files on both.
+"""
+
+from decoding_jax.storage.arrays import kvstore
+from decoding_jax.storage.cloud_path import CloudPath, StorageError
+from decoding_jax.storage.files import create, local_copy, write, write_bytes
+from decoding_jax.storage.paths import StoragePath, local_path, storage_path
+
+__all__ = [
+    "CloudPath",
+    "StorageError",
+    "StoragePath",
+    "create",
+    "kvstore",
+    "local_copy",
+    "local_path",
+    "storage_path",
+    "write",
+    "write_bytes",
+]
