@@ -177,7 +177,7 @@ class Folder(NamedTuple):
     Attributes:
       path: its path.
       faults: the faults of its server.
-      variables: the variables that lead clients, such as commands that a test starts, to the server.
+      variables: the variables that lead clients, such as commands of a test, to the server.
     """
 
     path: CloudPath

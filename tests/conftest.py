@@ -138,8 +138,6 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A folder as ``gs``, on the emulators of Google Cloud Storage and of S3."""
     import buckets
 
-    import buckets
-
     server = request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
 
     with buckets.folder(request.param, server, request.node.name) as found:

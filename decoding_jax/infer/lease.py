@@ -53,9 +53,9 @@ def hold(
         for path in directory.iterdir():
             other, dot, number = path.name.rpartition(".")
             is_lock = other.startswith(f"{name}-") and dot and number.isdigit()
-            if is_lock and other != lease.name and lease.of_another_job(path):
-                if lease.watch(path):
-                    path.remove()
+            is_foreign = is_lock and other != lease.name and lease.of_another_job(path)
+            if is_foreign and lease.watch(path):
+                path.remove()
         lease.start()
         yield lease.check
     finally:
