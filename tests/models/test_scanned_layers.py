@@ -54,12 +54,9 @@ def run(model):
     return [x.logits for x in (first, in_place, at_own_slots, tree)]
 
 
-REPRESENTATIVES = ("llama", "t5_biases_per_layer")
-
-
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in REPRESENTATIVES else pytest.mark.exhaustive) for n in MODELS],
+    [pytest.param(n, marks=() if n == "llama" else pytest.mark.exhaustive) for n in MODELS],
 )
 def test_scanned_layers_compute_the_same(name):
     kind, config = MODELS[name]

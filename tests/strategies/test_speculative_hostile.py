@@ -149,7 +149,7 @@ def speculate(verifier="token", model=SPARSE, drafter=DRAFT, prompt=PROMPT, **se
     )
 
 
-@pytest.mark.parametrize("verifier", ["token", "block"])
+@pytest.mark.parametrize("verifier", ["token", pytest.param("block", marks=pytest.mark.exhaustive)])
 def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
     got = speculate(verifier, drafter=NextToken(np.full(VOCAB, VOCAB, np.int32)))
     assert (got.tokens < VOCAB).all()
@@ -239,15 +239,16 @@ class Spoiled:
         return output._replace(logits=jnp.where(bad, self.value, output.logits), hidden=None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "verifier",
     [
         "token",
-        pytest.param("block", marks=[pytest.mark.optimized, pytest.mark.exhaustive]),
-        *(
-            pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in ("gumbel", "code", "greedy", "coded_token")
-        ),
+        pytest.param("block", marks=pytest.mark.optimized),
+        "gumbel",
+        "code",
+        "greedy",
+        "coded_token",
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
