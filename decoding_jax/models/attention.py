@@ -25,9 +25,10 @@ class Part(NamedTuple):
     instead, so that it is never held whole.
 
     Attributes:
-      key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``.
+      key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``. A stack of layers has an
+        axis N before H. An array may have more than K keys; those from K on are not read.
       value: as ``key``.
-      mask: bool, broadcastable to ``[B, W, T, K]``.
+      mask: bool, broadcastable to ``[B, W, T, K]``, with a last axis of K.
       bias: None, or what is added to the logits; a function of distances needs ``position``.
       used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
         from there on need not be read.
@@ -35,6 +36,8 @@ class Part(NamedTuple):
         is at position k.
       least_distance: None, or the least distance at which a query sees a key, 0 in a causal
         prompt; needs ``position``.
+      layer: None, or an int32 scalar, the layer of the stack whose keys these are. Chunks are read
+        from the stack, which saves a copy of the layer.
     """
 
     key: Array
@@ -44,6 +47,12 @@ class Part(NamedTuple):
     used: Array | None = None
     position: Array | None = None
     least_distance: Array | int | None = None
+    layer: Array | None = None
+
+    @property
+    def num_keys(self) -> int:
+        """K."""
+        return self.mask.shape[-1]
 
 
 class _Sums(NamedTuple):
@@ -92,7 +101,7 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     """
     num_queries = query.shape[-2]
     rows = math.prod(query.shape[:4])
-    most_keys = max((p.key.shape[-2] for p in parts if _chunk_of(p) is None), default=0)
+    most_keys = max((p.num_keys for p in parts if _chunk_of(p) is None), default=0)
     block = max(LEAST_BLOCK, _power_of_two(math.isqrt(BLOCK_SCORES // max(rows, 1))))
     if rows * num_queries * most_keys <= SCORE_LIMIT or num_queries <= block:
         return _attend_block(query, parts, scale, SCORE_LIMIT)
@@ -134,7 +143,7 @@ def _cut(array: Any, axis: int, first: Array, size: int) -> Any:
 def _attend_block(query: Array, parts: Sequence[Part], scale: float, limit: int) -> Array:
     """``attend``, of all the queries at a time. A part of up to ``limit`` scores is held whole."""
     chunks = [_keys_at_a_time(query, part, limit) for part in parts]
-    whole = [p for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
+    whole = [_read(p) for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
     sums = _attend_whole(query, whole, scale) if whole else None
     for part, chunk in zip(parts, chunks, strict=True):
         if chunk is not None:
@@ -148,8 +157,10 @@ def _chunk_of(part: Part) -> int | None:
     """The number of keys that are read at a time up to the last one in use, or None for all."""
     if part.used is None:
         return None
-    size = part.key.shape[-2]
-    elements_per_key = part.key.size // size
+    size, (*rows, _, depth) = part.num_keys, part.key.shape
+    if part.layer is not None:
+        del rows[-2]
+    elements_per_key = math.prod(rows) * depth
     chunk = max(128, 1 << (CHUNK_SIZE // elements_per_key - 1).bit_length())
     return chunk if 2 * chunk <= size else None
 
@@ -159,9 +170,26 @@ def _keys_at_a_time(query: Array, part: Part, limit: int) -> int | None:
     chunk = _chunk_of(part)
     if chunk is not None:
         return chunk
-    size, rows = part.key.shape[-2], math.prod(query.shape[:5])
+    size, rows = part.num_keys, math.prod(query.shape[:5])
     block = max(LEAST_BLOCK, _power_of_two(BLOCK_SCORES // max(rows, 1)))
     return block if rows * size > limit and block < size else None
+
+
+def _read(part: Part, first: Array | int = 0, size: int | None = None) -> Part:
+    """The part with the arrays of its own layer's keys alone, ``size`` of them from ``first``."""
+    size = part.num_keys if size is None else size
+
+    def read(x: Array) -> Array:
+        if part.layer is not None:
+            zero = jnp.int32(0)
+            origin = [*[zero] * (x.ndim - 4), part.layer, zero, jnp.asarray(first, jnp.int32), zero]
+            sizes = [*x.shape[:-4], 1, x.shape[-3], size, x.shape[-1]]
+            return lax.dynamic_slice(x, origin, sizes).squeeze(-4)
+        if isinstance(first, int):
+            return x[..., first : first + size, :]
+        return lax.dynamic_slice_in_dim(x, first, size, -2)
+
+    return part._replace(key=read(part.key), value=read(part.value), layer=None)
 
 
 def _scores(query: Array, part: Part, scale: float, first: Array | int = 0) -> Array:
@@ -223,7 +251,7 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
     This is the running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
     softmax".
     """
-    size = part.key.shape[-2]
+    size = part.num_keys
     if sums is None:
         lowest = jnp.full((*query.shape[:-1], 1), jnp.finfo(jnp.float32).min)
         sums = _Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
@@ -232,9 +260,7 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
         first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps the one before
         cut = functools.partial(_cut, first=first, size=chunk)
         fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
-        piece = part._replace(
-            key=cut(part.key, -2),
-            value=cut(part.value, -2),
+        piece = _read(part, first, chunk)._replace(
             mask=cut(part.mask, -1) & fresh[None, None, None],
             bias=cut(part.bias, -1),
         )

@@ -61,14 +61,6 @@ def num_keys(layers: Layers) -> int:
     return jax.tree.leaves(layers)[0].shape[-2]
 
 
-def layer_part(stored: KeyValue, layer: Array | None) -> KeyValue:
-    """The keys and values of one layer, of a stack of layers or, with None, of one layer."""
-    if layer is None:
-        return stored
-    take = lambda x: lax.dynamic_index_in_dim(x, layer, x.ndim - 4, keepdims=False)  # noqa: E731
-    return KeyValue(take(stored.key), take(stored.value))
-
-
 def prompt_part(prompt: KeyValue) -> KeyValue:
     """The keys and values ``[B, 1, H, P, d]`` of a prefill as the shared ones ``[B, H, P, d]``."""
     return KeyValue(*(over_rows_and_model(x[:, 0], 1) for x in prompt))

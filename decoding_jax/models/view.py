@@ -12,7 +12,6 @@ from decoding_jax.models.attention import Bias, Part
 from decoding_jax.models.cache import (
     Cache,
     KeyValue,
-    layer_part,
     num_keys,
     prompt_part,
     write,
@@ -178,8 +177,8 @@ def chunk_layer_cache(
         stored = KeyValue(
             write(held.key, key, first, layer), write(held.value, value, first, layer)
         )
-        prompt = layer_part(stored, layer)
-        return [_earlier(prompt, length, position, bias, causal=True)], stored
+        earlier = _earlier(stored, length, position, bias, causal=True)
+        return [earlier._replace(layer=layer)], stored
 
     return layer_cache
 
@@ -218,11 +217,9 @@ def slot_layer_cache(
         stored = KeyValue(
             write(slots.key, new.key, start, layer), write(slots.value, new.value, start, layer)
         )
-        seen = view.slot_mask.shape[-1]
-        key, value = layer_part(stored, layer)
         parts = [
             Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt, position=view.position),
-            Part(key[..., :seen, :], value[..., :seen, :], view.slot_mask, bias.slots, view.used),
+            Part(*stored, view.slot_mask, bias.slots, view.used, layer=layer),
         ]
         if view.self_mask is not None:
             parts.append(Part(new.key, new.value, view.self_mask, bias.itself))

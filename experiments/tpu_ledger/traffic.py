@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from experiments.tpu_ledger.program import SIZES, Instruction, Program, arrays
+from experiments.tpu_ledger.turns import turns
 
 _FREE = (
     "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
     "replica-id", "optimization-barrier", "copy-done", "slice-done",
 )  # fmt: skip
-_LARGE = 2**14  # bytes; a loop over smaller slices is not a loop over an array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Reader:
         for instruction in here.values():
             called = instruction.called()
             if instruction.opcode == "while":
-                inner = times * self.turns(instruction)
+                inner = times * turns(self.computations, instruction)
                 for body in called:
                     yield from self.computation(body, inner)
             elif instruction.opcode == "conditional":
@@ -100,33 +100,6 @@ class _Reader:
                     yield from self.computation(body, times)
             else:
                 yield Access(instruction, times, self.moved(here, instruction))
-
-    def turns(self, loop: Instruction) -> int:
-        """How many times a loop turns: the bound in its condition, or the slices of an array."""
-        names = dict(re.findall(r"(condition|body)=%?([\w.\-]+)", loop.text))
-        condition = self.computations[names["condition"]]
-        (root,) = (i for i in condition.values() if i.is_root)
-        if root.opcode == "compare" and "direction=LT" in root.text:
-            for operand in root.operands():
-                if bound := re.match(r"constant\((\d+)\)", condition[operand].text):
-                    return int(bound[1])
-        ratios = [1]
-        for inside in self.fused(names["body"]):
-            for i in inside.values():
-                if i.opcode == "dynamic-slice" and (source := inside.get(i.operands()[0])):
-                    ((_, whole, _),), ((dtype, part, _),) = arrays(source.result), arrays(i.result)
-                    if math.prod(part) * SIZES.get(dtype, 4) >= _LARGE:
-                        ratios.append(math.prod(whole) // math.prod(part))
-        return max(ratios)
-
-    def fused(self, name: str) -> Iterator[dict[str, Instruction]]:
-        """A computation, and those of its fusions."""
-        here = self.computations[name]
-        yield here
-        for i in here.values():
-            if i.opcode == "fusion":
-                for called in i.called():
-                    yield from self.fused(called)
 
     def moved(self, here: Mapping[str, Instruction], instruction: Instruction) -> int:
         opcode = instruction.opcode

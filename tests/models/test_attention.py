@@ -24,7 +24,7 @@ def parts(slots, dtype, shared, used):
     unused = jnp.arange(slots).reshape((1,) * (key.ndim - 2) + (-1, 1)) >= used
     key = jnp.where(unused, jnp.asarray(100.0, dtype), key)
     prompt = Part(
-        normal(keys[0], B, H, 5, D), normal(keys[1], B, H, 5, D), jnp.ones((1,) * 4, bool)
+        normal(keys[0], B, H, 5, D), normal(keys[1], B, H, 5, D), jnp.ones((1, 1, 1, 5), bool)
     )
     bias = jax.random.normal(keys[5], (1, 1, H, 1, T, slots))
     return prompt, Part(key, normal(keys[3], *held), seen, bias)

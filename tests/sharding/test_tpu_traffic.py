@@ -103,6 +103,28 @@ def test_layers_in_a_loop_count_as_often_as_it_turns():
 
 
 @needs_libtpu
+def test_pieces_of_one_layer_of_a_stack_count_as_the_layer():
+    """Which layer is read changes in the loop over layers, and not in the one over its pieces."""
+    layers, size, piece = 5, 2**12, 2**10
+
+    def step(i, x, stack, limit):
+        def pieces(x, layer):
+            def add(at, x):
+                origin = [layer, at * piece, jnp.int32(0)]
+                part = lax.dynamic_slice(stack, origin, (1, piece, piece))[0]
+                return x + x @ part
+
+            return lax.fori_loop(0, limit, add, x), None
+
+        return lax.scan(pieces, x, jnp.arange(layers, dtype=jnp.int32))[0]
+
+    stack = (jnp.bfloat16, (layers, size, piece))
+    read = compiled(repeat(step), TIMES, (jnp.bfloat16, (8, piece)), stack, TIMES)
+    held = 2 * layers * size * piece
+    assert held <= moved(read) <= 1.1 * held
+
+
+@needs_libtpu
 def test_a_sharded_product_is_reduced_over_its_axis():
     """``x @ a @ b``, with columns of a and rows of b over ``model``: one sum of products."""
     size = 2**8
