@@ -157,11 +157,16 @@ def _chunk_of(part: Part) -> int | None:
     """The number of keys that are read at a time up to the last one in use, or None for all."""
     if part.used is None:
         return None
-    size, (*rows, _, depth) = part.num_keys, part.key.shape
+    *rows, _, depth = part.key.shape
     if part.layer is not None:
         del rows[-2]
-    elements_per_key = math.prod(rows) * depth
-    chunk = max(128, 1 << (CHUNK_SIZE // elements_per_key - 1).bit_length())
+    return chunk_size((*rows, part.num_keys, depth))
+
+
+def chunk_size(shape: Sequence[int]) -> int | None:
+    """The number of slots ``[..., S, d]`` that are read at a time, or None for all at once."""
+    *rows, size, depth = shape
+    chunk = max(128, 1 << (CHUNK_SIZE // (math.prod(rows) * depth) - 1).bit_length())
     return chunk if 2 * chunk <= size else None
 
 

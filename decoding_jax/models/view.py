@@ -14,8 +14,8 @@ from decoding_jax.models.cache import (
     KeyValue,
     num_keys,
     prompt_part,
-    write,
 )
+from decoding_jax.models.slot_writes import write
 
 
 class View(NamedTuple):
