@@ -7,6 +7,7 @@ as a function.
 
 from decoding_jax.infer.csv_rows import CsvRows
 from decoding_jax.infer.job import run
+from decoding_jax.infer.parquet_rows import ParquetRows
 from decoding_jax.infer.phrases import beam_search_with_phrases
 from decoding_jax.infer.printing import Printer
 from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
@@ -16,6 +17,7 @@ __all__ = [
     "CsvRows",
     "Item",
     "JsonLines",
+    "ParquetRows",
     "Printer",
     "SeqioTask",
     "Summary",

@@ -12,7 +12,8 @@ from decoding_jax.storage import CloudPath
 from decoding_jax.text.arguments import check_tokenizer
 
 _SOURCE = (
-    "takes TextLines(path), JsonLines(path), CsvRows(path), SeqioTask(name), or an iterable of Item"
+    "takes TextLines(path), JsonLines(path), CsvRows(path), ParquetRows(path), SeqioTask(name), or "
+    "an iterable of Item"
 )
 
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
+import shutil
+import sys
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from decoding_jax.infer import gin_files
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
+
+_STANDARD_INPUT = ("-", "/dev/stdin")
+_COPIES: dict[str, Any] = {}  # The open temporary files, by the pipes that they were read from.
 
 
 def find_inputs(name: str | StoragePath) -> StoragePath:
     """Returns the path of a file of inputs, which ``gin_files.find`` searches for.
 
+    A job reads its inputs twice. Standard input (``-``) or another pipe is therefore copied to a
+    temporary file when it is first asked for, and that file is its path from then on.
+
     Raises:
-      ValueError: if there is no such file, or if it is standard input or another pipe.
+      ValueError: if there is no such file.
 
     Example:
-      >>> find_inputs("-")
-      Traceback (most recent call last):
-      ValueError: path: got '-'; takes a file, as a job reads its inputs twice, so put them into one
+      >>> find_inputs("runs/demo_sentences.txt").name
+      'demo_sentences.txt'
     """
     path = storage_path("path", name)
     if isinstance(path, CloudPath):
@@ -29,12 +39,24 @@ def find_inputs(name: str | StoragePath) -> StoragePath:
             raise ValueError(f"{path}: no such file")
         return path
     is_pipe = path.is_fifo() or path.is_char_device() or path.is_socket()
-    if str(name) in ("-", "/dev/stdin") or is_pipe:
-        raise ValueError(
-            f"path: got {str(name)!r}; takes a file, as a job reads its inputs twice, so put them "
-            "into one"
-        )
+    if str(name) in (*_STANDARD_INPUT, *_COPIES) or is_pipe:
+        return _copy_of(str(name))
     return gin_files.find(path)
+
+
+def _copy_of(pipe: str) -> Path:
+    """A temporary file with what a pipe gives, until this process ends."""
+    if pipe not in _COPIES:
+        file = tempfile.NamedTemporaryFile(prefix="decoding_jax_inputs_")
+        with contextlib.ExitStack() as stack:
+            if pipe in _STANDARD_INPUT:
+                given: IO[bytes] = sys.stdin.buffer
+            else:
+                given = stack.enter_context(Path(pipe).open("rb"))
+            shutil.copyfileobj(given, file)
+        file.flush()
+        _COPIES[pipe] = file
+    return Path(_COPIES[pipe].name)
 
 
 def lines(path: StoragePath) -> Iterator[bytes]:

@@ -55,8 +55,8 @@ def run(
 
     Args:
       model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
-      source: ``TextLines``, ``JsonLines``, ``CsvRows``, ``SeqioTask``, or any iterable of ``Item``
-        that can be iterated over more than once.
+      source: ``TextLines``, ``JsonLines``, ``CsvRows``, ``ParquetRows``, ``SeqioTask``, or any
+        iterable of ``Item`` that can be iterated over more than once.
       strategy: a strategy such as ``decoding_jax.sample`` with its settings bound, by gin or
         ``functools.partial``. It is called with ``(model, prompt, stop=...)``, and also with one
         key for each row if it takes keys. A number in its settings, in ``stop`` or in ``drafter``

@@ -12,32 +12,35 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from decoding_jax.infer import manifest, progress, shards
+from decoding_jax.infer import manifest, parquet_records, progress, shards
+from decoding_jax.infer.records import Record
 from decoding_jax.storage import CloudPath, StoragePath, storage_path, write_bytes
 
 _SHOWN_AFTER = 2.0  # seconds
-_DESCRIPTION = "Joins the shards of a finished job in one file of JSON lines."
+_DESCRIPTION = "Joins the shards of a finished job in one file of JSON lines or Parquet."
 
 
 def merge(
     output_dir: str | StoragePath, file: str | StoragePath | None = None
 ) -> tuple[StoragePath, int]:
-    """Writes the records of a finished job to one file of JSON lines, in the order of the inputs.
+    """Writes the records of a finished job to one file, in the order of the inputs.
 
-    The lines are those of the shards, byte for byte. The file is written atomically, in the place
-    of a file of that name. A merge of more than two seconds shows its progress on standard error.
+    The lines of a file of JSON lines are those of the shards, byte for byte. The file is written
+    atomically, in the place of a file of that name. A merge of more than two seconds shows its
+    progress on standard error.
 
     Args:
       output_dir: the directory of the job.
-      file: the path of the file, which is compressed by gzip if its name ends in ``.gz``. The
-        default is ``OUTPUT_DIR.jsonl``, beside the directory.
+      file: the path of the file. If its name ends in ``.parquet`` it is a Parquet file, and if in
+        ``.gz`` it is compressed by gzip. The default is ``OUTPUT_DIR.jsonl``, beside the directory.
 
     Returns:
       The path of the file and the number of records.
 
     Raises:
       ValueError: if the job is not finished, if its shards do not have one record for each input,
-        in order, or if ``file`` is one of the job's own files; the message is one line.
+        in order, if ``file`` is one of the job's own files, or if pyarrow is missing for Parquet;
+        the message is one line.
       OSError: if the system cannot read or write a file.
 
     Example:
@@ -82,8 +85,16 @@ def merge(
     with tqdm(
         total=count, desc="merging", unit="record", delay=_SHOWN_AFTER, **progress.on_stderr()
     ) as bar:
-        lines = _lines(paths, count, shard_size, bar)
-        write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
+
+        def records() -> Iterator[Record]:
+            bar.reset()
+            return (record for _, record in _lines(paths, count, shard_size, bar))
+
+        if target.suffix == ".parquet":
+            write_bytes(target, parquet_records.parts(records))
+        else:
+            lines = (line for line, _ in _lines(paths, count, shard_size, bar))
+            write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
     return target, count
 
 
@@ -106,16 +117,18 @@ def _job(directory: StoragePath) -> tuple[int, int, str]:
     return count, shard_size, name
 
 
-def _lines(paths: Sequence[StoragePath], count: int, shard_size: int, bar: tqdm) -> Iterator[bytes]:
-    """The lines of all shards, each of which is checked when its turn comes."""
+def _lines(
+    paths: Sequence[StoragePath], count: int, shard_size: int, bar: tqdm
+) -> Iterator[tuple[bytes, Record]]:
+    """The lines of all shards and their records, each of which is checked when its turn comes."""
     for shard, path in enumerate(paths):
         first, found = shard * shard_size, 0
         wanted = min(shard_size, count - first)
-        for line, _ in shards.read_lines(path, first):
+        for line, record in shards.read_lines(path, first):
             found += 1
             if found > wanted:
                 break
-            yield line
+            yield line, record
             bar.update(1)
         if found != wanted:
             more = "more than " if found > wanted else ""
@@ -155,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "-o",
         metavar="FILE",
         dest="file",
-        help="the file to write, compressed if it ends in .gz (default: OUTPUT_DIR.jsonl)",
+        help="the file to write: Parquet if it ends in .parquet, compressed if it ends in .gz "
+        "(default: OUTPUT_DIR.jsonl)",
     )
     try:
         arguments = parser.parse_args(argv)
