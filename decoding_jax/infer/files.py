@@ -47,7 +47,7 @@ def find_inputs(name: str | StoragePath) -> StoragePath:
 def _copy_of(pipe: str) -> Path:
     """A temporary file with what a pipe gives, until this process ends."""
     if pipe not in _COPIES:
-        file = tempfile.NamedTemporaryFile(prefix="decoding_jax_inputs_")
+        file = tempfile.NamedTemporaryFile(prefix="decoding_jax_inputs_")  # noqa: SIM115 (kept)
         with contextlib.ExitStack() as stack:
             if pipe in _STANDARD_INPUT:
                 given: IO[bytes] = sys.stdin.buffer

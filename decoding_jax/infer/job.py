@@ -19,6 +19,7 @@ from decoding_jax.infer.arguments import check_job
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.records import Record
+from decoding_jax.infer.scoring import Scorer
 from decoding_jax.infer.shard_decoder import ShardDecoder
 from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
@@ -41,6 +42,7 @@ def run(
     buckets: Sequence[int] | None = None,
     stop: Stop | None = None,
     with_tokens: bool = False,
+    with_token_log_probs: bool = False,
     name: str = "decodes",
     drafter: Any = None,
     lock_seconds: float = lock.LEASE,
@@ -76,6 +78,8 @@ def run(
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None.
       with_tokens: whether records contain token ids.
+      with_token_log_probs: whether records contain the log-probability of each token, which is
+        computed by a pass of its own over each shard.
       name: the prefix of the names of the shards.
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
@@ -144,9 +148,14 @@ def run(
             "with_tokens": with_tokens,
             "name": name,
         }
+        if with_token_log_probs:
+            settings["with_token_log_probs"] = True
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
-    shard_decoder = ShardDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
+    shard_decoder = ShardDecoder(
+        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or with_token_log_probs
+    )
+    scorer = Scorer(net, tokenizer, batch_size, widths) if with_token_log_probs else None
     faults: Counter[str] = Counter()
     finished_before = 0
     process, num_processes = jax.process_index(), jax.process_count()
@@ -182,11 +191,12 @@ def run(
                 if shard in existing:
                     bar.skip(-len(items))
                 with bar.working:
+                    of_shard = shard_decoder.decode(items, first, bar)
+                    if scorer is not None:
+                        of_shard = scorer.add(of_shard, with_tokens=with_tokens)
                     of_shard = [
                         records.with_id(record, item.id)
-                        for record, item in zip(
-                            shard_decoder.decode(items, first, bar), items, strict=True
-                        )
+                        for record, item in zip(of_shard, items, strict=True)
                     ]
                     if shard in paths:
                         check_lock()

@@ -49,8 +49,8 @@ def decoded(
             "rank": rank[i],
             "text": c.text,
             **({"tokens": list(c.tokens)} if with_tokens else {}),
-            "log_prob": _number(c.log_prob),
-            "score": _number(c.score),
+            "log_prob": rounded(c.log_prob),
+            "score": rounded(c.score),
             "finished": c.finished,
         }
         for i, c in enumerate(completions)
@@ -106,6 +106,11 @@ def count_faults(records: Iterable[Record]) -> Counter[str]:
     return Counter(r["error"].partition(":")[0] for r in records if "error" in r)
 
 
-def _number(value: float) -> float | None:
-    """Rounds to nine digits, which identify any float32; None if the number is not finite."""
+def rounded(value: float) -> float | None:
+    """Returns a number with nine digits, which identify any float32; None if it is not finite.
+
+    Example:
+      >>> rounded(1 / 3), rounded(math.inf)
+      (0.333333333, None)
+    """
     return float(f"{value:.9g}") if math.isfinite(value) else None
