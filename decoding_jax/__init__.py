@@ -33,7 +33,7 @@ from decoding_jax.registry import (
 )
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
-from decoding_jax.text import generate, load, stream
+from decoding_jax.text import GenerationConfig, generate, load, stream
 
 __version__ = "0.2.0"
 
@@ -42,6 +42,7 @@ __all__ = [
     "Decay",
     "DecodeOutput",
     "GNMTPenalty",
+    "GenerationConfig",
     "LanguageModel",
     "MeanLogProb",
     "ModelOutput",

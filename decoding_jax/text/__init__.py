@@ -6,11 +6,13 @@ from decoding_jax.text.batch import (
     context_of,
     default_stop,
     encode_batch,
+    encode_texts,
     unique,
     with_end_tokens,
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate, stream
+from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
 from decoding_jax.text.tokenizers import (
@@ -25,6 +27,7 @@ from decoding_jax.text.tokenizers import (
 __all__ = [
     "ByteTokenizer",
     "Completion",
+    "GenerationConfig",
     "HuggingFaceTokenizer",
     "SentencePieceTokenizer",
     "Tokenizer",
@@ -37,6 +40,7 @@ __all__ = [
     "default_stop",
     "embedded",
     "encode_batch",
+    "encode_texts",
     "generate",
     "load",
     "load_tokenizer",

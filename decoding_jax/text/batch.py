@@ -58,6 +58,19 @@ def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
     return dataclasses.replace(stop, eos_ids=tuple(tokenizer.eos_ids))
 
 
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of every text.
+
+    Raises:
+      ValueError: for an empty text, or one without a token.
+    """
+    ids = [tokenizer.encode(text) for text in texts]
+    for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
+        if not text.strip() or not row:
+            raise ValueError(f"texts: got an empty text at index {i}; takes texts with a token")
+    return ids
+
+
 def encode_batch(
     model: Model | LanguageModel, ids: Sequence[Sequence[int]], width: int
 ) -> tuple[LanguageModel, Prompt]:

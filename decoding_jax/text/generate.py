@@ -22,14 +22,20 @@ from decoding_jax.text.batch import (
     completions,
     context_of,
     encode_batch,
+    encode_texts,
     with_end_tokens,
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
+from decoding_jax.text.generation_config import GenerationConfig
+from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import limited, padded_width, round_up, rounded_length
 from decoding_jax.text.tokenizers import Tokenizer
 
 Strategy = Callable[..., DecodeOutput]
+
+DEFAULT_LENGTH = 64
+"""``max_new_tokens``, unless it is given or a config has other rules."""
 
 
 def generate(
@@ -37,12 +43,13 @@ def generate(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
-    strategy: str | Strategy = "greedy",
+    strategy: str | Strategy | None = None,
     key: Array | None = None,
     drafter: Any = None,
     batch_size: int = 16,
-    max_new_tokens: int = 64,
+    max_new_tokens: int | None = None,
     stop: Stop | None = None,
+    config: GenerationConfig | None = None,
     **settings: Any,
 ) -> list[list[Completion]]:
     """Generates completions of every text.
@@ -53,19 +60,22 @@ def generate(
       tokenizer: the tokenizer of the model, from ``load``.
       texts: the inputs, none of them empty.
       strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
-        arguments.
+        arguments; ``"greedy"`` by default.
       key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
       drafter: a model from ``load`` with the same tokenizer, or a drafter such as ``PromptLookup``,
         for strategies that take one. It is bound to the texts as the model is.
       batch_size: the number of texts that are decoded together.
-      max_new_tokens: the maximum number of new tokens of a text.
+      max_new_tokens: the maximum number of new tokens of a text, 64 by default.
       stop: the stop conditions. The end tokens are those of the tokenizer if ``stop`` or its
         ``eos_ids`` is None. ``Stop(eos_ids=())`` has no end tokens.
+      config: in place of a strategy, parameters by the names of ``transformers``, which choose it.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
-        ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``).
+        ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``). Without a strategy, the
+        parameters of ``GenerationConfig`` are taken too, such as ``num_beams=4``, and override
+        those of ``config``; all others then have the defaults of ``transformers``.
 
     Returns:
       For every text, its completions in the order of the strategy, each with the strategy's
@@ -82,13 +92,19 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
+    if uses_config(strategy, config, settings):
+        given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+        chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
+        return generate(model, tokenizer, texts, batch_size=batch_size, **chosen)
+    strategy = "greedy" if strategy is None else strategy
+    max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
     checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
     check_arguments(model, tokenizer, texts, strategy, key, checked_settings, batch_size=batch_size)
     run, registered = _strategy(strategy)
     arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
     keys = _keys(_draws(run), key, len(texts))
-    ids = _encode(tokenizer, texts)
+    ids = encode_texts(tokenizer, texts)
     check_tokens(model, ids)
     # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts
     # of similar length into the same batch.
@@ -121,12 +137,13 @@ def stream(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
-    strategy: str | Callable[..., loop.Steps] = "greedy",
+    strategy: str | Callable[..., loop.Steps] | None = None,
     key: Array | None = None,
     drafter: Any = None,
     chunk: int = 1,
-    max_new_tokens: int = 64,
+    max_new_tokens: int | None = None,
     stop: Stop | None = None,
+    config: GenerationConfig | None = None,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
@@ -136,7 +153,7 @@ def stream(
     prefix of its text, each text of a token-by-token strategy is a prefix of the next one.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, **settings: as for
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, config, **settings: as for
         ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
@@ -151,13 +168,20 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
+    if uses_config(strategy, config, settings):
+        given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+        chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
+        yield from stream(model, tokenizer, texts, chunk=chunk, **chosen)
+        return
+    strategy = "greedy" if strategy is None else strategy
+    max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
     checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
     check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)
     run, registered = _strategy(strategy)
     build = loop.steps_of(run)
     draws = key is not None if callable(strategy) else STRATEGIES[strategy].draws
     keys = _keys(draws, key, len(texts))
-    ids = _encode(tokenizer, texts)
+    ids = encode_texts(tokenizer, texts)
     check_tokens(model, ids)
     drafter = check_drafter(build, drafter)
     rows = [*range(len(ids)), *[0] * (round_up(len(ids)) - len(ids))]
@@ -203,14 +227,6 @@ def _keys(required: bool, key: Array | None, count: int) -> Array | None:
     if key is None:
         raise ValueError("key: got None; this strategy takes a typed key such as jax.random.key(0)")
     return row_keys(key, count)
-
-
-def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    ids = [tokenizer.encode(text) for text in texts]
-    for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
-        if not text.strip() or not row:
-            raise ValueError(f"texts: got an empty text at index {i}; takes texts with a token")
-    return ids
 
 
 class _Batch:

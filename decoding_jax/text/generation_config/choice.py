@@ -1,0 +1,258 @@
+"""The strategy that a ``GenerationConfig`` chooses, and its settings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from decoding_jax.base import Stop, Transform
+from decoding_jax.loop.values import describe
+from decoding_jax.models import T5
+from decoding_jax.strategies.beam.constraints import Constraints
+from decoding_jax.strategies.speculative import Heuristic, PromptLookup
+from decoding_jax.text.generation_config.config import GenerationConfig
+from decoding_jax.text.generation_config.parameters import PARAMETERS
+from decoding_jax.text.generation_config.processors import transform_of
+
+_DEFAULT_NEW_TOKENS = 20
+_FOR_SAMPLING = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+_FOR_BEAMS = ("early_stopping", "length_penalty")
+
+
+class Choice(NamedTuple):
+    """The arguments of ``generate`` that a config amounts to.
+
+    Attributes:
+      strategy: the name of the strategy.
+      key: the key, of a strategy that takes one.
+      drafter: None, or the drafter.
+      max_new_tokens: the largest limit of any text.
+      stop: with the end tokens, and each text's own limit.
+      settings: the other settings of the strategy, with the transform.
+    """
+
+    strategy: str
+    key: Any
+    drafter: Any
+    max_new_tokens: int
+    stop: Stop
+    settings: dict[str, Any]
+
+
+def choose(
+    config: GenerationConfig,
+    model: Any,
+    eos_ids: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    key: Any = None,
+    drafter: Any = None,
+    transform: Transform | None = None,
+) -> Choice:
+    """Chooses the strategy of a config by the rules of ``transformers``.
+
+    Args:
+      config: the parameters.
+      model: the model, from ``load``.
+      eos_ids: the tokenizer's end tokens, which hold unless the config has its own.
+      lengths: the number of tokens of each text.
+      key: the caller's key, or None.
+      drafter: the caller's draft model, ``assistant_model`` in ``transformers``; or None.
+      transform: the caller's own transform, or None.
+
+    Warns:
+      UserWarning: for a parameter that has no effect without sampling or without beams.
+
+    Raises:
+      ValueError: in one line, for a parameter that cannot be followed.
+
+    Example:
+      >>> choice = choose(GenerationConfig(num_beams=2), None, (1,), [5])
+      >>> choice.strategy, choice.max_new_tokens, choice.settings["length_penalty"]
+      ('beam_search', 20, 1.0)
+    """
+    _refuse(config)
+    ids = config.eos_token_id
+    if ids is not None:
+        eos_ids = [int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])]
+    prompts = [1] * len(lengths) if isinstance(model, T5) else list(lengths)
+    limit = _limit(config, prompts, getattr(model, "max_positions", None))
+    least = _least(config, prompts)
+    settings: dict[str, Any] = {
+        "transform": transform_of(
+            config,
+            eos_ids=eos_ids,
+            prompt_lengths=prompts,
+            min_new_tokens=least,
+            max_new_tokens=limit,
+            own=transform,
+        )
+    }
+    mode = _mode(config, drafter)
+    count = config.num_return_sequences
+    if mode == "greedy_search":
+        strategy = "greedy"
+    elif mode == "sample":
+        strategy, settings["num_samples"] = "sample", count
+    elif mode == "assisted_generation":
+        strategy = "speculative_sample"
+        drafter = _drafter(config, model, drafter)
+        settings |= {"num_samples": count, "num_draft_tokens": _draft_length(config)}
+        settings["verifier"] = "token" if config.do_sample else "greedy"
+        if not config.do_sample:
+            key = jax.random.key(0)  # Unused: greedy verification draws nothing.
+    else:
+        strategy = _BEAMS[mode]
+        settings |= {
+            "beam_size": config.num_beams,
+            "num_return": count,
+            "length_penalty": float(config.length_penalty),
+            "early_stopping": config.early_stopping,
+        }
+        if mode == "group_beam_search":
+            settings |= {"num_groups": config.num_beam_groups}
+            settings |= {"diversity_penalty": float(config.diversity_penalty)}
+        if mode == "constrained_beam_search":
+            settings["constraints"] = _constraints(config)
+    stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit)
+    return Choice(strategy, key, drafter, int(np.max(limit)), stop, settings)
+
+
+_BEAMS = {
+    "beam_search": "beam_search",
+    "beam_sample": "beam_sample",
+    "group_beam_search": "diverse_beam_search",
+    "constrained_beam_search": "constrained_beam_search",
+}
+
+
+def _refuse(config: GenerationConfig) -> None:
+    """Refuses what cannot be followed, and warns of what has no effect."""
+    for name, value in config.values.items():
+        parameter = PARAMETERS[name]
+        if parameter.use == "refused" and value not in (parameter.default, *parameter.harmless):
+            raise ValueError(f"{name}: got {describe(value)}; takes none here: {parameter.note}")
+    single, count = config.num_beams == 1, config.num_return_sequences
+    if single and config.force_words_ids is None and config.constraints is None:
+        if count > 1 and not config.do_sample:
+            raise ValueError(
+                f"num_return_sequences: got {count}; takes 1 with num_beams=1 and do_sample=False"
+            )
+    elif count > config.num_beams:
+        raise ValueError(
+            f"num_return_sequences: got {count}; takes 1 to num_beams, which is {config.num_beams}"
+        )
+    if config.num_beam_groups > 1 and (
+        config.do_sample or config.num_beams % config.num_beam_groups
+    ):
+        raise ValueError(
+            f"num_beam_groups: got {config.num_beam_groups} with num_beams={config.num_beams} and "
+            f"do_sample={config.do_sample}; takes a divisor of num_beams, without sampling"
+        )
+    _warn(config, _FOR_SAMPLING, "do_sample=False", config.do_sample)
+    _warn(config, _FOR_BEAMS, "num_beams=1", not single)
+    _warn(config, ("diversity_penalty",), "num_beam_groups=1", config.num_beam_groups > 1)
+    _warn(config, ("top_k",), "do_sample=False", config.do_sample)
+
+
+def _warn(config: GenerationConfig, names: Sequence[str], where: str, used: bool) -> None:
+    unused = [name for name in names if config.values.get(name, None) is not None and not used]
+    changed = [name for name in unused if config.values[name] != PARAMETERS[name].default]
+    if changed:
+        listed = ", ".join(f"{name}={describe(config.values[name])}" for name in changed)
+        warnings.warn(f"{listed}: no effect with {where}", stacklevel=5)
+
+
+def _mode(config: GenerationConfig, drafter: Any) -> str:
+    """The mode, with the caller's drafter."""
+    mode = config.mode
+    drafted = config.prompt_lookup_num_tokens is not None or config.assistant_early_exit is not None
+    if drafter is not None and drafted:
+        raise ValueError(
+            f"drafter: got a {type(drafter).__name__}; takes none with prompt_lookup_num_tokens or "
+            "assistant_early_exit"
+        )
+    if drafter is None and not drafted:
+        return mode
+    if mode not in ("greedy_search", "sample", "assisted_generation"):
+        name = "drafter" if drafter is not None else "prompt_lookup_num_tokens"
+        raise ValueError(f"{name}: got one with {mode}; takes greedy decoding or sampling")
+    return "assisted_generation"
+
+
+def _drafter(config: GenerationConfig, model: Any, drafter: Any) -> Any:
+    if config.prompt_lookup_num_tokens is not None:
+        return PromptLookup(config.max_matching_ngram_size or 2)
+    if config.assistant_early_exit is None:
+        return drafter
+    if not hasattr(model, "early_exit"):
+        raise ValueError(
+            f"assistant_early_exit: got {config.assistant_early_exit}; takes a model with "
+            f"early_exit, which a {type(model).__name__} has not"
+        )
+    return model.early_exit(config.assistant_early_exit)
+
+
+def _draft_length(config: GenerationConfig) -> int | Heuristic:
+    if config.prompt_lookup_num_tokens is not None:
+        return config.prompt_lookup_num_tokens
+    count = config.num_assistant_tokens
+    if config.num_assistant_tokens_schedule == "constant":
+        return count
+    return Heuristic(max_draft_tokens=max(count, 20), first=count)
+
+
+def _constraints(config: GenerationConfig) -> Constraints:
+    """The constraints: a ``Constraints``, or lists of ids, and lists of alternatives."""
+    if config.do_sample or config.num_beam_groups > 1:
+        raise ValueError("force_words_ids: got some with sampling or groups; takes plain beams")
+    if config.constraints is not None:
+        if not isinstance(config.constraints, Constraints) or config.force_words_ids is not None:
+            raise ValueError(
+                f"constraints: got {describe(config.constraints)}; takes a Constraints, without "
+                "force_words_ids"
+            )
+        return config.constraints
+    phrases, alternatives = [], []
+    for words in config.force_words_ids:
+        if words and isinstance(words[0], (list, tuple)):
+            alternatives.append(tuple(tuple(word) for word in words))
+        else:
+            phrases.append(tuple(words))
+    return Constraints(tuple(phrases), tuple(alternatives))
+
+
+def _limit(config: GenerationConfig, prompts: Sequence[int], max_positions: int | None) -> Any:
+    """The maximum number of new tokens: a number, or one for each text."""
+    if config.max_new_tokens is not None:
+        return config.max_new_tokens
+    if config.max_length is None:
+        room = [
+            _DEFAULT_NEW_TOKENS if max_positions is None else max_positions - n for n in prompts
+        ]
+        return _shared([max(1, min(_DEFAULT_NEW_TOKENS, n)) for n in room])
+    longest = max(prompts, default=0)
+    if longest >= config.max_length:
+        raise ValueError(
+            f"max_length: got {config.max_length}; takes more than the {longest} tokens of the "
+            f"prompt of text {list(prompts).index(longest)}"
+        )
+    return _shared([config.max_length - n for n in prompts])
+
+
+def _least(config: GenerationConfig, prompts: Sequence[int]) -> Any:
+    """The minimum number of new tokens: a number, or one for each text."""
+    if config.min_new_tokens is not None:
+        return config.min_new_tokens
+    return _shared([max(config.min_length - n, 0) for n in prompts])
+
+
+def _shared(counts: Sequence[int]) -> Any:
+    """One number if all are equal, or int32 ``[N]``."""
+    if len(set(counts)) <= 1:
+        return counts[0] if counts else _DEFAULT_NEW_TOKENS
+    return np.asarray(counts, np.int32)
