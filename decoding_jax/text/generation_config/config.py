@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from decoding_jax.loop.values import describe
-from decoding_jax.models.checkpoint.files import local_path
+from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 
 FILE = "generation_config.json"
@@ -106,7 +105,7 @@ class GenerationConfig:
         return "contrastive_search" if contrastive else "greedy_search"
 
     @classmethod
-    def load(cls, directory: str | Path, name: str = FILE) -> GenerationConfig:
+    def load(cls, directory: str | StoragePath, name: str = FILE) -> GenerationConfig:
         """Reads all of a file, such as the ``generation_config.json`` of a model directory.
 
         Args:
@@ -117,10 +116,10 @@ class GenerationConfig:
           ValueError: in one line, for a file that is missing or no JSON object, and for a parameter
             that is unknown or of the wrong kind.
         """
-        path = local_path("directory", directory) / _file_name(name)
+        path = storage_path("directory", directory) / _file_name(name)
         try:
-            values = json.loads(path.read_text("utf-8"))
-        except OSError:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
             raise ValueError(f"{path}: no such file") from None
         except ValueError as error:
             raise ValueError(f"{path}: broken JSON: {error}") from None
@@ -131,7 +130,7 @@ class GenerationConfig:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def save(self, directory: str | Path, name: str = FILE) -> None:
+    def save(self, directory: str | StoragePath, name: str = FILE) -> None:
         """Writes the parameters that are set, in a form that ``transformers`` reads too.
 
         Args:
@@ -141,13 +140,14 @@ class GenerationConfig:
         Raises:
           ValueError: for a parameter that JSON cannot hold, such as a ``Constraints``.
         """
-        path = local_path("directory", directory) / _file_name(name)
+        folder = storage_path("directory", directory)
+        path = folder / _file_name(name)
         try:
             text = json.dumps(dict(self.values), indent=2, sort_keys=True)
         except TypeError:
             raise ValueError(f"{path}: a parameter has a value that JSON cannot hold") from None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", "utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(f"{text}\n".encode())
 
 
 def _rebuild(values: dict[str, Any]) -> GenerationConfig:
