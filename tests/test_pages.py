@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from pages import PAGES, blocks, commands
+from pages import PAGES, ROOT, blocks, commands
 
 import decoding_jax
 from decoding_jax import gin_path, shell
@@ -40,7 +40,7 @@ NOT_RUN = {
     "python -m venv": "makes an environment",
     ".ci/": "runs the whole gate",
     "git clone": "needs the network",
-    "gcloud storage": "needs the network",
+    "gcloud": "needs the network",
     "export": "sets a variable; for T5X see tests/t5x/test_gin.py",
     "for i in 0 1": "starts two processes: tests/infer/test_processes.py",
     "python -m t5x.infer": "needs T5X: tests/t5x/test_gin.py",
@@ -168,6 +168,11 @@ def test_a_command_as_it_is_printed(block, command, place, capsys):
     if argv[:3] == ["python", "-m", "decoding_jax"]:
         assert shell.main(argv[3:]) == 0, capsys.readouterr().err
         assert capsys.readouterr().out
+        return
+    if argv[0].startswith("experiments/cloud/"):
+        dry = [*argv, *["--dry-run"] * ("--dry-run" not in argv)]
+        done = subprocess.run(dry, cwd=ROOT, check=True, capture_output=True, text=True)
+        assert "+ " in done.stdout + done.stderr
         return
     assert argv[:3] == ["python", "-m", "decoding_jax.infer"], "no other command is run so far"
     for other in blocks(block.page):

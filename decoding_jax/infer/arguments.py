@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from decoding_jax.loop.arguments import signature_of
 from decoding_jax.loop.values import check_model, check_stop, describe
+from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text.arguments import check_tokenizer
 
@@ -40,6 +43,12 @@ def check_job(
         for item in source:
             if not hasattr(item, "error"):
                 raise ValueError(f"source: got {describe(item)} among its items; {_SOURCE}")
+    mesh = mesh_of(net)
+    if mesh is not None and any(d.process_index != jax.process_index() for d in mesh.devices.flat):
+        raise ValueError(
+            f"model: got one on {mesh.devices.size} devices of several processes, each of which "
+            f"decodes shards of its own; takes a mesh of at most {jax.local_device_count()} devices"
+        )
     if not callable(strategy) or isinstance(strategy, type):
         raise ValueError(
             f"strategy: got {describe(strategy)}; takes a function such as "

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.ops.mesh import DATA, MODEL
 
@@ -158,7 +158,10 @@ def fit_model_axis(model: T, mesh: Mesh | AbstractMesh) -> T:
 
 
 def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
-    """A mesh, or one of all local and remote devices with these sizes of axes.
+    """A mesh, or one of devices with these sizes of axes.
+
+    The devices are those of this process if there are enough of them, so that each of several
+    processes has a mesh of its own, and otherwise those of all processes. The axes are automatic.
 
     Args:
       mesh: a mesh, or the sizes of its axes by name, such as ``{"data": 2, "model": 4}``.
@@ -180,8 +183,11 @@ def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
                 f"mesh: got {dict(mesh)}, which is {count} devices; takes at most the"
                 f" {jax.device_count()} that there are"
             )
-        devices = None if count == jax.device_count() else jax.devices()[:count]
-        mesh = jax.make_mesh(tuple(mesh.values()), tuple(mesh), devices=devices)
+        several = jax.process_count() > 1 and count <= jax.local_device_count()
+        devices = jax.local_devices() if several else jax.devices()
+        devices = None if count == jax.device_count() else devices[:count]
+        types = (AxisType.Auto,) * len(mesh)
+        mesh = jax.make_mesh(tuple(mesh.values()), tuple(mesh), axis_types=types, devices=devices)
     check_mesh(mesh)
     return mesh
 

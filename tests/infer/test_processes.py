@@ -91,11 +91,11 @@ def test_processes_of_one_job_share_its_directory(start, argv, tmp_path):
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     together = ["--distributed", f"--coordinator_address={address}", "--num_processes=2"]
-    shards = "--gin.SHARD_SIZE=25"
-    jobs = [start(*argv("shared"), shards, *together, f"--process_id={i}") for i in range(2)]
+    shards = ["--gin.SHARD_SIZE=25", '--gin.MESH={"data": 4, "model": 1}']
+    jobs = [start(*argv("shared"), *shards, *together, f"--process_id={i}") for i in range(2)]
     for job in jobs:
         printed = job.communicate()[1].decode()
         assert job.returncode == 0, printed
         assert "inputs: 75, faulty: 0" in printed
-    assert main(["infer", *argv("alone"), shards]) == 0
+    assert main(["infer", *argv("alone"), *shards]) == 0
     assert files_of(tmp_path / "shared") == files_of(tmp_path / "alone")

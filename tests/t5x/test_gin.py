@@ -66,6 +66,13 @@ def test_files_are_found_by_name_and_set_the_model(read):
     read([MODEL, "t5x/beam_search.gin", "t5x/greedy.gin", RUN])
 
 
+def test_the_recipe_for_cloud_tpus(read):
+    assert read([str(ROOT / "configs" / "tpu" / "t5x_v5e_8.gin")]).endswith("as_native")
+    with gin.unlock_config():
+        assert gin.query_parameter("NUM_DECODES/gin.macro.value") == 4
+        assert gin.query_parameter("partitioning.PjitPartitioner.num_partitions") == 4
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

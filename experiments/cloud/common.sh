@@ -1,0 +1,87 @@
+# What the scripts of this folder share: their flags, their settings, and dry runs.
+# shellcheck shell=bash
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck disable=SC2034
+ROOT=$(cd "$HERE/../.." && pwd)
+
+# fail MESSAGE: one line on standard error, and the end.
+fail() {
+  echo "$(basename "$0"): $1" >&2
+  exit 1
+}
+
+# read_flags "$@": sets DRY_RUN, and SETTINGS, EVERY, TO and KEEP from the flags; reads the settings.
+read_flags() {
+  DRY_RUN='' SETTINGS="$HERE/settings.sh" EVERY='' TO='' KEEP=''
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --dry-run) DRY_RUN=yes ;;
+      --keep) KEEP=yes ;;
+      --settings | --every | --to)
+        [ $# -gt 1 ] || fail "$1: got no value"
+        case $1 in
+          --settings) SETTINGS=$2 ;;
+          --every) EVERY=$2 ;;
+          --to) TO=$2 ;;
+        esac
+        shift
+        ;;
+      *) fail "got $1; takes --dry-run, --settings FILE, --every SECONDS, --to FILE and --keep" ;;
+    esac
+    shift
+  done
+  [ -z "$EVERY" ] || [ "$EVERY" -gt 0 ] 2>/dev/null || fail "--every: got $EVERY; takes seconds"
+  [ -f "$SETTINGS" ] || fail "--settings: got $SETTINGS; takes a file such as $HERE/settings.sh"
+  # shellcheck source=experiments/cloud/settings.sh
+  source "$SETTINGS"
+  local name
+  for name in PROJECT ZONE NAME ACCELERATOR RUNTIME SPOT GIN_FILE FILES OUTPUT EXTRAS JOB; do
+    [ -n "${!name:-}" ] || fail "$SETTINGS: has no $name"
+  done
+  [[ $FILES == gs://*/* && $OUTPUT == gs://*/* ]] ||
+    fail "$SETTINGS: got FILES=$FILES and OUTPUT=$OUTPUT; takes folders of buckets, gs://..."
+  export DRY_RUN SETTINGS EVERY TO KEEP SETUP
+}
+
+# run COMMAND...: runs a command, or prints it in a dry run.
+run() {
+  if [ -n "$DRY_RUN" ]; then
+    printf '+'
+    printf ' %q' "$@"
+    printf '\n'
+  else
+    "$@"
+  fi
+}
+
+# resources VERB ...: a command about the queued resource.
+resources() {
+  run gcloud compute tpus queued-resources "$@" --project="$PROJECT" --zone="$ZONE"
+}
+
+# state: prints the state of the queued resource, or NONE.
+state() {
+  if [ -n "$DRY_RUN" ]; then
+    resources describe "$NAME" "--format=value(state.state)" >&2
+    echo "${ASSUMED_STATE:-ACTIVE}"
+  else
+    resources describe "$NAME" "--format=value(state.state)" 2>/dev/null || echo NONE
+  fi
+}
+
+# progress: prints how many shards are finished, and of how many.
+progress() {
+  local names
+  if [ -n "$DRY_RUN" ]; then
+    run gcloud storage ls "$OUTPUT/" >&2
+    echo "${ASSUMED_PROGRESS:-0 1}"
+    return
+  fi
+  names=$(gcloud storage ls "$OUTPUT/" 2>/dev/null | sed -n 's/.*-[0-9]*-of-\([0-9]*\)\.jsonl$/\1/p') || true
+  if [ -z "$names" ]; then
+    echo 0 0
+  else
+    echo "$(wc -l <<<"$names") $((10#$(head -n 1 <<<"$names")))"
+  fi
+}

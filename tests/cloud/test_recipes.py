@@ -1,0 +1,47 @@
+"""The gin files of configs/tpu run, with a small model and a mesh that fits it."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from decoding_jax.infer.command import main
+from decoding_jax.models import T5, T5Config, save_model
+
+RECIPES = sorted((Path(__file__).parent.parent.parent / "configs" / "tpu").glob("v*.gin"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    shape = {"vocab_size": 384, "emb_dim": 16, "num_heads": 4, "head_dim": 4, "mlp_dim": 16}
+    config = T5Config(**shape, num_encoder_layers=1, num_decoder_layers=1)
+    normal = np.random.default_rng(0).normal
+    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)))
+    params = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
+    save_model(params, directory, settings={"eos_token_id": 1})
+    return directory
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_runs(recipe, model, tmp_path, capsys):
+    assert len(RECIPES) == 3
+    (tmp_path / "inputs.txt").write_text("one\n\ntwo\n")
+    bindings = {
+        "MODEL_DIR": str(model),
+        "INPUT": str(tmp_path / "inputs.txt"),
+        "OUTPUT_DIR": str(tmp_path / "out"),
+        "MAX_NEW_TOKENS": 2,
+        "MAX_INPUT_LENGTH": 16,
+        "BATCH_SIZE": 2,
+    }
+    given = [f"--gin.{name}={value!r}" for name, value in bindings.items()]
+    if "load.tokenizer" in recipe.read_text():
+        given.append("--gin.decoding_jax.load.tokenizer=None")
+    assert main(["infer", f"--gin_file={recipe}", *given]) == 0, capsys.readouterr().err
+    (shard,) = (tmp_path / "out").glob("decodes-*.jsonl")
+    records = [json.loads(line) for line in shard.read_text().splitlines()]
+    assert ["error" in record for record in records] == [False, True, False]
+    assert all(record["outputs"] for record in records if "error" not in record)
