@@ -15,11 +15,17 @@ import jax
 from decoding_jax.infer.printing import Printer
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import listing
-from decoding_jax.shell.options import UsageError, parse, settings_of, transform_of
+from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
 from decoding_jax.text import Completion, constraints, generate, load, stream
 from decoding_jax.text.arguments import check_strategy
 
-_APPENDING = ("greedy", "sample", "arithmetic_sample", "speculative_sample")
+_APPENDING = (
+    "arithmetic_sample",
+    "contrastive_search",
+    "greedy",
+    "sample",
+    "speculative_sample",
+)
 """The strategies that never take a token back, whose text is printed as it grows."""
 
 
@@ -79,8 +85,9 @@ def _main(argv: list[str]) -> int:
 
 def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     """The arguments of ``generate`` besides model, tokenizer, texts and strategy."""
-    settings = {**settings_of(options.strategy), **options.settings}
-    settings["transform"] = transform_of(options.transforms)
+    named, chosen = divided(options.strategy, options.transforms)
+    settings = {**settings_of(options.strategy), **options.settings, **named}
+    settings["transform"] = transform_of(chosen)
     if STRATEGIES[options.strategy].draws:
         settings["key"] = jax.random.key(options.seed)
     if options.drafter is not None or STRATEGIES[options.strategy].drafts:

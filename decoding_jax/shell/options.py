@@ -19,6 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "num_draft_tokens": 4,
     "num_groups": 2,
     "num_samples": 4,
+    "penalty_alpha": 0.6,
+    "top_k": 4,
 }
 """The values of settings that a strategy requires and a first look need not choose."""
 
@@ -130,7 +132,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--phrase", action="append", default=[], help="for constrained_beam_search; repeatable"
     )
     settings = parser.add_argument_group("settings of strategies")
-    names = sorted({name for strategy in STRATEGIES for name in settings_of(strategy)})
+    every = {name for strategy in STRATEGIES for name in settings_of(strategy)}
+    names = sorted(every.difference(TRANSFORMS))
     for name in names:
         settings.add_argument(
             f"--{name}", type=value_of, metavar="VALUE", default=argparse.SUPPRESS
@@ -144,6 +147,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     options.settings = {name: getattr(options, name) for name in names if name in options}
     return options
+
+
+def divided(
+    strategy: str, chosen: Sequence[tuple[str, Any]]
+) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """Settings and transforms: ``--top_k`` is a setting where the strategy has one of that name.
+
+    Example:
+      >>> divided("contrastive_search", [("top_k", 5), ("temperature", 0.5)])
+      ({'top_k': 5}, [('temperature', 0.5)])
+    """
+    own = settings_of(strategy)
+    settings = {name: value for name, value in chosen if name in own}
+    return settings, [(name, value) for name, value in chosen if name not in own]
 
 
 def transform_of(chosen: Sequence[tuple[str, Any]]) -> Any:

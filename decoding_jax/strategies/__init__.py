@@ -14,6 +14,7 @@ from decoding_jax.strategies.beam import (
     stochastic_beam_search,
 )
 from decoding_jax.strategies.best_first import best_first_search, best_k_search
+from decoding_jax.strategies.contrastive import contrastive_search
 from decoding_jax.strategies.greedy import greedy
 from decoding_jax.strategies.sampling import sample
 from decoding_jax.strategies.speculative import speculative_sample
@@ -25,6 +26,7 @@ __all__ = [
     "best_first_search",
     "best_k_search",
     "constrained_beam_search",
+    "contrastive_search",
     "diverse_beam_search",
     "greedy",
     "sample",

@@ -45,12 +45,12 @@ def padded_width(longest: int, max_new_tokens: int, max_positions: int | None) -
 
     Example:
       >>> padded_width(20, 8, None), padded_width(20, 8, 30)
-      (32, 23)
+      (32, 22)
     """
     width = round_up(longest, MIN_WIDTH)
     if max_positions is None:
         return width
-    return max(longest, min(width, max_positions - max_new_tokens + 1))
+    return max(longest, min(width, max_positions - max_new_tokens))
 
 
 def rounded_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any]) -> int:
@@ -70,7 +70,7 @@ def rounded_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any])
     for model in models:
         max_positions = getattr(model, "max_positions", None)
         if max_positions is not None:
-            length = min(length, max_positions - prompt_size + 1)
+            length = min(length, max_positions - prompt_size)
     return max(max_new_tokens, length)
 
 

@@ -103,6 +103,7 @@ def strategies(model: Any, draft: Any) -> dict[str, Callable[..., DecodeOutput]]
             beam_size=3,
             length_penalty=GNMTPenalty(0.6),
         ),
+        "contrastive_search": call(d.contrastive_search, PROMPT, penalty_alpha=0.6, top_k=3),
         "diverse_beam_search": call(
             d.diverse_beam_search, PROMPT, beam_size=4, num_groups=2, early_stopping="never"
         ),

@@ -60,6 +60,11 @@ def test_a_config_does_not_change():
             "diverse_beam_search",
             {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.3},
         ),
+        (
+            {"penalty_alpha": 0.6, "top_k": 4},
+            "contrastive_search",
+            {"penalty_alpha": 0.6, "top_k": 4},
+        ),
         ({"num_beams": 2, "force_words_ids": [[3]]}, "constrained_beam_search", {"beam_size": 2}),
         (
             {"prompt_lookup_num_tokens": 6},
@@ -166,6 +171,10 @@ def test_the_end_tokens_are_the_configs_or_else_the_tokenizers():
             "temperature=0.5, top_p=0.9: no effect with do_sample",
         ),
         ({"length_penalty": 2.0}, "length_penalty=2.0: no effect with num_beams=1"),
+        (
+            {"num_beams": 2, "penalty_alpha": 0.6},
+            "penalty_alpha=0.6: no effect with sampling, beam",
+        ),
         ({"num_beams": 2, "diversity_penalty": 1.0}, "diversity_penalty=1.0: no effect with num_b"),
     ],
 )
@@ -196,6 +205,10 @@ def test_what_cannot_be_followed_is_refused(name):
         ),
         (lambda: GenerationConfig(num_beams=0), "num_beams: got 0; takes an int of 1 or more"),
         (lambda: GenerationConfig(top_k=-1), "top_k: got -1; takes an int of 0 or more"),
+        (
+            lambda: GenerationConfig(penalty_alpha=2),
+            "penalty_alpha: got 2; takes a number from 0 t",
+        ),
         (lambda: GenerationConfig(do_sample=1), "do_sample: got 1; takes True or False"),
         (lambda: GenerationConfig(early_stopping="now"), "early_stopping: got 'now'; takes True,"),
         (

@@ -98,6 +98,9 @@ def choose(
         strategy = "greedy"
     elif mode == "sample":
         strategy, settings["num_samples"] = "sample", count
+    elif mode == "contrastive_search":
+        strategy = "contrastive_search"
+        settings |= {"penalty_alpha": float(config.penalty_alpha), "top_k": config.top_k}
     elif mode == "assisted_generation":
         strategy = "speculative_sample"
         drafter = _drafter(config, model, drafter)
@@ -156,7 +159,9 @@ def _refuse(config: GenerationConfig) -> None:
     _warn(config, _FOR_SAMPLING, "do_sample=False", config.do_sample)
     _warn(config, _FOR_BEAMS, "num_beams=1", not single)
     _warn(config, ("diversity_penalty",), "num_beam_groups=1", config.num_beam_groups > 1)
-    _warn(config, ("top_k",), "do_sample=False", config.do_sample)
+    contrastive = config.mode == "contrastive_search"
+    _warn(config, ("top_k",), "do_sample=False", config.do_sample or contrastive)
+    _warn(config, ("penalty_alpha",), "sampling, beams or top_k=1", contrastive)
 
 
 def _warn(config: GenerationConfig, names: Sequence[str], where: str, used: bool) -> None:

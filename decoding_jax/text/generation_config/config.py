@@ -177,6 +177,8 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"{name}: got {describe(value)}; takes an int of 0 or more")
     if name in _SWITCHES and not isinstance(value, bool):
         raise ValueError(f"{name}: got {describe(value)}; takes True or False")
+    if name == "penalty_alpha" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
+        raise ValueError(f"{name}: got {describe(value)}; takes a number from 0 to 1")
     if name == "early_stopping" and value not in (True, False, "never"):
         raise ValueError(f'early_stopping: got {describe(value)}; takes True, False or "never"')
     if name == "num_assistant_tokens_schedule" and value not in _SCHEDULES:

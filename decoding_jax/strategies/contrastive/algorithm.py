@@ -1,0 +1,227 @@
+"""Contrastive search (Su et al. 2022): the loop, the candidates and the choice among them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax.base import (
+    Array,
+    Cache,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Stop,
+    SupportsKeep,
+    Transform,
+)
+from decoding_jax.loop import (
+    Sequences,
+    Static,
+    Steps,
+    empty_sequences,
+    model_calls,
+    search,
+    stopping,
+)
+from decoding_jax.loop.values import check_count
+from decoding_jax.ops import exact
+from decoding_jax.ops.logits import clean, log_prob_of, lowest_argmax, normaliser
+from decoding_jax.ops.top_k import top_k as take_top_k
+from decoding_jax.rows import PerRow
+from decoding_jax.strategies.contrastive import context
+from decoding_jax.strategies.contrastive.context import Context
+
+
+class ContrastiveInfo(NamedTuple):
+    """Statistics of a contrastive search.
+
+    Attributes:
+      model_calls: int32, the prefill and one ``extend`` a step.
+    """
+
+    model_calls: Array
+
+
+class State(NamedTuple):
+    """The state of the loop.
+
+    Attributes:
+      cache: the model's cache, with all new tokens.
+      sequences: the sequences decoded so far, one a row.
+      logits: float32 ``[B, V]``, after the last token of each.
+      context: the hidden states of prompt and new tokens.
+      step: int32, the number of steps, which is the number of slots in use.
+    """
+
+    cache: Cache
+    sequences: Sequences
+    logits: Array
+    context: Context
+    step: Array
+
+
+@search
+def contrastive_search(
+    *,
+    penalty_alpha: PerRow[float | Array],
+    top_k: Static[int],
+    max_new_tokens: Static[int],
+    transform: Transform | None = None,
+    stop: Stop | None = None,
+) -> Steps:
+    """Appends, of the k most probable tokens, one that is least like what precedes it.
+
+    Su et al. 2022, "A Contrastive Framework for Neural Text Generation", arXiv:2202.06417, equation
+    5. Of the candidates v with the k highest probabilities, the token is the one with the highest
+    ``(1 - alpha) p(v) - alpha max_j cos(h_v, h_j)``, where h_v is the hidden state of v and h_j are
+    those of all earlier tokens, prompt included. The probabilities are those after the transform.
+
+    The candidates are siblings of one call of the model, as nodes of a tree; the one that is chosen
+    moves to the next slot. No cache is copied.
+
+    Args:
+      model: the language model, with ``tree`` and ``keep``, whose ``prefill`` and ``extend`` return
+        hidden states.
+      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+      penalty_alpha: alpha, from 0 to 1: a number, or ``[B]``. With 0, the tokens are those of
+        ``greedy``.
+      top_k: k, 1 or more; with 1, the tokens are those of ``greedy``.
+      max_new_tokens: L, the maximum number of new tokens. All of them are fed to the model, the
+        last as well, so P + L positions are needed.
+      transform: applied to the logits before the candidates are chosen.
+      stop: when a sequence ends.
+
+    Returns:
+      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A sequence whose every continuation
+      is banned ends unfinished.
+
+    Raises:
+      ValueError: for a model that lacks ``tree``, ``keep`` or hidden states, a k below 1, or a
+        length that the model cannot hold.
+
+    Example:
+      >>> import jax
+      >>> from decoding_jax import Prompt
+      >>> from decoding_jax.testing import TableLM
+      >>> model = TableLM.random(jax.random.key(0), 5)
+      >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
+      >>> output = contrastive_search(
+      ...     model, prompt, penalty_alpha=0.6, top_k=3, max_new_tokens=4)
+      >>> output.tokens.shape, int(output.info.model_calls)
+      ((1, 1, 4), 5)
+    """
+    stop = Stop() if stop is None else stop
+    if check_count("top_k", top_k) < 1:
+        raise ValueError(f"top_k: got {top_k}; takes 1 or more")
+
+    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
+        batch, size = prompt.tokens.shape
+        _check(model, size, max_new_tokens)
+        slots = max_new_tokens - 1 + min(top_k, model.vocab_size)
+        logits, hidden, cache = context.prefill(model, prompt, slots)
+        limit = stopping.limits(stop, batch, max_new_tokens)
+        return State(
+            cache=cache,
+            sequences=empty_sequences(limit, 1, max_new_tokens),
+            logits=clean(logits),
+            context=context.start(hidden, prompt.length, max_new_tokens),
+            step=jnp.int32(0),
+        )
+
+    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+        old, start = state.sequences, state.step
+        # Candidates: the k most probable tokens.
+        allowed = stopping.ban_end_tokens(stop, state.logits[:, None], old.length)
+        if transform is not None:
+            path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+            changed = model_calls.transformed(transform, allowed[:, :, None], path)
+            allowed = clean(changed)[:, :, 0]
+        best, tokens = take_top_k(allowed[:, 0], min(top_k, model.vocab_size))
+        peak, total = normaliser(allowed[:, 0])
+        probability = exact.exp(best - peak) / jnp.maximum(total, 1.0)
+        tokens = tokens.astype(jnp.int32)
+        # One call of the model for all of them, as siblings after the tokens so far.
+        assert isinstance(model, SupportsKeep)
+        slot = jnp.arange(max_new_tokens - 1 + tokens.shape[1], dtype=jnp.int32)
+        visible = jnp.broadcast_to(slot < start, (tokens.shape[0], 1, tokens.shape[1], slot.size))
+        position = (prompt.length + start)[:, None, None]
+        output, cache = model_calls.extend(
+            model, state.cache, tokens[:, None], start, visible, position
+        )
+        hidden = context.unit(context.hidden_of(output.hidden, "extend")[:, 0])
+        # Choose: model confidence against the degeneration penalty.
+        alpha = jnp.broadcast_to(jnp.asarray(penalty_alpha, jnp.float32), (tokens.shape[0],))[
+            :, None
+        ]
+        penalty = context.largest_cosine(state.context, hidden)
+        score = (1 - alpha) * probability - alpha * penalty
+        chosen = lowest_argmax(jnp.where(best > -jnp.inf, score, -jnp.inf))[:, None]
+        token = jnp.take_along_axis(tokens, chosen, 1)
+        cache = model.keep(cache, start + chosen[..., None], start)
+
+        sequences = _append(old, token, state.logits, allowed, stop, max_new_tokens)
+        logits = jnp.take_along_axis(output.logits[:, 0], chosen[..., None], 1)[:, 0]
+        hidden = jnp.take_along_axis(hidden, chosen[..., None], 1)
+        return State(
+            cache=cache,
+            sequences=sequences,
+            logits=clean(logits),
+            context=context.add(state.context, hidden, prompt.tokens.shape[1] + start),
+            step=start + 1,
+        )
+
+    def done(state: State) -> Array:
+        return state.sequences.done.all()
+
+    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+        tokens, length, log_prob = state.sequences[:3]
+        finished = state.sequences.finished
+        info = ContrastiveInfo(state.step + 1)
+        return DecodeOutput(tokens, length, log_prob, log_prob, finished, info)
+
+    return Steps(init, step, done, finalize)
+
+
+def _append(
+    old: Sequences, token: Array, logits: Array, allowed: Array, stop: Stop, max_new_tokens: int
+) -> Sequences:
+    """Appends ``token [B, 1]`` to the sequences that are not done, and ends sequences."""
+    is_dead_end = allowed.max(-1) == -jnp.inf
+    is_appended = ~old.done & ~is_dead_end
+    place = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
+    is_written = (place == old.length[..., None]) & is_appended[..., None]
+    tokens = jnp.where(is_written, token[..., None], old.tokens)
+    length = old.length + is_appended.astype(jnp.int32)
+    finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
+    limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
+    gained = jnp.where(is_appended, log_prob_of(logits[:, None], token), 0.0)
+    log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
+    return Sequences(
+        tokens=tokens,
+        length=length,
+        log_prob=log_prob,
+        log_prob_lost=log_prob_lost,
+        finished=finished,
+        done=old.done | is_dead_end | finished | (length >= limit[:, None]),
+    )
+
+
+def _check(model: LanguageModel, prompt_size: int, max_new_tokens: int) -> None:
+    """Refuses a model that cannot branch, and a length that it cannot hold."""
+    if not model.tree or not isinstance(model, SupportsKeep):
+        lacks = "tree=False" if not model.tree else "no keep"
+        raise ValueError(
+            f"model: got a {type(model).__name__} with {lacks}; contrastive search takes one with "
+            "tree=True and keep, since candidates are siblings"
+        )
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens: got {max_new_tokens}; takes 1 or more")
+    maximum = model.max_positions
+    if maximum is not None and prompt_size + max_new_tokens > maximum:
+        raise ValueError(
+            f"max_new_tokens: got {max_new_tokens} after a prompt of {prompt_size}; takes at most "
+            f"{maximum - prompt_size}: the model has {maximum} positions, and all tokens are fed"
+        )
