@@ -14,6 +14,7 @@ import decoding_jax
 from decoding_jax import Prompt, Stop, infer, transforms
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.decoder import Decoder
+from decoding_jax.sharding.rules import as_mesh
 
 
 def test_records_are_those_of_the_strategy_itself(table, decode):
@@ -87,6 +88,22 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     assert [[c.tokens for c in row] for row in made[0]] == [
         [c.tokens for c in row] for row in made[1]
     ]
+
+
+def test_meshes_of_several_processes(byte_t5, tmp_path, monkeypatch):
+    """A mesh that fits into a process is made of its devices; a job takes no larger one."""
+    model = decoding_jax.load(byte_t5, mesh={"data": 2, "model": 1})
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    line = (
+        r"^model: got one on 2 devices of several processes, .* takes a mesh of at most 8 devices"
+    )
+    with pytest.raises(ValueError, match=line):
+        infer.run(model, [infer.Item("one")], decoding_jax.greedy, tmp_path)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[4:])
+    monkeypatch.setattr(jax, "local_device_count", lambda: 4)
+    assert set(as_mesh({"data": 2, "model": 1}).devices.flat) == set(jax.devices()[4:6])
+    assert as_mesh({"data": 8}).devices.size == 8
 
 
 def test_one_compilation_a_bucket_is_enough_and_is_logged(decode, caplog):

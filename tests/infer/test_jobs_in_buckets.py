@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,7 +111,7 @@ def test_a_shard_that_was_cut_off_is_decoded_again(run, gs, tmp_path):
 @pytest.fixture
 def argv(byte_t5, gs, tmp_path):
     """The arguments of a job whose model, inputs and outputs are in the bucket or on the disk."""
-    lines = "".join(f"number {i}\n" for i in range(150))
+    lines = "".join(f"number {i}\n" for i in range(60))
     for folder in (gs.path, tmp_path):
         folder.mkdir(exist_ok=True)
         storage.write(folder / "inputs.txt", [lines])
@@ -137,24 +138,71 @@ def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
     command = [sys.executable, "-m", "decoding_jax.infer", *argv["bucket"]]
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
 
-    def shards():
-        return list((gs.path / "out").glob("decodes-*"))
-
     try:
-        while job.poll() is None and len(shards()) < 2:
+        while job.poll() is None and len(finished(gs)) < 2:
             time.sleep(0.02)
     finally:
         job.send_signal(signal.SIGKILL)
         printed = job.communicate()[1].decode()
     assert job.returncode == -signal.SIGKILL, printed
-    assert 2 <= len(shards()) < 150
+    assert 2 <= len(finished(gs)) < 60
     assert (gs.path / "out" / ".lock-0.1").is_file()
     assert main(["infer", *argv["bucket"]]) == 0
     assert main(["infer", *argv["disk"]]) == 0
     assert files_of(gs.path / "out") == files_of(tmp_path / "out")
-    assert len(files_of(tmp_path / "out")) == 151
+    assert len(files_of(tmp_path / "out")) == 61
     summary = json.loads((gs.path / "out" / "summary.json").read_text())
     assert summary["finished_before"] >= 2
+
+
+@pytest.mark.exhaustive
+def test_processes_of_one_job_share_a_bucket(argv, gs, tmp_path, monkeypatch):
+    """Two processes are killed after a few shards, and two others end the job."""
+    monkeypatch.syspath_prepend(HERE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+
+    def start():
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        together = ["--distributed", f"--coordinator_address={address}", "--num_processes=2"]
+        command = [sys.executable, "-m", "decoding_jax.infer", *argv["bucket"], *together]
+        return [
+            subprocess.Popen(
+                [*command, f"--process_id={i}"],
+                cwd=tmp_path,
+                env=environment,
+                stderr=subprocess.PIPE,
+            )
+            for i in range(2)
+        ]
+
+    def end(jobs):
+        for job in jobs:
+            if job.poll() is None:
+                job.kill()
+        return [job.communicate()[1].decode() for job in jobs]
+
+    first = start()
+    try:
+        while all(job.poll() is None for job in first) and len(finished(gs)) < 4:
+            time.sleep(0.02)
+    finally:
+        printed = end(first)
+    assert 4 <= len(finished(gs)) < 60, printed
+    second = start()
+    try:
+        ended = [job.wait(timeout=240) for job in second]
+    finally:
+        printed = end(second)
+    assert ended == [0, 0], printed
+    assert main(["infer", *argv["disk"]]) == 0
+    assert files_of(gs.path / "out") == files_of(tmp_path / "out")
+    assert len(files_of(tmp_path / "out")) == 61
+
+
+def finished(gs):
+    return list((gs.path / "out").glob("decodes-*"))
 
 
 def test_faults_of_buckets_are_one_line(argv, gs, capsys):
@@ -168,4 +216,4 @@ def test_faults_of_buckets_are_one_line(argv, gs, capsys):
     gs.faults.of = lambda method, path: "503" if method == "POST" and next(sent) > 1 else None
     assert main(["infer", *argv["bucket"]]) == 1
     printed = capsys.readouterr().err.splitlines()
-    assert "decodes-00000-of-00150.jsonl: cannot be written (HttpError" in printed[-1]
+    assert "decodes-00000-of-00060.jsonl: cannot be written (HttpError" in printed[-1]

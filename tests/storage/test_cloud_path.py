@@ -1,9 +1,11 @@
 """Files in buckets, on emulators of Google Cloud Storage and S3 that fail."""
 
 import gzip
+import os
 import sys
 import threading
 
+import buckets
 import pytest
 
 from decoding_jax import storage
@@ -120,6 +122,16 @@ def test_a_bucket_that_cannot_be_reached_is_one_line(gs):
             call()
         assert "\n" not in str(e.value)
         assert "takes a bucket that can be reached, and credentials for it" in str(e.value)
+
+
+def test_missing_credentials_are_one_line(amazon, monkeypatch):
+    with buckets.folder("s3", amazon, "no credentials") as folder:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+            monkeypatch.setenv(name, os.devnull)
+        with pytest.raises(StorageError, match=r"Unable to locate credentials\); takes a bucket"):
+            (folder.path / "a").read_bytes()
 
 
 def test_a_bucket_that_does_not_exist(gs):
