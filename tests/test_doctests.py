@@ -15,7 +15,10 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(decoding_jax.__path__, "decoding_jax.")
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
-NEEDED = {f"decoding_jax.t5x.models{name}": "t5x" for name in ("", ".native", ".speculative")}
+NEEDED = {
+    "decoding_jax.infer.parquet_rows": "pyarrow",
+    **{f"decoding_jax.t5x.models{name}": "t5x.models" for name in ("", ".native", ".speculative")},
+}
 
 
 def compiled(value):
@@ -40,7 +43,7 @@ class Finder(doctest.DocTestFinder):
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
     if name in NEEDED:
-        pytest.importorskip(f"{NEEDED[name]}.models", exc_type=ImportError)
+        pytest.importorskip(NEEDED[name], exc_type=ImportError)
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     for example in Finder().find(module):
