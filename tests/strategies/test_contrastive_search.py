@@ -1,6 +1,9 @@
 """Contrastive search beside the same search in plain Python, on tables and networks."""
 
 import dataclasses
+import functools
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,7 @@ from contrastive_reference import search
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, adapters, loop, transforms
+from decoding_jax.models.checkpoint import load_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.t5 import T5
@@ -198,3 +202,44 @@ def test_a_mistake_is_one_line(make, message):
         make()
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+HERE = Path(__file__).parent
+STORED = json.loads((HERE / "contrastive_search.json").read_text())
+
+
+@functools.cache
+def stored_network(family):
+    return load_model(HERE.parent / "models" / "fixtures" / family, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id="-".join(str(case[name]) for name in ("family", "alpha", "top_k")),
+            marks=() if (case["alpha"], case["top_k"]) == (0.6, 4) else (pytest.mark.exhaustive,),
+        )
+        for case in STORED["cases"]
+    ],
+)
+def test_tokens_are_those_of_transformers_4(case):
+    """``make_contrastive_fixture.py`` has stored them."""
+    model = stored_network(case["family"])
+    prompts = STORED["prompts"]
+    tokens = np.array([[*row, *[0] * (5 - len(row))] for row in prompts], np.int32)
+    prompt = Prompt(tokens, np.array([len(row) for row in prompts], np.int32))
+    if isinstance(model, T5):
+        model = model.bind(*prompt)
+        prompt = model.start_prompt()
+    output = run(
+        model,
+        prompt,
+        penalty_alpha=case["alpha"],
+        top_k=case["top_k"],
+        max_new_tokens=STORED["length"],
+        stop=Stop(eos_ids=(STORED["eos"],)),
+    )
+    got = [row[0, : n[0]].tolist() for row, n in zip(output.tokens, output.length, strict=True)]
+    assert got == case["tokens"]
