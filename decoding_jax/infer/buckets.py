@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 NARROWEST = 16
-
-
-class Batch(NamedTuple):
-    """Inputs that are decoded together.
-
-    Attributes:
-      width: the length in tokens that the inputs are padded to.
-      members: the indices of the inputs in the list of lengths that ``plan`` was given.
-    """
-
-    width: int
-    members: tuple[int, ...]
 
 
 def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -47,32 +34,25 @@ def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple
     return (*sorted({w for w in buckets if w < max_input_length}), max_input_length)
 
 
-def plan(lengths: Sequence[int], widths: Sequence[int], batch_size: int) -> list[Batch]:
-    """Assigns every input to one batch of the narrowest bucket that holds it.
+def by_width(lengths: Sequence[int], widths: Sequence[int]) -> dict[int, list[int]]:
+    """Assigns every input to the narrowest bucket that holds it.
 
     The widest bucket comes first, so that a batch that does not fit into the device's memory fails
-    at the start of a job.
+    at the start of a job. In a bucket the longest inputs come first: long inputs often have long
+    outputs, and the last ones to begin should be short.
 
     Args:
       lengths: the length of each input in tokens; none exceeds the largest width.
       widths: the widths of the buckets, in ascending order.
-      batch_size: the maximum number of inputs of a batch.
 
     Returns:
-      The batches, in the order in which they are decoded.
+      The numbers of the inputs by width.
 
     Example:
-      >>> for batch in plan([3, 20, 5, 4], widths=(16, 32), batch_size=2):
-      ...     print(batch)
-      Batch(width=32, members=(1,))
-      Batch(width=16, members=(0, 2))
-      Batch(width=16, members=(3,))
+      >>> by_width([3, 20, 5, 4], widths=(16, 32))
+      {32: [1], 16: [2, 3, 0]}
     """
-    members_of_width: dict[int, list[int]] = {}
-    for i, length in enumerate(lengths):
-        members_of_width.setdefault(min(w for w in widths if w >= length), []).append(i)
-    return [
-        Batch(width, tuple(members_of_width[width][start : start + batch_size]))
-        for width in sorted(members_of_width, reverse=True)
-        for start in range(0, len(members_of_width[width]), batch_size)
-    ]
+    members: dict[int, list[int]] = {}
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        members.setdefault(min(w for w in widths if w >= lengths[i]), []).append(i)
+    return members

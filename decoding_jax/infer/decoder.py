@@ -1,39 +1,33 @@
-"""Decodes batches with a compiled strategy, with the rows spread over devices."""
+"""Decodes the inputs of a job with a compiled strategy, in batches that are refilled."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import DATA, mesh_of
-from decoding_jax.rows import row_arguments, take_rows, with_rows
-from decoding_jax.text import (
-    Completion,
-    Tokenizer,
-    bind_drafter,
-    check_drafter,
-    completions,
-    context_of,
-    encode_batch,
-)
+from decoding_jax.infer.refilled import RefilledBatch
+from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs
+from decoding_jax.infer.separate import SeparateBatches
+from decoding_jax.loop.refill import Call, obstacle
+from decoding_jax.text import Completion, Tokenizer, completions, context_of
 
 _LOGGER = logging.getLogger(__name__)
 
+_WINDOW = 128  # inputs for each row of a batch that is refilled
+
 
 class Decoder:
-    """Decodes batches of a fixed number of rows.
+    """Decodes inputs in batches of a fixed number of rows.
+
+    A batch is refilled where the strategy and the model allow it: an input that has ended makes
+    room for another one (see ``refilled``). Otherwise, a batch lasts as long as its longest row.
 
     The key of a row is the job's seed folded with the index of its input, so the random numbers of
     a row depend neither on the other rows of its batch nor on its position among them. The rows
@@ -51,10 +45,12 @@ class Decoder:
       drafter: the drafter, for a strategy that takes one, as for ``decoding_jax.generate``.
       devices: the devices to use for a model that is not on a mesh. The default is the local
         devices.
+      refill: whether batches are refilled where that is possible.
 
     Attributes:
       batch_size: the number of rows of a batch, after rounding.
-      batches: the number of batches decoded so far.
+      group_size: the number of inputs that are begun together in a batch that is refilled, or None
+        where batches are not refilled; ``check`` sets it.
       tokens: the number of tokens of the completions so far.
       compiling: measures the time that compilation takes.
     """
@@ -70,57 +66,69 @@ class Decoder:
         batch_size: int,
         drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
+        refill: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
-        mesh = mesh_of(model)
-        spread = len(devices) if mesh is None else mesh.shape.get(DATA, 1)
-        self.batch_size = -(-batch_size // spread) * spread
-        self.batches = 0
+        settings = {**gin_names.bound_settings(strategy), "stop": stop}
+        self._inputs = RowInputMaker(model, strategy, settings, drafter, devices)
+        self.batch_size = self._rounded(batch_size)
+        self.group_size: int | None = None
         self.tokens = 0
         self.compiling = Stopwatch()
-        self._widths: set[int] = set()
-        drafter = check_drafter(strategy, drafter)
-        self._row_sharding: NamedSharding | None = None
-        if mesh is not None:
-            self._row_sharding = NamedSharding(mesh, PartitionSpec(DATA))
-            if drafter is not None and mesh_of(drafter) is None:
-                drafter = _put(drafter, NamedSharding(mesh, PartitionSpec()))
-        elif len(devices) > 1:
-            mesh = Mesh(np.array(devices), (DATA,))
-            self._row_sharding = NamedSharding(mesh, PartitionSpec(DATA))
-            model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
         self._model = model
-        self._drafter = drafter
         self._tokenizer = tokenizer
-        self._num_inputs: int | None = None
-        self._arguments = row_arguments(strategy)
-        self._settings = {**gin_names.bound_settings(strategy), "stop": stop}
-        self._per_input = with_rows(self._settings, self._arguments)
+        self._widths: set[int] = set()
         takes_key = "key" in inspect.signature(strategy).parameters
+        innermost = gin_names.innermost(strategy)
+        build_steps: Any = getattr(innermost, "build_steps", None)
 
-        def decode(
-            bound_model: LanguageModel,
-            prompt: Prompt,
-            index: Array,
-            bound_drafter: Any,
-            row_settings: dict[str, Any],
-        ) -> DecodeOutput:
-            fold = jax.vmap(jax.random.fold_in, (None, 0))
+        def keys_of(index: Array) -> Array:
             # The kind of key is fixed, so that a seed does not depend on the process's default.
             seed_key = jax.random.key(seed, impl="threefry2x32")
-            keys = (fold(seed_key, index),) if takes_key else ()
-            models = (bound_model,) if bound_drafter is None else (bound_model, bound_drafter)
-            settings = {"stop": stop, **row_settings}
-            return strategy(*models, prompt, *keys, **settings)._replace(info=None)
+            return jax.vmap(jax.random.fold_in, (None, 0))(seed_key, index)
 
-        decode.__name__ = getattr(gin_names.innermost(strategy), "__name__", "decode")
-        self._traced = decode
-        self._decode = jit(decode, ())
+        def decode(rows: RowInputs) -> DecodeOutput:
+            keys = (keys_of(rows.indices),) if takes_key else ()
+            models = (rows.model,) if rows.drafter is None else (rows.model, rows.drafter)
+            given = {"stop": stop, **rows.settings}
+            return strategy(*models, rows.prompt, *keys, **given)._replace(info=None)
+
+        def call(rows: RowInputs) -> Call:
+            drafter = {} if rows.drafter is None else {"drafter": rows.drafter}
+            steps = build_steps(**{**settings, **rows.settings, **drafter})
+            return Call(
+                steps, rows.model, rows.prompt, keys_of(rows.indices) if takes_key else None
+            )
+
+        decode.__name__ = getattr(innermost, "__name__", "decode")
+        self._strategy = decode
+        self._call = None if build_steps is None else call
+        self._refill = refill
+        self._not_refilled: str | None = None
+        self._batches: SeparateBatches | RefilledBatch = SeparateBatches(decode, self.batch_size)
+
+    @property
+    def batches(self) -> int:
+        """The number of batches so far, or of the groups begun in refilled ones."""
+        return self._batches.batches
 
     @property
     def compilations(self) -> int:
         """The number of shapes that were compiled."""
-        return self._decode.cache_size()  # type: ignore[attr-defined]
+        return self._batches.compilations
+
+    @property
+    def used(self) -> float | None:
+        """The part of row-steps that rows took before they ended; None if it was not counted."""
+        refilled = self._batches
+        if isinstance(refilled, SeparateBatches) or not refilled.row_steps:
+            return None
+        return refilled.used_row_steps / refilled.row_steps
+
+    @property
+    def window(self) -> int:
+        """The number of inputs that are best decoded together."""
+        return 1 if self.group_size is None else _WINDOW * self.batch_size
 
     def expect(self, count: int) -> None:
         """Sets the number of inputs of the job.
@@ -129,77 +137,69 @@ class Decoder:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
-        self._num_inputs = count
-        take_rows({**self._settings, "drafter": self._drafter}, [0], count, self._arguments)
+        self._inputs.expect(count)
 
     def check(self, width: int) -> None:
         """Traces the strategy for batches of ``width`` tokens, without compiling it.
 
+        Decides, too, whether batches are refilled.
+
         Raises:
           ValueError: if the model and the settings do not fit each other.
         """
-        args = self._batch([[0]], [0], width)
-        jax.eval_shape(lambda: self._traced(*args))
 
-    def start(self, ids: Sequence[list[int]], index: Sequence[int], width: int) -> DecodeOutput:
-        """Starts to decode a batch, and returns without waiting for the device.
+        def rows(count: int) -> RowInputs:
+            return self._inputs.make([[0]], [0], width, count)
+
+        batch = rows(self.batch_size)
+        jax.eval_shape(lambda: self._strategy(batch))
+        if not self._refill:
+            return
+        self._not_refilled = "the strategy is a function of your own"
+        if self._call is not None:
+            self._not_refilled = obstacle(self._call, rows(1), rows(2))
+        if self._call is None or self._not_refilled is not None:
+            return
+        size = self._rounded(max(self.batch_size // 8, min(8, self.batch_size // 4), 1))
+        self._batches = RefilledBatch(
+            self._call, self._inputs.split, self.batch_size, size, self._strategy.__name__
+        )
+        self.group_size = size
+
+    def decode(
+        self, ids: Sequence[list[int]], index: Sequence[int], width: int
+    ) -> Iterator[tuple[Sequence[int], list[list[Completion]]]]:
+        """Decodes inputs of about the same length, and yields completions as they are made.
 
         Args:
-          ids: the tokens of 1 to ``batch_size`` inputs.
+          ids: the tokens of the inputs.
           index: the index of each input in the job.
-          width: the length that the tokens are padded to.
+          width: the length that the tokens are padded to. Each width is compiled once.
 
-        Returns:
-          The output of ``batch_size`` rows, for ``finish``.
+        Yields:
+          The numbers of some inputs, counted in the order of ``ids``, and their completions. Every
+          input comes once.
         """
+
+        def make(members: Sequence[int], count: int) -> RowInputs:
+            tokens = [ids[m] for m in members]
+            return self._inputs.make(tokens, [index[m] for m in members], width, count)
+
         is_new = width not in self._widths
         if is_new:
+            if not self._widths and self._not_refilled is not None:
+                _LOGGER.info("batches are not refilled: %s", self._not_refilled)
             self._widths.add(width)
             rows, number = self.batch_size, len(self._widths)
             _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
-        self.batches += 1
-        batch = self._batch(ids, index, width)
-        with self.compiling if is_new else contextlib.nullcontext():
-            return self._decode(*batch)
+        compiling = self.compiling if is_new else None
+        for members, output in self._batches.decode(len(ids), make, compiling):
+            context = context_of(self._model, [ids[m] for m in members])
+            made = completions(self._tokenizer, jax.device_get(output), len(members), context)
+            self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)
+            yield members, made
 
-    def finish(self, output: DecodeOutput, ids: Sequence[list[int]]) -> list[list[Completion]]:
-        """Waits for a batch and returns the completions of each of its inputs.
-
-        Args:
-          output: the output of ``start``.
-          ids: the tokens that ``start`` was given.
-        """
-        context = context_of(self._model, ids)
-        made = completions(self._tokenizer, jax.device_get(output), len(ids), context)
-        self.tokens += sum(len(completion.tokens) for of_input in made for completion in of_input)
-        return made
-
-    def _batch(
-        self, ids: Sequence[list[int]], index: Sequence[int], width: int
-    ) -> tuple[LanguageModel, Prompt, Array, Any, dict[str, Any]]:
-        # A batch is filled up with copies of its first row, which need no additional steps.
-        padding = self.batch_size - len(ids)
-        rows = np.asarray([*index, *[index[0]] * padding], np.uint32)
-        padded = [*ids, *[ids[0]] * padding]
-        bound_model, prompt = encode_batch(self._model, padded, width)
-        per_input = {name: self._settings[name] for name in self._per_input}
-        per_input["drafter"] = self._drafter
-        row_settings = take_rows(per_input, rows, self._num_inputs, self._arguments)
-        bound_drafter = bind_drafter(row_settings.pop("drafter"), self._model, padded, width)
-        if self._row_sharding is None:
-            return bound_model, prompt, jnp.asarray(rows), bound_drafter, row_settings
-        # The leaves of the model and of the settings are shared by all rows. All other leaves were
-        # made for this batch, and their leading axis is that of its rows.
-        shared = {id(leaf) for leaf in jax.tree.leaves((self._model, self._drafter, per_input))}
-        batch = (bound_model, prompt, rows, bound_drafter, row_settings)
-        return _put(batch, self._row_sharding, shared)
-
-
-def _put(tree: Any, sharding: NamedSharding, skip: set[int] | frozenset[int] = frozenset()) -> Any:
-    """Moves the arrays of a tree to devices, except for leaves whose ``id`` is in ``skip``."""
-
-    def move(leaf: Any) -> Any:
-        stays = id(leaf) in skip or not isinstance(leaf, (jax.Array, np.ndarray))
-        return leaf if stays else jax.device_put(leaf, sharding)
-
-    return jax.tree.map(move, tree)
+    def _rounded(self, count: int) -> int:
+        """The number rounded up to a multiple of the devices that rows are spread over."""
+        spread = self._inputs.spread
+        return -(-count // spread) * spread

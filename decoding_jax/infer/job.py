@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.scoring import Scorer
-from decoding_jax.infer.shard_decoder import ShardDecoder
+from decoding_jax.infer.shard_decoder import Shard, ShardDecoder
 from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
@@ -46,6 +46,7 @@ def run(
     name: str = "decodes",
     drafter: Any = None,
     lock_seconds: float = lock.LEASE,
+    refill: bool = True,
 ) -> Summary:
     """Decodes every input of a source, and writes or reports one record for each.
 
@@ -125,6 +126,7 @@ def run(
         seed=seed,
         batch_size=batch_size,
         drafter=drafter,
+        refill=refill,
     )
     decoder.check(widths[-1])
     inputs = manifest.survey(source, shard_size)
@@ -142,6 +144,7 @@ def run(
             "gin": gin_names.settings(),
             "seed": seed,
             "batch_size": decoder.batch_size,
+            "group_size": decoder.group_size,
             "shard_size": shard_size,
             "buckets": widths,
             "stop": describe(stop),
@@ -180,31 +183,34 @@ def run(
         names = set() if directory is None else {path.name for path in directory.iterdir()}
         existing = {shard for shard, path in paths.items() if path.name in names}
         bar.skip(sum(inputs.size_of(shard) for shard in existing))
-        for shard, items in enumerate(manifest.unchanged(source, inputs)):
-            if shard not in assigned:
-                continue
-            first = shard * shard_size
-            of_shard = _read_finished(paths[shard], items, first) if shard in existing else None
-            if of_shard is not None:
-                finished_before += 1
-            else:
-                if shard in existing:
+
+        def unfinished() -> Iterator[Shard]:
+            nonlocal finished_before, faults
+            for number, items in enumerate(manifest.unchanged(source, inputs)):
+                if number not in assigned:
+                    continue
+                shard = Shard(number, number * shard_size, items)
+                if number in existing:
+                    found = _read_finished(paths[number], items, shard.first)
+                    if found is not None:
+                        finished_before += 1
+                        faults += records.count_faults(found)
+                        continue
                     bar.skip(-len(items))
-                with bar.working:
-                    of_shard = shard_decoder.decode(items, first, bar)
+                yield shard
+
+        for together in _windows(unfinished(), decoder.window):
+            with bar.working:
+                for shard, of_shard in shard_decoder.decode(together, bar):
                     if scorer is not None:
                         of_shard = scorer.add(of_shard, with_tokens=with_tokens)
-                    of_shard = [
-                        records.with_id(record, item.id)
-                        for record, item in zip(of_shard, items, strict=True)
-                    ]
-                    if shard in paths:
+                    if shard.number in paths:
                         check_lock()
-                        shards.write_records(paths[shard], of_shard)
+                        shards.write_records(paths[shard.number], of_shard)
+                    faults += records.count_faults(of_shard)
                     if report is not None:
                         for record in of_shard:
                             report(record)
-            faults += records.count_faults(of_shard)
         summary = Summary(
             inputs=num_inputs,
             faults=dict(faults),
@@ -224,6 +230,18 @@ def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
+
+
+def _windows(of_job: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
+    """Yields shards that are decoded together: as many as have ``size`` items, or one."""
+    window: list[Shard] = []
+    for shard in of_job:
+        window.append(shard)
+        if sum(len(s.items) for s in window) >= size:
+            yield window
+            window = []
+    if window:
+        yield window
 
 
 def _with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:

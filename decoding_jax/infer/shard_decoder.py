@@ -1,13 +1,12 @@
-"""Decodes a shard: encodes its items, decodes them in batches, and returns records in order."""
+"""Decodes shards: encodes their items, decodes them together, and returns records in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from tqdm import tqdm
 
-from decoding_jax.base import DecodeOutput
 from decoding_jax.infer import buckets, records
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.records import Record
@@ -15,8 +14,31 @@ from decoding_jax.infer.sources import Item
 from decoding_jax.text import Tokenizer
 
 
+class Shard(NamedTuple):
+    """The items of a shard.
+
+    Attributes:
+      number: the number of the shard in the job.
+      first: the index of its first item in the job.
+      items: its items.
+    """
+
+    number: int
+    first: int
+    items: Sequence[Item]
+
+
+class _Input(NamedTuple):
+    """An item that is decoded: its number in the job, its text, and the records of its shard."""
+
+    number: int
+    text: str
+    tokens: list[int]
+    records: dict[int, Record]
+
+
 class ShardDecoder:
-    """Turns the items of a shard into records; a faulty item also gets a record.
+    """Turns the items of shards into records; a faulty item also gets a record.
 
     Args:
       decoder: decodes batches.
@@ -42,47 +64,55 @@ class ShardDecoder:
         self._seed = seed
         self._with_tokens = with_tokens
 
-    def decode(self, items: Sequence[Item], first: int, bar: tqdm) -> list[Record]:
-        """Returns the records of a shard, in the order of its items.
+    def decode(self, shards: Sequence[Shard], bar: tqdm) -> Iterator[tuple[Shard, list[Record]]]:
+        """Decodes the items of several shards together, and yields each shard once it is whole.
 
         Args:
-          items: the items of the shard.
-          first: the index of the first item in the job.
+          shards: the shards.
           bar: a progress bar, which is advanced when items are finished.
-        """
-        record_of: dict[int, Record] = {}
-        index, ids = [], []
-        for i, item in enumerate(items, first):
-            tokens, error = self._encode(item)
-            if error is not None:
-                record_of[i] = records.fault(i, item.inputs, error, seed=self._seed)
-                bar.update(1)
-            else:
-                index.append(i)
-                ids.append(tokens)
-        batches = buckets.plan([len(x) for x in ids], self._widths, self._decoder.batch_size)
-        # While the device decodes a batch, the host converts the previous one to text.
-        for members, output in _prefetch(self._start(batches, index, ids)):
-            completions = self._decoder.finish(output, [ids[m] for m in members])
-            for m, of_input in zip(members, completions, strict=True):
-                i = index[m]
-                record_of[i] = records.decoded(
-                    i,
-                    items[i - first].inputs,
-                    of_input,
-                    seed=self._seed,
-                    with_tokens=self._with_tokens,
-                )
-            bar.update(len(members))
-        return [record_of[i] for i in range(first, first + len(items))]
 
-    def _start(
-        self, batches: Sequence[buckets.Batch], index: list[int], ids: list[list[int]]
-    ) -> Iterator[tuple[tuple[int, ...], DecodeOutput]]:
-        """Starts each batch, and yields its members and its output."""
-        for width, members in batches:
-            batch = [ids[m] for m in members]
-            yield members, self._decoder.start(batch, [index[m] for m in members], width)
+        Yields:
+          A shard, and its records in the order of its items.
+        """
+        made: list[dict[int, Record]] = [{} for _ in shards]
+        inputs: list[_Input] = []
+        for of_shard, shard in zip(made, shards, strict=True):
+            for i, item in enumerate(shard.items, shard.first):
+                tokens, error = self._encode(item)
+                if error is None:
+                    inputs.append(_Input(i, item.inputs, tokens, of_shard))
+                else:
+                    of_shard[i] = records.fault(i, item.inputs, error, seed=self._seed)
+                    bar.update(1)
+        waiting = dict(enumerate(shards))
+        yield from self._whole(waiting, made)
+        buckets_of_inputs = buckets.by_width([len(x.tokens) for x in inputs], self._widths)
+        for width, numbers in buckets_of_inputs.items():
+            of_width = [inputs[n] for n in numbers]
+            ids, index = [x.tokens for x in of_width], [x.number for x in of_width]
+            for members, completions in self._decoder.decode(ids, index, width):
+                for m, of_input in zip(members, completions, strict=True):
+                    i, text, _, of_shard = of_width[m]
+                    of_shard[i] = records.decoded(
+                        i, text, of_input, seed=self._seed, with_tokens=self._with_tokens
+                    )
+                bar.update(len(members))
+                yield from self._whole(waiting, made)
+
+    def _whole(
+        self, waiting: dict[int, Shard], made: Sequence[dict[int, Record]]
+    ) -> Iterator[tuple[Shard, list[Record]]]:
+        """Takes the shards that are whole from those that are waiting."""
+        for number, shard in list(waiting.items()):
+            if len(made[number]) == len(shard.items):
+                del waiting[number]
+                yield (
+                    shard,
+                    [
+                        records.with_id(made[number][i], item.id)
+                        for i, item in enumerate(shard.items, shard.first)
+                    ],
+                )
 
     def _encode(self, item: Item) -> tuple[list[int], str | None]:
         """The tokens of an item and None, or no tokens and the error."""
@@ -97,12 +127,3 @@ class ShardDecoder:
         if len(tokens) > self._widths[-1]:
             return [], f"too long: {len(tokens)} tokens, of at most {self._widths[-1]}"
         return tokens, None
-
-
-def _prefetch(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields each element of an iterator after the next one has been computed."""
-    current = next(batches, None)
-    while current is not None:
-        following = next(batches, None)
-        yield current
-        current = following

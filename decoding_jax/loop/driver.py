@@ -23,12 +23,18 @@ class Steps(NamedTuple):
       done: ``state -> bool``: whether all rows are done.
       finalize: ``(prompt, state) -> DecodeOutput``: the result, or of an unfinished state the
         sequences decoded so far.
+      row_done: ``state -> bool [B]``, whether each row is done; None for a strategy whose rows
+        cannot be exchanged one by one. With it, a strategy declares that every array of its state
+        begins with the axis of rows, except scalars; that ``step`` and ``finalize`` also take a
+        state whose scalars have one value for each row, ``[B]``; that no row depends on another;
+        and that a row that is done stays as it is. ``loop.refill`` relies on this.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]
     step: Callable[[LanguageModel, Prompt, Any], Any]
     done: Callable[[Any], Array]
     finalize: Callable[[Prompt, Any], DecodeOutput]
+    row_done: Callable[[Any], Array] | None = None
 
 
 def check_prompt(prompt: Prompt) -> Prompt:

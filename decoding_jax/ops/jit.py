@@ -28,7 +28,12 @@ def is_static(name: str, value: Any, names: Collection[str], numbers: Collection
     return name in names or (name in numbers and isinstance(value, (int, float, np.generic)))
 
 
-def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = ()) -> F:
+def jit(
+    fn: F,
+    static_argnames: Sequence[str],
+    static_numbers: Sequence[str] = (),
+    donated: Sequence[str] = (),
+) -> F:
     """``jax.jit`` for any pytrees: leaves that are not arrays are static.
 
     A model or a transform may be a plain function, or hold some among its leaves. Functions are
@@ -41,6 +46,8 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
       static_argnames: keyword arguments that are static because they set shapes.
       static_numbers: keyword arguments that are static if they are plain numbers, and traced if
         they are arrays.
+      donated: keyword arguments that are arrays, or pytrees of them, whose memory the results may
+        take. The caller does not use these arrays again.
 
     Returns:
       A function with the signature of ``fn``. It also has ``lower``, as ``jax.jit`` gives it, and
@@ -54,29 +61,33 @@ def jit(fn: F, static_argnames: Sequence[str], static_numbers: Sequence[str] = (
     """
     names, numbers = frozenset(static_argnames), frozenset(static_numbers)
 
-    def call(structure: Any, constants: tuple, static: tuple, arrays: list) -> Any:
+    def call(
+        structure: Any, constants: tuple, static: tuple, arrays: list, given_away: dict[str, Any]
+    ) -> Any:
         _announce(call.__name__)
         leaves = [a if c is None else c for a, c in zip(arrays, constants, strict=True)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
-        return fn(*args, **kwargs, **dict(static))
+        return fn(*args, **kwargs, **dict(static), **given_away)
 
     # Profiles and caches of compiled programs show this name.
     call.__name__ = call.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
-    compiled = jax.jit(call, static_argnums=(0, 1, 2))
+    compiled = jax.jit(call, static_argnums=(0, 1, 2), donate_argnums=4 if donated else ())
 
-    def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list]:
+    def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list, dict]:
+        given_away = {k: v for k, v in kwargs.items() if k in donated}
+        kwargs = {k: v for k, v in kwargs.items() if k not in donated}
         fixed = {k for k, v in kwargs.items() if is_static(k, v, names, numbers)}
         static = tuple((k, kwargs[k]) for k in sorted(fixed))
         dynamic = {k: v for k, v in kwargs.items() if k not in fixed}
         leaves, structure = jax.tree.flatten((args, dynamic))
         arrays = [x if isinstance(x, _ARRAYS) else None for x in leaves]
         constants = tuple(None if isinstance(x, _ARRAYS) else x for x in leaves)
-        return structure, constants, static, arrays
+        return structure, constants, static, arrays, given_away
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        *fixed, arrays = split(args, kwargs)
-        return mesh.in_mesh(functools.partial(compiled, *fixed), arrays)
+        *fixed, arrays, given_away = split(args, kwargs)
+        return mesh.in_mesh(lambda given: compiled(*fixed, *given), (arrays, given_away))
 
     wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
     wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]

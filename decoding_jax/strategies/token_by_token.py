@@ -22,20 +22,23 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.loop import model_calls, stopping
+from decoding_jax.loop.counters import per_lane
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, log_prob_of
 
 ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
-"""``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``."""
+"""``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
+
+``step`` is int32, a scalar or ``[B, W]``."""
 
 
 class TokenByTokenInfo(NamedTuple):
     """Statistics of a token-by-token strategy.
 
     Attributes:
-      model_calls: int32, the prefill and every ``extend``.
+      model_calls: int32, the prefill and every ``extend``; or ``[B]``, of each row.
     """
 
     model_calls: Array
@@ -49,7 +52,8 @@ class State(NamedTuple):
       lanes: the sequences decoded so far.
       token: int32 ``[B, W]``, the last token of each sequence, which is not in the cache yet.
       strategy_state: the state of the strategy, such as random keys.
-      step: int32, the number of tokens that have been chosen for each sequence.
+      step: int32, a scalar or ``[B]``, the number of tokens that have been chosen for each
+        sequence.
     """
 
     cache: Cache
@@ -94,7 +98,7 @@ def token_by_token(
             path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
             allowed = clean(model_calls.transformed(transform, allowed, path))
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
-        token, strategy_state = choose(state.strategy_state, allowed, state.step)
+        token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
 
         is_dead_end = allowed.max(-1) == -jnp.inf
         is_appended = ~old.done & ~is_dead_end
@@ -129,12 +133,15 @@ def token_by_token(
         return advance(logits, prompt, state)
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        token, start = state.token[..., None], state.step - 1
+        token, start = state.token[..., None], per_lane(state.step - 1, lanes)
         output, cache = model_calls.extend(model, state.cache, token, start)
         return advance(output.logits, prompt, state._replace(cache=cache))
 
     def done(state: State) -> Array:
         return state.lanes.done.all()
+
+    def row_done(state: State) -> Array:
+        return state.lanes.done.all(-1)
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         sequences = state.lanes
@@ -147,4 +154,4 @@ def token_by_token(
             info=TokenByTokenInfo(state.step),
         )
 
-    return Steps(init, step, done, finalize)
+    return Steps(init, step, done, finalize, row_done)

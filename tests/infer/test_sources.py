@@ -174,17 +174,16 @@ def test_a_seqio_task():
         SeqioTask("decoding_jax_four_lines")
 
 
-def test_every_input_is_in_one_batch_of_the_narrowest_bucket_that_holds_it():
+def test_every_input_is_in_the_narrowest_bucket_that_holds_it_longest_first():
     lengths = [1, 16, 17, 100, 33, 16, 2, 64, 65]
     widths = buckets.widths(100)
     assert widths == (16, 32, 64, 100)
-    plan = buckets.plan(lengths, widths, batch_size=2)
-    assert sorted(m for batch in plan for m in batch.members) == list(range(len(lengths)))
-    assert all(len(batch.members) <= 2 for batch in plan)
-    assert [batch.width for batch in plan] == sorted((b.width for b in plan), reverse=True)
-    for batch in plan:
-        for m in batch.members:
-            assert batch.width == min(w for w in widths if w >= lengths[m])
+    found = buckets.by_width(lengths, widths)
+    assert sorted(m for members in found.values() for m in members) == list(range(len(lengths)))
+    assert list(found) == sorted(found, reverse=True)
+    for width, members in found.items():
+        assert all(width == min(w for w in widths if w >= lengths[m]) for m in members)
+        assert [lengths[m] for m in members] == sorted((lengths[m] for m in members), reverse=True)
 
 
 def test_the_default_buckets_reach_the_longest_input_once():

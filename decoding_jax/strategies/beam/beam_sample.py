@@ -65,7 +65,7 @@ def beam_sample(
     """
 
     def draw(keys: Array, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+        step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
         # Only differences of scores matter, and floats are finest near 0.
         best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
         perturbed, index = top_k_gumbel(step_keys, (totals - best[:, None])[:, None], count)

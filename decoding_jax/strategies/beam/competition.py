@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop import stopping
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty
@@ -139,7 +140,7 @@ def compete(
       allowed: float32 ``[B, K, V]``, what each next token adds to the score; -inf for banned ones.
       log_probs: float32 ``[B, K, V]``, the model's log-probabilities.
       keys: typed keys ``[B]`` for ``rules.choose``, or None.
-      step: int32.
+      step: int32, a scalar or ``[B]``.
 
     Returns:
       The beam; its last tokens, int32 ``[B, K]``; and the hypotheses that they continue, int32
@@ -190,9 +191,9 @@ def make_candidates(
         log_probs.reshape(batch, -1), index
     )
     tokens = gather_items(running.tokens, parent)
-    is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
+    is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == over_axes(step, 3)
     tokens = jnp.where(is_last, token[..., None], tokens)
-    length = jnp.broadcast_to(step + 1, parent.shape)
+    length = jnp.broadcast_to(over_axes(step, 2) + 1, parent.shape)
     ended = stopping.ends(stop, token, tokens, length)
     limit = stopping.limits(stop, batch, max_new_tokens)
     at_limit = (step + 1 >= limit)[:, None]
@@ -210,7 +211,7 @@ def dead_ends(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
     """The hypotheses whose every continuation is banned: they end as at the length limit."""
     running, _, is_open = beam
     is_dead_end = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
-    length = jnp.broadcast_to(step, is_dead_end.shape)
+    length = jnp.broadcast_to(over_axes(step, 2), is_dead_end.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
     score = jnp.where(is_dead_end, divided, -jnp.inf)
     return Pool(running.tokens, length, running.log_prob, score, jnp.zeros_like(is_dead_end))
@@ -219,7 +220,7 @@ def dead_ends(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
 def completed_candidates(rules: Rules, candidates: Candidates, count: int, step: Array) -> Pool:
     """Those of the first ``count`` candidates that end or are at the length limit."""
     tokens, log_prob, score = (part[:, :count] for part in candidates.hypotheses)
-    length = jnp.broadcast_to(step + 1, score.shape)
+    length = jnp.broadcast_to(over_axes(step, 2) + 1, score.shape)
     divided = jnp.where(candidates.completed[:, :count], score / rules.penalty(length), -jnp.inf)
     return Pool(tokens, length, log_prob, divided, candidates.ended[:, :count])
 
@@ -288,7 +289,7 @@ def final_pool(rules: Rules, beam: Beam, step: Array) -> Pool:
 def still_running(rules: Rules, beam: Beam, step: Array) -> Pool:
     """The running hypotheses of open rows, which have ``step`` tokens, as a pool."""
     running, _, is_open = beam
-    length = jnp.broadcast_to(step, running.score.shape)
+    length = jnp.broadcast_to(over_axes(step, 2), running.score.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
     score = jnp.where(is_open[:, None], divided, -jnp.inf)
     unfinished = jnp.zeros(score.shape, bool)

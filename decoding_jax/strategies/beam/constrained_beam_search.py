@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
 from decoding_jax.loop import Static, Steps, search, stopping
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.loop.values import describe
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
@@ -268,7 +269,7 @@ def _ban_ends(
       allowed: float32 ``[B, K, V]``.
       tokens: int32 ``[B, K, L]``, hypotheses of ``step`` tokens.
       match: ``(parent [B, n], token [B, n]) -> (matched, lacking [B, n])``.
-      step: int32.
+      step: int32, a scalar or ``[B]``.
     """
     batch, width, vocab = allowed.shape
     rows = lambda x: jnp.broadcast_to(x, (batch, x.shape[-1]))  # noqa: E731
@@ -283,9 +284,9 @@ def _ban_ends(
         jnp.repeat(jnp.arange(width, dtype=jnp.int32), count)[None], (batch, width * count)
     )
     token = jnp.tile(ending, (1, width))
-    is_last = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == step
+    is_last = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == over_axes(step, 3)
     texts = jnp.where(is_last, token[..., None], gather_items(tokens, parent))
-    length = jnp.broadcast_to(step + 1, token.shape)
+    length = jnp.broadcast_to(over_axes(step, 2) + 1, token.shape)
     is_banned = stopping.ends(stop, token, texts, length) & (match(parent, token)[1] > 0)
     banned = jnp.where(is_banned, token, -1).reshape(batch, width, count)
     ids = jnp.arange(vocab, dtype=jnp.int32)[None, None, :, None]

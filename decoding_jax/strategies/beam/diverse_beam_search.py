@@ -89,10 +89,12 @@ def diverse_beam_search(
     width = beam_size // num_groups
     penalty = jnp.asarray(diversity_penalty, jnp.float32).reshape(-1, 1)
 
-    # The groups are stacked in one Beam, whose leaves are [num_groups, B, width, ...].
+    # The groups are stacked in one Beam, whose leaves are [B, num_groups, width, ...].
     def start(batch_size: int, keys: Array | None) -> Beam:
         group = initial_beam(batch_size, width, max_new_tokens, stop)
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_groups, *x.shape)), group)
+        return jax.tree.map(
+            lambda x: jnp.broadcast_to(x[:, None], (x.shape[0], num_groups, *x.shape[1:])), group
+        )
 
     def compete_in_turn(
         beam: Beam, allowed: Array, log_probs: Array, keys: Array | None, step: Array
@@ -107,20 +109,24 @@ def diverse_beam_search(
             return add(counts, token, exists), (beam, token, parent)
 
         no_counts = jnp.zeros((allowed.shape[0], allowed.shape[-1]), jnp.float32)
-        groups = (beam, _split_groups(allowed, num_groups), _split_groups(log_probs, num_groups))
+        groups = (
+            _groups_first(beam),
+            _split_groups(allowed, num_groups),
+            _split_groups(log_probs, num_groups),
+        )
         _, (beam, token, parent) = lax.scan(next_group, no_counts, groups)
         parent += width * jnp.arange(num_groups, dtype=jnp.int32)[:, None, None]
-        return beam, _join_groups(token), _join_groups(parent)
+        return _groups_second(beam), _join_groups(token), _join_groups(parent)
 
     def result(beam: Beam, step: Array) -> Pool:
-        pools = jax.vmap(functools.partial(final_pool, rules, step=step))(beam)
+        pools = jax.vmap(functools.partial(final_pool, rules, step=step))(_groups_first(beam))
         return merge_pools(Pool(*(_join_groups(part) for part in pools)))
 
     search = Search(
         start=start,
-        tokens=lambda beam: _join_groups(beam.running.tokens),
+        tokens=lambda beam: _join_groups(jnp.moveaxis(beam.running.tokens, 1, 0)),
         compete=compete_in_turn,
-        is_open=lambda beam: beam.open,
+        is_open=lambda beam: beam.open.any(-1),
         result=result,
     )
     return beam_steps(
@@ -131,6 +137,16 @@ def diverse_beam_search(
         transform=transform,
         stop=stop,
     )
+
+
+def _groups_first(beam: Beam) -> Beam:
+    """Moves the axis of groups before that of rows."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), beam)
+
+
+def _groups_second(beam: Beam) -> Beam:
+    """The inverse of ``_groups_first``."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), beam)
 
 
 def _join_groups(groups: Array) -> Array:

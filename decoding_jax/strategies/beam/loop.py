@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.ops.logits import clean, log_softmax
@@ -34,7 +35,7 @@ class BeamInfo(NamedTuple):
     """Statistics of a beam search.
 
     Attributes:
-      model_calls: int32, the prefill and every ``extend``.
+      model_calls: int32, the prefill and every ``extend``; or ``[B]``, of each row.
     """
 
     model_calls: Array
@@ -48,7 +49,7 @@ class State(NamedTuple):
       beam: the hypotheses: a ``Beam``, or what the ``Search`` keeps in its place.
       token: int32 ``[B, K]``, the last token of each hypothesis, which is not in the cache yet.
       keys: typed keys ``[B]``, or None for a search that draws nothing.
-      step: int32, the number of tokens of each running hypothesis.
+      step: int32, a scalar or ``[B]``, the number of tokens of each running hypothesis.
     """
 
     shared: SharedCache
@@ -96,7 +97,7 @@ def score_tokens(
       logits: float32 ``[B, K, V]``, after hypotheses of ``step`` tokens.
       tokens: int32 ``[B, K, L]``, the hypotheses.
       prompt: B prompts.
-      step: int32.
+      step: int32, a scalar or ``[B]``.
       stop: for its ``min_new_tokens``.
       transform: applied to each hypothesis with its own path; None changes nothing.
 
@@ -104,7 +105,7 @@ def score_tokens(
       The transformed log-probabilities, and the model's own, both float32 ``[B, K, V]``.
     """
     log_probs = log_softmax(clean(logits))
-    length = jnp.broadcast_to(step, tokens.shape[:2])
+    length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
     allowed = stopping.ban_end_tokens(stop, log_probs, length)
     if transform is not None:
         path = Prefix(*prompt, tokens[:, :, None], length[..., None])
@@ -137,7 +138,7 @@ class Search(NamedTuple):
       compete: ``(beam, allowed [B, K, V], log_probs [B, K, V], keys, step) -> (beam,
         token [B, K], parent [B, K])``, the stages choose, finish and continue; see
         ``competition.compete``.
-      is_open: ``beam -> bool``, of any shape: whether the search continues.
+      is_open: ``beam -> bool [B]``, whether the search of each row continues.
       result: ``(beam, step) -> Pool``, best first.
     """
 
@@ -209,7 +210,10 @@ def beam_steps(
     def done(state: State) -> Array:
         return ~search.is_open(state.beam).any()
 
+    def row_done(state: State) -> Array:
+        return ~search.is_open(state.beam)
+
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         return make_output(search.result(state.beam, state.step), num_return, state.step)
 
-    return Steps(init, step, done, finalize)
+    return Steps(init, step, done, finalize, row_done)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsSelect
 from decoding_jax.loop import model_calls
+from decoding_jax.loop.counters import over_axes, per_lane
 from decoding_jax.ops.gather import gather_items
 
 
@@ -30,7 +31,8 @@ class SharedCache(NamedTuple):
       cache: the model's cache.
       ancestors: bool ``[B, K, S]``, the slots that hold each hypothesis's tokens; None where each
         hypothesis has a lane of its own.
-      num_fed: int32, the number of tokens of each hypothesis that are in the cache.
+      num_fed: int32, a scalar or ``[B]``, the number of tokens of each hypothesis that are in the
+        cache.
     """
 
     cache: Cache
@@ -80,13 +82,15 @@ def extend_hypotheses(
     """
     cache, ancestors, num_fed = shared
     if ancestors is None:
-        output, cache = model_calls.extend(model, cache, token[..., None], num_fed)
+        output, cache = model_calls.extend(
+            model, cache, token[..., None], per_lane(num_fed, token.shape[1])
+        )
         logits = output.logits[:, :, 0]
     else:
         # All nodes of a step have the same position. It is passed without broadcasting, so that
         # the table of position biases is small.
         position = (prompt.length + num_fed)[:, None, None]
-        start = num_fed * token.shape[1]
+        start = per_lane(num_fed * token.shape[1], 1)
         tree = ancestors[:, None], position
         output, cache = model_calls.extend(model, cache, token[:, None], start, *tree)
         logits = output.logits[:, 0]
@@ -105,7 +109,7 @@ def reorder(model: LanguageModel, shared: SharedCache, parent: Array) -> SharedC
     if ancestors is None:
         assert isinstance(model, SupportsSelect)
         return shared._replace(cache=model.select(cache, parent))
-    parent_slot = (num_fed - 1) * parent.shape[1] + parent
+    parent_slot = over_axes((num_fed - 1) * parent.shape[1], 2) + parent
     slot = jnp.arange(ancestors.shape[-1], dtype=jnp.int32)[None, None]
     ancestors_of_parent = gather_items(ancestors, parent)
     return shared._replace(ancestors=ancestors_of_parent | (slot == parent_slot[..., None]))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
 from decoding_jax.loop import Static, Steps, sampler, stopping
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
@@ -153,12 +154,12 @@ def stochastic_beam_search(
 
         # Choose: the children with the largest noise, given the largest below each parent.
         expanded = jnp.where(is_expanded, perturbed, -jnp.inf)
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+        step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
         perturbed, index = top_k_gumbel(step_keys, sampling_log_prob, width, expanded)
         parent, token = index // vocab, index % vocab
-        is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == step
+        is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == over_axes(step, 3)
         tokens = jnp.where(is_last, token[..., None], gather_items(beam.tokens, parent))
-        length = jnp.broadcast_to(step + 1, parent.shape)
+        length = jnp.broadcast_to(over_axes(step, 2) + 1, parent.shape)
         ended = stopping.ends(stop, token, tokens, length)
         limit = stopping.limits(stop, batch, max_new_tokens)
         gained = gather_items(log_probs.reshape(batch, width * vocab), index)

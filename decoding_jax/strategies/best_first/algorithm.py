@@ -259,7 +259,10 @@ def best_first(
 
     def done(state: State) -> Array:
         """Whether no row has a node to expand."""
-        return (state.popped.kind == ABSENT).all()
+        return row_done(state).all()
+
+    def row_done(state: State) -> Array:
+        return (state.popped.kind == ABSENT).all(-1)
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         """P, then the ended nodes that are left in the heap, then the best open ones."""
@@ -288,4 +291,4 @@ def best_first(
             ),
         )
 
-    return Steps(init, step, done, finalize)
+    return Steps(init, step, done, finalize, row_done)

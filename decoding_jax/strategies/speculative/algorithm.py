@@ -210,7 +210,7 @@ def speculative_sample(
             draft_length=jnp.minimum(draft_length.count(state.length_state), room),
             max_draft_tokens=max_draft_tokens,
             num_drafts=num_drafts,
-            counter=1 + state.info.target_calls * (max_draft_tokens * num_drafts + 1),
+            counter=1 + state.info.blocks * (max_draft_tokens * num_drafts + 1),
             allow=lambda logits, paths, length: allowed_after(logits, prompt, paths, length),
         )
         # Draft: for i = 1 .. K, sample x_i ~ q_i(x) = q(x | prefix, x_1 .. x_(i-1)).
@@ -256,12 +256,15 @@ def speculative_sample(
     def done(state: State) -> Array:
         return state.sequences.done.all()
 
+    def row_done(state: State) -> Array:
+        return state.sequences.done.all(-1)
+
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         tokens, length, log_prob = state.sequences[:3]
         finished = state.sequences.finished
         return DecodeOutput(tokens, length, log_prob, log_prob, finished, state.info)
 
-    return Steps(init, step, done, finalize)
+    return Steps(init, step, done, finalize, row_done)
 
 
 def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:

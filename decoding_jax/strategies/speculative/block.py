@@ -29,10 +29,10 @@ class BlockInputs(NamedTuple):
       draft_length: int32 ``[B, W]``, the number of tokens to draft, at most K.
       max_draft_tokens: K.
       num_drafts: C.
-      counter: int32. This number and the following ones, one for each token that the target is fed,
-        key the random bits of this block and of no other. Randomness is keyed by loop iteration
-        rather than position, because verifying a rejected draft may already have used that
-        position's randomness.
+      counter: int32 ``[B, W]``. This number and the following ones, one for each token that the
+        target is fed, key the random bits of this block of the lane and of no other. Randomness is
+        keyed by loop iteration rather than position, because verifying a rejected draft may already
+        have used that position's randomness.
       allow: computes the tokens allowed after paths.
     """
 

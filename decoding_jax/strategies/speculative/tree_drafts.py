@@ -131,8 +131,8 @@ def propose(
     def draw(i: Array | int, logits: Array, paths: Array) -> tuple[Array, Array]:
         length = jnp.broadcast_to((sequences.length + i)[..., None], paths.shape[:3])
         allowed = inputs.allow(logits, paths, length).logits
-        counters = inputs.counter + i * num_drafts + branch
-        bits = jax.vmap(lambda c: random.bits_at(inputs.keys.draws, c), out_axes=2)(counters)
+        counters = inputs.counter[..., None] + i * num_drafts + branch[None, None]
+        bits = jax.vmap(lambda c: random.bits_at(inputs.keys.draws, c), -1, 2)(counters)
         return codes.draw(allowed, bits), allowed
 
     def record(i: Array | int, drafts: Drafts, token: Array, logits: Array) -> Drafts:

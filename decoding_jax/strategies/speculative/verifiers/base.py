@@ -45,7 +45,7 @@ class Verifier(Protocol):
           state: the state after the previous token.
           distribution: of ``[B, W, V]``.
           position: int32 ``[B, W]``, the number of new tokens before this one.
-          counter: int32; no other draw has the same.
+          counter: int32, a scalar or ``[B, W]``; no other draw of a lane has the same.
 
         Returns:
           int32 ``[B, W]``, and the state after that token.
@@ -70,6 +70,7 @@ class Verifier(Protocol):
           target: the target's distribution, of ``[B, W, K + 1, V]``, at the position of each
             drafted token and after the last one.
           position: int32 ``[B, W]``, the number of new tokens before the draft.
-          counter: int32; this number and the next K are used for no other draft.
+          counter: int32 ``[B, W]``; this number and the next K are used for no other draft of the
+            lane.
         """
         ...

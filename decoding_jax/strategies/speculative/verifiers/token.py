@@ -82,8 +82,8 @@ def make_keys(key: Array, batch_size: int, lanes: int) -> TokenKeys:
 
 def acceptance_uniforms(keys: TokenKeys, counter: Array, count: int) -> Array:
     """Uniform numbers in [0, 1) for ``count`` decisions of a lane, float32 ``[B, W, count]``."""
-    counters = counter + jnp.arange(count, dtype=jnp.int32)
-    bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), out_axes=2)(counters)
+    counters = counter[..., None] + jnp.arange(count, dtype=jnp.int32)[None, None]
+    bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), -1, 2)(counters)
     return distributions.uniform(bits)
 
 
@@ -126,7 +126,7 @@ def draw_final(
       draft: K drafted tokens of every lane.
       target: the target's distribution, of ``[B, W, K + 1, V]``.
       accepted: int32 ``[B, W]``, the number of accepted tokens.
-      counter: int32, the block's.
+      counter: int32 ``[B, W]``, the block's.
       scale: float32, a factor of p, 1 or ``[B, W, 1]``.
 
     Returns:

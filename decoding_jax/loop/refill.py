@@ -1,0 +1,184 @@
+"""Rows that are refilled: where a row has ended, the next input takes its place.
+
+A batch of ``run`` lasts as long as its longest row. Here B rows advance together, each at a cursor
+of its own, and those that have ended are replaced while the others go on (iteration-level
+scheduling: Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative
+Models"). Three programs do this, each compiled once for its shapes:
+
+- ``begin`` prefills a few newcomers,
+- ``insert`` puts them in the places of rows that have ended, and leaves all others untouched,
+- ``advance`` runs the steps of all rows until enough of them have ended.
+
+This holds for every strategy whose ``Steps`` have ``row_done``. A row's result is the same as that
+of ``run``, since it depends neither on the other rows nor on when it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.loop.driver import Steps
+from decoding_jax.ops.mesh import in_mesh, over_rows
+
+
+class Call(NamedTuple):
+    """A strategy and what it is called with.
+
+    Attributes:
+      steps: the strategy's parts.
+      model: the model, bound to the inputs of the rows if it takes any.
+      prompt: the prompts of the rows.
+      key: typed keys, one for each row, or None for a strategy that draws nothing.
+    """
+
+    steps: Steps
+    model: LanguageModel
+    prompt: Prompt
+    key: Array | None
+
+
+MakeCall = Callable[[Any], Call]
+"""Makes the call of some rows from what they were given: a pytree of arrays ``[rows, ...]``."""
+
+
+class Rows(NamedTuple):
+    """Rows at cursors of their own.
+
+    Attributes:
+      given: what each row was given: inputs, prompts, keys and settings, arrays ``[B, ...]``.
+      state: the strategy's state, arrays ``[B, ...]``; its scalars have become ``[B]``.
+    """
+
+    given: Any
+    state: Any
+
+
+class Progress(NamedTuple):
+    """What ``advance`` reports.
+
+    Attributes:
+      ended: bool ``[B]``, the rows that have ended, and those that are not in use.
+      output: the sequences of all rows so far.
+      steps: int32, the number of steps run.
+      used: int32, the number of steps of rows in use before they ended, summed over rows.
+    """
+
+    ended: Array
+    output: DecodeOutput
+    steps: Array
+    used: Array
+
+
+def begin(make_call: MakeCall, given: Any) -> Rows:
+    """Prefills rows.
+
+    Args:
+      make_call: makes the strategy's call.
+      given: arrays ``[N, ...]``.
+
+    Raises:
+      ValueError: if the strategy's rows cannot be exchanged one by one.
+    """
+    steps, model, prompt, key = make_call(given)
+    if steps.row_done is None:
+        raise ValueError("steps: got no row_done; takes a strategy whose rows can be exchanged")
+    state = steps.init(model, jax.tree.map(over_rows, prompt), key)
+    count = prompt.length.shape[0]
+    return Rows(given, jax.tree.map(lambda x: x if x.ndim else jnp.full(count, x), state))
+
+
+def repeat(rows: Rows, count: int) -> Rows:
+    """Makes ``count`` rows of fewer, by repeating them: all places hold valid rows from the start.
+
+    Example:
+      >>> repeat(Rows(jnp.array([5, 6]), ()), 5).given.tolist()
+      [5, 6, 5, 6, 5]
+    """
+
+    def repeated(x: Array) -> Array:
+        return x[jnp.arange(count, dtype=jnp.int32) % x.shape[0]]
+
+    return jax.tree.map(repeated, rows)
+
+
+def insert(rows: Rows, new: Rows, places: Array) -> Rows:
+    """Puts newcomers in the places of other rows.
+
+    Args:
+      rows: B rows.
+      new: N rows.
+      places: int32 ``[N]``, different places. Newcomers whose place is B or more are dropped.
+
+    Example:
+      >>> rows, new = Rows(jnp.array([5, 6, 7]), ()), Rows(jnp.array([8, 9]), ())
+      >>> insert(rows, new, jnp.array([2, 3])).given.tolist()
+      [5, 6, 8]
+    """
+    return jax.tree.map(lambda x, y: x.at[places].set(y, mode="drop"), rows, new)
+
+
+def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tuple[Rows, Progress]:
+    """Runs steps until ``wanted`` rows have ended or are not in use.
+
+    Args:
+      make_call: makes the strategy's call.
+      rows: B rows.
+      used: bool ``[B]``, the rows that are in use. Others may hold anything valid.
+      wanted: int32, at most B.
+    """
+    steps, model, prompt, _ = make_call(rows.given)
+    row_done = steps.row_done
+    assert row_done is not None
+
+    def ended(state: Any) -> Array:
+        return row_done(state) | ~used
+
+    def is_unfinished(carry: tuple[Any, Array, Array]) -> Array:
+        return ended(carry[0]).sum(dtype=jnp.int32) < wanted
+
+    def step(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        state, num_steps, num_used = carry
+        num_used += (~ended(state)).sum(dtype=jnp.int32)
+        return steps.step(model, prompt, state), num_steps + 1, num_used
+
+    state, num_steps, num_used = lax.while_loop(
+        is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
+    )
+    output = steps.finalize(prompt, state)._replace(info=None)
+    return Rows(rows.given, state), Progress(ended(state), output, num_steps, num_used)
+
+
+def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:
+    """What keeps the rows of a strategy from being refilled; None if nothing does.
+
+    Only shapes are computed.
+
+    Args:
+      make_call: makes the strategy's call.
+      few: what some rows are given.
+      more: what a larger number of rows are given.
+    """
+    calls = make_call(few), make_call(more)
+    if any(call.steps.row_done is None for call in calls):
+        return "the strategy does not say when a single row is done"
+    if not all(call.model.ragged for call in calls):
+        return "the model's rows advance in step (ragged=False)"
+
+    def state_of(given: Any) -> Any:
+        steps, model, prompt, key = make_call(given)
+        return steps.init(model, prompt, key)
+
+    def shapes(given: Any) -> Any:
+        return in_mesh(lambda on_mesh: jax.eval_shape(lambda: state_of(on_mesh)), given)
+
+    for x, y in zip(*(jax.tree.leaves(shapes(given)) for given in (few, more)), strict=True):
+        rows = tuple(call.prompt.length.shape[0] for call in calls)
+        if x.ndim and (x.shape[0], y.shape[0]) != rows:
+            return f"the state holds {x.dtype}{list(x.shape)}, which does not begin with the rows"
+    return None
