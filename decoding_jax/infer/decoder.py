@@ -12,7 +12,7 @@ import jax
 from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.refilled import RefilledBatch
+from decoding_jax.infer.refilled import RefilledBatch, RowSteps
 from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
@@ -118,12 +118,11 @@ class Decoder:
         return self._batches.compilations
 
     @property
-    def used(self) -> float | None:
-        """The part of row-steps that rows took before they ended; None if it was not counted."""
-        refilled = self._batches
-        if isinstance(refilled, SeparateBatches) or not refilled.row_steps:
-            return None
-        return refilled.used_row_steps / refilled.row_steps
+    def row_steps(self) -> RowSteps:
+        """The steps so far, summed over rows; (0, 0) where batches are not refilled."""
+        if isinstance(self._batches, SeparateBatches):
+            return RowSteps(0, 0)
+        return self._batches.row_steps
 
     @property
     def window(self) -> int:

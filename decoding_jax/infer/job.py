@@ -72,7 +72,8 @@ def run(
       seed: the seed of the job; the key of input i is ``fold_in(key(seed), i)``.
       batch_size: the number of inputs that are decoded together. It is rounded up to a multiple of
         the number of devices.
-      shard_size: the number of inputs of a shard. A batch never spans two shards.
+      shard_size: the number of inputs of a shard. Shards are decoded several at a time where
+        batches are refilled, and otherwise one after another.
       max_input_length: the maximum number of tokens of an input. A longer input is recorded as a
         fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
@@ -87,6 +88,10 @@ def run(
       lock_seconds: in a bucket, the time after which the lock of a job that does not renew it
         lapses. A job that is started again after it was killed waits as long. On a disk the lock
         ends with its process.
+      refill: whether an input takes the place of one that has ended while the other rows of the
+        batch go on. This needs a strategy that is made by a decorator of ``decoding_jax.loop``,
+        with ``row_done``, and a model that is ``ragged``; without them, batches last as long as
+        their longest row, and the job logs why.
 
     Returns:
       A ``Summary``.
@@ -219,6 +224,7 @@ def run(
             compilations=decoder.compilations,
             tokens=decoder.tokens,
             seconds=max(0.0, bar.working.seconds() - decoder.compiling.seconds()),
+            waste=decoder.row_steps.waste,
         )
         if directory is not None:
             summaries.write(directory, summary, process, num_processes)

@@ -30,6 +30,23 @@ class Group(NamedTuple):
     rows: Rows
 
 
+class RowSteps(NamedTuple):
+    """Steps, summed over rows.
+
+    Attributes:
+      taken: all steps.
+      used: those that a row took before its input had ended.
+    """
+
+    taken: int
+    used: int
+
+    @property
+    def waste(self) -> float | None:
+        """The part that was not used; None if no step was taken."""
+        return 1 - self.used / self.taken if self.taken else None
+
+
 class RefilledBatch:
     """B places for inputs, each of which is given to another input as soon as one has ended.
 
@@ -45,8 +62,7 @@ class RefilledBatch:
     Attributes:
       group_size: as above.
       batches: the number of groups so far.
-      row_steps: the number of steps so far, times B.
-      used_row_steps: those of them that a row took before its input had ended.
+      row_steps: the steps so far.
     """
 
     def __init__(
@@ -61,8 +77,7 @@ class RefilledBatch:
         self._size = size
         self.group_size = group_size
         self.batches = 0
-        self.row_steps = 0
-        self.used_row_steps = 0
+        self.row_steps = RowSteps(0, 0)
 
         def begin(inputs: SplitInputs) -> Rows:
             return refill.begin(lambda given: call(inputs.of(given)), inputs.given)
@@ -161,8 +176,10 @@ class RefilledBatch:
 
     def _take(self, places: list[int | None], progress: Progress) -> tuple[list[int], DecodeOutput]:
         """The inputs that have ended and their output; their places become free."""
-        self.row_steps += self._size * int(progress.steps)
-        self.used_row_steps += int(progress.used)
+        self.row_steps = RowSteps(
+            self.row_steps.taken + self._size * int(progress.steps),
+            self.row_steps.used + int(progress.used),
+        )
         taken = [i for i, member in enumerate(places) if member is not None and progress.ended[i]]
         members = [member for i in taken if (member := places[i]) is not None]
         for place in taken:

@@ -17,10 +17,13 @@ class Summary(NamedTuple):
       inputs: the number of inputs.
       faults: the number of faulty inputs of each kind.
       finished_before: the number of shards that an earlier run had finished.
-      batches: the number of batches decoded in this run.
+      batches: the number of batches decoded in this run; where batches are refilled, of the groups
+        of inputs begun.
       compilations: the number of compilations in this run.
       tokens: the number of tokens of all completions of this run, with their end tokens.
       seconds: the time in which this run has decoded and written shards, without compilation.
+      waste: the part of the steps of rows in which a row had ended or held no input. None if
+        batches were not refilled, or nothing was decoded.
     """
 
     inputs: int
@@ -30,6 +33,7 @@ class Summary(NamedTuple):
     compilations: int
     tokens: int
     seconds: float
+    waste: float | None = None
 
 
 def file_name(process: int, num_processes: int) -> str:
@@ -55,6 +59,7 @@ def write(directory: StoragePath, summary: Summary, process: int, num_processes:
         **summary._asdict(),
         "faults": dict(sorted(summary.faults.items())),
         "seconds": round(summary.seconds, 3),
+        "waste": None if summary.waste is None else round(summary.waste, 4),
         "tokens_per_second": None if rate is None else round(rate, 1),
         "process": process,
         "processes": num_processes,

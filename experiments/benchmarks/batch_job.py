@@ -1,0 +1,223 @@
+"""Sentences a second of the batch job: batches that are refilled beside buckets in file order.
+
+The embedded model translates the held-out sentences, shuffled, greedily and with four samples a
+sentence. ``buckets`` are batches in file order, each of which lasts as long as its longest row;
+``sorted`` are the same batches with the longest inputs first; ``refilled`` is what the job does.
+Where ``transformers`` is installed, its ``generate`` decodes the sorted batches too. All in one
+process, interleaved; medians, and medians of the ratios of neighbouring runs.
+
+    python -m experiments.benchmarks.batch_job --out runs/benchmarks
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from tqdm import tqdm
+
+import decoding_jax
+from decoding_jax.infer import buckets
+from decoding_jax.infer.decoder import Decoder
+from decoding_jax.infer.refilled import RowSteps
+from decoding_jax.text import default_stop, embedded
+from experiments import held_out
+from experiments.benchmarks.timing import interleaved, median_ratio
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+MODEL = "translation-en-fr"
+NEW_TOKENS = 64
+STRATEGIES: dict[str, Any] = {
+    "greedy": functools.partial(decoding_jax.greedy, max_new_tokens=NEW_TOKENS),
+    "sample x4": functools.partial(decoding_jax.sample, max_new_tokens=NEW_TOKENS, num_samples=4),
+}
+
+
+class Usage(NamedTuple):
+    """Rows in use over time.
+
+    Attributes:
+      steps: the number of steps of each period.
+      rows: the mean number of rows in use in it.
+    """
+
+    steps: list[int]
+    rows: list[float]
+
+    def waste(self, batch_size: int) -> float:
+        """The part of the steps of rows in which a row was not in use."""
+        used = sum(n * rows for n, rows in zip(self.steps, self.rows, strict=True))
+        return 1 - used / (batch_size * sum(self.steps))
+
+
+class Job:
+    """Decodes all sentences in one way.
+
+    Args:
+      ids: the tokens of the sentences.
+      strategy: one of ``STRATEGIES``.
+      batch_size: the number of rows.
+      way: ``buckets``, ``sorted`` or ``refilled``.
+    """
+
+    def __init__(self, ids: list[list[int]], strategy: str, batch_size: int, way: str):
+        model, tokenizer = decoding_jax.load(MODEL)
+        self.batch_size = batch_size
+        self.ids = ids
+        self.is_refilled = way == "refilled"
+        widths = buckets.widths(max(len(x) for x in ids))
+        self.members = buckets.by_width([len(x) for x in ids], widths)
+        if way == "buckets":
+            self.members = {width: sorted(members) for width, members in self.members.items()}
+        self.decoder = Decoder(
+            model,
+            tokenizer,
+            STRATEGIES[strategy],
+            stop=default_stop(tokenizer),
+            seed=0,
+            batch_size=batch_size,
+            refill=self.is_refilled,
+        )
+        self.decoder.check(widths[-1])
+        self.usage = Usage([], [])
+        self.counted = RowSteps(0, 0)
+
+    def __call__(self) -> None:
+        self.usage = Usage([], [])
+        for width, members in self.members.items():
+            ids = [self.ids[m] for m in members]
+            for _, rows in self.decoder.decode(ids, members, width):
+                self._count([max(len(c.tokens) for c in row) - 1 for row in rows])
+
+    def _count(self, steps_of_rows: list[int]) -> None:
+        """Counts the steps of a batch, or those up to the next inputs that have ended."""
+        if self.is_refilled:
+            before, self.counted = self.counted, self.decoder.row_steps
+            steps = (self.counted.taken - before.taken) // self.batch_size
+            self.usage.steps.append(steps)
+            self.usage.rows.append((self.counted.used - before.used) / max(steps, 1))
+            return
+        for step in range(max(steps_of_rows)):
+            self.usage.steps.append(1)
+            self.usage.rows.append(float(sum(n > step for n in steps_of_rows)))
+
+
+def theirs(ids: list[list[int]], strategy: str, batch_size: int) -> Callable[[], object]:
+    """The sorted batches by ``transformers``, in float32 on as many threads as there are cores."""
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], dtype=torch.float32)
+    model.eval()
+    by_length = sorted(ids, key=len, reverse=True)
+    settings: dict[str, Any] = {"max_new_tokens": NEW_TOKENS}
+    if strategy != "greedy":
+        settings |= {"do_sample": True, "top_k": 0, "num_return_sequences": 4}
+
+    def run() -> None:
+        with torch.inference_mode():
+            for first in range(0, len(ids), batch_size):
+                batch = by_length[first : first + batch_size]
+                length = np.asarray([len(x) for x in batch])
+                mask = np.arange(length.max())[None] < length[:, None]
+                tokens = np.zeros(mask.shape, np.int64)
+                tokens[mask] = np.concatenate(batch)
+                given = torch.from_numpy(tokens), torch.from_numpy(mask.astype(np.int64))
+                model.generate(given[0], attention_mask=given[1], **settings)
+
+    return run
+
+
+def plot(usages: dict[str, Usage], title: str, path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    for way, usage in usages.items():
+        axes.step(np.cumsum([0, *usage.steps]), [*usage.rows, 0], where="post", label=way, lw=0.8)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("rows in use")
+    axes.set_title(title)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def measure(
+    out: Path,
+    repeats: int = 3,
+    batch_sizes: tuple[int, ...] = (32, 64),
+    count: int | None = None,
+    times: int = 2,
+) -> None:
+    """Times all cases, prints a table, and writes ``batch_job.json`` and a plot of each case.
+
+    Args:
+      out: a folder.
+      repeats: how often each run is timed.
+      batch_sizes: the numbers of rows.
+      count: the number of different sentences; None for all.
+      times: how often each sentence is an input.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _, tokenizer = decoding_jax.load(MODEL)
+    sentences = [s.english for s in held_out.read()]
+    random.Random(0).shuffle(sentences)
+    ids = [tokenizer.encode(s) for s in sentences[:count]] * times
+    beside = all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
+    rows = []
+    for strategy, batch_size in tqdm([(s, b) for s in STRATEGIES for b in batch_sizes]):
+        jobs = {w: Job(ids, strategy, batch_size, w) for w in ("buckets", "sorted", "refilled")}
+        runs: dict[str, Callable[[], object]] = {**jobs}
+        if beside:
+            runs["transformers"] = theirs(ids, strategy, batch_size)
+        seconds = interleaved(runs, repeats)
+        waste = {way: job.usage.waste(batch_size) for way, job in jobs.items()}
+        rows.append(
+            {
+                "strategy": strategy,
+                "batch_size": batch_size,
+                "inputs": len(ids),
+                "sentences_per_second": {
+                    name: len(ids) / statistics.median(values) for name, values in seconds.items()
+                },
+                "speed_up": median_ratio(seconds, "buckets", "refilled"),
+                "steps": {way: sum(job.usage.steps) for way, job in jobs.items()},
+                "waste": waste,
+            }
+        )
+        usages = {way: jobs[way].usage for way in ("buckets", "refilled")}
+        name = f"batch_job_{strategy.replace(' ', '_')}_{batch_size}.png"
+        plot(usages, f"{strategy}, {batch_size} rows, {len(ids)} sentences", out / name)
+    names = ("buckets", "sorted", "refilled", "transformers")
+    print(f"{'strategy':10}  {'rows':>4}  " + "  ".join(f"{n:>12}" for n in names) + "  speed-up")
+    for r in rows:
+        rates = [r["sentences_per_second"].get(n) for n in names]
+        columns = "  ".join("           -" if x is None else f"{x:10.1f}/s" for x in rates)
+        print(f"{r['strategy']:10}  {r['batch_size']:4d}  {columns}  {r['speed_up']:8.2f}")
+        of_ways = "  ".join(f"{100 * r['waste'][n]:11.1f}%" for n in names[:3])
+        print(f"{'  waste':16}  {of_ways}")
+    (out / "batch_job.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for JSON and plots")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[32, 64])
+    parser.add_argument("--count", type=int, help="the number of different sentences")
+    parser.add_argument("--times", type=int, default=2, help="how often each one is an input")
+    args = parser.parse_args()
+    measure(args.out, args.repeats, tuple(args.batch_sizes), args.count, args.times)
+
+
+if __name__ == "__main__":
+    main()

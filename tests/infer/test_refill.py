@@ -1,0 +1,212 @@
+"""Batches that are refilled: an input's result does not depend on when it came, or beside what."""
+
+import functools
+import logging
+
+import jax
+import numpy as np
+import pytest
+from infer_fakes import LINES, Digits, files_of, records_of
+
+import decoding_jax
+from decoding_jax import Constraints, Stop, infer, loop, transforms
+from decoding_jax.infer.decoder import Decoder
+from decoding_jax.strategies.speculative import Measured, PromptLookup
+from decoding_jax.testing import TableLM
+
+COUNT = 17
+MODEL = TableLM.random(jax.random.key(0), 7, sharpness=2.0, zeros=0.1)
+DRAFT = TableLM.random(jax.random.key(1), 7, sharpness=2.0)
+DRAWN = np.random.default_rng(0)
+IDS = [DRAWN.integers(1, 7, 1 + i % 5).tolist() for i in range(COUNT)]
+TEMPERATURES = DRAWN.uniform(0.5, 1.5, COUNT).astype(np.float32)
+LIMITS = DRAWN.integers(1, 7, COUNT)
+
+STRATEGIES = {
+    "greedy": {},
+    "sample": {"num_samples": 3},
+    "arithmetic_sample": {"num_samples": 3},
+    "beam_search": {"beam_size": 3, "length_penalty": TEMPERATURES},
+    "beam_sample": {"beam_size": 3},
+    "diverse_beam_search": {"beam_size": 4, "num_groups": 2},
+    "stochastic_beam_search": {"beam_size": 3},
+    "constrained_beam_search": {"beam_size": 3, "constraints": Constraints(phrases=((3, 1),))},
+    "best_k_search": {"k": 2, "budget": 8, "num_return": 2},
+    "best_first_search": {"budget": 8, "num_return": 2, "gamma": TEMPERATURES / 2},
+    "token": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "token"},
+    "block": {"num_draft_tokens": Measured(3), "verifier": "block"},
+    "greedy verifier": {"num_draft_tokens": 2, "verifier": "greedy"},
+    "gumbel": {"num_draft_tokens": 2, "verifier": "gumbel"},
+    "code": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "code"},
+    "tree": {"num_draft_tokens": 2, "num_drafts": 2},
+    "lookup": {"num_draft_tokens": 2},
+}
+SHOWN = ("arithmetic_sample", "beam_search", "token")
+every = pytest.mark.parametrize(
+    "name",
+    [n if n in SHOWN else pytest.param(n, marks=pytest.mark.exhaustive) for n in STRATEGIES],
+)
+
+
+def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True):
+    """A decoder of a strategy whose temperatures and limits differ from input to input."""
+    settings = {
+        "max_new_tokens": 6,
+        "transform": transforms.temperature(TEMPERATURES),
+        **STRATEGIES[name],
+    }
+    if name.startswith("best"):
+        del settings["transform"]
+    drafts = "num_draft_tokens" in settings
+    function = getattr(decoding_jax, "speculative_sample" if drafts else name)
+    decoder = Decoder(
+        model,
+        Digits(),
+        functools.partial(function, **settings),
+        stop=Stop(eos_ids=(0,), max_new_tokens=LIMITS),
+        seed=5,
+        batch_size=batch_size,
+        drafter=(PromptLookup() if name == "lookup" else DRAFT) if drafts else None,
+        devices=jax.devices()[:devices],
+        refill=refill,
+    )
+    decoder.check(8)
+    decoder.expect(COUNT)
+    return decoder
+
+
+def decode(decoder, order=range(COUNT)):
+    """The completions of every input by its index, decoded in this order."""
+    found = {}
+    for members, made in decoder.decode([IDS[i] for i in order], list(order), 8):
+        found.update({order[m]: of_input for m, of_input in zip(members, made, strict=True)})
+    assert len(found) == len(order)
+    return [found[i] for i in sorted(found)]
+
+
+def check_equal(found, expected):
+    """The same tokens, and log-probabilities within the rounding of another program."""
+    for row, expected_row in zip(found, expected, strict=True):
+        assert [c.tokens for c in row] == [c.tokens for c in expected_row]
+        assert [c.finished for c in row] == [c.finished for c in expected_row]
+        for part in ("log_prob", "score"):
+            values = [[getattr(c, part) for c in r] for r in (row, expected_row)]
+            np.testing.assert_allclose(*values, rtol=2e-6, atol=2e-6)
+
+
+@every
+def test_an_input_has_the_result_of_a_batch_that_is_not_refilled(name):
+    expected = decode(make_decoder(name, refill=False))
+    decoder = make_decoder(name)
+    assert decoder.group_size == 1
+    check_equal(decode(decoder), expected)
+    assert decoder.batches == COUNT
+    assert 0 < decoder.row_steps.waste < 0.5
+
+
+@every
+def test_the_order_of_inputs_changes_no_bit(name):
+    decoder = make_decoder(name)
+    whole = decode(decoder)
+    shuffled = np.random.default_rng(1).permutation(COUNT).tolist()
+    assert decode(decoder, shuffled) == whole
+    assert decode(decoder, shuffled[:6]) == [whole[i] for i in sorted(shuffled[:6])]
+    assert decoder.compilations == 1
+
+
+@pytest.mark.parametrize("batch_size", [2, 8, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_any_number_of_rows_gives_the_same(batch_size):
+    expected = decode(make_decoder("arithmetic_sample", 4))
+    decoder = make_decoder("arithmetic_sample", batch_size)
+    assert decoder.group_size == {2: 1, 3: 1, 8: 2}[batch_size]
+    check_equal(decode(decoder), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["sample", pytest.param("beam_search", marks=pytest.mark.exhaustive)]
+)
+def test_rows_that_are_spread_over_devices_give_the_same(name):
+    expected = decode(make_decoder(name, 8))
+    decoder = make_decoder(name, 8, devices=4)
+    assert decoder.group_size == 4
+    check_equal(decode(decoder), expected)
+
+
+def test_steps_that_are_not_wasted_are_those_that_inputs_need():
+    """The steps that are not wasted are those that the inputs need."""
+    decoder = make_decoder("sample", 2)
+    made = decode(decoder)
+    steps = sum(max(len(c.tokens) for c in row) - 1 for row in made)
+    assert decoder.row_steps.used == steps
+
+
+def test_what_cannot_be_refilled_is_decoded_in_batches(table, caplog):
+    caplog.set_level(logging.INFO, "decoding_jax")
+
+    def own(model, prompt, *, stop):
+        return decoding_jax.greedy(model, prompt, max_new_tokens=2, stop=stop)
+
+    @loop.search
+    def together(*, max_new_tokens: int, stop=None):
+        steps = decoding_jax.registry.steps("greedy", max_new_tokens=max_new_tokens, stop=stop)
+        return steps._replace(row_done=None)
+
+    model, tokenizer = table
+    lockstep = model.lockstep()
+    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
+    for net, strategy, reason in (
+        (model, own, "the strategy is a function of your own"),
+        (
+            model,
+            functools.partial(together, max_new_tokens=2),
+            "the strategy does not say when a single row is done",
+        ),
+        (lockstep, greedy, "the model's rows advance in step (ragged=False)"),
+    ):
+        caplog.clear()
+        made = []
+        items = [infer.Item(line) for line in LINES]
+        infer.run((net, tokenizer), items, strategy, report=made.append, max_input_length=16)
+        assert [r["index"] for r in made] == list(range(len(LINES)))
+        lines = [m for m in caplog.messages if "refilled" in m]
+        assert lines == [f"batches are not refilled: {reason}"]
+
+
+def test_a_killed_job_that_is_refilled_ends_with_the_same_bytes(table, tmp_path):
+    """Shards of one window are decoded together, and each of them is written as a whole."""
+    items = [infer.Item(LINES[i % 6], id=i) for i in range(20)]
+    sample = functools.partial(decoding_jax.sample, num_samples=2, max_new_tokens=4)
+
+    def run(name, *, killed_after=None, refill=True):
+        written = []
+
+        def report(record):
+            written.append(record)
+            if len(written) == killed_after:
+                raise KeyboardInterrupt
+
+        try:
+            infer.run(
+                table,
+                items,
+                sample,
+                tmp_path / name,
+                report,
+                batch_size=4,
+                shard_size=3,
+                max_input_length=16,
+                buckets=[3],
+                with_tokens=True,
+                refill=refill,
+            )
+        except KeyboardInterrupt:
+            assert killed_after
+        return files_of(tmp_path / name)
+
+    whole = run("whole")
+    assert len(run("killed", killed_after=5)) < len(whole)
+    assert run("killed") == whole
+    for a, b in zip(*(records_of(f) for f in (whole, run("plain", refill=False))), strict=True):
+        assert (a["index"], a["id"], a["inputs"]) == (b["index"], b["id"], b["inputs"])
+        tokens = [[o["tokens"] for o in r["outputs"]] for r in (a, b)]
+        assert tokens[0] == tokens[1]
