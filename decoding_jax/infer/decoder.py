@@ -16,6 +16,7 @@ from decoding_jax.infer.refilled import RefilledBatch, RowSteps
 from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
+from decoding_jax.ops.mesh import in_mesh
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
 
 _LOGGER = logging.getLogger(__name__)
@@ -150,8 +151,7 @@ class Decoder:
         def rows(count: int) -> RowInputs:
             return self._inputs.make([[0]], [0], width, count)
 
-        batch = rows(self.batch_size)
-        jax.eval_shape(lambda: self._strategy(batch))
+        in_mesh(lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size))
         if not self._refill:
             return
         self._not_refilled = "the strategy is a function of your own"

@@ -14,6 +14,7 @@ from decoding_jax.infer.row_inputs import RowInputs, SplitInputs
 from decoding_jax.loop import refill
 from decoding_jax.loop.refill import Call, Progress, Rows
 from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import spread_rows
 
 
 class Group(NamedTuple):
@@ -128,7 +129,7 @@ class RefilledBatch:
         group = next(groups, None)
         if group is None:
             return
-        shared, rows = group.shared, self._repeat(group.rows)
+        shared, rows = group.shared, spread_rows(self._repeat(group.rows))
         places: list[int | None] = [None] * self._size
         ended = None
         while group is not None or any(member is not None for member in places):
@@ -155,7 +156,7 @@ class RefilledBatch:
     def _compile(self, inputs: SplitInputs) -> None:
         """Compiles the programs for a group of inputs, and computes nothing that is kept."""
         new = self._begin(inputs)
-        rows = self._put(self._repeat(new), Group([], inputs.without_rows(), new), [])
+        rows = self._put(spread_rows(self._repeat(new)), Group([], inputs.without_rows(), new), [])
         unused = jnp.zeros(self._size, bool)
         self._advance(inputs.without_rows(), unused, jnp.int32(0), rows=rows)
 

@@ -79,6 +79,30 @@ def _constrain(x: Array, names: dict[int, str]) -> Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
+def spread_rows(tree: Any) -> Any:
+    """Moves arrays ``[B, ...]`` that are on a mesh so that their rows are over ``data``.
+
+    The layout of the other axes stays. Unlike ``over_rows``, this is for arrays that are not traced.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> spread_rows({"rows": jnp.ones((2, 3))})["rows"].shape
+      (2, 3)
+    """
+
+    def move(x: Any) -> Any:
+        sharding = getattr(x, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or DATA not in sharding.mesh.axis_names:
+            return x
+        size = sharding.mesh.shape[DATA]
+        if size == 1 or x.shape[0] % size:
+            return x
+        spec = PartitionSpec(DATA, *sharding.spec[1:])
+        return jax.device_put(x, NamedSharding(sharding.mesh, spec))
+
+    return jax.tree.map(move, tree)
+
+
 def map_rows(function: Callable[..., Any], x: Array) -> Any:
     """Applies a function of ``[B, ...]`` on each device to its own rows.
 
