@@ -63,6 +63,7 @@ class RefilledBatch:
     Attributes:
       group_size: as above.
       batches: the number of groups so far.
+      compilations: the number of widths that were compiled.
       row_steps: the steps so far.
     """
 
@@ -78,6 +79,7 @@ class RefilledBatch:
         self._size = size
         self.group_size = group_size
         self.batches = 0
+        self.compilations = 0
         self.row_steps = RowSteps(0, 0)
 
         def begin(inputs: SplitInputs) -> Rows:
@@ -100,11 +102,6 @@ class RefilledBatch:
         self._insert = jit(insert, (), donated=("rows",))
         self._advance = jit(advance, (), donated=("rows",))
         self._begin, self._repeat = jit(begin, ()), jit(repeat, ())
-
-    @property
-    def compilations(self) -> int:
-        """The number of shapes that were compiled."""
-        return self._advance.cache_size()  # type: ignore[attr-defined]
 
     def decode(
         self,
@@ -129,7 +126,7 @@ class RefilledBatch:
         group = next(groups, None)
         if group is None:
             return
-        shared, rows = group.shared, spread_rows(self._repeat(group.rows))
+        shared, rows = group.shared, self._repeat(group.rows)
         places: list[int | None] = [None] * self._size
         ended = None
         while group is not None or any(member is not None for member in places):
@@ -145,7 +142,7 @@ class RefilledBatch:
             wanted = len(group.members) if group is not None else len(free) + self.group_size
             used = jnp.asarray([member is not None for member in places])
             rows, progress = self._advance(
-                shared, used, jnp.int32(min(wanted, self._size)), rows=rows
+                shared, used, jnp.int32(min(wanted, self._size)), rows=spread_rows(rows)
             )
             if ended is not None:  # While the device decodes, the caller uses what has ended.
                 yield ended
@@ -155,10 +152,11 @@ class RefilledBatch:
 
     def _compile(self, inputs: SplitInputs) -> None:
         """Compiles the programs for a group of inputs, and computes nothing that is kept."""
+        self.compilations += 1
         new = self._begin(inputs)
-        rows = self._put(spread_rows(self._repeat(new)), Group([], inputs.without_rows(), new), [])
+        rows = self._put(self._repeat(new), Group([], inputs.without_rows(), new), [])
         unused = jnp.zeros(self._size, bool)
-        self._advance(inputs.without_rows(), unused, jnp.int32(0), rows=rows)
+        self._advance(inputs.without_rows(), unused, jnp.int32(0), rows=spread_rows(rows))
 
     def _begun(
         self, count: int, make: Callable[[Sequence[int], int], RowInputs]
@@ -173,7 +171,8 @@ class RefilledBatch:
     def _put(self, rows: Rows, group: Group, places: Sequence[int]) -> Rows:
         """Inserts a group. Copies that fill it up have no place, and are dropped."""
         padding = [self._size] * (self.group_size - len(places))
-        return self._insert(group.rows, jnp.asarray([*places, *padding], jnp.int32), rows=rows)
+        indices = jnp.asarray([*places, *padding], jnp.int32)
+        return self._insert(group.rows, indices, rows=spread_rows(rows))
 
     def _take(self, places: list[int | None], progress: Progress) -> tuple[list[int], DecodeOutput]:
         """The inputs that have ended and their output; their places become free."""

@@ -82,7 +82,7 @@ def _constrain(x: Array, names: dict[int, str]) -> Array:
 def spread_rows(tree: Any) -> Any:
     """Moves arrays ``[B, ...]`` that are on a mesh so that their rows are over ``data``.
 
-    The layout of the other axes stays. Unlike ``over_rows``, this is for arrays that are not traced.
+    The layout of the other axes stays. This is for arrays that are not traced.
 
     Example:
       >>> import jax.numpy as jnp
