@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from decoding_jax.models.cache import Cache, Layers
 from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
+
+M = TypeVar("M")
 
 
 def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
@@ -33,6 +35,20 @@ def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
         )
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"prefill_chunk: got {chunk!r}; takes None or a positive integer")
+
+
+def with_prefill_chunk(model: M, chunk: int) -> M:
+    """The same model, whose prompts run ``chunk`` tokens at a time.
+
+    Raises:
+      ValueError: for an encoder-decoder, or a number that the model's config refuses.
+    """
+    if not isinstance(model, DecoderModel):
+        raise ValueError(
+            f"prefill_chunk: got {chunk} for a {type(model).__name__}; takes None, because each"
+            " input token of an encoder-decoder sees the later ones"
+        )
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, prefill_chunk=chunk))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
+from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -28,6 +29,7 @@ def load(
     tokenizer: str | StoragePath | None = None,
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
+    prefill_chunk: int | None = None,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -46,6 +48,8 @@ def load(
         device.
       scan_layers: whether one layer is compiled and scanned. A deep network then compiles as fast
         as a shallow one, and decodes the same tokens.
+      prefill_chunk: the number of prompt tokens that run at a time, which bounds what a long prompt
+        holds besides its cache, or None for whole prompts. For decoder-only models.
 
     Returns:
       The model and its tokenizer. A T5 has to be bound to its inputs before it decodes, which
@@ -69,6 +73,8 @@ def load(
     if not path.exists() and str(directory) in embedded():
         path = embedded()[str(directory)]
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
+    if prefill_chunk is not None:
+        model = with_prefill_chunk(model, prefill_chunk)
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
