@@ -34,6 +34,7 @@ STRATEGIES = {
     "beam_search": {"beam_size": 3},
     "beam_sample": {"beam_size": 2},
     "constrained_beam_search": {"beam_size": 3, "constraints": Constraints(phrases=((7, 8),))},
+    "contrastive_search": {"penalty_alpha": 0.6, "top_k": 3},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.5},
     "stochastic_beam_search": {"beam_size": 3},
     "best_first_search": {"num_return": 2, "budget": 24},

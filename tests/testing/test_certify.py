@@ -172,23 +172,23 @@ def test_cases_pair_every_setting_with_every_strategy():
     cases = certify.cases_of(strategies)
     assert len(cases) <= 6 * len(strategies)
     count = 4 * len(strategies)
-    # Neither best-first and best-k search nor speculation takes a model without trees, and
-    # beam_sample/2 is not given the one with ties.
-    not_taken = 2 + len(drafted) + 1
+    # Best-first, best-k and contrastive search and speculation take no model without trees;
+    # beam_sample/2 and contrastive search are not given the one with ties.
+    not_taken = 3 + len(drafted) + 2
     # A beam of one differs from greedy decoding where penalties depend on the signs of logits.
     want = {"transform": count - 1, "stop": count, "model": count - not_taken}
     for name, pairs in want.items():
         assert len({(case["strategy"], case[name]) for case in cases}) == pairs
     runs = {(case["strategy"], case["run"]) for case in cases}
     searches = [s for s in strategies if not s.sampler]
-    assert len(searches) == 8
+    assert len(searches) == 9
     assert len(runs) == 5 * len(strategies) - len(searches)
     # Several drafts go with the token verifier alone.
     pairs = {(case["strategy"], case["draft"]) for case in cases}
     assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
     # A merged case has every transform and stop condition.
     everything = certify.cases_of(strategies, full=True)
-    assert len(everything) == 4 * plain - 3 + 3 * (drafts * len(drafted) + len(TREES))
+    assert len(everything) == 4 * plain - 5 + 3 * (drafts * len(drafted) + len(TREES))
     by_name = {strategy.name: strategy for strategy in strategies}
     covered = [problem_of(case, by_name[case["strategy"]]).combinations for case in everything]
     narrow = sum(case["strategy"] == "beam_search/1" for case in everything)

@@ -16,6 +16,7 @@ import numpy as np
 from decoding_jax.base import DecodeOutput, Prompt
 from decoding_jax.testing.certificate import checks
 from decoding_jax.testing.certificate.beam_draws import BeamDraws, beam_sample_draws
+from decoding_jax.testing.certificate.contrastive import contrastive_path
 from decoding_jax.testing.certificate.distributions import chi_square, outcome_index
 from decoding_jax.testing.certificate.enumeration import (
     Distribution,
@@ -80,6 +81,14 @@ def is_greedy(output: DecodeOutput, problem: AnyProblem) -> list[float]:
     distributions = problem.exact(enumerate_distribution)
     index = checks.check_outcomes(output, distributions)
     checks.check_exact(index, distributions, problem.exact(greedy_path))
+    return []
+
+
+def is_contrastive(output: DecodeOutput, problem: AnyProblem) -> list[float]:
+    """Every row is the path of a contrastive search."""
+    distributions = problem.exact(enumerate_distribution)
+    index = checks.check_outcomes(output, distributions)
+    checks.check_exact(index, distributions, problem.exact(contrastive_path))
     return []
 
 

@@ -12,6 +12,7 @@ import decoding_jax
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import VERIFIERS
 from decoding_jax.testing.certificate import expectations
+from decoding_jax.testing.certificate.contrastive import ALPHA, TOP_K
 from decoding_jax.testing.certificate.drafts import DRAFTS
 from decoding_jax.testing.certificate.exhaustive import rank_sequences, rank_two_groups
 from decoding_jax.testing.certificate.expectations import Expectation
@@ -47,6 +48,11 @@ def known() -> dict[str, Strategy]:
     search = _public("best_k_search", "best_k_search", k=SAMPLES, **room)
     ranked = functools.partial(expectations.are_ranked, rank=expectations.rank_by_model)
     found.append(dataclasses.replace(search, expectation=ranked, lanes=SAMPLES, lockstep=False))
+    # Where candidates are equally probable, the last bit of a cosine decides.
+    settings: dict[str, Any] = {"sampler": False, "penalty_alpha": ALPHA, "top_k": TOP_K}
+    contrastive = _public("contrastive_search", "contrastive_search", **settings)
+    contrastive = dataclasses.replace(contrastive, expectation=expectations.is_contrastive)
+    found.append(dataclasses.replace(contrastive, lockstep=False, ties=False))
     for verifier in VERIFIERS:
         found.append(_speculative(verifier))
     return {strategy.name: strategy for strategy in found}
