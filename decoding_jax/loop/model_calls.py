@@ -51,6 +51,33 @@ def prefill(
     return as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]"), cache
 
 
+def prefill_with_hidden(
+    model: LanguageModel, prompt: Prompt, *, lanes: int, slots: int
+) -> tuple[Array, Array, Cache]:
+    """As ``prefill``, and returns hidden states ``[B, 1, P, D]`` of the prompts' tokens too.
+
+    Raises:
+      ValueError: for logits of another shape or dtype, and for hidden states that are missing or
+        of another shape.
+    """
+    returned = model.prefill(*prompt, lanes=lanes, slots=slots, with_hidden=True)
+    output, cache = _output_and_cache(returned, "model: got", "prefill")
+    batch, size = prompt.tokens.shape
+    shape = (batch, 1, 1, model.vocab_size)
+    logits = as_logits(output.logits, shape, "model: got logits", "prefill", "[B, 1, 1, V]")
+    hidden = output.hidden
+    if hidden is None:
+        raise ValueError(
+            "model: got no hidden states from prefill; takes a model that returns them"
+        )
+    if hidden.ndim != 4 or hidden.shape[:3] != (batch, 1, size):
+        raise ValueError(
+            f"model: got hidden {hidden.dtype}{list(hidden.shape)} from prefill; takes "
+            f"[B, 1, P, D], which begins with {[batch, 1, size]} here"
+        )
+    return logits, hidden, cache
+
+
 def extend(
     model: LanguageModel,
     cache: Cache,

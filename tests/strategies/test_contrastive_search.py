@@ -189,7 +189,7 @@ def test_a_stream_grows_to_the_same_tokens():
         ),
         (
             lambda: run(adapters.from_logits(lambda t, n: jnp.zeros((t.shape[0], VOCAB)), VOCAB)),
-            "model: got no hidden states from prefill; contrastive search takes a model that",
+            "model: got no hidden states from prefill; takes a model that returns them",
         ),
         (
             lambda: run(dataclasses.replace(TABLE, max_positions=9)),

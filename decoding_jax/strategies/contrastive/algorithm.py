@@ -121,13 +121,13 @@ def contrastive_search(
         batch, size = prompt.tokens.shape
         _check(model, size, max_new_tokens)
         slots = max_new_tokens - 1 + min(top_k, model.vocab_size)
-        logits, hidden, cache = context.prefill(model, prompt, slots)
+        logits, hidden, cache = model_calls.prefill_with_hidden(model, prompt, lanes=1, slots=slots)
         limit = stopping.limits(stop, batch, max_new_tokens)
         return State(
             cache=cache,
             sequences=empty_sequences(limit, 1, max_new_tokens),
-            logits=clean(logits),
-            context=context.start(hidden, prompt.length, max_new_tokens),
+            logits=clean(logits[:, 0, 0]),
+            context=context.start(hidden[:, 0], prompt.length, max_new_tokens),
             step=jnp.int32(0),
         )
 
@@ -151,7 +151,11 @@ def contrastive_search(
         output, cache = model_calls.extend(
             model, state.cache, tokens[:, None], start, visible, position
         )
-        hidden = context.unit(context.hidden_of(output.hidden, "extend")[:, 0])
+        if output.hidden is None:
+            raise ValueError(
+                "model: got no hidden states from extend; takes a model that returns them"
+            )
+        hidden = context.unit(output.hidden[:, 0])
         # Choose: model confidence against the degeneration penalty.
         alpha = jnp.broadcast_to(jnp.asarray(penalty_alpha, jnp.float32), (tokens.shape[0],))[
             :, None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.base import Array, Cache, LanguageModel, Prompt
-from decoding_jax.loop import model_calls
+from decoding_jax.base import Array
 from decoding_jax.ops import exact
 
 
@@ -22,40 +21,6 @@ class Context(NamedTuple):
 
     hidden: Array
     exists: Array
-
-
-def prefill(model: LanguageModel, prompt: Prompt, slots: int) -> tuple[Array, Array, Cache]:
-    """Runs the prompts: logits ``[B, V]``, hidden states ``[B, P, D]`` and a cache of one lane.
-
-    Raises:
-      ValueError: for logits of another shape or dtype, or without hidden states of each token.
-    """
-    output, cache = model.prefill(*prompt, lanes=1, slots=slots, with_hidden=True)
-    batch, size = prompt.tokens.shape
-    shape = (batch, 1, 1, model.vocab_size)
-    source = "model: got logits"
-    logits = model_calls.as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]")
-    hidden = hidden_of(output.hidden, "prefill")
-    if hidden.ndim != 4 or hidden.shape[:3] != (batch, 1, size):
-        raise ValueError(
-            f"model: got hidden {hidden.dtype}{list(hidden.shape)} from prefill; takes "
-            f"[B, 1, P, D], which begins with {[batch, 1, size]} here"
-        )
-    return logits[:, 0, 0], hidden[:, 0], cache
-
-
-def hidden_of(hidden: Any, function: str) -> Array:
-    """Hidden states, which a model may leave out.
-
-    Raises:
-      ValueError: for None.
-    """
-    if hidden is None:
-        raise ValueError(
-            f"model: got no hidden states from {function}; contrastive search takes a model that "
-            "returns them"
-        )
-    return hidden
 
 
 def unit(hidden: Array) -> Array:
