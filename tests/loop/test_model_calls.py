@@ -68,6 +68,8 @@ def decode(strategy, model, **settings):
         settings["budget"] = 6
     if name == "best_k_search":
         settings["k"] = 2
+    if name == "contrastive_search":
+        settings |= {"penalty_alpha": 0.6, "top_k": 2}
     if name == "arithmetic_sample":
         settings["num_samples"] = 2
     if way == "lanes":
@@ -96,6 +98,7 @@ STRATEGIES = [
     "beam_search, lanes",
     "beam_sample",
     "constrained_beam_search",
+    "contrastive_search",
     "diverse_beam_search",
     "stochastic_beam_search",
     "best_first_search",
