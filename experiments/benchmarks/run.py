@@ -4,7 +4,8 @@
     python -m experiments.benchmarks.run --out runs/benchmarks --only beam_search
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
-beside a beam search of the same budget; speculative decoding beside plain decoding and theory; and,
+beside a beam search of the same budget; speculative decoding beside plain decoding and theory; the
+batch job, refilled, beside buckets; and,
 where ``transformers`` is installed, whole decodes and beam searches of the embedded model beside it
 on the same weights.
 """
@@ -15,7 +16,14 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from experiments.benchmarks import beam_search, best_k, sampling_step, speculative, whole_decode
+from experiments.benchmarks import (
+    batch_job,
+    beam_search,
+    best_k,
+    sampling_step,
+    speculative,
+    whole_decode,
+)
 
 BENCHMARKS = {
     "sampling_step": sampling_step.measure,
@@ -23,6 +31,7 @@ BENCHMARKS = {
     "beam_search": beam_search.measure,
     "best_k": best_k.measure,
     "speculative": speculative.measure,
+    "batch_job": batch_job.measure,
 }
 BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}
 
