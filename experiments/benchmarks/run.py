@@ -5,9 +5,8 @@
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; speculative decoding beside plain decoding and theory; the
-batch job, refilled, beside buckets; and,
-where ``transformers`` is installed, whole decodes and beam searches of the embedded model beside it
-on the same weights.
+batch job, refilled, beside buckets; and, where ``transformers`` is installed, whole decodes and
+beam searches of the embedded model beside it on the same weights.
 """
 
 from __future__ import annotations
