@@ -16,6 +16,7 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import BLOCK, top_k
+from decoding_jax.ops.vocab import first_argmax
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
@@ -31,27 +32,33 @@ def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
     return -jnp.log(jnp.where(bits < half, -jnp.log1p(-low), -jnp.log(low)))
 
 
-def cut_off(values: Array, maximum: Array) -> Array:
-    """Conditions Gumbels on their maximum being ``maximum``: Kool et al. 2019, appendix B.3.
+def conditioned(key: Array, locations: Array, maximum: Array) -> Array:
+    """Gumbels at ``locations``, given that the largest of each set is ``maximum``.
+
+    The largest of a set is the item with the largest sum of location and noise, and its value is
+    the maximum T. Every other value is a Gumbel below T. With independent noise g that is
+    ``-log(exp(-T) + exp(-(location + g)))``, whose distribution function is
+    ``F(x) / F(T)``. Kool et al. 2019, appendix B.3, transform the noise that chose the largest item
+    instead. That subtracts nearly equal numbers where two items compete, which multiplies the
+    rounding of their sums; here only positive numbers are added.
 
     Args:
-      values: float32 ``[..., n]``, independent Gumbels at any locations; -inf stays -inf.
-      maximum: float32 ``[...]``, the maximum that each set of n is conditioned on.
+      key: a typed key.
+      locations: float32 ``[..., n]``; -inf stays -inf.
+      maximum: float32 ``[...]``, the maximum of each set. A set with -inf has no items.
 
     Example:
-      >>> cut = cut_off(jnp.array([1.0, 3.0, -jnp.inf]), jnp.array(2.0))
-      >>> [round(value, 2) for value in cut.tolist()]
-      [0.79, 2.0, -inf]
+      >>> values = conditioned(jax.random.key(0), jnp.array([0.0, 1.0, -jnp.inf]), jnp.array(2.0))
+      >>> values.max().item(), values[2].item()
+      (2.0, -inf)
     """
-    largest = values.max(-1, keepdims=True)
-    maximum = maximum[..., None]
-    exists = (values > -jnp.inf) & (maximum > -jnp.inf)
-    safe = jnp.where(exists, values, 0.0)
-    top = jnp.where(exists, jnp.broadcast_to(maximum, values.shape), 0.0)
-    below = jnp.where(exists, safe - largest, -1.0)
-    v = top - safe + jnp.log1p(-jnp.exp(below))
-    cut = top - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))
-    return jnp.where(exists, cut, -jnp.inf)
+    choice, values = random.split_key(key)
+    exists = (locations > -jnp.inf) & (maximum[..., None] > -jnp.inf)
+    location = jnp.where(exists, locations, 0.0)
+    top = jnp.where(exists, jnp.broadcast_to(maximum[..., None], locations.shape), 0.0)
+    sums = jnp.where(exists, location + gumbel(choice, locations.shape), -jnp.inf)
+    below = -jnp.logaddexp(-top, -(location + gumbel(values, locations.shape)))
+    return jnp.where(exists, jnp.where(first_argmax(sums), top, below), -jnp.inf)
 
 
 def top_k_gumbel(
@@ -85,16 +92,16 @@ def top_k_gumbel(
         pads = ((0, 0), (0, 0), (0, padding))
         log_weights = jnp.pad(log_weights, pads, constant_values=-jnp.inf)
     items = log_weights.reshape(rows, groups, blocks, BLOCK)
-    noise = jax.vmap(lambda key: gumbel(key, (groups, blocks)))(pairs[:, 0])
-    best = jax.nn.logsumexp(items, axis=-1) + noise
-    if maximum is not None:
-        best = cut_off(best, maximum)
+    totals = jax.nn.logsumexp(items, axis=-1)
+    if maximum is None:
+        best = totals + jax.vmap(lambda key: gumbel(key, (groups, blocks)))(pairs[:, 0])
+    else:
+        best = jax.vmap(conditioned)(pairs[:, 0], totals, maximum)
 
     count = min(k, groups * blocks)
     best, block = top_k(best.reshape(rows, groups * blocks), count)
     selected = gather_items(items.reshape(rows, groups * blocks, BLOCK), block)
-    noise = jax.vmap(lambda key: gumbel(key, (count, BLOCK)))(pairs[:, 1])
-    perturbed = cut_off(selected + noise, best).reshape(rows, count * BLOCK)
+    perturbed = jax.vmap(conditioned)(pairs[:, 1], selected, best).reshape(rows, count * BLOCK)
     value, index = top_k(perturbed, k)
     block = gather_items(block, index // BLOCK)
     within = (block % blocks) * BLOCK + index % BLOCK
