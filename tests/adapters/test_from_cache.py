@@ -33,7 +33,6 @@ STEPS = {
 REPRESENTATIVE = {
     ("sample", "appends"),
     ("beam_search", "appends"),
-    ("speculative_sample", "positions"),
     ("speculative_sample, block", "blocks"),
 }
 

@@ -29,8 +29,7 @@ REPRESENTATIVE = ("sample", "beam_search", "speculative_sample", "best_first_sea
 
 
 def exhaustive_but(name, function):
-    chosen = name in REPRESENTATIVE or name == TREES[-1]
-    chosen = chosen and (function == "every token" or name == "speculative_sample")
+    chosen = name in REPRESENTATIVE and function == "every token"
     return () if chosen else (pytest.mark.exhaustive,)
 
 

@@ -42,7 +42,7 @@ STRATEGIES = {
     "tree": {"num_draft_tokens": 2, "num_drafts": 2},
     "lookup": {"num_draft_tokens": 2},
 }
-SHOWN = ("arithmetic_sample", "beam_search", "token")
+SHOWN = ("arithmetic_sample", "beam_search")
 every = pytest.mark.parametrize(
     "name",
     [n if n in SHOWN else pytest.param(n, marks=pytest.mark.exhaustive) for n in STRATEGIES],

@@ -135,7 +135,8 @@ CASES = [
 
 
 # Other tests compare the verifiers of 2, 3 and 5, and the guesses of 6, 8 and 9, to the bit.
-RARE = (2, 3, 5, 6, 8, 9)
+# The tree of drafts, 7, takes longest.
+RARE = (2, 3, 5, 6, 7, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_block_verification_accepts_eleven_ninths_where_token_verification_accep
             (block, distributions.softmax(target)),
         )
         keys, state = VERIFIERS[name].init(jax.random.key(5), 4, lanes)
-        position, counter = jnp.zeros((4, lanes), jnp.int32), jnp.int32(1)
+        position, counter = jnp.zeros((4, lanes), jnp.int32), jnp.ones((4, lanes), jnp.int32)
         return VERIFIERS[name].verify(keys, state, *repeated, position, counter).accepted
 
     for name, mean in (("block", 11 / 9), ("token", 10 / 9)):
