@@ -18,7 +18,7 @@ def turns(computations: Computations, loop: Instruction) -> int:
     """Returns the bound in a loop's condition, or else the number of slices of an array it reads.
 
     Of a slice, only the axes count along which the loop moves it: a loop that reads one layer of a
-    stack in pieces turns once for each piece.
+    stack in pieces turns once for each piece, the last of which may overlap the one before.
 
     Args:
       computations: those of the program.
@@ -64,7 +64,7 @@ def _slices(computations: Computations, name: str, fixed: Set[str]) -> Iterator[
             ((_, whole, _),), ((dtype, part, _),) = arrays(source.result), arrays(i.result)
             if math.prod(part) * SIZES.get(dtype, 4) >= _LARGE:
                 sizes = zip(whole, part, operands[1:], strict=True)
-                yield math.prod(w // p for w, p, index in sizes if index not in fixed)
+                yield math.prod(-(-w // p) for w, p, index in sizes if index not in fixed)
         elif i.opcode == "fusion":
             for called in i.called():
                 inputs = _parameters(computations[called])
