@@ -201,7 +201,14 @@ def merge_as_printed(argv, place):
     assert gzip.decompress((place / argv[2]).read_bytes()).decode() == records.to_line(record)
 
 
-@pytest.mark.parametrize("page", PYTHON)
+# These pages take longest; the gate runs them with the exhaustive tests.
+LONG = ("docs/adapters.md", "docs/generation_config.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.exhaustive) if str(p) in LONG else p for p in PYTHON],
+)
 def test_python_as_it_is_printed(page, place, capsys):
     """Runs the blocks of a page in order, in one namespace."""
     if page == "docs/t5x.md":

@@ -215,6 +215,7 @@ def test_narrow_floats_give_the_distribution_of_the_same_numbers_in_float32(dtyp
         np.testing.assert_array_equal(narrow, wide)
 
 
+@pytest.mark.exhaustive
 def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
     # A lane alone, under vmap, and inside a larger program with products that could be fused. 1,000
     # tokens are 40 blocks of 25, which is not a multiple of any vector width.

@@ -41,6 +41,7 @@ def test_phrases_are_strings_or_tokens(command):
         assert "c" in output["text"] or "d" in output["text"]
 
 
+@pytest.mark.exhaustive
 def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     """The model is its own drafter, which is recorded in the job's directory."""
     files = ["runs/infer.gin", "models/directory.gin", "strategies/speculative_sample.gin"]
@@ -138,6 +139,7 @@ def test_the_demo_prints_its_sentences(command, capsys):
     assert not Path("out").exists()
 
 
+@pytest.mark.exhaustive  # The gate runs the README's main command, too.
 @pytest.mark.skipif(not embedded(), reason="the embedded model is not there")
 def test_the_demo_unchanged(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)

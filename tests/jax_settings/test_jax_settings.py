@@ -84,7 +84,7 @@ def test_programs_of_networks_are_of_32_bits(name: str) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ("sample", "beam_search", "speculative_sample", "batch job"),
+        ("sample", "beam_search"),
         pytest.param((), marks=pytest.mark.exhaustive),
     ],
     ids=["some", "all"],

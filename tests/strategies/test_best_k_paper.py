@@ -99,6 +99,7 @@ def test_all_returns_every_sequence_if_the_budget_suffices():
         assert (output.length[row, size:] == 0).all()
 
 
+@pytest.mark.exhaustive
 def test_all_uses_the_budget_to_its_end():
     plain = best_k_search(MODEL, PROMPT, gamma=0.3, budget=9, **ALL)
     assert plain.tokens.shape[1] == 9 * 3

@@ -79,7 +79,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
     assert got.info.target_calls <= greedy.info.model_calls - 1
 
 
-@pytest.mark.parametrize("name", ["itself", *rare("prompt lookup")])
+@pytest.mark.parametrize("name", rare("itself", "prompt lookup"))
 def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     """A drafter with distributions, and a guesser. Codes are those of ``arithmetic_sample``."""
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}

@@ -179,6 +179,7 @@ def target_calls(model, drafter, prompt):
     ).info.target_calls
 
 
+@pytest.mark.exhaustive
 def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
     """The arrays of a checkpoint determine its shape, and ``config`` its activations."""
     pytest.importorskip("tensorstore")

@@ -143,6 +143,7 @@ def test_the_embedded_models_translate(name):
     assert name in embedded()
 
 
+@pytest.mark.exhaustive
 def test_drafters_are_bound_to_the_texts():
     """A T5 and a prompt lookup are bound to each batch, and do not change greedy texts."""
     settings = {"strategy": "speculative_sample", "verifier": "greedy", "num_draft_tokens": 2}
