@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -69,23 +68,3 @@ def check_logits(name: str, logits: Any, *shapes: tuple[str, tuple[int, ...]]) -
         raise ValueError(
             f"{name}: got logits {logits.dtype}{list(logits.shape)}; takes floating {takes}"
         )
-
-
-def check_same_cache(before: Any, after: Any) -> None:
-    """Checks that ``step`` has returned a cache like the one it was given.
-
-    Raises:
-      ValueError: for another structure, shape or dtype.
-    """
-    takes = "takes one of the structure, shapes and dtypes that init returns"
-    structures = {jax.tree.structure(cache) for cache in (before, after)}
-    if len(structures) > 1:
-        raise ValueError(f"step: got a cache of another structure; {takes}")
-    paths = jax.tree_util.tree_leaves_with_path(before)
-    for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
-        if old.shape != new.shape or old.dtype != new.dtype:
-            leaf = jax.tree_util.keystr(path) or "array"
-            raise ValueError(
-                f"step: got a cache whose {leaf} became {new.dtype}{list(new.shape)}; {takes}, "
-                f"{old.dtype}{list(old.shape)} there"
-            )

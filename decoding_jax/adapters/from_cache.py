@@ -11,14 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.adapters import paths
-from decoding_jax.adapters.checks import (
-    check_function,
-    check_logits,
-    check_same_cache,
-    check_size,
-)
+from decoding_jax.adapters.checks import check_function, check_logits, check_size
 from decoding_jax.adapters.paths import Tokens
 from decoding_jax.base import Array, ModelOutput
+from decoding_jax.loop.model_calls import check_same_cache
 from decoding_jax.pytrees import pytree
 
 
@@ -174,7 +170,7 @@ class CachedModel:
         logits, new = returned
         check_logits("step", logits, ("[1, T, V]", (1, tokens.shape[0], self.vocab_size)))
         new = jax.tree.map(jnp.asarray, new)
-        check_same_cache(own, new)
+        check_same_cache(own, new, "step: got a cache")
         return logits[0].astype(jnp.float32), new
 
 

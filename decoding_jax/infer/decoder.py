@@ -12,8 +12,8 @@ import jax
 from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.refilled import RefilledBatch, RowSteps
-from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs
+from decoding_jax.infer.refilled import RefilledBatch
+from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs, RowSteps
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
 from decoding_jax.ops.mesh import in_mesh
@@ -121,8 +121,6 @@ class Decoder:
     @property
     def row_steps(self) -> RowSteps:
         """The steps so far, summed over rows; (0, 0) where batches are not refilled."""
-        if isinstance(self._batches, SeparateBatches):
-            return RowSteps(0, 0)
         return self._batches.row_steps
 
     @property

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.row_inputs import RowInputs, SplitInputs
+from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs
 from decoding_jax.loop import refill
 from decoding_jax.loop.refill import Call, Progress, Rows
 from decoding_jax.ops.jit import jit
@@ -29,23 +29,6 @@ class Group(NamedTuple):
     members: Sequence[int]
     shared: SplitInputs
     rows: Rows
-
-
-class RowSteps(NamedTuple):
-    """Steps, summed over rows.
-
-    Attributes:
-      taken: all steps.
-      used: those that a row took before its input had ended.
-    """
-
-    taken: int
-    used: int
-
-    @property
-    def waste(self) -> float | None:
-        """The part that was not used; None if no step was taken."""
-        return 1 - self.used / self.taken if self.taken else None
 
 
 class RefilledBatch:

@@ -1,4 +1,4 @@
-"""The arguments of a strategy for the inputs of a batch, with the rows spread over devices."""
+"""The rows of a batch: the arguments of a strategy for them, over devices, and their steps."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ class RowInputs(NamedTuple):
     indices: Array
     drafter: Any
     settings: dict[str, Any]
+
+
+class RowSteps(NamedTuple):
+    """Steps, summed over rows.
+
+    Attributes:
+      taken: all steps.
+      used: those that a row took before its input had ended.
+    """
+
+    taken: int
+    used: int
+
+    @property
+    def waste(self) -> float | None:
+        """The part that was not used; None if no step was taken."""
+        return 1 - self.used / self.taken if self.taken else None
 
 
 @pytree

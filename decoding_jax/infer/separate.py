@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.row_inputs import RowInputs
+from decoding_jax.infer.row_inputs import RowInputs, RowSteps
 from decoding_jax.ops.jit import jit
 
 
@@ -20,12 +20,14 @@ class SeparateBatches:
 
     Attributes:
       batches: the number of batches so far.
+      row_steps: (0, 0), since the steps of separate batches are not counted.
     """
 
     def __init__(self, decode: Callable[[RowInputs], DecodeOutput], size: int):
         self._decode = jit(decode, ())
         self._size = size
         self.batches = 0
+        self.row_steps = RowSteps(0, 0)
 
     @property
     def compilations(self) -> int:

@@ -1,7 +1,12 @@
 """Code that all strategies share: the driver, the sequences, the stop conditions."""
 
 from decoding_jax.loop.driver import Steps, check_prompt, run
-from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences
+from decoding_jax.loop.sequences import (
+    Sequences,
+    append_token,
+    check_lengths,
+    empty_sequences,
+)
 from decoding_jax.loop.strategy import (
     Static,
     StaticNumber,
@@ -19,6 +24,7 @@ __all__ = [
     "Static",
     "StaticNumber",
     "Steps",
+    "append_token",
     "check_lengths",
     "check_prompt",
     "drafted_sampler",

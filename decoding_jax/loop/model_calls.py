@@ -43,12 +43,8 @@ def prefill(
       ValueError: for logits of another shape or dtype.
     """
     returned = model.prefill(*prompt, lanes=lanes, slots=slots)
-    output, cache = _output_and_cache(returned, f"{name}: got", "prefill")
-    batch, vocab_size = prompt.tokens.shape[0], model.vocab_size
-    for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
-    shape = (batch, lanes if for_every_lane else 1, 1, vocab_size)
-    source = f"{name}: got logits"
-    return as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]"), cache
+    output, cache = _prefilled(returned, model, prompt, lanes, name)
+    return output.logits, cache
 
 
 def prefill_with_hidden(
@@ -61,21 +57,19 @@ def prefill_with_hidden(
         of another shape.
     """
     returned = model.prefill(*prompt, lanes=lanes, slots=slots, with_hidden=True)
-    output, cache = _output_and_cache(returned, "model: got", "prefill")
-    batch, size = prompt.tokens.shape
-    shape = (batch, 1, 1, model.vocab_size)
-    logits = as_logits(output.logits, shape, "model: got logits", "prefill", "[B, 1, 1, V]")
+    output, cache = _prefilled(returned, model, prompt, lanes, "model")
     hidden = output.hidden
     if hidden is None:
         raise ValueError(
             "model: got no hidden states from prefill; takes a model that returns them"
         )
-    if hidden.ndim != 4 or hidden.shape[:3] != (batch, 1, size):
+    beginning = (prompt.tokens.shape[0], 1, prompt.tokens.shape[1])
+    if hidden.ndim != 4 or hidden.shape[:3] != beginning:
         raise ValueError(
             f"model: got hidden {hidden.dtype}{list(hidden.shape)} from prefill; takes "
-            f"[B, 1, P, D], which begins with {[batch, 1, size]} here"
+            f"[B, 1, P, D], which begins with {list(beginning)} here"
         )
-    return logits, hidden, cache
+    return output.logits, hidden, cache
 
 
 def extend(
@@ -110,7 +104,7 @@ def extend(
             f"{name}: got hidden {hidden.dtype}{list(hidden.shape)} from extend; takes None or "
             f"[B, W, T, D], which begins with {list(tokens.shape)} here"
         )
-    _check_cache(cache, new_cache, name)
+    check_same_cache(cache, new_cache, f"{name}: got a cache from extend")
     return output._replace(logits=logits), new_cache
 
 
@@ -160,6 +154,18 @@ def as_logits(
     return gathered(jnp.asarray(logits)).astype(jnp.float32)
 
 
+def _prefilled(
+    returned: Any, model: LanguageModel, prompt: Prompt, lanes: int, name: str
+) -> tuple[ModelOutput, Cache]:
+    """Checks what a ``prefill`` has returned, and converts its logits to float32."""
+    output, cache = _output_and_cache(returned, f"{name}: got", "prefill")
+    for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
+    shape = (prompt.tokens.shape[0], lanes if for_every_lane else 1, 1, model.vocab_size)
+    source = f"{name}: got logits"
+    logits = as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]")
+    return output._replace(logits=logits), cache
+
+
 def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelOutput, Cache]:
     takes = f"from {function}; takes (ModelOutput(logits), cache)"
     if not isinstance(returned, tuple) or isinstance(returned, ModelOutput) or len(returned) != 2:
@@ -169,17 +175,26 @@ def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelO
     return returned
 
 
-def _check_cache(before: Cache, after: Cache, name: str) -> None:
+def check_same_cache(before: Cache, after: Cache, source: str) -> None:
+    """Checks that a function has returned a cache like the one it was given.
+
+    Args:
+      before: the cache that was given.
+      after: the cache that was returned.
+      source: the beginning of the error, such as ``"model: got a cache from extend"``.
+
+    Raises:
+      ValueError: for another structure, shape or dtype.
+    """
     takes = "takes a cache of the structure, shapes and dtypes that it was given"
     structures = {jax.tree.structure(cache) for cache in (before, after)}
     if len(structures) > 1:
-        raise ValueError(f"{name}: got a cache of another structure from extend; {takes}")
+        raise ValueError(f"{source} of another structure; {takes}")
     paths = jax.tree_util.tree_leaves_with_path(before)
     for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
         if jnp.shape(old) != jnp.shape(new) or jnp.result_type(old) != jnp.result_type(new):
-            leaf = jax.tree_util.keystr(path) or "an array"
+            leaf = jax.tree_util.keystr(path) or "array"
             raise ValueError(
-                f"{name}: got a cache from extend whose {leaf} became "
-                f"{jnp.result_type(new)}{list(jnp.shape(new))}; {takes}, "
-                f"{jnp.result_type(old)}{list(jnp.shape(old))} there"
+                f"{source} whose {leaf} became {jnp.result_type(new)}{list(jnp.shape(new))}; "
+                f"{takes}, {jnp.result_type(old)}{list(jnp.shape(old))} there"
             )

@@ -1,4 +1,4 @@
-"""The sequences decoded so far, and the check that a model can hold their length."""
+"""The sequences decoded so far: an empty start, one more token, and the length that fits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, LanguageModel
+from decoding_jax.base import Array, LanguageModel, Stop
+from decoding_jax.loop import stopping
+from decoding_jax.ops import exact
+from decoding_jax.ops.logits import log_prob_of
 
 
 class Sequences(NamedTuple):
@@ -42,10 +45,50 @@ def empty_sequences(limit: Array, lanes: int, max_new_tokens: int) -> Sequences:
     )
 
 
-def check_lengths(model: LanguageModel, prompt_size: int, max_new_tokens: int) -> None:
+def append_token(
+    old: Sequences, token: Array, logits: Array, allowed: Array, stop: Stop, max_new_tokens: int
+) -> Sequences:
+    """Appends a token to each sequence that is not done, and ends those that a condition ends.
+
+    Args:
+      old: the sequences.
+      token: int32 ``[B, W]``, the chosen tokens.
+      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, of the model, which ``log_prob`` is of.
+      allowed: float32 ``[B, W, V]``, after the transform. A sequence ends without the token where
+        all of them are -inf.
+      stop: when a sequence ends.
+      max_new_tokens: L.
+    """
+    is_dead_end = allowed.max(-1) == -jnp.inf
+    is_appended = ~old.done & ~is_dead_end
+    position = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
+    is_written = (position == old.length[..., None]) & is_appended[..., None]
+    tokens = jnp.where(is_written, token[..., None], old.tokens)
+    length = old.length + is_appended.astype(jnp.int32)
+    finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
+    limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
+    gained = jnp.where(is_appended, log_prob_of(logits, token), 0.0)
+    log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
+    return Sequences(
+        tokens=tokens,
+        length=length,
+        log_prob=log_prob,
+        log_prob_lost=log_prob_lost,
+        finished=finished,
+        done=old.done | is_dead_end | finished | (length >= limit[:, None]),
+    )
+
+
+def check_lengths(
+    model: LanguageModel, prompt_size: int, max_new_tokens: int, *, last_is_fed: bool = False
+) -> None:
     """Refuses a length that exceeds the model's positions.
 
-    The last token is never fed back, so P + max_new_tokens - 1 positions are needed.
+    Args:
+      model: a target or a draft.
+      prompt_size: P.
+      max_new_tokens: L.
+      last_is_fed: whether the last token is fed back too. Otherwise, P + L - 1 positions suffice.
 
     Raises:
       ValueError: if they are too many, or ``max_new_tokens`` is below 1.
@@ -53,8 +96,12 @@ def check_lengths(model: LanguageModel, prompt_size: int, max_new_tokens: int) -
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: got {max_new_tokens}; takes 1 or more")
     maximum = model.max_positions
-    if maximum is not None and prompt_size + max_new_tokens - 1 > maximum:
+    if maximum is None:
+        return
+    available = maximum - prompt_size + (0 if last_is_fed else 1)
+    if max_new_tokens > available:
         raise ValueError(
             f"max_new_tokens: got {max_new_tokens} after a prompt of {prompt_size}; "
-            f"takes at most {maximum - prompt_size + 1}: the model has {maximum} positions"
+            f"takes at most {available}: the model has {maximum} positions"
+            + (", and all tokens are fed" if last_is_fed else "")
         )

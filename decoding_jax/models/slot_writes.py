@@ -64,7 +64,7 @@ def _scatter_layer(slots: Array, new: Array, start: Array, layer: Array) -> Arra
     size = slots.shape[-2]
 
     def scatter(slots: Array, new: Array, start: Array) -> Array:
-        index = _slot_index(start, new.shape[-2], size)
+        index = _slot_index(start, jnp.arange(new.shape[-2], dtype=jnp.int32), size)
         return slots.at[layer, :, index].set(jnp.moveaxis(new, -2, 0), mode="drop")
 
     for _ in start.shape:
@@ -72,8 +72,8 @@ def _scatter_layer(slots: Array, new: Array, start: Array, layer: Array) -> Arra
     return scatter(slots, new, start)
 
 
-def _slot_index(start: Array, count: int, size: int) -> Array:
-    index = start + jnp.arange(count, dtype=jnp.int32)
+def _slot_index(start: Array, offset: Array, size: int) -> Array:
+    index = start + offset
     # A negative index would wrap around, so it is replaced by S, which is dropped.
     return jnp.where(index < 0, size, index)
 
@@ -102,10 +102,7 @@ def _scatter_to(slots: Array, new: Array, start: Array, offset: Array) -> Array:
     size = slots.shape[-2]
 
     def scatter(slots: Array, new: Array, start: Array) -> Array:
-        index = start + offset
-        # A negative index would wrap around, so it is replaced by S, which is dropped.
-        index = jnp.where(index < 0, size, index)
-        return slots.at[..., index, :].set(new, mode="drop")
+        return slots.at[..., _slot_index(start, offset, size), :].set(new, mode="drop")
 
     # Rows may be sharded. Nested vmap needs no gather across them, unlike advanced indexing.
     for _ in start.shape:

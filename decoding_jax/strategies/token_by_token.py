@@ -24,9 +24,8 @@ from decoding_jax.base import (
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import per_lane
 from decoding_jax.loop.driver import Steps
-from decoding_jax.loop.sequences import Sequences, check_lengths, empty_sequences
-from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, log_prob_of
+from decoding_jax.loop.sequences import Sequences, append_token, check_lengths, empty_sequences
+from decoding_jax.ops.logits import clean
 
 ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
 """``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
@@ -99,25 +98,7 @@ def token_by_token(
             allowed = clean(model_calls.transformed(transform, allowed, path))
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
-
-        is_dead_end = allowed.max(-1) == -jnp.inf
-        is_appended = ~old.done & ~is_dead_end
-        position = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
-        is_written = (position == old.length[..., None]) & is_appended[..., None]
-        tokens = jnp.where(is_written, token[..., None], old.tokens)
-        length = old.length + is_appended.astype(jnp.int32)
-        finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
-        limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
-        gained = jnp.where(is_appended, log_prob_of(logits, token), 0.0)
-        log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
-        new = Sequences(
-            tokens=tokens,
-            length=length,
-            log_prob=log_prob,
-            log_prob_lost=log_prob_lost,
-            finished=finished,
-            done=old.done | is_dead_end | finished | (length >= limit[:, None]),
-        )
+        new = append_token(old, token, logits, allowed, stop, max_new_tokens)
         return State(state.cache, new, token, strategy_state, state.step + 1)
 
     def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:

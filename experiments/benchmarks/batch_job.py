@@ -28,7 +28,7 @@ from tqdm import tqdm
 import decoding_jax
 from decoding_jax.infer import buckets
 from decoding_jax.infer.decoder import Decoder
-from decoding_jax.infer.refilled import RowSteps
+from decoding_jax.infer.row_inputs import RowSteps
 from decoding_jax.text import default_stop, embedded
 from experiments import held_out
 from experiments.benchmarks.timing import interleaved, median_ratio

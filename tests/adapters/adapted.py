@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import decoding_jax
 from decoding_jax import Constraints, Prompt, Stop, adapters, transforms
@@ -99,3 +100,11 @@ def assert_same(got, want):
         np.testing.assert_array_equal(getattr(got, field), getattr(want, field), field)
     for field in ("log_prob", "score"):
         np.testing.assert_allclose(getattr(got, field), getattr(want, field), 2e-6, err_msg=field)
+
+
+def assert_one_line(make, message):
+    """Asserts that a call raises one line with this message."""
+    with pytest.raises(ValueError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

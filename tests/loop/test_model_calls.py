@@ -132,7 +132,7 @@ def test_every_strategy_checks_both_verbs(strategy):
         ("extend", logits(lambda x: None), "got logits of type NoneType from extend"),
         ("extend", lambda o, c: (o.logits, c), "and a cache from extend; takes (ModelOutput"),
         ("extend", lambda o, c: o, "got a ModelOutput from extend; takes (ModelOutput(logits)"),
-        ("extend", lambda o, c: (o, (c, 1)), "got a cache of another structure from extend"),
+        ("extend", lambda o, c: (o, (c, 1)), "got a cache from extend of another structure"),
         (
             "extend",
             lambda o, c: (o, c._replace(length=c.length.astype(jnp.float32))),

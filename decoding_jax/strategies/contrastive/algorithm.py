@@ -21,6 +21,8 @@ from decoding_jax.loop import (
     Sequences,
     Static,
     Steps,
+    append_token,
+    check_lengths,
     empty_sequences,
     model_calls,
     search,
@@ -28,7 +30,7 @@ from decoding_jax.loop import (
 )
 from decoding_jax.loop.values import check_count
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, log_prob_of, lowest_argmax, normaliser
+from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
 from decoding_jax.ops.top_k import top_k as take_top_k
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.contrastive import context
@@ -119,7 +121,8 @@ def contrastive_search(
 
     def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
         batch, size = prompt.tokens.shape
-        _check(model, size, max_new_tokens)
+        _check_model(model)
+        check_lengths(model, size, max_new_tokens, last_is_fed=True)
         slots = max_new_tokens - 1 + min(top_k, model.vocab_size)
         logits, hidden, cache = model_calls.prefill_with_hidden(model, prompt, lanes=1, slots=slots)
         limit = stopping.limits(stop, batch, max_new_tokens)
@@ -166,7 +169,7 @@ def contrastive_search(
         token = jnp.take_along_axis(tokens, chosen, 1)
         cache = model.keep(cache, start + chosen[..., None], start)
 
-        sequences = _append(old, token, state.logits, allowed, stop, max_new_tokens)
+        sequences = append_token(old, token, state.logits[:, None], allowed, stop, max_new_tokens)
         logits = jnp.take_along_axis(output.logits[:, 0], chosen[..., None], 1)[:, 0]
         hidden = jnp.take_along_axis(hidden, chosen[..., None], 1)
         return State(
@@ -189,43 +192,11 @@ def contrastive_search(
     return Steps(init, step, done, finalize)
 
 
-def _append(
-    old: Sequences, token: Array, logits: Array, allowed: Array, stop: Stop, max_new_tokens: int
-) -> Sequences:
-    """Appends ``token [B, 1]`` to the sequences that are not done, and ends sequences."""
-    is_dead_end = allowed.max(-1) == -jnp.inf
-    is_appended = ~old.done & ~is_dead_end
-    place = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
-    is_written = (place == old.length[..., None]) & is_appended[..., None]
-    tokens = jnp.where(is_written, token[..., None], old.tokens)
-    length = old.length + is_appended.astype(jnp.int32)
-    finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
-    limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
-    gained = jnp.where(is_appended, log_prob_of(logits[:, None], token), 0.0)
-    log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
-    return Sequences(
-        tokens=tokens,
-        length=length,
-        log_prob=log_prob,
-        log_prob_lost=log_prob_lost,
-        finished=finished,
-        done=old.done | is_dead_end | finished | (length >= limit[:, None]),
-    )
-
-
-def _check(model: LanguageModel, prompt_size: int, max_new_tokens: int) -> None:
-    """Refuses a model that cannot branch, and a length that it cannot hold."""
+def _check_model(model: LanguageModel) -> None:
+    """Refuses a model that cannot branch."""
     if not model.tree or not isinstance(model, SupportsKeep):
         lacks = "tree=False" if not model.tree else "no keep"
         raise ValueError(
             f"model: got a {type(model).__name__} with {lacks}; contrastive search takes one with "
             "tree=True and keep, since candidates are siblings"
-        )
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens: got {max_new_tokens}; takes 1 or more")
-    maximum = model.max_positions
-    if maximum is not None and prompt_size + max_new_tokens > maximum:
-        raise ValueError(
-            f"max_new_tokens: got {max_new_tokens} after a prompt of {prompt_size}; takes at most "
-            f"{maximum - prompt_size}: the model has {maximum} positions, and all tokens are fed"
         )

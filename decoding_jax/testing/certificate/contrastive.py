@@ -8,6 +8,7 @@ from decoding_jax.base import Prompt, Stop, Transform
 from decoding_jax.testing.certificate.enumeration import (
     Distribution,
     exact_log_softmax,
+    outcomes,
     row_stop,
     stepper,
 )
@@ -52,10 +53,7 @@ def contrastive_path(
         context.append(hidden[chosen])
         log_prob += float(exact_log_softmax(raw)[0, path[-1]])
         finished = rule.finishes(path[start:])
-    padded = np.zeros((1, max_new_tokens), np.int32)
-    padded[0, : len(path) - start] = path[start:]
-    length = np.array([len(path) - start])
-    return Distribution(padded, length, np.array([finished]), np.ones(1), np.array([log_prob]))
+    return outcomes([(tuple(path[start:]), finished, 1.0, log_prob)], max_new_tokens)
 
 
 def _hidden(features: np.ndarray, path: list[int]) -> np.ndarray:

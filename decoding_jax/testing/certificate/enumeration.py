@@ -47,6 +47,24 @@ class Distribution(NamedTuple):
     log_prob: np.ndarray
 
 
+Outcome = tuple[tuple[int, ...], bool, float, float]
+"""The tokens of one sequence, whether it is finished, its probability and its ``log_prob``."""
+
+
+def outcomes(sequences: Sequence[Outcome], max_new_tokens: int) -> Distribution:
+    """Arranges K outcomes as arrays, with tokens ``[K, L]`` for L = ``max_new_tokens``."""
+    padded = np.zeros((len(sequences), max_new_tokens), np.int32)
+    for k, (tokens, *_) in enumerate(sequences):
+        padded[k, : len(tokens)] = tokens
+    return Distribution(
+        tokens=padded,
+        length=np.array([len(tokens) for tokens, *_ in sequences], np.int32),
+        finished=np.array([finished for _, finished, _, _ in sequences], bool),
+        prob=np.array([prob for _, _, prob, _ in sequences], np.float64),
+        log_prob=np.array([log_prob for *_, log_prob in sequences], np.float64),
+    )
+
+
 class RowStop(NamedTuple):
     """The stop conditions of one row, as plain Python."""
 
@@ -153,7 +171,7 @@ def enumerate_distribution(
     """
     rule = row_stop(stop or Stop(), row, max_new_tokens)
     step = stepper(model, prompt, row, max_new_tokens, transform, rule, normalized)
-    ended: list[tuple[tuple[int, ...], bool, float, float]] = []
+    ended: list[Outcome] = []
     growing: list[tuple[tuple[int, ...], float, float]] = [((), 1.0, 0.0)]
     while growing:
         if len(growing[0][0]) >= rule.limit:
@@ -173,16 +191,7 @@ def enumerate_distribution(
                 else:
                     grown.append((path, *figures))
         growing = grown
-    padded = np.zeros((len(ended), max_new_tokens), np.int32)
-    for k, (tokens, *_) in enumerate(ended):
-        padded[k, : len(tokens)] = tokens
-    return Distribution(
-        tokens=padded,
-        length=np.array([len(tokens) for tokens, *_ in ended], np.int32),
-        finished=np.array([e[1] for e in ended], bool),
-        prob=np.array([e[2] for e in ended], np.float64),
-        log_prob=np.array([e[3] for e in ended], np.float64),
-    )
+    return outcomes(ended, max_new_tokens)
 
 
 def greedy_path(
@@ -209,11 +218,7 @@ def greedy_path(
         tokens.append(int(np.argmax(allowed[0])))
         log_prob += float(exact_log_softmax(raw)[0, tokens[-1]])
         finished = rule.finishes(tokens)
-    padded = np.zeros((1, max_new_tokens), np.int32)
-    padded[0, : len(tokens)] = tokens
-    return Distribution(
-        padded, np.array([len(tokens)]), np.array([finished]), np.ones(1), np.array([log_prob])
-    )
+    return outcomes([(tuple(tokens), finished, 1.0, log_prob)], max_new_tokens)
 
 
 def top_sequences(distribution: Distribution, count: int) -> Distribution:
