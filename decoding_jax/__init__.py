@@ -34,7 +34,7 @@ from decoding_jax.registry import (
 )
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
-from decoding_jax.text import GenerationConfig, generate, load, stream
+from decoding_jax.text import GenerationConfig, TextStreamer, generate, load, stream, stream_text
 
 __version__ = "0.2.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "Prefix",
     "Prompt",
     "Stop",
+    "TextStreamer",
     "Transform",
     "adapters",
     "arithmetic_sample",
@@ -74,5 +75,6 @@ __all__ = [
     "stochastic_beam_search",
     "strategies",
     "stream",
+    "stream_text",
     "transforms",
 ]

@@ -17,9 +17,10 @@ from decoding_jax.loop.strategy import (
     static_numbers,
     steps_of,
 )
-from decoding_jax.loop.streaming import stream, stream_until_done
+from decoding_jax.loop.streaming import Progress, stream, stream_progress
 
 __all__ = [
+    "Progress",
     "Sequences",
     "Static",
     "StaticNumber",
@@ -36,5 +37,5 @@ __all__ = [
     "static_numbers",
     "steps_of",
     "stream",
-    "stream_until_done",
+    "stream_progress",
 ]

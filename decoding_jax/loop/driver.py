@@ -28,6 +28,9 @@ class Steps(NamedTuple):
         begins with the axis of rows, except scalars; that ``step`` and ``finalize`` also take a
         state whose scalars have one value for each row, ``[B]``; that no row depends on another;
         and that a row that is done stays as it is. ``loop.refill`` relies on this.
+      settled: ``state -> int32 [B, N]``, how many of the first tokens of each sequence of
+        ``finalize`` no later step changes; None for a strategy that says nothing before a row is
+        done. Texts are streamed as far as their tokens are settled.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]
@@ -35,6 +38,7 @@ class Steps(NamedTuple):
     done: Callable[[Any], Array]
     finalize: Callable[[Prompt, Any], DecodeOutput]
     row_done: Callable[[Any], Array] | None = None
+    settled: Callable[[Any], Array] | None = None
 
 
 def check_prompt(prompt: Prompt) -> Prompt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,29 @@ from decoding_jax.ops.jit import is_static, jit
 from decoding_jax.ops.mesh import over_rows
 
 
+class Progress(NamedTuple):
+    """What has been decoded so far.
+
+    Attributes:
+      output: the output, of which ``settled`` says how much is final.
+      settled: int32 ``[B, N]``, how many of the first tokens of each sequence no later step
+        changes; all of them once the row is done.
+      last: whether all rows are done.
+    """
+
+    output: DecodeOutput
+    settled: Array
+    last: Array | bool
+
+
+def progress(steps: Steps, prompt: Prompt, state: Any) -> Progress:
+    """What a state has decoded so far."""
+    output, last = steps.finalize(prompt, state), steps.done(state)
+    ended = last if steps.row_done is None else steps.row_done(state)[:, None] | last
+    settled = jnp.zeros_like(output.length) if steps.settled is None else steps.settled(state)
+    return Progress(output, jnp.where(ended, output.length, settled), last)
+
+
 def advance_stream(
     build: Callable[..., Steps],
     model: LanguageModel,
@@ -30,7 +53,7 @@ def advance_stream(
     *,
     settings: tuple[tuple[str, Any], ...],
 ) -> Any:
-    """Runs up to ``count`` steps, and returns the state, the output and whether it is done."""
+    """Runs up to ``count`` steps, and returns the state and its ``Progress``."""
     steps = build(**dict(settings), **options)
 
     def condition(carry: tuple[Any, Array]) -> Array:
@@ -42,7 +65,7 @@ def advance_stream(
         return steps.step(model, prompt, state), num_steps + 1
 
     state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
-    return state, steps.finalize(prompt, state), steps.done(state)
+    return state, progress(steps, prompt, state)
 
 
 def begin_stream(
@@ -54,10 +77,10 @@ def begin_stream(
     *,
     settings: tuple[tuple[str, Any], ...],
 ) -> Any:
-    """Returns the first state, its output and whether it is done."""
+    """Returns the first state and its ``Progress``."""
     steps = build(**dict(settings), **options)
     state = steps.init(model, jax.tree.map(over_rows, prompt), key)
-    return state, steps.finalize(prompt, state), steps.done(state)
+    return state, progress(steps, prompt, state)
 
 
 @functools.cache
@@ -103,11 +126,11 @@ def stream(
     Raises:
       ValueError: for a chunk below 1.
     """
-    for output, _ in stream_until_done(strategy, model, prompt, key, chunk=chunk, **settings):
-        yield output
+    for so_far in stream_progress(strategy, model, prompt, key, chunk=chunk, **settings):
+        yield so_far.output
 
 
-def stream_until_done(
+def stream_progress(
     strategy: Callable[..., Any],
     model: LanguageModel,
     prompt: Prompt,
@@ -115,8 +138,8 @@ def stream_until_done(
     *,
     chunk: int = 1,
     **settings: Any,
-) -> Iterator[tuple[DecodeOutput, bool]]:
-    """As ``stream``, but yields with every output whether it is the last one.
+) -> Iterator[Progress]:
+    """As ``stream``, but yields with every output how much of it is final.
 
     Args and errors as for ``stream``.
     """
@@ -132,14 +155,16 @@ def stream_until_done(
     static = tuple((k, settings[k]) for k in sorted(static_settings))
     options = {k: v for k, v in settings.items() if k not in static_settings}
     begin, step = compiled(name)
-    state, output, done = begin(build, model, prompt, key, options, settings=static)
+    state, so_far = begin(build, model, prompt, key, options, settings=static)
 
-    def advance(count: int) -> tuple[Any, DecodeOutput, Array]:
+    def advance(count: int) -> tuple[Any, Progress]:
         return step(build, model, prompt, state, options, jnp.int32(count), settings=static)
 
-    if not bool(done):
+    last = bool(so_far.last)
+    if not last:
         advance(0)  # Runs no step, but compiles the step before the first output is yielded.
-    yield output, bool(done)
-    while not bool(done):
-        state, output, done = advance(chunk)
-        yield output, bool(done)
+    yield so_far._replace(last=last)
+    while not last:
+        state, so_far = advance(chunk)
+        last = bool(so_far.last)
+        yield so_far._replace(last=last)

@@ -16,17 +16,8 @@ from decoding_jax.infer.printing import Printer
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import listing
 from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
-from decoding_jax.text import Completion, constraints, generate, load, stream
+from decoding_jax.text import Completion, constraints, generate, load, stream_text
 from decoding_jax.text.arguments import check_strategy
-
-_APPENDING = (
-    "arithmetic_sample",
-    "contrastive_search",
-    "greedy",
-    "sample",
-    "speculative_sample",
-)
-"""The strategies that never take a token back, whose text is printed as it grows."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +61,7 @@ def _main(argv: list[str]) -> int:
     function = check_strategy(options.strategy)
     model, tokenizer = load(options.model, dtype=options.dtype, tokenizer=options.tokenizer)
     settings = _settings(options, function, tokenizer)
-    if options.strategy in _APPENDING and settings.get("num_samples", 1) == 1:
+    if _is_single({**settings_of(options.strategy), **settings}):
         results = [
             _streamed(model, tokenizer, text, {"strategy": options.strategy, **settings})
             for text in options.texts
@@ -105,16 +96,16 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     return settings
 
 
+def _is_single(settings: dict[str, Any]) -> bool:
+    """Whether a strategy returns one completion with these settings, printed as it grows."""
+    counts = [settings.get(name) for name in ("num_samples", "num_return", "beam_size")]
+    return next((count for count in counts if count is not None), 1) == 1
+
+
 def _streamed(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> list[Completion]:
     """Prints one completion as it grows, and returns it as ``generate`` does."""
-    printed = ""
-    for [row] in stream(model, tokenizer, [text], **settings):
-        for completion in row:
-            if completion.text.startswith(printed):
-                sys.stdout.write(completion.text[len(printed) :])
-                sys.stdout.flush()
-                printed = completion.text
-    print("\n")
+    [row] = stream_text(model, tokenizer, [text], **settings).print()
+    print()
     return row
 
 

@@ -135,4 +135,7 @@ def token_by_token(
             info=TokenByTokenInfo(state.step),
         )
 
-    return Steps(init, step, done, finalize, row_done)
+    def settled(state: State) -> Array:
+        return state.lanes.length
+
+    return Steps(init, step, done, finalize, row_done, settled)

@@ -11,14 +11,18 @@ from decoding_jax.text.batch import (
     with_end_tokens,
 )
 from decoding_jax.text.drafting import bind_drafter, check_drafter
-from decoding_jax.text.generate import generate, stream
+from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.stream_text import TextStream, stream_text
+from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
+from decoding_jax.text.streaming import stream
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     HuggingFaceTokenizer,
     SentencePieceTokenizer,
+    SettlingTokenizer,
     Tokenizer,
     TokenizerError,
     load_tokenizer,
@@ -29,7 +33,12 @@ __all__ = [
     "Completion",
     "GenerationConfig",
     "HuggingFaceTokenizer",
+    "Piece",
     "SentencePieceTokenizer",
+    "SettlingTokenizer",
+    "Streamer",
+    "TextStream",
+    "TextStreamer",
     "Tokenizer",
     "TokenizerError",
     "bind_drafter",
@@ -45,6 +54,7 @@ __all__ = [
     "load",
     "load_tokenizer",
     "stream",
+    "stream_text",
     "unique",
     "with_end_tokens",
 ]

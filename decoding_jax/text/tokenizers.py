@@ -15,6 +15,7 @@ import sentencepiece
 import tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
+from decoding_jax.text.settled import decoding_of, settled_by_decoder, without_incomplete
 
 SENTENCEPIECE_FILES = (
     "spiece.model",
@@ -59,6 +60,14 @@ class Tokenizer(Protocol):
         ...
 
 
+class SettlingTokenizer(Tokenizer, Protocol):
+    """A tokenizer that knows which part of a text further tokens do not change."""
+
+    def settled(self, ids: Sequence[int]) -> str:
+        """The beginning of ``decode(ids)`` with which every ``decode([*ids, *more])`` begins."""
+        ...
+
+
 class SentencePieceTokenizer:
     """A SentencePiece model.
 
@@ -95,6 +104,9 @@ class SentencePieceTokenizer:
         # A model's embedding table may have more rows than the tokenizer has pieces.
         return self._pieces.decode([int(i) for i in ids if i < size])
 
+    def settled(self, ids: Sequence[int]) -> str:
+        return without_incomplete(self.decode(ids), 3)
+
 
 class HuggingFaceTokenizer:
     """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
@@ -105,7 +117,7 @@ class HuggingFaceTokenizer:
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
-        self._tokenizer = tokenizer
+        self._tokenizer, self._decoding = tokenizer, decoding_of(tokenizer)
         self.eos_ids = tuple(eos_ids)
 
     def encode(self, text: str) -> list[int]:
@@ -116,6 +128,9 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def settled(self, ids: Sequence[int]) -> str:
+        return settled_by_decoder(self._tokenizer, self._decoding, ids)
 
 
 class ByteTokenizer:
@@ -140,6 +155,9 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
+
+    def settled(self, ids: Sequence[int]) -> str:
+        return without_incomplete(self.decode(ids), 1)
 
 
 def load_tokenizer(

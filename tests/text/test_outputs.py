@@ -65,16 +65,16 @@ def test_completions_have_the_counts_of_a_speculation():
     [(None, [0]), (Stop(min_new_tokens=2), [0]), (Stop(eos_ids=3), [3]), (NO_ENDS, [])],
 )
 def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop, ends):
-    seen = []
+    seen, none = [], np.zeros((1, 1), np.int32)
 
     def look(*args, stop, **settings):
         seen.append(stop)
-        count = args[1].length.shape[0]
-        none = np.zeros((count, 1), np.int32)
         return decoding_jax.DecodeOutput(none[..., None], none, none, none, none)
 
     monkeypatch.setattr(
-        loop, "stream_until_done", lambda build, *args, **s: iter([(look(*args, **s), True)])
+        loop,
+        "stream_progress",
+        lambda build, *args, **s: iter([loop.Progress(look(*args, **s), none, True)]),
     )
     settings = {"max_new_tokens": 1, "stop": stop}
     decoding_jax.generate(TABLE, Digits(), ["1 2"], strategy=look, **settings)

@@ -18,6 +18,7 @@ from decoding_jax.rows import PerRow
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, first_true
 from decoding_jax.strategies.beam.constraints import Constraints, match_nothing, match_token
+from decoding_jax.strategies.beam.hypotheses import every_hypothesis, join_pools, split_pool
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
@@ -127,7 +128,7 @@ def constrained_beam_search(
         beam = competition.initial_beam(batch_size, beam_size, max_new_tokens, stop)
         table = constraints.table(batch_size)
         matched = match_nothing(table, beam_size)
-        pool, unmet = _split(beam.pool, constraints.lacking(table, matched) == 0)
+        pool, unmet = split_pool(beam.pool, constraints.lacking(table, matched) == 0)
         return Banks(beam._replace(pool=pool), unmet, matched)
 
     def compete(
@@ -156,9 +157,9 @@ def constrained_beam_search(
 
         # Finish: sequences that meet the constraints and those that do not have a pool each.
         completed = competition.completed_candidates(rules, candidates, width, step)
-        met_completed, unmet_completed = _split(completed, lacking[:, :width] == 0)
+        met_completed, unmet_completed = split_pool(completed, lacking[:, :width] == 0)
         is_met = constraints.lacking(table, matched) == 0
-        met_ends, unmet_ends = _split(competition.dead_ends(rules, beam, totals, step), is_met)
+        met_ends, unmet_ends = split_pool(competition.dead_ends(rules, beam, totals, step), is_met)
         pool = competition.merge_pools(beam.pool, met_ends, met_completed)
         unmet = competition.merge_pools(unmet, unmet_ends, unmet_completed)
 
@@ -177,19 +178,21 @@ def constrained_beam_search(
         """The sequences that meet the constraints, and the others, each best first."""
         table = constraints.table(banks.matched.shape[0])
         is_met = constraints.lacking(table, banks.matched) == 0
-        running = _split(competition.still_running(rules, banks.beam, step), is_met)
+        running = split_pool(competition.still_running(rules, banks.beam, step), is_met)
         pool = competition.merge_pools(banks.beam.pool, running[0])
         return pool, competition.merge_pools(banks.unmet, running[1])
 
     def result(banks: Banks, step: Array) -> Pool:
-        pairs = zip(*final_pools(banks, step), strict=True)
-        joined = Pool(*(jnp.concatenate(pair, axis=1) for pair in pairs))
+        joined = join_pools(*final_pools(banks, step))
         existing = first_true(joined.score > -jnp.inf, beam_size)
         return Pool(*(gather_items(part, existing) for part in joined))
 
+    def hypotheses(banks: Banks, step: Array) -> Pool:
+        return join_pools(every_hypothesis(rules, banks.beam, step), banks.unmet)
+
     tokens, is_open = lambda banks: banks.beam.running.tokens, lambda banks: banks.beam.open
     steps = beam_steps(
-        Search(start, tokens, compete, is_open, result),
+        Search(start, tokens, compete, is_open, result, hypotheses),
         beam_size=beam_size,
         num_return=num_return,
         max_new_tokens=max_new_tokens,
@@ -291,9 +294,3 @@ def _ban_ends(
     banned = jnp.where(is_banned, token, -1).reshape(batch, width, count)
     ids = jnp.arange(vocab, dtype=jnp.int32)[None, None, :, None]
     return jnp.where((ids == banned[:, :, None]).any(-1), -jnp.inf, allowed)
-
-
-def _split(pool: Pool, is_met: Array) -> tuple[Pool, Pool]:
-    """The entries of a pool that meet the constraints, and the other entries."""
-    met = pool._replace(score=jnp.where(is_met, pool.score, -jnp.inf))
-    return met, pool._replace(score=jnp.where(is_met, -jnp.inf, pool.score))

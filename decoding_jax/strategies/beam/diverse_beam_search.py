@@ -22,6 +22,7 @@ from decoding_jax.strategies.beam.competition import (
     initial_beam,
     merge_pools,
 )
+from decoding_jax.strategies.beam.hypotheses import every_hypothesis
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
@@ -122,12 +123,17 @@ def diverse_beam_search(
         pools = jax.vmap(functools.partial(final_pool, rules, step=step))(_groups_first(beam))
         return merge_pools(Pool(*(_join_groups(part) for part in pools)))
 
+    def hypotheses(beam: Beam, step: Array) -> Pool:
+        pools = jax.vmap(functools.partial(every_hypothesis, rules, step=step))(_groups_first(beam))
+        return Pool(*(_join_groups(part) for part in pools))
+
     search = Search(
         start=start,
         tokens=lambda beam: _join_groups(jnp.moveaxis(beam.running.tokens, 1, 0)),
         compete=compete_in_turn,
         is_open=lambda beam: beam.open.any(-1),
         result=result,
+        hypotheses=hypotheses,
     )
     return beam_steps(
         search,

@@ -28,6 +28,7 @@ from decoding_jax.strategies.beam.competition import (
     final_pool,
     initial_beam,
 )
+from decoding_jax.strategies.beam.hypotheses import every_hypothesis, shared_tokens
 from decoding_jax.strategies.beam.shared_cache import SharedCache
 
 
@@ -140,6 +141,8 @@ class Search(NamedTuple):
         ``competition.compete``.
       is_open: ``beam -> bool [B]``, whether the search of each row continues.
       result: ``(beam, step) -> Pool``, best first.
+      hypotheses: ``(beam, step) -> Pool``, in any order and of any size: every hypothesis that may
+        still be returned, or continued.
     """
 
     start: Callable[[int, Any], Any]
@@ -147,6 +150,7 @@ class Search(NamedTuple):
     compete: Callable[[Any, Array, Array, Any, Array], tuple[Any, Array, Array]]
     is_open: Callable[[Any], Array]
     result: Callable[[Any, Array], Pool]
+    hypotheses: Callable[[Any, Array], Pool]
 
 
 def single_beam(rules: Rules, beam_size: int, max_new_tokens: int) -> Search:
@@ -157,6 +161,7 @@ def single_beam(rules: Rules, beam_size: int, max_new_tokens: int) -> Search:
         compete=functools.partial(compete, rules),
         is_open=lambda beam: beam.open,
         result=functools.partial(final_pool, rules),
+        hypotheses=functools.partial(every_hypothesis, rules),
     )
 
 
@@ -216,4 +221,9 @@ def beam_steps(
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         return make_output(search.result(state.beam, state.step), num_return, state.step)
 
-    return Steps(init, step, done, finalize, row_done)
+    def settled(state: State) -> Array:
+        # A row returns at least one sequence, but not always a second.
+        shared = shared_tokens(search.hypotheses(state.beam, state.step))[:, None]
+        return jnp.where(jnp.arange(num_return) == 0, shared, 0)
+
+    return Steps(init, step, done, finalize, row_done, settled)

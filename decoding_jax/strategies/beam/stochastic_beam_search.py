@@ -191,7 +191,7 @@ def stochastic_beam_search(
     def result(beam: Drawn, step: Array) -> Pool:
         return Pool(beam.tokens, beam.length, beam.log_prob, beam.perturbed_log_prob, beam.finished)
 
-    search = Search(start, lambda beam: beam.tokens, compete, is_open, result)
+    search = Search(start, lambda beam: beam.tokens, compete, is_open, result, result)
     steps = beam_steps(
         search,
         beam_size=width,

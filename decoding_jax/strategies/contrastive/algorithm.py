@@ -189,7 +189,10 @@ def contrastive_search(
         info = ContrastiveInfo(state.step + 1)
         return DecodeOutput(tokens, length, log_prob, log_prob, finished, info)
 
-    return Steps(init, step, done, finalize)
+    def settled(state: State) -> Array:
+        return state.sequences.length
+
+    return Steps(init, step, done, finalize, settled=settled)
 
 
 def _check_model(model: LanguageModel) -> None:

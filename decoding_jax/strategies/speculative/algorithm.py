@@ -264,7 +264,10 @@ def speculative_sample(
         finished = state.sequences.finished
         return DecodeOutput(tokens, length, log_prob, log_prob, finished, state.info)
 
-    return Steps(init, step, done, finalize, row_done)
+    def settled(state: State) -> Array:
+        return state.sequences.length
+
+    return Steps(init, step, done, finalize, row_done, settled)
 
 
 def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:

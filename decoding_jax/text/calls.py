@@ -1,0 +1,71 @@
+"""What ``generate`` and ``stream`` share: their strategy, their keys, and a batch of texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from decoding_jax.base import Array
+from decoding_jax.ops.random import row_keys
+from decoding_jax.registry import STRATEGIES
+from decoding_jax.text.arguments import check_strategy
+from decoding_jax.text.batch import encode_batch
+from decoding_jax.text.drafting import bind_drafter
+from decoding_jax.text.sizes import limited, padded_width, rounded_length
+
+DEFAULT_LENGTH = 64
+"""``max_new_tokens``, unless it is given or a config has other rules."""
+
+
+def find_strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """The function of a strategy, and whether it is one of ``STRATEGIES``."""
+    run = check_strategy(strategy)
+    return run, any(run is entry.function for entry in STRATEGIES.values())
+
+
+def draws(run: Callable[..., Any]) -> bool:
+    return "key" in inspect.signature(run).parameters
+
+
+def keys_of(required: bool, key: Array | None, count: int) -> Array | None:
+    if not required:
+        return None
+    if key is None:
+        raise ValueError("key: got None; this strategy takes a typed key such as jax.random.key(0)")
+    return row_keys(key, count)
+
+
+class Batch:
+    """Texts that are decoded together, padded to one of a few sizes.
+
+    Attributes:
+      model: the language model, bound to the texts if it is an encoder-decoder.
+      prompt: the prompts, one row for each text.
+    """
+
+    def __init__(self, model: Any, ids: list[list[int]], max_new_tokens: int):
+        self._unbound, self._ids, self._max_new_tokens = model, ids, max_new_tokens
+        max_positions = getattr(model, "max_positions", None)
+        longest = max(len(row) for row in ids)
+        self._width = padded_width(longest, max_new_tokens, max_positions)
+        self.model, self.prompt = encode_batch(model, ids, self._width)
+
+    def bind_drafter(self, drafter: Any) -> Any:
+        """The drafter, bound to these texts if it uses encoder inputs."""
+        return bind_drafter(drafter, self._unbound, self._ids, self._width)
+
+    def with_length(
+        self, settings: dict[str, Any], drafter: Any, *, registered: bool
+    ) -> dict[str, Any]:
+        """The settings with ``max_new_tokens``.
+
+        The strategies of ``STRATEGIES`` obey ``stop.max_new_tokens``, whose value is not part of
+        the program, so their ``max_new_tokens`` is rounded up. Other functions get the exact value.
+        """
+        if not registered:
+            return {**settings, "max_new_tokens": self._max_new_tokens}
+        models = (self.model, drafter, getattr(drafter, "model", None))
+        length = rounded_length(self._max_new_tokens, self.prompt.tokens.shape[1], models)
+        stop = limited(settings["stop"], self._max_new_tokens)
+        return {**settings, "stop": stop, "max_new_tokens": length}

@@ -1,0 +1,201 @@
+"""``stream_text``: decoded text in pieces that are final, for people who read along."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from decoding_jax import loop
+from decoding_jax.base import Array, LanguageModel, Stop
+from decoding_jax.loop.values import describe
+from decoding_jax.text.batch import Completion, continuation
+from decoding_jax.text.generation_config import GenerationConfig
+from decoding_jax.text.growing import GrowingText
+from decoding_jax.text.loading import Model
+from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
+from decoding_jax.text.streaming import Growth, StreamedCall
+from decoding_jax.text.tokenizers import Tokenizer
+
+
+def stream_text(
+    model: Model | LanguageModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    strategy: str | Callable[..., loop.Steps] | None = None,
+    key: Array | None = None,
+    drafter: Any = None,
+    chunk: int = 1,
+    max_new_tokens: int | None = None,
+    stop: Stop | None = None,
+    config: GenerationConfig | None = None,
+    **settings: Any,
+) -> TextStream:
+    """Decodes texts, and gives out what they say in pieces that no later token changes.
+
+    A piece never ends inside a character, and nothing is taken back. Joined, the pieces of a
+    completion are the text that ``generate`` returns. A strategy that appends tokens gives out
+    the text of each; a beam search, as the first completion of each text, what all its hypotheses
+    share; any other search gives out whole texts. Where a search returns several completions, the
+    others come when the row is done.
+
+    A tokenizer of your own may have a method ``settled`` (see ``SettlingTokenizer``); without it,
+    it is taken to change nothing but replacement characters at the end of a text.
+
+    Args:
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, config, **settings: as for
+        ``generate``. The texts are decoded as one batch.
+      strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
+      chunk: the number of new tokens between two looks at the texts.
+
+    Returns:
+      A ``TextStream``: an iterator of pieces, in ``for`` and in ``async for``.
+
+    Raises:
+      ValueError: as ``stream``, at once; and at the end, if the tokenizer changed a text that was
+        given out.
+
+    Example:
+      >>> from decoding_jax import load
+      >>> model, tokenizer = load("translation-en-fr")
+      >>> pieces = stream_text(model, tokenizer, ["Where is the station?"])
+      >>> list(pieces)
+      ['O', 'ù', ' est', ' la', ' gare', ' ?', '']
+      >>> pieces.output[0][0].finished
+      True
+      >>> output = stream_text(model, tokenizer, ["Where is the station?"]).print()
+      Où est la gare ?
+    """
+    given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
+    given |= {"max_new_tokens": max_new_tokens, "stop": stop, "config": config}
+    return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
+
+
+class TextStream:
+    """The pieces of decoded texts, from ``stream_text``. It can be read once.
+
+    ``async for`` runs each step in a thread, so that the event loop goes on. The mesh in context
+    when the stream was made is in context there too; other context managers of JAX are not.
+
+    Attributes:
+      output: what ``generate`` returns, once all pieces have been read; None before.
+    """
+
+    def __init__(self, call: StreamedCall):
+        self.output: list[list[Completion]] | None = None
+        self._call, self._growths = call, call.run()
+        self._pieces = self._all_pieces()
+        self._count = 0  # of completions, from the first look at the texts on
+        self._mesh = jax.sharding.get_mesh()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> Piece:
+        piece = await asyncio.to_thread(self._next_in_thread)
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def _next_in_thread(self) -> Piece | None:
+        with contextlib.nullcontext() if self._mesh.empty else jax.set_mesh(self._mesh):
+            return next(self._pieces, None)
+
+    def print(self, file: IO[str] | None = None) -> list[list[Completion]]:
+        """Prints the pieces as they come, and returns ``output``.
+
+        Several completions are printed one below the other, each after its row and sample.
+
+        Args:
+          file: where to print, ``sys.stdout`` by default.
+        """
+        first = next(self._pieces, None)
+        streamer = TextStreamer(file, labels=self._count > 1)
+        if first is not None:
+            streamer.put(first)
+        return self.to(streamer)
+
+    def to(self, streamer: Streamer, *, tokens: bool = False) -> list[list[Completion]]:
+        """Puts all pieces into a streamer, ends it, and returns ``output``.
+
+        Args:
+          streamer: any object with ``put`` and ``end``.
+          tokens: whether the streamer takes token ids instead of pieces, as those of
+            ``transformers`` do: first the prompt's, int64 ``[1, P]``, then the new ones, ``[n]``.
+
+        Raises:
+          ValueError: for a streamer without these methods, or for ``tokens`` with more than one
+            completion.
+        """
+        missing = [name for name in ("put", "end") if not hasattr(streamer, name)]
+        if missing or isinstance(streamer, type):
+            raise ValueError(
+                f"streamer: got {describe(streamer)}; takes an object with put(value) and end()"
+            )
+        for value in self._all_tokens() if tokens else self._pieces:
+            streamer.put(value)
+        streamer.end()
+        assert self.output is not None
+        return self.output
+
+    def _all_pieces(self) -> Iterator[Piece]:
+        texts: dict[tuple[int, int], GrowingText] = {}
+        ended = set()
+        for growth in self._growths:
+            for place, tokens, is_whole in self._new(growth):
+                context = self._context(place[0])
+                text = texts.get(place)
+                if text is None:
+                    text = texts[place] = GrowingText(self._call.tokenizer, context)
+                if place in ended:
+                    continue
+                if is_whole:
+                    ended.add(place)
+                    piece = text.close(continuation(self._call.tokenizer, context, tokens))
+                else:
+                    piece = text.grow(tokens)
+                if piece or is_whole:
+                    yield Piece(piece, *place, last=is_whole)
+
+    def _all_tokens(self) -> Iterator[np.ndarray]:
+        given = 0
+        for growth in self._growths:
+            news = list(self._new(growth))
+            if self._count > 1:
+                raise ValueError(f"tokens: got {self._count} completions; takes one")
+            if given == 0:
+                yield self._call.first_prompt()
+            for _, tokens, _ in news:
+                if len(tokens) > given:
+                    yield np.asarray(tokens[given:], np.int64)
+                given = len(tokens)
+
+    def _new(self, growth: Growth) -> Iterator[tuple[tuple[int, int], list[int], bool]]:
+        """The row and sample of each completion, its final tokens, and whether these are all."""
+        output, settled, last = growth
+        rows, samples = len(self._call.ids), output.length.shape[1]
+        self._count = rows * samples
+        if last:
+            self.output = self._call.completions(output)
+            for row, found in enumerate(self.output):
+                for sample, completion in enumerate(found):
+                    yield (row, sample), completion.tokens, True
+            return
+        for row, sample in np.ndindex(rows, samples):
+            count = int(settled[row, sample])
+            is_whole = bool(output.finished[row, sample] & (count == output.length[row, sample]))
+            yield (row, sample), output.tokens[row, sample, :count].tolist(), is_whole
+
+    def _context(self, row: int) -> list[int]:
+        return [] if self._call.context is None else list(self._call.context[row])

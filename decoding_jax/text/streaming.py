@@ -1,0 +1,172 @@
+"""Texts that are decoded as a stream: the completions so far, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import loop
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
+from decoding_jax.ops.jit import compilation_announced
+from decoding_jax.rows import row_arguments, take_rows
+from decoding_jax.text.arguments import check_arguments, check_tokens
+from decoding_jax.text.batch import (
+    Completion,
+    completions,
+    context_of,
+    encode_texts,
+    with_end_tokens,
+)
+from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of
+from decoding_jax.text.drafting import check_drafter
+from decoding_jax.text.generation_config import GenerationConfig
+from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
+from decoding_jax.text.growing import REPLACEMENT
+from decoding_jax.text.loading import Model
+from decoding_jax.text.sizes import round_up
+from decoding_jax.text.tokenizers import Tokenizer
+
+
+def stream(
+    model: Model | LanguageModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    strategy: str | Callable[..., loop.Steps] | None = None,
+    key: Array | None = None,
+    drafter: Any = None,
+    chunk: int = 1,
+    max_new_tokens: int | None = None,
+    stop: Stop | None = None,
+    config: GenerationConfig | None = None,
+    **settings: Any,
+) -> Iterator[list[list[Completion]]]:
+    """Yields the completions of all texts so far, after every ``chunk`` new tokens.
+
+    The last item is equal to the result of ``generate``. In earlier items, an incomplete character
+    at the end of a text is left out. Searches may take tokens back, and some tokenizers spaces;
+    ``stream_text`` yields only text that is final.
+
+    Args:
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, config, **settings: as for
+        ``generate``. The texts are decoded as one batch.
+      strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
+      chunk: the number of new tokens between two items.
+
+    Raises:
+      ValueError: as ``generate``, and if ``texts`` is empty.
+
+    Example:
+      >>> from decoding_jax import load
+      >>> model, tokenizer = load("translation-en-fr")
+      >>> *_, last = stream(model, tokenizer, ["Where is the station?"])
+      >>> last[0][0].text
+      'Où est la gare ?'
+    """
+    given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
+    given |= {"max_new_tokens": max_new_tokens, "stop": stop, "config": config}
+    call = StreamedCall(model, tokenizer, texts, **given, **settings)
+    for growth in call.run():
+        rows_so_far = call.completions(growth.output)
+        if not growth.last:
+            rows_so_far = [
+                [c._replace(text=c.text.rstrip(REPLACEMENT)) for c in row] for row in rows_so_far
+            ]
+        yield rows_so_far
+
+
+class Growth(NamedTuple):
+    """What has been decoded so far, as NumPy arrays.
+
+    Attributes:
+      output: of all rows, those included that fill up the batch.
+      settled: int32 ``[B, N]``, how many of the first tokens of each sequence are final.
+      last: whether all texts are done.
+    """
+
+    output: DecodeOutput
+    settled: np.ndarray
+    last: bool
+
+
+class StreamedCall:
+    """A call of ``stream``, whose arguments are checked and whose texts are encoded.
+
+    Args:
+      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, config,
+        **settings: as for ``stream``.
+
+    Attributes:
+      tokenizer: the tokenizer.
+      ids: the tokens of each text.
+      context: the tokens that each text continues, or None where they continue none.
+
+    Raises:
+      ValueError: as ``stream``.
+    """
+
+    def __init__(
+        self,
+        model: Model | LanguageModel,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        *,
+        strategy: Any = None,
+        key: Array | None = None,
+        drafter: Any = None,
+        chunk: int = 1,
+        max_new_tokens: int | None = None,
+        stop: Stop | None = None,
+        config: GenerationConfig | None = None,
+        **settings: Any,
+    ):
+        if uses_config(strategy, config, settings):
+            given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+            chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
+            strategy, key, drafter = (chosen.pop(name) for name in ("strategy", "key", "drafter"))
+            max_new_tokens, stop = chosen.pop("max_new_tokens"), chosen.pop("stop")
+            settings = chosen
+        strategy = "greedy" if strategy is None else strategy
+        max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
+        checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+        check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)
+        run, registered = find_strategy(strategy)
+        self._build = loop.steps_of(run)
+        keys = keys_of(key is not None if callable(strategy) else draws(run), key, len(texts))
+        self.tokenizer, self.ids = tokenizer, encode_texts(tokenizer, texts)
+        check_tokens(model, self.ids)
+        drafter = check_drafter(self._build, drafter)
+        rows = [*range(len(self.ids)), *[0] * (round_up(len(self.ids)) - len(self.ids))]
+        batch = Batch(model, [self.ids[i] for i in rows], max_new_tokens)
+        all_settings = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+        batch_settings = take_rows(all_settings, rows, len(self.ids), row_arguments(run))
+        if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
+            batch_settings["drafter"] = bound_drafter
+        self.context = context_of(model, self.ids)
+        self._args = (batch.model, batch.prompt, None if keys is None else keys[jnp.asarray(rows)])
+        settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
+        self._settings: dict[str, Any] = {"chunk": chunk, **settings}
+
+    def run(self) -> Iterator[Growth]:
+        """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
+        progress = loop.stream_progress(self._build, *self._args, **self._settings)
+        last = False
+        while not last:
+            with compilation_announced():
+                so_far = next(progress)
+            last = bool(so_far.last)
+            output, settled = jax.device_get((so_far.output, so_far.settled))
+            yield Growth(output, settled, last)
+
+    def first_prompt(self) -> np.ndarray:
+        """The prompt of the first row, int64 ``[1, P]``; of a T5, its start token."""
+        prompt = jax.device_get(self._args[1])
+        return prompt.tokens[:1, : prompt.length[0]].astype(np.int64)
+
+    def completions(self, output: DecodeOutput) -> list[list[Completion]]:
+        """The completions of an output, as ``generate`` returns them."""
+        return completions(self.tokenizer, output, len(self.ids), self.context)
