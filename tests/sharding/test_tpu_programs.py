@@ -35,7 +35,7 @@ CHEAP = ("greedy", "beam_search")
 def llama():
     return Llama.init(
         LlamaConfig(
-            vocab_size=256, emb_dim=192, num_heads=8, num_kv_heads=8, head_dim=32, mlp_dim=384,
+            vocab_size=256, emb_dim=192, num_heads=8, num_kv_heads=8, head_dim=32, mlp_dim=512,
             num_layers=LAYERS, max_positions=512, dtype="bfloat16",
         ),
         jax.random.key(0),
@@ -45,7 +45,7 @@ def llama():
 def t5():
     return T5.init(
         T5Config(
-            vocab_size=256, emb_dim=192, num_heads=8, head_dim=32, mlp_dim=384,
+            vocab_size=256, emb_dim=192, num_heads=8, head_dim=32, mlp_dim=512,
             num_encoder_layers=1, num_decoder_layers=LAYERS, mlp_activations=("gelu", "linear"),
             dtype="bfloat16",
         ),
@@ -80,7 +80,7 @@ def case_of(name):
     strategy, network = CASES[name]
     # Sizes are such that weights and caches have shapes that no other array has.
     return Case(
-        strategy, abstract(network.make), abstract(network.draft), batch=16, prompt_length=8,
+        strategy, abstract(network.make), abstract(network.draft), batch=24, prompt_length=8,
         max_new_tokens=257, settings={"budget": 256} if "best" in strategy else {},
     )  # fmt: skip
 
