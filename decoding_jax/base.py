@@ -218,21 +218,21 @@ class Stop:
     """When a sequence ends. Every setting is a leaf: changing its value does not retrace.
 
     Attributes:
-      eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded
-        with -1). An end token is emitted and counted. With None, a strategy has no end tokens;
-        ``generate``, ``stream`` and the batch job use those of their tokenizer. With ``()``, there
-        are none anywhere.
-      sequences: token sequences that end a text as soon as its last tokens are one of them: a tuple
-        of tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted, and
-        matched against new tokens only.
+      eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded with
+        -1), emitted and counted. With None, a strategy has none; ``generate``, ``stream`` and the
+        batch job use those of their tokenizer. With ``()``, there are none anywhere.
+      sequences: token sequences that end a text whose last new tokens are one of them: a tuple of
+        tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted.
       min_new_tokens: int or int32 ``[B]``: until a sequence has this many new tokens, end tokens
-        are banned (before any transform) and stop sequences do not end it.
+        are banned (before any transform), and stop sequences and strings do not end it.
       max_new_tokens: None, an int or int32 ``[B]``: a limit for each row, at or below the
-        ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. A
-        row that reaches its limit is not ``finished``.
+        ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. At
+        its limit, a row is not ``finished``.
+      strings: strings that end a text which contains one. ``generate`` and the batch job compile
+        them for their tokenizer; a strategy takes what ``text.stop_strings`` makes of them.
 
     Raises:
-      ValueError: for a negative id or count or an empty stop sequence, given as plain numbers.
+      ValueError: for a negative id or count or an empty stop sequence, as plain numbers.
 
     Example:
       >>> Stop(eos_ids=(1, 2), sequences=((5, 6), (7,))).sequences
@@ -244,6 +244,7 @@ class Stop:
     sequences: Any = dataclasses.field(default=(), metadata={"shared_axes": 2})
     min_new_tokens: Any = dataclasses.field(default=0, metadata={"shared_axes": 0})
     max_new_tokens: Any = dataclasses.field(default=None, metadata={"shared_axes": 0})
+    strings: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.eos_ids, (int, np.integer)):

@@ -202,7 +202,12 @@ def merge_as_printed(argv, place):
 
 
 # These pages take longest; the gate runs them with the exhaustive tests.
-LONG = ("docs/adapters.md", "docs/generation_config.md")
+LONG = (
+    "docs/adapters.md",
+    "docs/generation_config.md",
+    "docs/stopping.md",
+    "docs/streaming.md",
+)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text import Tokenizer, with_end_tokens
+from decoding_jax.text.calls import shared_strings
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def run(
         fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
-        also used if ``stop.eos_ids`` is None.
+        also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs.
       with_tokens: whether records contain token ids.
       with_token_log_probs: whether records contain the log-probability of each token, which is
         computed by a pass of its own over each shard.
@@ -127,7 +128,7 @@ def run(
         net,
         tokenizer,
         _with_tokenizer(strategy, tokenizer),
-        stop=stop,
+        stop=shared_strings(stop, tokenizer, net),
         seed=seed,
         batch_size=batch_size,
         drafter=drafter,

@@ -1,10 +1,11 @@
-"""Stop conditions, evaluated for each row on new tokens: end tokens, stop sequences, limits."""
+"""Stop conditions of each row, on new tokens: end tokens, sequences, strings, limits."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, Stop
+from decoding_jax.loop.stop_strings import StopStrings, ends_with_string
 
 
 def _with_row_axis(value: Array, ndim: int) -> Array:
@@ -55,6 +56,47 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
     return jnp.where(is_end & early[..., None], -jnp.inf, logits)
 
 
+def strings_of(stop: Stop) -> StopStrings | None:
+    """The stop strings, compiled.
+
+    Raises:
+      ValueError: for strings that are not.
+    """
+    if stop.strings is None or isinstance(stop.strings, StopStrings):
+        return stop.strings
+    raise ValueError(
+        f"stop.strings: got {stop.strings!r}; takes what decoding_jax.text.stop_strings makes of "
+        "them, which decoding_jax.generate does by itself"
+    )
+
+
+def num_endings(stop: Stop) -> int:
+    """The largest number of tokens with which a sequence may end."""
+    strings = strings_of(stop)
+    most = 0 if strings is None else strings.most_ends
+    return end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0] + most
+
+
+def last_tokens(stop: Stop) -> list[Array]:
+    """All tokens with which a sequence may end: int32 ``[E]`` or ``[B, E]``, padded with -1."""
+    strings = strings_of(stop)
+    tokens = [end_tokens(stop)]
+    if jnp.shape(stop.sequences)[-1]:
+        tokens.append(jnp.asarray(stop.sequences, jnp.int32)[..., -1])
+    return tokens if strings is None else [*tokens, jnp.asarray(strings.last_tokens, jnp.int32)]
+
+
+def ends_with_text(stop: Stop, tokens: Array, length: Array) -> Array:
+    """Whether a stop sequence or a stop string ends with the last of ``tokens [B, W, L]``.
+
+    Returns:
+      bool ``[B, W]``.
+    """
+    ended = ends_with_sequence(stop, tokens, length)
+    strings = strings_of(stop)
+    return ended if strings is None else ended | ends_with_string(strings, tokens, length)
+
+
 def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
     """Whether new tokens ``[B, W, L]`` end with one of the stop sequences, bool ``[B, W]``."""
     sequences = _with_row_axis(stop.sequences, 3)
@@ -70,7 +112,7 @@ def ends_with_sequence(stop: Stop, tokens: Array, length: Array) -> Array:
 
 
 def ends(stop: Stop, token: Array, tokens: Array, length: Array) -> Array:
-    """Whether an end token or a stop sequence ends each sequence, bool ``[B, W]``.
+    """Whether an end token, a stop sequence or a stop string ends each sequence, bool ``[B, W]``.
 
     Args:
       stop: the conditions.
@@ -79,4 +121,4 @@ def ends(stop: Stop, token: Array, tokens: Array, length: Array) -> Array:
       length: int32 ``[B, W]``, their number.
     """
     enough = length >= minimum(stop)[:, None]
-    return is_end_token(stop, token) | (enough & ends_with_sequence(stop, tokens, length))
+    return is_end_token(stop, token) | (enough & ends_with_text(stop, tokens, length))

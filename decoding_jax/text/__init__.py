@@ -15,11 +15,14 @@ from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.stop_strings import stop_strings
 from decoding_jax.text.stream_text import TextStream, stream_text
 from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import stream
+from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
+    ConcatenatingTokenizer,
     HuggingFaceTokenizer,
     SentencePieceTokenizer,
     SettlingTokenizer,
@@ -31,6 +34,7 @@ from decoding_jax.text.tokenizers import (
 __all__ = [
     "ByteTokenizer",
     "Completion",
+    "ConcatenatingTokenizer",
     "GenerationConfig",
     "HuggingFaceTokenizer",
     "Piece",
@@ -39,6 +43,7 @@ __all__ = [
     "Streamer",
     "TextStream",
     "TextStreamer",
+    "TokenTexts",
     "Tokenizer",
     "TokenizerError",
     "bind_drafter",
@@ -53,6 +58,7 @@ __all__ = [
     "generate",
     "load",
     "load_tokenizer",
+    "stop_strings",
     "stream",
     "stream_text",
     "unique",

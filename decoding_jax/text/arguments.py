@@ -15,7 +15,17 @@ from decoding_jax.registry import STRATEGIES
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
 # The arguments of `generate` and `stream`, which a message may suggest.
-_GENERATE = ("batch_size", "chunk", "drafter", "key", "max_new_tokens", "stop", "strategy", "texts")
+_GENERATE = (
+    "batch_size",
+    "chunk",
+    "drafter",
+    "key",
+    "max_new_tokens",
+    "stop",
+    "stop_strings",
+    "strategy",
+    "texts",
+)
 
 
 def check_arguments(
@@ -128,7 +138,7 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
     Raises:
       ValueError: for an id outside the vocabulary.
     """
-    size = model.config.vocab_size if hasattr(model, "bind") else model.vocab_size
+    size = vocabulary_size(model)
     for i, row in enumerate(ids):
         if len(row) and not 0 <= min(row) <= max(row) < size:
             outside = next(token for token in row if not 0 <= token < size)
@@ -136,3 +146,8 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
                 f"tokenizer: got id {outside} for text {i}; takes a tokenizer of the model's "
                 f"vocabulary, ids from 0 to {size - 1}"
             )
+
+
+def vocabulary_size(model: Any) -> int:
+    """V, of a model that may have to be bound to its inputs first."""
+    return model.config.vocab_size if hasattr(model, "bind") else model.vocab_size

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from decoding_jax.base import Array
+from decoding_jax.base import Array, Stop
+from decoding_jax.loop.stop_strings import StopStrings
+from decoding_jax.models import T5
 from decoding_jax.ops.random import row_keys
 from decoding_jax.registry import STRATEGIES
-from decoding_jax.text.arguments import check_strategy
-from decoding_jax.text.batch import encode_batch
+from decoding_jax.text.arguments import check_strategy, vocabulary_size
+from decoding_jax.text.batch import context_of, encode_batch, with_end_tokens
 from decoding_jax.text.drafting import bind_drafter
 from decoding_jax.text.sizes import limited, padded_width, rounded_length
+from decoding_jax.text.stop_strings import compiled_stop, stop_strings
+from decoding_jax.text.tokenizers import Tokenizer
 
 DEFAULT_LENGTH = 64
 """``max_new_tokens``, unless it is given or a config has other rules."""
@@ -26,6 +31,31 @@ def find_strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any
 
 def draws(run: Callable[..., Any]) -> bool:
     return "key" in inspect.signature(run).parameters
+
+
+def stop_of(stop: Stop | None, tokenizer: Tokenizer, model: Any, ids: list[list[int]]) -> Stop:
+    """The stop conditions with end tokens, and with strings that are compiled for each text."""
+    stop = with_end_tokens(stop, tokenizer)
+    if stop.strings is None:
+        return stop
+    context = context_of(model, ids)
+    begun = [context is not None and bool(tokenizer.decode(row)) for row in ids]
+    return compiled_stop(stop, tokenizer, vocabulary_size(model), begun)
+
+
+def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
+    """The stop conditions of a batch job, whose strings are compiled for all inputs.
+
+    Raises:
+      ValueError: for strings of each input.
+    """
+    if stop.strings is None or isinstance(stop.strings, StopStrings):
+        return stop
+    begun = not isinstance(model, T5)
+    strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
+    if strings.chosen.ndim == 2:
+        raise ValueError("stop.strings: got a list of lists; takes one list for all inputs")
+    return dataclasses.replace(stop, strings=strings)
 
 
 def keys_of(required: bool, key: Array | None, count: int) -> Array | None:

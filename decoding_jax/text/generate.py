@@ -18,14 +18,14 @@ from decoding_jax.text.batch import (
     completions,
     context_of,
     encode_texts,
-    with_end_tokens,
 )
-from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of
+from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
+from decoding_jax.text.stop_strings import StopTexts, with_strings
 from decoding_jax.text.tokenizers import Tokenizer
 
 Strategy = Callable[..., DecodeOutput]
@@ -42,6 +42,7 @@ def generate(
     batch_size: int = 16,
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
+    stop_strings: StopTexts | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> list[list[Completion]]:
@@ -63,6 +64,9 @@ def generate(
       max_new_tokens: the maximum number of new tokens of a text, 64 by default.
       stop: the stop conditions. The end tokens are those of the tokenizer if ``stop`` or its
         ``eos_ids`` is None. ``Stop(eos_ids=())`` has no end tokens.
+      stop_strings: strings that end a text, such as ``["\\n\\n", "###"]``, or one list for each
+        text; the same as ``strings`` of ``stop``. A text ends with the first token with which it
+        contains one, and the string stays in it.
       config: in place of a strategy, parameters by the names of ``transformers``, which choose it.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
@@ -87,8 +91,10 @@ def generate(
     """
     if uses_config(strategy, config, settings):
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+        given["stop_strings"] = stop_strings
         chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
         return generate(model, tokenizer, texts, batch_size=batch_size, **chosen)
+    stop = with_strings(stop, stop_strings)
     strategy = "greedy" if strategy is None else strategy
     max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
     checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
@@ -103,7 +109,7 @@ def generate(
     # of similar length into the same batch.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     results: list[list[Completion]] = [[] for _ in ids]
-    all_settings = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+    all_settings = {"stop": stop_of(stop, tokenizer, model, ids), "drafter": drafter, **settings}
     size = min(batch_size, round_up(len(order)))
     starts = range(0, len(order), batch_size)
     for first in tqdm(starts, "decoding", unit="batch", delay=3, disable=len(starts) < 2):

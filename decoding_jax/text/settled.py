@@ -18,7 +18,7 @@ import tokenizers
 REPLACEMENT = "\ufffd"
 """What decoders put in the place of bytes that are no character, or none yet."""
 
-_BYTE = re.compile("<0x[0-9a-fA-F]{2}>")
+BYTE = re.compile("<0x[0-9a-fA-F]{2}>")
 
 
 class Decoding(NamedTuple):
@@ -50,9 +50,8 @@ def decoding_of(tokenizer: tokenizers.Tokenizer) -> Decoding:
     decoder = tokenizer.decoder
     if decoder is None:
         return Decoding(False, False, True)
-    try:
-        steps = list(_steps(json.loads(decoder.__getstate__())))
-    except Exception:  # a decoder that is written in Python
+    steps = decoder_steps(decoder)
+    if steps is None:
         return Decoding(False, False, False)
     types = [step["type"] for step in steps]
     known, is_fused = True, False
@@ -65,6 +64,14 @@ def decoding_of(tokenizer: tokenizers.Tokenizer) -> Decoding:
             known = False
         is_fused |= kind in ("Fuse", "ByteLevel")
     return Decoding("ByteFallback" in types, "BPEDecoder" in types, known)
+
+
+def decoder_steps(decoder: Any) -> list[dict[str, Any]] | None:
+    """The settings of each part of a decoder; None for one that is written in Python."""
+    try:
+        return list(_steps(json.loads(decoder.__getstate__())))
+    except Exception:
+        return None
 
 
 def _steps(decoder: dict[str, Any]) -> Any:
@@ -101,7 +108,7 @@ def _without_last_run(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[i
         token = tokenizer.id_to_token(ids[position])
         if token is None or ids[position] in special:
             continue
-        if not _BYTE.fullmatch(token):
+        if not BYTE.fullmatch(token):
             break
         end = position
     return ids[:end]

@@ -17,6 +17,7 @@ from decoding_jax.text.batch import Completion, continuation
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.growing import GrowingText
 from decoding_jax.text.loading import Model
+from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import Growth, StreamedCall
 from decoding_jax.text.tokenizers import Tokenizer
@@ -33,6 +34,7 @@ def stream_text(
     chunk: int = 1,
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
+    stop_strings: StopTexts | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> TextStream:
@@ -48,7 +50,8 @@ def stream_text(
     it is taken to change nothing but replacement characters at the end of a text.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, config, **settings: as for
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, config,
+        **settings: as for
         ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two looks at the texts.
@@ -72,7 +75,8 @@ def stream_text(
       Où est la gare ?
     """
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
-    given |= {"max_new_tokens": max_new_tokens, "stop": stop, "config": config}
+    given |= {"max_new_tokens": max_new_tokens, "stop": stop}
+    given |= {"stop_strings": stop_strings, "config": config}
     return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
 
 

@@ -19,15 +19,15 @@ from decoding_jax.text.batch import (
     completions,
     context_of,
     encode_texts,
-    with_end_tokens,
 )
-from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of
+from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
 from decoding_jax.text.growing import REPLACEMENT
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
+from decoding_jax.text.stop_strings import StopTexts, with_strings
 from decoding_jax.text.tokenizers import Tokenizer
 
 
@@ -42,6 +42,7 @@ def stream(
     chunk: int = 1,
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
+    stop_strings: StopTexts | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
@@ -52,7 +53,8 @@ def stream(
     ``stream_text`` yields only text that is final.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, config, **settings: as for
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, config,
+        **settings: as for
         ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
@@ -68,7 +70,8 @@ def stream(
       'Où est la gare ?'
     """
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
-    given |= {"max_new_tokens": max_new_tokens, "stop": stop, "config": config}
+    given |= {"max_new_tokens": max_new_tokens, "stop": stop}
+    given |= {"stop_strings": stop_strings, "config": config}
     call = StreamedCall(model, tokenizer, texts, **given, **settings)
     for growth in call.run():
         rows_so_far = call.completions(growth.output)
@@ -97,7 +100,8 @@ class StreamedCall:
     """A call of ``stream``, whose arguments are checked and whose texts are encoded.
 
     Args:
-      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, config,
+      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop,
+        stop_strings, config,
         **settings: as for ``stream``.
 
     Attributes:
@@ -121,15 +125,18 @@ class StreamedCall:
         chunk: int = 1,
         max_new_tokens: int | None = None,
         stop: Stop | None = None,
+        stop_strings: StopTexts | None = None,
         config: GenerationConfig | None = None,
         **settings: Any,
     ):
         if uses_config(strategy, config, settings):
             given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
+            given["stop_strings"] = stop_strings
             chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
             strategy, key, drafter = (chosen.pop(name) for name in ("strategy", "key", "drafter"))
             max_new_tokens, stop = chosen.pop("max_new_tokens"), chosen.pop("stop")
-            settings = chosen
+            settings, stop_strings = chosen, None
+        stop = with_strings(stop, stop_strings)
         strategy = "greedy" if strategy is None else strategy
         max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
         checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
@@ -142,7 +149,8 @@ class StreamedCall:
         drafter = check_drafter(self._build, drafter)
         rows = [*range(len(self.ids)), *[0] * (round_up(len(self.ids)) - len(self.ids))]
         batch = Batch(model, [self.ids[i] for i in rows], max_new_tokens)
-        all_settings = {"stop": with_end_tokens(stop, tokenizer), "drafter": drafter, **settings}
+        all_settings = {"stop": stop_of(stop, tokenizer, model, self.ids), "drafter": drafter}
+        all_settings |= settings
         batch_settings = take_rows(all_settings, rows, len(self.ids), row_arguments(run))
         if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
             batch_settings["drafter"] = bound_drafter

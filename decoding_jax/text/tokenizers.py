@@ -16,6 +16,12 @@ import tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
 from decoding_jax.text.settled import decoding_of, settled_by_decoder, without_incomplete
+from decoding_jax.text.token_texts import (
+    TokenTexts,
+    concatenated,
+    texts_by_decoding,
+    texts_of_decoder,
+)
 
 SENTENCEPIECE_FILES = (
     "spiece.model",
@@ -68,6 +74,14 @@ class SettlingTokenizer(Tokenizer, Protocol):
         ...
 
 
+class ConcatenatingTokenizer(Tokenizer, Protocol):
+    """A tokenizer that knows the text of each token, which stop strings need."""
+
+    def token_texts(self, size: int) -> TokenTexts:
+        """What each of the ids below ``size`` adds to a text. Others of the model add nothing."""
+        ...
+
+
 class SentencePieceTokenizer:
     """A SentencePiece model.
 
@@ -107,6 +121,14 @@ class SentencePieceTokenizer:
     def settled(self, ids: Sequence[int]) -> str:
         return without_incomplete(self.decode(ids), 3)
 
+    def token_texts(self, size: int) -> TokenTexts:
+        pieces = self._pieces
+        known = range(min(size, pieces.vocab_size()))
+        rest = size - len(known)
+        empty = [pieces.is_control(i) for i in known] + [True] * rest
+        byte = [int(pieces.id_to_piece(i)[3:5], 16) if pieces.is_byte(i) else -1 for i in known]
+        return texts_by_decoding(self.decode, empty, byte + [-1] * rest)
+
 
 class HuggingFaceTokenizer:
     """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
@@ -131,6 +153,9 @@ class HuggingFaceTokenizer:
 
     def settled(self, ids: Sequence[int]) -> str:
         return settled_by_decoder(self._tokenizer, self._decoding, ids)
+
+    def token_texts(self, size: int) -> TokenTexts:
+        return texts_of_decoder(self._tokenizer, size)
 
 
 class ByteTokenizer:
@@ -158,6 +183,9 @@ class ByteTokenizer:
 
     def settled(self, ids: Sequence[int]) -> str:
         return without_incomplete(self.decode(ids), 1)
+
+    def token_texts(self, size: int) -> TokenTexts:
+        return concatenated([bytes([i - 3]) if 3 <= i < 259 else b"" for i in range(size)])
 
 
 def load_tokenizer(

@@ -174,8 +174,7 @@ def choose_candidates(
 
 def num_candidates(stop: Stop, width: int, vocab_size: int) -> int:
     """Enough candidates that K can continue even if every way to end is among them."""
-    ends = stopping.end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0]
-    return min(max(2, 1 + ends) * width, width * vocab_size)
+    return min(max(2, 1 + stopping.num_endings(stop)) * width, width * vocab_size)
 
 
 def make_candidates(

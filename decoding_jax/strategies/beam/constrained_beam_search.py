@@ -276,10 +276,7 @@ def _ban_ends(
     """
     batch, width, vocab = allowed.shape
     rows = lambda x: jnp.broadcast_to(x, (batch, x.shape[-1]))  # noqa: E731
-    last_tokens = [rows(stopping.end_tokens(stop))]
-    if jnp.shape(stop.sequences)[-1]:
-        last_tokens.append(rows(jnp.asarray(stop.sequences, jnp.int32)[..., -1]))
-    ending = jnp.concatenate(last_tokens, axis=1)
+    ending = jnp.concatenate([rows(tokens) for tokens in stopping.last_tokens(stop)], axis=1)
     count = ending.shape[1]
     if count == 0:
         return allowed

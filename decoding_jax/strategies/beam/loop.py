@@ -224,6 +224,6 @@ def beam_steps(
     def settled(state: State) -> Array:
         # A row returns at least one sequence, but not always a second.
         shared = shared_tokens(search.hypotheses(state.beam, state.step))[:, None]
-        return jnp.where(jnp.arange(num_return) == 0, shared, 0)
+        return jnp.where(jnp.arange(num_return)[None] == 0, shared, 0)
 
     return Steps(init, step, done, finalize, row_done, settled)

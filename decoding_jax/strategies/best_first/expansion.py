@@ -151,7 +151,7 @@ class Expansion:
         whole = jnp.where(here, token[..., None], path[:, :, None]).reshape(*flat, limit)
         token, length = token.reshape(flat), length.reshape(flat)
         ended = length >= stopping.minimum(self.stop)[:, None]
-        ended &= stopping.ends_with_sequence(self.stop, whole, length)
+        ended &= stopping.ends_with_text(self.stop, whole, length)
         ended |= stopping.is_end_token(self.stop, token)
         full = length >= stopping.limits(self.stop, batch, limit)[:, None]
         kind = jnp.where(ended, FINISHED, jnp.where(full, CUT, OPEN))

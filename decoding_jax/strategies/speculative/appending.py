@@ -49,11 +49,11 @@ def append(
     length_after = sequences.length[..., None] + index + 1
     written = place_tokens(sequences.tokens, new, sequences.length)
     is_end_token = stopping.is_end_token(stop, new.reshape(new.shape[0], -1)).reshape(new.shape)
-    ends_with_sequence = jax.vmap(
-        lambda n: stopping.ends_with_sequence(stop, written, n), in_axes=-1, out_axes=-1
+    ends_with_text = jax.vmap(
+        lambda n: stopping.ends_with_text(stop, written, n), in_axes=-1, out_axes=-1
     )(length_after)
-    ends_with_sequence &= length_after >= stopping.minimum(stop)[:, None, None]
-    ends = is_end_token | ends_with_sequence
+    ends_with_text &= length_after >= stopping.minimum(stop)[:, None, None]
+    ends = is_end_token | ends_with_text
     possible = (index < count[..., None]) & ~dead & (length_after <= limit[:, None, None])
     possible &= ~sequences.done[..., None]
     # The token that ends a sequence is still part of it.

@@ -55,8 +55,10 @@ def chosen_arguments(
     if stop is not None:
         raise ValueError(
             "stop: got one with parameters of a GenerationConfig; takes None there, and "
-            "eos_token_id, min_new_tokens and max_new_tokens as parameters"
+            "eos_token_id, stop_strings, min_new_tokens and max_new_tokens as parameters"
         )
+    if changes["stop_strings"] is None:
+        del changes["stop_strings"]
     if changes["max_new_tokens"] is None:
         del changes["max_new_tokens"]
     config = (GenerationConfig() if config is None else config).replace(**changes)

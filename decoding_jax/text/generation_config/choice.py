@@ -121,7 +121,7 @@ def choose(
             settings |= {"diversity_penalty": float(config.diversity_penalty)}
         if mode == "constrained_beam_search":
             settings["constraints"] = _constraints(config)
-    stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit)
+    stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings)
     return Choice(strategy, key, drafter, int(np.max(limit)), stop, settings)
 
 

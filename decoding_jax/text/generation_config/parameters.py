@@ -47,7 +47,7 @@ PARAMETERS: dict[str, Parameter] = {
     "min_new_tokens": _used("bans end tokens below this number of new tokens"),
     "early_stopping": _used("`early_stopping` of beam searches", False),
     "max_time": _refused("the time of a call is not limited"),
-    "stop_strings": _refused("`generate(..., stop=Stop(sequences=...))` takes token ids"),
+    "stop_strings": _used("`stop_strings`: a text ends with the token that completes one"),
     # Strategy
     "do_sample": _used("draws instead of taking the best; needs a key", False),
     "num_beams": _used("`beam_size` of beam searches; 1 is none", 1),

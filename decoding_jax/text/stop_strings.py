@@ -1,0 +1,243 @@
+"""Stop strings, compiled for a tokenizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from decoding_jax.base import Stop
+from decoding_jax.loop.stop_strings import BROKEN, EMPTY, StopStrings
+from decoding_jax.loop.values import describe
+from decoding_jax.text.settled import REPLACEMENT
+from decoding_jax.text.sizes import round_up
+from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.text.tokenizers import Tokenizer
+
+StopTexts = str | Sequence[str] | Sequence[Sequence[str]]
+"""One string or several for all texts, or a list of strings for each."""
+
+_TAKES = "takes a string, a list of non-empty strings, or one such list for each text"
+_CHUNK = 4096
+_TEXTS: weakref.WeakKeyDictionary[Any, dict[int, TokenTexts]] = weakref.WeakKeyDictionary()
+
+
+def stop_strings(
+    tokenizer: Tokenizer,
+    strings: StopTexts,
+    vocab_size: int,
+    *,
+    begun: bool | Sequence[bool] = False,
+) -> StopStrings:
+    """Compiles stop strings, for ``Stop(strings=...)`` of a strategy. ``generate`` does it itself.
+
+    A string is matched against the text that ``generate`` returns, wherever its tokens begin and
+    end: a sequence ends with the first token with which its text contains the string.
+
+    Args:
+      tokenizer: a tokenizer, from ``load``, or one of your own with a method ``token_texts``.
+      strings: one string or several; or, for each row, one or several.
+      vocab_size: V, of the model.
+      begun: whether the new tokens continue a text, or one such bool for each row. Where they do
+        not, tokenizers drop the space before the first word.
+
+    Raises:
+      ValueError: for an empty string, a replacement character, anything that is no string, or a
+        tokenizer whose text is not the concatenation of its tokens' texts.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> compiled = stop_strings(ByteTokenizer(), ["###", "end"], 384)
+      >>> compiled.window, int((compiled.last_tokens >= 0).sum())
+      (4, 2)
+    """
+    rows, is_shared = _rows_of(strings)
+    different = list(dict.fromkeys(string for row in rows for string in row))
+    patterns = [string.encode() for string in different]
+    texts = _texts_of(tokenizer, vocab_size)
+    goto, found = _automaton(patterns)
+    class_of, transitions, matches = _classes(
+        [*texts.begun, *filter(None, texts.first)], goto, found
+    )
+    token_class = [class_of[text] for text in texts.begun]
+    first_class = [-1 if text is None else class_of[text] for text in texts.first]
+    ends = np.any(matches, axis=-1)
+    last_classes = np.any(ends, axis=0)
+    per_state = ends.astype(np.int64) @ np.bincount(token_class, minlength=ends.shape[1])
+    of_first = ends[0] @ np.bincount(np.maximum(first_class, 0), minlength=ends.shape[1])
+    last = [
+        i
+        for i, (begun_class, first) in enumerate(zip(token_class, first_class, strict=True))
+        if last_classes[begun_class] or (first >= 0 and last_classes[first])
+    ]
+    chosen = np.zeros((len(rows), matches.shape[2]), bool)
+    for chosen_of_row, row in zip(chosen, rows, strict=True):
+        chosen_of_row[[different.index(string) for string in row]] = True
+    return StopStrings(
+        token_class=np.asarray(token_class, np.int32),
+        first_class=np.asarray(first_class, np.int32),
+        byte=None if texts.byte is None else np.asarray(texts.byte, np.int32),
+        transitions=transitions,
+        matches=matches,
+        last_tokens=np.asarray(last + [-1] * (round_up(len(last)) - len(last)), np.int32),
+        chosen=chosen[0] if is_shared else chosen,
+        begun=np.asarray(begun, bool),
+        window=round_up(max((len(pattern) for pattern in patterns), default=1), 4),
+        most_ends=round_up(int(max(per_state.max(), of_first, 1))),
+    )
+
+
+def compiled_stop(stop: Stop, tokenizer: Tokenizer, vocab_size: int, begun: Sequence[bool]) -> Stop:
+    """The stop conditions of ``generate``, with their strings compiled.
+
+    Args:
+      stop: the conditions.
+      tokenizer: the tokenizer.
+      vocab_size: V, of the model.
+      begun: for each text, whether the new tokens continue it.
+
+    Raises:
+      ValueError: as ``stop_strings``, and for strings of another number of texts.
+    """
+    if stop.strings is None or isinstance(stop.strings, StopStrings):
+        return stop
+    rows, is_shared = _rows_of(stop.strings)
+    if not is_shared and len(rows) != len(begun):
+        raise ValueError(
+            f"stop_strings: got lists for {len(rows)} texts; takes one for all, or one for each of "
+            f"the {len(begun)} texts"
+        )
+    if not any(rows):
+        return dataclasses.replace(stop, strings=None)
+    strings = stop_strings(tokenizer, stop.strings, vocab_size, begun=begun)
+    return dataclasses.replace(stop, strings=strings)
+
+
+def with_strings(stop: Stop | None, strings: Any) -> Stop | None:
+    """The stop conditions with the argument ``stop_strings`` of ``generate``.
+
+    Raises:
+      ValueError: if both have strings, or for anything that is no string.
+    """
+    if strings is None:
+        return stop
+    _rows_of(strings)
+    stop = Stop() if stop is None else stop
+    if not isinstance(stop, Stop):
+        return stop  # The check of arguments refuses it.
+    if stop.strings is not None:
+        raise ValueError("stop_strings: got some, and stop.strings too; takes one of the two")
+    return dataclasses.replace(stop, strings=strings)
+
+
+def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
+    """The strings of each row, or one row for all and True."""
+    if isinstance(strings, str):
+        strings = [strings]
+    if not isinstance(strings, Sequence):
+        raise ValueError(f"stop_strings: got {describe(strings)}; {_TAKES}")
+    is_shared = not any(isinstance(row, (list, tuple)) for row in strings)
+    rows = (
+        [[*strings]] if is_shared else [r if isinstance(r, (list, tuple)) else [r] for r in strings]
+    )
+    for row in rows:
+        for string in row:
+            if not isinstance(string, str) or not string or REPLACEMENT in string:
+                raise ValueError(f"stop_strings: got {describe(string)}; {_TAKES}")
+    return [list(row) for row in rows], is_shared
+
+
+def _texts_of(tokenizer: Tokenizer, size: int) -> TokenTexts:
+    """The texts of the tokens, kept for the next call."""
+    if not hasattr(tokenizer, "token_texts"):
+        raise ValueError(
+            f"stop_strings: got a {type(tokenizer).__name__} without token_texts(vocab_size); "
+            "takes a tokenizer that says what text each token adds, such as those of load"
+        )
+    try:
+        kept = _TEXTS.setdefault(tokenizer, {})
+    except TypeError:  # A tokenizer that cannot be kept.
+        return tokenizer.token_texts(size)
+    if size not in kept:
+        kept[size] = tokenizer.token_texts(size)
+    return kept[size]
+
+
+def _automaton(patterns: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """The automaton of Aho and Corasick.
+
+    Returns:
+      int32 ``[S, 256]``, the state after each state and byte; and bool ``[S, Q]``, the patterns
+      that end at each state.
+    """
+    children: list[dict[int, int]] = [{}]
+    ends: list[set[int]] = [set()]
+    for number, pattern in enumerate(patterns):
+        state = 0
+        for byte in pattern:
+            if byte not in children[state]:
+                children[state][byte] = len(children)
+                children.append({})
+                ends.append(set())
+            state = children[state][byte]
+        ends[state].add(number)
+    goto = np.zeros((len(children), 256), np.int32)
+    found = np.zeros((len(children), len(patterns)), bool)
+    level = [(0, 0)]  # Each state with the state of its longest proper suffix, level by level.
+    while level:
+        following = []
+        for state, suffix in level:
+            found[state] = found[suffix]
+            found[state, list(ends[state])] = True
+            goto[state] = goto[suffix]  # All zero for the root.
+            for byte, child in children[state].items():
+                following.append((child, int(goto[suffix, byte]) if state else 0))
+                goto[state, byte] = child
+        level = following
+    return goto, found
+
+
+def _classes(
+    texts: Sequence[bytes], goto: np.ndarray, found: np.ndarray
+) -> tuple[dict[bytes, int], np.ndarray, np.ndarray]:
+    """The classes of texts that make the same of every state, and tables padded to a few sizes.
+
+    Returns:
+      The class of each text; the transitions, int32 ``[S, C]``; the matches, bool ``[S, C, Q]``.
+    """
+    states, patterns = found.shape
+    bits = np.packbits(found, axis=1)
+    same, none = np.arange(states, dtype=np.int32), np.zeros_like(bits)
+    columns = [(same, none), (np.zeros_like(same), none)]
+    class_of = dict.fromkeys(texts, BROKEN) | {b"": EMPTY}
+    numbers = {none.tobytes() + np.zeros_like(same).tobytes(): BROKEN}
+    alphabet = frozenset(np.flatnonzero(goto.any(0)).tolist())
+    # Most texts have no byte of a string, and lead to the first state.
+    active = sorted((text for text in class_of if not alphabet.isdisjoint(text)), key=len)[::-1]
+    for first in range(0, len(active), _CHUNK):
+        chunk = active[first : first + _CHUNK]
+        lengths = np.asarray([len(text) for text in chunk])
+        flat = np.frombuffer(b"".join(chunk), np.uint8)
+        starts = np.cumsum(lengths) - lengths
+        state = np.tile(same, (len(chunk), 1))
+        passed = np.zeros((len(chunk), *bits.shape), np.uint8)
+        for position in range(lengths[0]):
+            longer = int((lengths > position).sum())  # The longest texts come first.
+            byte = flat[starts[:longer] + position]
+            state[:longer] = goto[state[:longer], byte[:, None]]
+            passed[:longer] |= bits[state[:longer]]
+        keys = np.concatenate([passed.reshape(len(chunk), -1), state.view(np.uint8)], axis=1)
+        for row, key in enumerate(map(bytes, keys)):
+            if key not in numbers:
+                numbers[key] = len(columns)
+                columns.append((state[row], passed[row]))
+            class_of[chunk[row]] = numbers[key]
+    sizes = round_up(states, 8), round_up(len(columns), 8), round_up(patterns)
+    transitions, matches = np.zeros(sizes[:2], np.int32), np.zeros(sizes, bool)
+    for number, (state, passed) in enumerate(columns):
+        transitions[:states, number] = state
+        matches[:states, number, :patterns] = np.unpackbits(passed, axis=1, count=patterns)
+    return class_of, transitions, matches
