@@ -19,6 +19,7 @@ from decoding_jax import (
     rows,
     transforms,
 )
+from decoding_jax.loop.stop_strings import StopStrings
 from decoding_jax.strategies.speculative import Bigram, NextToken, PromptLookup
 from decoding_jax.text.tokenizers import ByteTokenizer
 
@@ -101,10 +102,12 @@ def test_every_setting_with_a_row_axis_is_taken_by_rows(name):
 def test_every_array_of_a_settings_class_declares_its_axes():
     classes = {type(value) for value in PER_TEXT.values()}
     classes |= {getattr(transforms, name) for name in transforms.__all__ if name[0].isupper()}
+    classes |= {StopStrings}
+    nested = ("language", "strings")  # settings that declare their own fields
     for cls in classes - {transforms.Chain}:
         for field in dataclasses.fields(cls):
             declared = field.metadata.keys() & {"static", "shared_axes"}
-            assert declared or field.name == "language", f"{cls.__name__}.{field.name}"
+            assert declared or field.name in nested, f"{cls.__name__}.{field.name}"
 
 
 def test_values_for_all_texts_are_unchanged():
