@@ -35,6 +35,7 @@ NOT_RUN = {
     "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
+    "python -m experiments.audit": "needs other projects: tests/audit/test_audit.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
     "python -m venv": "makes an environment",

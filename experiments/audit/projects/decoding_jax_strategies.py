@@ -1,0 +1,83 @@
+"""decoding_jax: ``sample``, ``arithmetic_sample`` and ``speculative_sample`` on a table."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import Case, draft_table, main, settings, table, vocab_size
+
+import decoding_jax
+from decoding_jax import transforms
+from decoding_jax.testing import TableLM
+
+
+def model(rows: np.ndarray) -> TableLM:
+    size = len(rows)
+    every = jnp.broadcast_to(jnp.asarray(rows), (11, size + 1, size, size))
+    return TableLM(every, jnp.zeros((11, size, 1)))
+
+
+def transform(case: Case, rows: int) -> transforms.Chain:
+    """All transforms, most of which do nothing in a case, so that cases share a program."""
+    defaults = {"temperature": 1.0, "top_k": vocab_size(case), "top_p": 1.0, "min_p": 0.0}
+    given = settings(case, **defaults)
+    each = {name: jnp.broadcast_to(jnp.asarray(given[name]), rows) for name in defaults}
+    return transforms.chain(*(getattr(transforms, name)(each[name]) for name in defaults))
+
+
+def arguments(case: Case, samples: int) -> tuple[decoding_jax.Prompt, jax.Array, dict]:
+    batch = {"pair": samples, "rows": 2}.get(case["kind"], 1)
+    lanes = {"pair": 2}.get(case["kind"], samples)
+    prompt = decoding_jax.Prompt(jnp.zeros((batch, 1), jnp.int32), jnp.ones(batch, jnp.int32))
+    steps = 2 if case["kind"] == "sequence" else 1
+    options = {"num_samples": lanes, "max_new_tokens": steps, "transform": transform(case, batch)}
+    return prompt, jax.random.key(case["seed"]), options
+
+
+def arranged(case: Case, output: decoding_jax.DecodeOutput) -> np.ndarray:
+    tokens = np.asarray(output.tokens)
+    if case["kind"] == "rows":
+        return tokens[:, :, 0].T
+    return tokens[:, :, 0] if case["kind"] == "pair" else tokens[0]
+
+
+def sample(case: Case, samples: int) -> np.ndarray:
+    prompt, key, options = arguments(case, samples)
+    output = decoding_jax.sample(model(table(case)), prompt, key, **options)
+    return arranged(case, output)
+
+
+def arithmetic(case: Case, samples: int) -> np.ndarray:
+    """One of four coordinated samples of each of ``samples`` rows."""
+    prompt, key, options = arguments({**case, "kind": "pair"}, samples)
+    steps = 2 if case["kind"] == "sequence" else 1
+    options |= {"num_samples": 4, "max_new_tokens": steps}
+    output = decoding_jax.arithmetic_sample(model(table(case)), prompt, key, **options)
+    return np.asarray(output.tokens)[np.arange(samples), np.arange(samples) % 4]
+
+
+def beams(case: Case, samples: int) -> np.ndarray:
+    width, plain = settings(case)["width"], {**case, "kind": "pair", "settings": {}}
+    prompt, key, _ = arguments(plain, samples)
+    output = decoding_jax.beam_sample(
+        model(table(case)), prompt, key, beam_size=width, max_new_tokens=1
+    )
+    return np.asarray(output.tokens)[:, :, 0]
+
+
+def speculative(case: Case, samples: int) -> np.ndarray:
+    prompt, key, options = arguments(case, samples)
+    target, draft = model(table(case)), model(draft_table(case))
+    output = decoding_jax.speculative_sample(
+        target, draft, prompt, key, num_draft_tokens=2, **options
+    )
+    return arranged(case, output)
+
+
+main(
+    {
+        "sample": sample,
+        "beam_sample": beams,
+        "arithmetic_sample": arithmetic,
+        "speculative_sample": speculative,
+    }
+)

@@ -1,0 +1,97 @@
+"""transformers: ``generate`` on a model that is a table."""
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from harness import Case, draft_table, main, settings, table
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+logging.disable(logging.WARNING)
+
+
+class Config(PretrainedConfig):
+    model_type = "table"
+
+    def __init__(self, vocab_size: int = 4, **options: Any) -> None:
+        self.vocab_size, self.num_hidden_layers = vocab_size, 1
+        self.hidden_size = self.num_attention_heads = 1
+        super().__init__(pad_token_id=None, eos_token_id=None, bos_token_id=0, **options)
+
+
+class Table(PreTrainedModel, GenerationMixin):
+    """Its cache holds nothing but a length."""
+
+    config_class = Config
+    _supports_cache_class = True
+
+    def __init__(self, rows: np.ndarray) -> None:
+        super().__init__(Config(len(rows)))
+        self.rows = torch.nn.Parameter(torch.tensor(rows), requires_grad=False)
+        self.post_init()
+
+    def _init_weights(self, module: Any) -> None:
+        pass
+
+    def forward(
+        self, input_ids: Any, past_key_values: Any = None, **options: Any
+    ) -> CausalLMOutputWithPast:
+        if past_key_values is not None:
+            empty = torch.zeros(*input_ids.shape, 1)[:, None]
+            past_key_values.update(empty, empty, 0)
+        return CausalLMOutputWithPast(logits=self.rows[input_ids], past_key_values=past_key_values)
+
+
+def generate(case: Case, model: Table, rows: int, **options: Any) -> np.ndarray:
+    given = {"top_k": 0, "max_new_tokens": 2 if case["kind"] == "sequence" else 1}
+    prompt = torch.zeros(rows, 1, dtype=torch.long)
+    tokens = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        do_sample=True,
+        pad_token_id=0,
+        **{**given, **settings(case), **options},
+    )
+    return tokens[:, 1:].numpy()
+
+
+def sampling(case: Case, samples: int) -> np.ndarray:
+    torch.manual_seed(case["seed"])
+    both = generate(case, Table(table(case)), samples, num_return_sequences=2)
+    return both.reshape(samples, -1)
+
+
+def alone(case: Case, samples: int) -> np.ndarray:
+    torch.manual_seed(case["seed"])
+    return generate(case, Table(table(case)), samples)
+
+
+def beams(case: Case, samples: int) -> np.ndarray:
+    torch.manual_seed(case["seed"])
+    width, plain = settings(case)["width"], {**case, "settings": {}}
+    options = {"num_beams": width, "num_return_sequences": width}
+    return generate(plain, Table(table(case)), samples, **options).reshape(samples, -1)
+
+
+def assisted(case: Case, samples: int) -> np.ndarray:
+    """The first tokens of four, because the last token is never drafted."""
+    torch.manual_seed(case["seed"])
+    model, assistant = Table(table(case)), Table(draft_table(case))
+    assistant.generation_config.num_assistant_tokens = 2
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    options = {"assistant_model": assistant, "max_new_tokens": 4}
+    tokens = [generate(case, model, 1, **options) for _ in range(samples)]
+    return np.concatenate(tokens)[:, : 2 if case["kind"] == "sequence" else 1]
+
+
+main(
+    {
+        "generate": alone,
+        "num_return_sequences": sampling,
+        "num_beams": beams,
+        "assistant_model": assisted,
+    }
+)

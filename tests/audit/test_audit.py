@@ -1,0 +1,166 @@
+"""The audit finds a wrong sampler, passes an exact one, and its page shows the committed file."""
+
+import ast
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from pages import ROOT
+
+from experiments.audit import environments, judge, laws, measure, report
+from experiments.audit.__main__ import PROJECTS, main, run
+from experiments.audit.cases import CASES
+from experiments.audit.laws import Convention, conventions
+from experiments.audit.rows import ROWS
+
+REPRODUCTIONS = ROOT / "experiments" / "audit" / "reproductions"
+LAW = np.array([0.5, 0.3, 0.2])
+
+
+def row_of(path, case):
+    return next(row for row in ROWS if (row.path, row.case) == (path, case))
+
+
+def counts_of(law, samples=20_000):
+    drawn = np.random.default_rng(0).multinomial(samples, law.ravel())
+    return drawn.reshape(law.shape)
+
+
+def test_the_noise_floor_is_the_mean_distance_of_exact_draws():
+    draws = np.random.default_rng(0).multinomial(1000, LAW, size=2000)
+    mean = np.mean([measure.total_variation(counts, LAW) for counts in draws])
+    np.testing.assert_allclose(measure.noise_floor(LAW, 1000), mean, rtol=0.05)
+
+
+def test_p_values_of_exact_draws_are_uniform():
+    law = np.append(LAW * 0.999, 0.001)  # the last outcome is pooled
+    draws = np.random.default_rng(1).multinomial(1000, law, size=1000)
+    p = np.array([measure.p_value(counts, law) for counts in draws])
+    assert abs(np.mean(p < 0.1) - 0.1) < 0.04  # four standard deviations
+
+
+@pytest.mark.parametrize(
+    ("path", "case", "wrong"),
+    [
+        ("SpeculativeSampler", "draft", [0.5 / 0.6, 0, 0.1 / 0.6]),
+        ("rejection_sample", "draft", [0.48, 0.32, 0.2]),
+    ],
+)
+def test_a_wrong_sampler_is_found_and_an_exact_one_passes(path, case, wrong):
+    row = row_of(path, case)
+    found = judge.judge(row, counts_of(np.array(wrong)))
+    assert found["verdict"] == "deviates"
+    assert found["distance"] > found["floor"]
+    assert judge.judge(row, counts_of(LAW))["verdict"] == "exact"
+
+
+def test_rows_with_equal_noise_are_found_though_each_is_exact():
+    row = row_of("temperature of each row", "pair")
+    one = laws.softmax(np.array(CASES["plain"]["logits"]))
+    assert judge.judge(row, np.diag(counts_of(one)))["verdict"] == "deviates"
+    assert judge.judge(row, counts_of(laws.of_case(CASES["pair"], Convention())))["verdict"] == (
+        "exact"
+    )
+
+
+def test_an_impossible_outcome_is_a_deviation():
+    assert measure.p_value(np.array([5000, 3000, 2000, 1]), np.append(LAW, 0.0)) == 0
+    assert measure.p_value(np.array([10, 0]), np.array([1.0, 0.0])) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_law_is_a_distribution(case):
+    given = CASES[case]
+    for convention in conventions(
+        order=("temperature first", "temperature last"),
+        ties=("lowest ids", "highest ids", "all"),
+        top_p=("at least", "more than"),
+        nucleus=("top_k", "all"),
+        beams=("first", "best"),
+    ):
+        law = laws.of_case(given, convention)
+        assert law.min() >= 0
+        np.testing.assert_allclose(law.sum(), 1)
+
+
+@pytest.mark.parametrize(
+    ("logits", "settings", "convention", "expected"),
+    [
+        ([0.5, 0.3, 0.2], {"temperature": 0.5}, {}, [25 / 38, 9 / 38, 4 / 38]),
+        ([0.4, 0.2, 0.2, 0.2], {"top_k": 2}, {}, [2 / 3, 1 / 3, 0, 0]),
+        ([0.4, 0.2, 0.2, 0.2], {"top_k": 2}, {"ties": "highest ids"}, [2 / 3, 0, 0, 1 / 3]),
+        ([0.4, 0.2, 0.2, 0.2], {"top_k": 2}, {"ties": "all"}, [0.4, 0.2, 0.2, 0.2]),
+        ([0.5, 0.25, 0.25], {"top_p": 0.5}, {}, [1, 0, 0]),
+        ([0.5, 0.25, 0.25], {"top_p": 0.5}, {"top_p": "more than"}, [2 / 3, 1 / 3, 0]),
+        ([0.64, 0.36], {"temperature": 2.0, "top_p": 0.6}, {}, [4 / 7, 3 / 7]),
+        (
+            [0.64, 0.36],
+            {"temperature": 2.0, "top_p": 0.6},
+            {"order": "temperature last"},
+            [1, 0],
+        ),
+        ([0.4, 0.3, 0.3], {"top_k": 2, "top_p": 0.55}, {}, [1, 0, 0]),
+        ([0.4, 0.3, 0.3], {"top_k": 2, "top_p": 0.55}, {"nucleus": "all"}, [4 / 7, 3 / 7, 0]),
+        ([0.5, 0.3, 0.2], {"min_p": 0.5}, {}, [5 / 8, 3 / 8, 0]),
+    ],
+)
+def test_laws_by_hand(logits, settings, convention, expected):
+    law = laws.token(np.log(logits), settings, Convention(**convention))
+    np.testing.assert_allclose(law, expected, atol=1e-12)
+
+
+def test_beams_by_hand():
+    case = {"kind": "beams", "logits": np.log(LAW), "settings": {"width": 1}}
+    np.testing.assert_allclose(np.diag(laws.of_case(case, Convention(beams="first"))), LAW)
+    best = np.diag(laws.of_case(case, Convention(beams="best")))
+    np.testing.assert_allclose(best[2], 0)
+    np.testing.assert_allclose(best[1], 0.3 * 0.2 / 0.7 + 0.2 * 0.3 / 0.8)
+
+
+def test_the_rows_belong_to_pinned_environments_and_to_their_programs():
+    assert {row.project for row in ROWS} == set(environments.ENVIRONMENTS)
+    for row in ROWS:
+        program = (PROJECTS / environments.ENVIRONMENTS[row.project].program).read_text()
+        assert f'"{row.path}"' in program, row
+        assert row.case in CASES
+    for name, made in environments.ENVIRONMENTS.items():
+        assert all("==" in package for package in made.alone)
+        assert all(re.fullmatch("[0-9a-f]{40}", c.commit) for c in made.checkouts)
+        lines = environments.commands(name, ROOT)
+        assert sum("fetch" in line for line in lines) == len(made.checkouts)
+
+
+def test_our_own_rows(tmp_path):
+    chosen = [row for row in ROWS if row.project == "decoding_jax" and row.path == "sample"][3:6]
+    rows = [dataclasses.replace(row, samples=4000) for row in chosen]
+    for found in run(rows, tmp_path):
+        assert found["verdict"] == "exact", found
+        assert found["samples"] == 4000
+
+
+def test_a_missing_environment_is_said(tmp_path, capsys):
+    arguments = ["--only", "t5x", "--environments", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert "no environment" in capsys.readouterr().err
+
+
+def test_the_page_shows_the_committed_file(tmp_path):
+    committed = json.loads((ROOT / "docs" / "audit.json").read_text())
+    assert set(committed) == set(environments.ENVIRONMENTS)
+    for name, rows in committed.items():
+        ran = [(row.path, row.case) for row in ROWS if row.project == name]
+        assert [(row["path"], row["case"]) for row in rows] == ran
+    page = ROOT / "docs" / "audit.md"
+    copy = tmp_path / "audit.md"
+    copy.write_text(page.read_text())
+    report.write(committed, copy)
+    assert copy.read_text() == page.read_text()
+
+
+def test_every_reproduction_is_a_program_that_the_page_links():
+    page = (ROOT / "docs" / "audit.md").read_text()
+    for program in REPRODUCTIONS.glob("*.py"):
+        ast.parse(program.read_text())
+        assert f"experiments/audit/reproductions/{program.name}" in page
