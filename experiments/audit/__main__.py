@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/audit.json"))
     parser.add_argument("--report", type=Path, help="the page whose tables are written anew")
     args = parser.parse_args(argv)
+    args.environments = args.environments.absolute()
     if args.prepare:
         for name in args.prepare:
             environments.prepare(name, args.environments)

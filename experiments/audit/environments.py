@@ -84,23 +84,30 @@ ENVIRONMENTS: dict[str, Environment] = {
         "keras_hub_samplers.py",
         "0.32.0",
         packages=(
-            *("jax==0.10.2", "keras==3.15.1", "numpy==2.4.6", "regex", "absl-py", "rich"),
-            *("packaging", "tokenizers", "sentencepiece", "kagglehub==1.0.0"),
+            *(
+                "jax==0.10.2",
+                "keras==3.15.1",
+                "numpy==2.4.6",
+                "regex==2026.11.15",
+                "absl-py==2.5.1",
+            ),
+            *("rich==15.0.0", "packaging==26.3", "tokenizers==0.23.3", "sentencepiece==0.2.3"),
+            "kagglehub==1.0.0",
         ),
         alone=("keras-hub==0.32.0",),
     ),
     "tunix": Environment(
         "tunix_sampler.py",
         "0.1.7",
-        packages=(*_JAX, "jaxtyping", "absl-py"),
+        packages=(*_JAX, "jaxtyping==0.3.11", "absl-py==2.5.1"),
         alone=("google-tunix==0.1.7",),
     ),
     "gemma": Environment(
         "gemma_sampling.py",
         "3.3.0",
         packages=(
-            *(*_JAX, "etils[edc,enp,epath,epy,etree]", "einops", "jaxtyping", "typeguard"),
-            *("clu==0.0.12", "chex", "immutabledict", "tensorflow-cpu==2.21.0"),
+            *(*_JAX, "etils[edc,enp,epath,epy,etree]==1.15.0", "einops==0.8.2", "lark==1.3.1"),
+            *("jaxtyping==0.3.11", "typeguard==4.6.0", "clu==0.0.12", "tensorflow-cpu==2.21.0"),
         ),
         alone=("gemma==3.3.0", "kauldron==1.4.2"),
     ),
@@ -114,7 +121,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     "speculative_sampling": Environment(
         "speculative_sampling_main.py",
         "03b4759",
-        packages=("numpy==2.4.6", "tqdm"),
+        packages=("numpy==2.4.6", "tqdm==4.70.1"),
         checkouts=(_SPECULATIVE,),
     ),
 }
@@ -140,7 +147,8 @@ def commands(name: str, directory: Path) -> list[list[str]]:
         git = ["git", "-C", str(root / f"repository{i}")]
         lines += [
             ["git", "init", "--quiet", str(root / f"repository{i}")],
-            [*git, "fetch", "--depth=1", "--filter=blob:none", checkout.url, checkout.commit],
+            [*git, "remote", "add", "origin", checkout.url],
+            [*git, "fetch", "--depth=1", "--filter=blob:none", "origin", checkout.commit],
             ["mkdir", "-p", str(root / "source")],
             [
                 *[*git, "--work-tree", str(root / "source")],

@@ -10,6 +10,7 @@ from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 logging.disable(logging.WARNING)
+torch.set_num_threads(1)  # the tables are small
 
 
 class Config(PretrainedConfig):
