@@ -136,14 +136,16 @@ def stream_progress(
     prompt: Prompt,
     key: Array | None = None,
     *,
-    chunk: int = 1,
+    chunk: int | Callable[[], int] = 1,
     **settings: Any,
 ) -> Iterator[Progress]:
     """As ``stream``, but yields with every output how much of it is final.
 
+    ``chunk`` may be a function, which is asked for the number of steps before each chunk.
+
     Args and errors as for ``stream``.
     """
-    if chunk < 1:
+    if not callable(chunk) and chunk < 1:
         raise ValueError(f"chunk: got {chunk}; takes 1 or more")
     build = steps_of(strategy)
     name = getattr(build, "__name__", type(build).__name__)
@@ -165,6 +167,6 @@ def stream_progress(
         advance(0)  # Runs no step, but compiles the step before the first output is yielded.
     yield so_far._replace(last=last)
     while not last:
-        state, so_far = advance(chunk)
+        state, so_far = advance(chunk() if callable(chunk) else chunk)
         last = bool(so_far.last)
         yield so_far._replace(last=last)

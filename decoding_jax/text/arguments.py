@@ -21,6 +21,7 @@ _GENERATE = (
     "drafter",
     "key",
     "max_new_tokens",
+    "max_time",
     "stop",
     "stop_strings",
     "strategy",

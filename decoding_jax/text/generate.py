@@ -20,6 +20,7 @@ from decoding_jax.text.batch import (
     encode_texts,
 )
 from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
+from decoding_jax.text.clock import Clock, run_until
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
@@ -43,6 +44,7 @@ def generate(
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
     stop_strings: StopTexts | None = None,
+    max_time: float | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> list[list[Completion]]:
@@ -67,6 +69,9 @@ def generate(
       stop_strings: strings that end a text, such as ``["\\n\\n", "###"]``, or one list for each
         text; the same as ``strings`` of ``stop``. A text ends with the first token with which it
         contains one, and the string stays in it.
+      max_time: the seconds after which no further tokens are decoded. Texts that have not ended are
+        returned as far as they are, each with a token at least, and not ``finished``. The time for
+        compilation counts too.
       config: in place of a strategy, parameters by the names of ``transformers``, which choose it.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
@@ -89,9 +94,10 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
+    clock = Clock(max_time)
     if uses_config(strategy, config, settings):
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-        given["stop_strings"] = stop_strings
+        given |= {"stop_strings": stop_strings, "max_time": max_time}
         chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
         return generate(model, tokenizer, texts, batch_size=batch_size, **chosen)
     stop = with_strings(stop, stop_strings)
@@ -123,7 +129,15 @@ def generate(
             args = (bound_drafter, *args)
         batch_settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
         with compilation_announced():
-            output = run(batch.model, *args, **batch_settings)
+            if max_time is None:
+                output = run(batch.model, *args, **batch_settings)
+            else:
+                batch_keys = None if keys is None else keys[jnp.asarray(rows)]
+                if bound_drafter is not None:
+                    batch_settings["drafter"] = bound_drafter
+                output = run_until(
+                    clock, run, batch.model, batch.prompt, batch_keys, **batch_settings
+                )
         context = context_of(model, [ids[i] for i in members])
         decoded = completions(tokenizer, jax.device_get(output), len(members), context)
         for i, row in zip(members, decoded, strict=True):

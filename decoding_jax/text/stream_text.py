@@ -35,6 +35,7 @@ def stream_text(
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
     stop_strings: StopTexts | None = None,
+    max_time: float | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> TextStream:
@@ -50,8 +51,8 @@ def stream_text(
     it is taken to change nothing but replacement characters at the end of a text.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, config,
-        **settings: as for
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time,
+        config, **settings: as for
         ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two looks at the texts.
@@ -76,7 +77,7 @@ def stream_text(
     """
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
-    given |= {"stop_strings": stop_strings, "config": config}
+    given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
     return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
 
 

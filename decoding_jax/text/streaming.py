@@ -21,6 +21,7 @@ from decoding_jax.text.batch import (
     encode_texts,
 )
 from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
+from decoding_jax.text.clock import Clock
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
@@ -43,6 +44,7 @@ def stream(
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
     stop_strings: StopTexts | None = None,
+    max_time: float | None = None,
     config: GenerationConfig | None = None,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
@@ -53,8 +55,8 @@ def stream(
     ``stream_text`` yields only text that is final.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, config,
-        **settings: as for
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time,
+        config, **settings: as for
         ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
@@ -71,7 +73,7 @@ def stream(
     """
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
-    given |= {"stop_strings": stop_strings, "config": config}
+    given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
     call = StreamedCall(model, tokenizer, texts, **given, **settings)
     for growth in call.run():
         rows_so_far = call.completions(growth.output)
@@ -88,7 +90,7 @@ class Growth(NamedTuple):
     Attributes:
       output: of all rows, those included that fill up the batch.
       settled: int32 ``[B, N]``, how many of the first tokens of each sequence are final.
-      last: whether all texts are done.
+      last: whether all texts are done, or the time is up.
     """
 
     output: DecodeOutput
@@ -101,7 +103,7 @@ class StreamedCall:
 
     Args:
       model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop,
-        stop_strings, config,
+        stop_strings, max_time, config,
         **settings: as for ``stream``.
 
     Attributes:
@@ -126,15 +128,17 @@ class StreamedCall:
         max_new_tokens: int | None = None,
         stop: Stop | None = None,
         stop_strings: StopTexts | None = None,
+        max_time: float | None = None,
         config: GenerationConfig | None = None,
         **settings: Any,
     ):
         if uses_config(strategy, config, settings):
             given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-            given["stop_strings"] = stop_strings
+            given |= {"stop_strings": stop_strings, "max_time": max_time}
             chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
             strategy, key, drafter = (chosen.pop(name) for name in ("strategy", "key", "drafter"))
             max_new_tokens, stop = chosen.pop("max_new_tokens"), chosen.pop("stop")
+            max_time = chosen.pop("max_time")
             settings, stop_strings = chosen, None
         stop = with_strings(stop, stop_strings)
         strategy = "greedy" if strategy is None else strategy
@@ -157,7 +161,8 @@ class StreamedCall:
         self.context = context_of(model, self.ids)
         self._args = (batch.model, batch.prompt, None if keys is None else keys[jnp.asarray(rows)])
         settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
-        self._settings: dict[str, Any] = {"chunk": chunk, **settings}
+        self._clock = Clock(max_time, chunk)
+        self._settings: dict[str, Any] = {"chunk": self._clock.steps, **settings}
 
     def run(self) -> Iterator[Growth]:
         """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
@@ -166,7 +171,7 @@ class StreamedCall:
         while not last:
             with compilation_announced():
                 so_far = next(progress)
-            last = bool(so_far.last)
+            last = bool(so_far.last) or self._clock.is_over()
             output, settled = jax.device_get((so_far.output, so_far.settled))
             yield Growth(output, settled, last)
 

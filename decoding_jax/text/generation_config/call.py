@@ -57,8 +57,9 @@ def chosen_arguments(
             "stop: got one with parameters of a GenerationConfig; takes None there, and "
             "eos_token_id, stop_strings, min_new_tokens and max_new_tokens as parameters"
         )
-    if changes["stop_strings"] is None:
-        del changes["stop_strings"]
+    for name in ("stop_strings", "max_time"):
+        if changes[name] is None:
+            del changes[name]
     if changes["max_new_tokens"] is None:
         del changes["max_new_tokens"]
     config = (GenerationConfig() if config is None else config).replace(**changes)

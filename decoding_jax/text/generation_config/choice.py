@@ -31,7 +31,8 @@ class Choice(NamedTuple):
       key: the key, of a strategy that takes one.
       drafter: None, or the drafter.
       max_new_tokens: the largest limit of any text.
-      stop: with the end tokens, and each text's own limit.
+      stop: with the end tokens, the strings, and each text's own limit.
+      max_time: None, or the seconds that the call may take.
       settings: the other settings of the strategy, with the transform.
     """
 
@@ -40,6 +41,7 @@ class Choice(NamedTuple):
     drafter: Any
     max_new_tokens: int
     stop: Stop
+    max_time: float | None
     settings: dict[str, Any]
 
 
@@ -122,7 +124,7 @@ def choose(
         if mode == "constrained_beam_search":
             settings["constraints"] = _constraints(config)
     stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings)
-    return Choice(strategy, key, drafter, int(np.max(limit)), stop, settings)
+    return Choice(strategy, key, drafter, int(np.max(limit)), stop, config.max_time, settings)
 
 
 _BEAMS = {

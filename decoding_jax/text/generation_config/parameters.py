@@ -46,7 +46,7 @@ PARAMETERS: dict[str, Parameter] = {
     "min_length": _used("bans end tokens below this length, the prompt included", 0),
     "min_new_tokens": _used("bans end tokens below this number of new tokens"),
     "early_stopping": _used("`early_stopping` of beam searches", False),
-    "max_time": _refused("the time of a call is not limited"),
+    "max_time": _used("`max_time`: the seconds after which no further tokens are decoded"),
     "stop_strings": _used("`stop_strings`: a text ends with the token that completes one"),
     # Strategy
     "do_sample": _used("draws instead of taking the best; needs a key", False),

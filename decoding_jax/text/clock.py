@@ -1,0 +1,75 @@
+"""The time limit of a call: steps run a few at a time, and the clock is read between them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from decoding_jax import loop
+from decoding_jax.base import DecodeOutput
+from decoding_jax.loop.values import describe
+
+_CHUNK_SECONDS = 0.05  # that a chunk of steps should take
+
+
+class Clock:
+    """Says when a call has to end, and how many steps to run before the next look at the clock.
+
+    Args:
+      max_time: seconds from now on, or None for no limit.
+      chunk: the number of steps between two looks, or None for as many as fit into 50 ms.
+
+    Raises:
+      ValueError: for anything but None or a number above 0.
+    """
+
+    def __init__(self, max_time: float | None, chunk: int | None = None):
+        is_number = isinstance(max_time, (int, float)) and not isinstance(max_time, bool)
+        if max_time is not None and not (is_number and max_time > 0):
+            raise ValueError(f"max_time: got {describe(max_time)}; takes seconds above 0")
+        self._last = time.monotonic()
+        self._end = math.inf if max_time is None else self._last + max_time
+        self._chunk, self._steps = chunk, 1
+
+    def steps(self) -> int:
+        """The number of steps to run next. It follows the time that the last ones took."""
+        now = time.monotonic()
+        took, self._last = now - self._last, now
+        if self._chunk is not None:
+            return self._chunk
+        if took < _CHUNK_SECONDS / 2:
+            self._steps *= 2
+        elif took > _CHUNK_SECONDS:
+            self._steps = max(1, self._steps // 2)
+        return self._steps
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self._end
+
+
+def run_until(
+    clock: Clock, strategy: Callable[..., Any], *args: Any, **settings: Any
+) -> DecodeOutput:
+    """Runs a strategy to its end, or until the time is up.
+
+    Args:
+      clock: the clock.
+      strategy: a strategy that can be streamed.
+      *args, **settings: as for ``loop.stream``.
+
+    Raises:
+      ValueError: for a function without ``Steps``, which cannot be interrupted.
+    """
+    if not hasattr(strategy, "build_steps"):
+        raise ValueError(
+            f"max_time: got one with {getattr(strategy, '__name__', 'a function')}, which runs to "
+            "its end; takes a strategy by name, or one made by loop.search or loop.sampler"
+        )
+    progress = loop.stream_progress(strategy.build_steps, *args, chunk=clock.steps, **settings)
+    so_far = next(progress)
+    while not so_far.last and not clock.is_over():
+        so_far = next(progress)
+    return so_far.output

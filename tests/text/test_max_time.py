@@ -1,0 +1,80 @@
+"""``max_time``: decoding ends between two steps, and returns what there is."""
+
+import pytest
+from text_fakes import TABLE, Digits
+
+import decoding_jax
+from decoding_jax import GenerationConfig, Stop
+from decoding_jax.text import clock
+
+TEXTS = ["1 2 3", "4"]
+SETTINGS = {"max_new_tokens": 5, "stop": Stop(eos_ids=())}
+
+
+class Watch:
+    """A clock that moves on by a second whenever it is read."""
+
+    def __init__(self):
+        self.now = 0
+
+    def monotonic(self):
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    monkeypatch.setattr(clock, "time", Watch())
+
+
+def tokens(rows):
+    return [[c.tokens for c in row] for row in rows]
+
+
+def test_enough_time_changes_nothing():
+    want = decoding_jax.generate(TABLE, Digits(), TEXTS, **SETTINGS)
+    got = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=1000, **SETTINGS)
+    assert tokens(got) == tokens(want)
+    assert [r[0].finished for r in got] == [r[0].finished for r in want]
+
+
+def test_texts_are_returned_as_far_as_they_are(watch):
+    """The clock is read once to start, and twice for each step after the first token."""
+    want = decoding_jax.generate(TABLE, Digits(), TEXTS, **SETTINGS)
+    for max_time, count in ((1, 1), (2, 2), (4, 3)):
+        rows = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=max_time, **SETTINGS)
+        assert tokens(rows) == [[c.tokens[:count] for c in row] for row in want]
+        assert not any(c.finished for row in rows for c in row)
+
+
+def test_a_stream_and_a_config_end_in_time(watch):
+    pieces = decoding_jax.stream_text(TABLE, Digits(), TEXTS, max_time=2, **SETTINGS)
+    joined = ["", ""]
+    for piece in pieces:
+        joined[piece.row] += piece
+    assert joined == [row[0].text for row in pieces.output]
+    assert [len(row[0].tokens) for row in pieces.output] == [2, 2]
+    config = GenerationConfig(max_time=2, max_new_tokens=5, eos_token_id=[])
+    rows = decoding_jax.generate(TABLE, Digits(), TEXTS, config=config)
+    assert tokens(rows) == tokens(pieces.output)
+
+
+@pytest.mark.exhaustive
+def test_every_batch_and_every_search_returns_something(watch):
+    settings = {"strategy": "beam_search", "beam_size": 2, **SETTINGS}
+    rows = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=1, batch_size=1, **settings)
+    assert [[len(c.tokens) for c in row] for row in rows] == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("max_time", [0, -1.0, "5", True])
+def test_bad_limits_are_one_line(max_time):
+    with pytest.raises(ValueError, match=r"max_time: got .*; takes seconds above 0"):
+        decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=max_time)
+
+
+def test_a_function_that_cannot_be_interrupted_is_refused():
+    def shout(model, prompt, *, max_new_tokens, stop):
+        return decoding_jax.greedy(model, prompt, max_new_tokens=max_new_tokens, stop=stop)
+
+    with pytest.raises(ValueError, match="max_time: got one with shout, which runs to its end"):
+        decoding_jax.generate(TABLE, Digits(), TEXTS, strategy=shout, max_time=1)
