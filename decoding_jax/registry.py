@@ -57,18 +57,29 @@ def register(strategy: F) -> F:
     return compiled
 
 
-arithmetic_sample = register(strategies.arithmetic_sample)
-beam_sample = register(strategies.beam_sample)
-beam_search = register(strategies.beam_search)
-best_first_search = register(strategies.best_first_search)
-best_k_search = register(strategies.best_k_search)
-constrained_beam_search = register(strategies.constrained_beam_search)
-contrastive_search = register(strategies.contrastive_search)
-diverse_beam_search = register(strategies.diverse_beam_search)
-greedy = register(strategies.greedy)
-sample = register(strategies.sample)
-speculative_sample = register(strategies.speculative_sample)
-stochastic_beam_search = register(strategies.stochastic_beam_search)
+def _public(strategy: F) -> F:
+    """``register`` for a strategy of the library, which its public name is known by.
+
+    A compiled strategy can be pickled then, by itself and in ``functools.partial``, as programs of
+    several processes do.
+    """
+    compiled = register(strategy)
+    compiled.__module__ = "decoding_jax"
+    return compiled
+
+
+arithmetic_sample = _public(strategies.arithmetic_sample)
+beam_sample = _public(strategies.beam_sample)
+beam_search = _public(strategies.beam_search)
+best_first_search = _public(strategies.best_first_search)
+best_k_search = _public(strategies.best_k_search)
+constrained_beam_search = _public(strategies.constrained_beam_search)
+contrastive_search = _public(strategies.contrastive_search)
+diverse_beam_search = _public(strategies.diverse_beam_search)
+greedy = _public(strategies.greedy)
+sample = _public(strategies.sample)
+speculative_sample = _public(strategies.speculative_sample)
+stochastic_beam_search = _public(strategies.stochastic_beam_search)
 
 
 def steps(name: str, **settings: Any) -> Steps:

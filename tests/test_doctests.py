@@ -16,6 +16,7 @@ MODULES = sorted(
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
 NEEDED = {
+    "decoding_jax.infer.beam": "apache_beam",
     "decoding_jax.infer.parquet_rows": "pyarrow",
     **{f"decoding_jax.t5x.models{name}": "t5x.models" for name in ("", ".native", ".speculative")},
 }

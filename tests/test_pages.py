@@ -205,10 +205,14 @@ def merge_as_printed(argv, place):
 # These pages take longest; the gate runs them with the exhaustive tests.
 LONG = (
     "docs/adapters.md",
+    "docs/engines.md",
     "docs/generation_config.md",
     "docs/stopping.md",
     "docs/streaming.md",
 )
+# Blocks with these imports are run where the package is installed.
+OPTIONAL = {"from tunix.": "tunix", "import ray
+": "ray", "import apache_beam": "apache_beam"}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,10 @@ def test_python_as_it_is_printed(page, place, capsys):
         model = TableLM.random(jax.random.key(0), 7)
         names = {"language_model": model, "prompt": prompt, "key": jax.random.key(1)}
     for block in blocks(page):
-        missing = "from tunix." in block.text and importlib.util.find_spec("tunix") is None
+        missing = any(
+            start in block.text and importlib.util.find_spec(package) is None
+            for start, package in OPTIONAL.items()
+        )
         if block.language == "python" and not is_sketch(block) and not missing:
             exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
 

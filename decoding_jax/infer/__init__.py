@@ -5,6 +5,7 @@ decoding_jax.infer --gin_file=...`` runs a job that gin files configure, and ``r
 as a function.
 """
 
+from decoding_jax.infer.batch_decoder import BatchDecoder
 from decoding_jax.infer.csv_rows import CsvRows
 from decoding_jax.infer.job import run
 from decoding_jax.infer.parquet_rows import ParquetRows
@@ -14,6 +15,7 @@ from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
 from decoding_jax.infer.summaries import Summary
 
 __all__ = [
+    "BatchDecoder",
     "CsvRows",
     "Item",
     "JsonLines",

@@ -1,8 +1,10 @@
-"""Checks the arguments of a job before any input is read."""
+"""Checks the arguments of jobs before any input is read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from decoding_jax.loop.arguments import signature_of
 from decoding_jax.loop.values import check_model, check_stop, describe
 from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
+from decoding_jax.text import Tokenizer
 from decoding_jax.text.arguments import check_tokenizer
 
 _SOURCE = (
@@ -60,3 +63,31 @@ def check_job(
     if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):
         raise ValueError(f"buckets: got {describe(buckets)}; takes a list of widths")
     check_stop(stop)
+
+
+def check_counts(**counts: int) -> None:
+    """Checks that numbers are whole and 1 or more.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
+
+
+def check_seed(seed: int) -> None:
+    """Checks the seed of a job.
+
+    Raises:
+      ValueError: if it is not a whole number from 0 to 2^32 - 1.
+    """
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
+
+
+def with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:
+    """Binds the model's tokenizer to a strategy that takes one."""
+    if "tokenizer" not in inspect.signature(strategy).parameters:
+        return strategy
+    return functools.partial(strategy, tokenizer=tokenizer)

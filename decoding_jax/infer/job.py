@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,12 +13,13 @@ import jax
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards, summaries
-from decoding_jax.infer.arguments import check_job
+from decoding_jax.infer.arguments import check_counts, check_job, check_seed, with_tokenizer
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
+from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.scoring import Scorer
-from decoding_jax.infer.shard_decoder import Shard, ShardDecoder
+from decoding_jax.infer.shard_decoder import Shard, decode_shards
 from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
@@ -119,15 +118,14 @@ def run(
     directory = None if output_dir is None else storage_path("output_dir", output_dir)
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
-    _check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
-    if not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
+    check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
+    check_seed(seed)
     stop = with_end_tokens(stop, tokenizer)
     widths = bucketing.widths(max_input_length, buckets)
     decoder = Decoder(
         net,
         tokenizer,
-        _with_tokenizer(strategy, tokenizer),
+        with_tokenizer(strategy, tokenizer),
         stop=shared_strings(stop, tokenizer, net),
         seed=seed,
         batch_size=batch_size,
@@ -161,7 +159,7 @@ def run(
             settings["with_token_log_probs"] = True
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
-    shard_decoder = ShardDecoder(
+    item_decoder = ItemDecoder(
         decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or with_token_log_probs
     )
     scorer = Scorer(net, tokenizer, batch_size, widths) if with_token_log_probs else None
@@ -207,7 +205,7 @@ def run(
 
         for together in _windows(unfinished(), decoder.window):
             with bar.working:
-                for shard, of_shard in shard_decoder.decode(together, bar):
+                for shard, of_shard in decode_shards(item_decoder, together, bar):
                     if scorer is not None:
                         of_shard = scorer.add(of_shard, with_tokens=with_tokens)
                     if shard.number in paths:
@@ -233,12 +231,6 @@ def run(
     return summary
 
 
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
-
-
 def _windows(of_job: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
     """Yields shards that are decoded together: as many as have ``size`` items, or one."""
     window: list[Shard] = []
@@ -249,13 +241,6 @@ def _windows(of_job: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
             window = []
     if window:
         yield window
-
-
-def _with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:
-    """Binds the model's tokenizer to a strategy that takes one."""
-    if "tokenizer" not in inspect.signature(strategy).parameters:
-        return strategy
-    return functools.partial(strategy, tokenizer=tokenizer)
 
 
 def _make_directory(directory: StoragePath) -> None:

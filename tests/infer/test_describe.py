@@ -76,12 +76,12 @@ def test_functions_without_a_unique_name_are_described_by_their_code():
     first, again, other = (lambda x: x + 1), (lambda x: x + 1), (lambda x: x + 2)
     assert describe(first).partition("(")[2] == describe(again).partition("(")[2]
     assert describe(first) != describe(other)
-    assert describe(decoding_jax.greedy) == "decoding_jax.strategies.greedy.greedy"
+    assert describe(decoding_jax.greedy) == "decoding_jax.greedy"
 
 
 def test_a_strategy_is_described_by_its_name_and_settings():
     strategy = functools.partial(decoding_jax.sample, num_samples=2)
-    assert describe(strategy) == "decoding_jax.strategies.sampling.sample(num_samples=2)"
+    assert describe(strategy) == "decoding_jax.sample(num_samples=2)"
 
 
 def test_another_model_is_another_job(table):

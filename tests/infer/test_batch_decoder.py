@@ -1,0 +1,140 @@
+"""Batches of columns are decoded as the job decodes their inputs, by engines too."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from infer_fakes import Digits
+
+import decoding_jax
+from decoding_jax import Stop, infer
+from decoding_jax.infer import BatchDecoder
+from decoding_jax.testing import TableLM
+
+TEXTS = ["1 2 3", "4", "5 6 1 2", "", "2 2", "6 5 4 3 2 1", "3 3 3", "1 x", "9 9 1 1 1 1 1 1 1 1"]
+STRATEGY = functools.partial(decoding_jax.sample, num_samples=2, max_new_tokens=4)
+SETTINGS = {"seed": 3, "batch_size": 2, "max_input_length": 8}
+SETTINGS["stop"] = Stop(eos_ids=(0,))
+
+
+def make_model():
+    return TableLM.random(jax.random.key(0), 10, sharpness=2.0), Digits()
+
+
+def of_job():
+    """The outputs and the error of each input, as the job gives them."""
+    found = []
+    items = [infer.Item(text) for text in TEXTS]
+    infer.run(make_model(), items, STRATEGY, report=found.append, **SETTINGS)
+    return [(record["outputs"], record.get("error")) for record in found]
+
+
+def columns(index):
+    return {"inputs": [TEXTS[i] for i in index], "index": index, "note": list(map(str, index))}
+
+
+def test_a_batch_is_decoded_as_in_the_job():
+    expected = of_job()
+    decoder = BatchDecoder(make_model, STRATEGY, **SETTINGS)
+    for index in ([5, 0, 3, 8, 1], [7, 2], [6, 4]):
+        batch = decoder({k: np.array(v) for k, v in columns(index).items()})
+        assert batch["note"].tolist() == [str(i) for i in index]
+        made = zip(batch["outputs"], batch["error"], strict=True)
+        assert list(made) == [expected[i] for i in index]
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"index": [0]}, "batch: got columns ['index']; takes one named 'inputs'"),
+        ({"index": [-1], "inputs": ["1"]}, "batch: got the index -1; takes whole numbers"),
+        ({"index": [0], "inputs": ["1"], "error": [1]}, "batch: got a column 'error'"),
+    ],
+)
+def test_a_wrong_batch_is_one_line(batch, message):
+    decoder = BatchDecoder(make_model(), STRATEGY, **SETTINGS)
+    with pytest.raises(ValueError) as error:
+        decoder(batch)
+    assert message in str(error.value)
+
+
+def test_settings_of_single_inputs_are_refused():
+    changed = functools.partial(
+        STRATEGY, transform=decoding_jax.transforms.temperature(np.ones(3, np.float32))
+    )
+    with pytest.raises(ValueError, match="strategy: got one value for each input in transform"):
+        BatchDecoder(make_model(), changed, **SETTINGS)
+
+
+class Fragile(BatchDecoder):
+    """A decoder whose process is killed once, when it first meets an input."""
+
+    def __init__(self, mark, *args, **settings):
+        super().__init__(*args, **settings)
+        self._mark = Path(mark)
+
+    def __call__(self, batch):
+        if 4 in batch["index"] and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(batch)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")  # Ray emits warnings about its own settings.
+def test_ray_decodes_every_input_once_though_a_worker_is_killed(tmp_path):
+    ray = pytest.importorskip("ray", reason="Ray is not installed (extra ray)")
+    paths = os.pathsep.join(str(p) for p in (Path(__file__).parent, Path.cwd()))
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    try:
+        items = [{"index": i, "inputs": text} for i, text in enumerate(TEXTS)]
+        decoded = (
+            ray.data.from_items(items, override_num_blocks=4)
+            .map_batches(
+                Fragile,
+                fn_constructor_args=(str(tmp_path / "mark"), make_model, STRATEGY),
+                fn_constructor_kwargs=SETTINGS,
+                batch_size=2,
+                compute=ray.data.ActorPoolStrategy(size=2),
+            )
+            .take_all()
+        )
+    finally:
+        ray.shutdown()
+    assert (tmp_path / "mark").exists()
+    assert sorted(row["index"] for row in decoded) == list(range(len(TEXTS)))
+    by_index = sorted(decoded, key=lambda row: row["index"])
+    for row, (outputs, error) in zip(by_index, of_job(), strict=True):
+        assert row["error"] == error
+        assert [o["text"] for o in row["outputs"]] == [o["text"] for o in outputs]
+        # The workers compile with all optimizations, which this process does not.
+        scores = [[o["score"] for o in made] for made in (row["outputs"], outputs)]
+        np.testing.assert_allclose(*scores, rtol=1e-6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+def test_beam_decodes_every_input_once():
+    beam = pytest.importorskip("apache_beam", reason="Beam is not installed (extra beam)")
+    from apache_beam.ml.inference.base import RunInference
+    from apache_beam.testing.util import assert_that
+
+    from decoding_jax.infer.beam import DecodingHandler
+
+    expected = of_job()
+
+    def check(rows):
+        by_index = sorted(rows, key=lambda row: row["index"])
+        assert [row["index"] for row in by_index] == list(range(len(TEXTS)))
+        assert [(row["outputs"], row["error"]) for row in by_index] == expected
+
+    make = functools.partial(BatchDecoder, make_model, STRATEGY, **SETTINGS)
+    with beam.Pipeline(runner="DirectRunner") as pipeline:
+        items = [{"index": i, "inputs": text} for i, text in enumerate(TEXTS)]
+        handler = DecodingHandler(make, min_batch_size=2, max_batch_size=4)
+        decoded = pipeline | beam.Create(items) | RunInference(handler)
+        assert_that(decoded, check)
