@@ -211,8 +211,7 @@ LONG = (
     "docs/streaming.md",
 )
 # Blocks with these imports are run where the package is installed.
-OPTIONAL = {"from tunix.": "tunix", "import ray
-": "ray", "import apache_beam": "apache_beam"}
+OPTIONAL = {"from tunix.": "tunix", "import ray\n": "ray", "import apache_beam": "apache_beam"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The verdict on a row: its counts beside the law that is promised."""
+"""The verdict on a row: its counts beside the distribution that is promised."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.audit import laws, measure
+from experiments.audit import distributions, measure
 from experiments.audit.cases import CASES
 from experiments.audit.row import Row
 from experiments.audit.rows import ROWS
@@ -15,14 +15,14 @@ LEVEL = 0.001
 
 
 def judge(row: Row, counts: np.ndarray) -> dict[str, Any]:
-    """Compares counts with the nearest of the laws that a row's documentation allows.
+    """Compares counts with the nearest of the distributions that a row's documentation allows.
 
     All rows share a level of 0.001: an audit in which every sampler is exact finds a deviation once
     in a thousand times.
     """
     case = CASES[row.case]
-    convention, law = laws.nearest(case, row.allowed, counts)
-    p = measure.p_value(counts, law)
+    convention, distribution = distributions.nearest(case, row.allowed, counts)
+    p = measure.p_value(counts, distribution)
     exact = p >= LEVEL / len(ROWS)
     samples = int(counts.sum())
     return {
@@ -32,8 +32,8 @@ def judge(row: Row, counts: np.ndarray) -> dict[str, Any]:
         "promise": row.promise,
         "convention": convention.name(case.get("settings", {})),
         "samples": samples,
-        "distance": round(measure.total_variation(counts, law), 4),
-        "floor": round(measure.noise_floor(law, samples), 4),
+        "distance": round(measure.total_variation(counts, distribution), 4),
+        "floor": round(measure.noise_floor(distribution, samples), 4),
         "p_value": float(f"{p:.2g}"),
         "verdict": "exact" if exact else "deviates",
     }

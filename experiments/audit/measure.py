@@ -10,34 +10,34 @@ from scipy import stats
 IMPOSSIBLE = 1e-12
 
 
-def total_variation(counts: np.ndarray, law: np.ndarray) -> float:
+def total_variation(counts: np.ndarray, distribution: np.ndarray) -> float:
     """Half the sum of the absolute differences between frequencies and probabilities.
 
     Args:
       counts: how often each outcome occurred, of any shape.
-      law: the outcomes' probabilities, of the same shape.
+      distribution: the outcomes' probabilities, of the same shape.
     """
-    return 0.5 * float(np.abs(counts / counts.sum() - law).sum())
+    return 0.5 * float(np.abs(counts / counts.sum() - distribution).sum())
 
 
-def noise_floor(law: np.ndarray, samples: int) -> float:
-    """The total variation that ``samples`` independent draws from ``law`` have on average.
+def noise_floor(distribution: np.ndarray, samples: int) -> float:
+    """The total variation that ``samples`` independent draws from ``distribution`` have on average.
 
     Each frequency is taken to be normally distributed.
     """
-    return float(np.sqrt(law * (1 - law) / (2 * math.pi * samples)).sum())
+    return float(np.sqrt(distribution * (1 - distribution) / (2 * math.pi * samples)).sum())
 
 
-def p_value(counts: np.ndarray, law: np.ndarray) -> float:
+def p_value(counts: np.ndarray, distribution: np.ndarray) -> float:
     """The p-value of Pearson's chi-square test, or 0 if an impossible outcome occurred.
 
     Outcomes that are expected fewer than five times are pooled, and a pool that is still so small
     is put with the rarest of the others.
     """
-    counts, law = counts.ravel().astype(float), law.ravel()
-    if counts[law < IMPOSSIBLE].any():
+    counts, distribution = counts.ravel().astype(float), distribution.ravel()
+    if counts[distribution < IMPOSSIBLE].any():
         return 0.0
-    expected = law * counts.sum()
+    expected = distribution * counts.sum()
     kept = expected >= 5
     observed, wanted = list(counts[kept]), list(expected[kept])
     rest = counts[~kept].sum(), expected[~kept].sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.audit.laws import Convention, conventions
+from experiments.audit.distributions import Convention, conventions
 from experiments.audit.row import AT_LEAST, INDEPENDENT, OPEN, SOFTMAX, Row, rows
 
 _OURS = (Convention(),)

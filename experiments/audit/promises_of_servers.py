@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.audit.laws import conventions
+from experiments.audit.distributions import conventions
 from experiments.audit.row import AT_LEAST, OPEN, SOFTMAX, rows
 
 TUNIX = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.audit.laws import Convention, conventions
+from experiments.audit.distributions import Convention, conventions
 
 
 @dataclasses.dataclass(frozen=True)

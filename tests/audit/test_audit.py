@@ -9,35 +9,35 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-from experiments.audit import environments, judge, laws, measure, report
+from experiments.audit import distributions, environments, judge, measure, report
 from experiments.audit.__main__ import PROJECTS, main, run
 from experiments.audit.cases import CASES
-from experiments.audit.laws import Convention, conventions
+from experiments.audit.distributions import Convention, conventions
 from experiments.audit.rows import ROWS
 
 REPRODUCTIONS = ROOT / "experiments" / "audit" / "reproductions"
-LAW = np.array([0.5, 0.3, 0.2])
+EXPECTED = np.array([0.5, 0.3, 0.2])
 
 
 def row_of(path, case):
     return next(row for row in ROWS if (row.path, row.case) == (path, case))
 
 
-def counts_of(law, samples=20_000):
-    drawn = np.random.default_rng(0).multinomial(samples, law.ravel())
-    return drawn.reshape(law.shape)
+def counts_of(distribution, samples=20_000):
+    drawn = np.random.default_rng(0).multinomial(samples, distribution.ravel())
+    return drawn.reshape(distribution.shape)
 
 
 def test_the_noise_floor_is_the_mean_distance_of_exact_draws():
-    draws = np.random.default_rng(0).multinomial(1000, LAW, size=2000)
-    mean = np.mean([measure.total_variation(counts, LAW) for counts in draws])
-    np.testing.assert_allclose(measure.noise_floor(LAW, 1000), mean, rtol=0.05)
+    draws = np.random.default_rng(0).multinomial(1000, EXPECTED, size=2000)
+    mean = np.mean([measure.total_variation(counts, EXPECTED) for counts in draws])
+    np.testing.assert_allclose(measure.noise_floor(EXPECTED, 1000), mean, rtol=0.05)
 
 
 def test_p_values_of_exact_draws_are_uniform():
-    law = np.append(LAW * 0.999, 0.001)  # the last outcome is pooled
-    draws = np.random.default_rng(1).multinomial(1000, law, size=1000)
-    p = np.array([measure.p_value(counts, law) for counts in draws])
+    distribution = np.append(EXPECTED * 0.999, 0.001)  # the last outcome is pooled
+    draws = np.random.default_rng(1).multinomial(1000, distribution, size=1000)
+    p = np.array([measure.p_value(counts, distribution) for counts in draws])
     assert abs(np.mean(p < 0.1) - 0.1) < 0.04  # four standard deviations
 
 
@@ -53,20 +53,20 @@ def test_a_wrong_sampler_is_found_and_an_exact_one_passes(path, case, wrong):
     found = judge.judge(row, counts_of(np.array(wrong)))
     assert found["verdict"] == "deviates"
     assert found["distance"] > found["floor"]
-    assert judge.judge(row, counts_of(LAW))["verdict"] == "exact"
+    assert judge.judge(row, counts_of(EXPECTED))["verdict"] == "exact"
 
 
 def test_rows_with_equal_noise_are_found_though_each_is_exact():
     row = row_of("temperature of each row", "pair")
-    one = laws.softmax(np.array(CASES["plain"]["logits"]))
+    one = distributions.softmax(np.array(CASES["plain"]["logits"]))
     assert judge.judge(row, np.diag(counts_of(one)))["verdict"] == "deviates"
-    assert judge.judge(row, counts_of(laws.of_case(CASES["pair"], Convention())))["verdict"] == (
-        "exact"
-    )
+    assert judge.judge(row, counts_of(distributions.of_case(CASES["pair"], Convention())))[
+        "verdict"
+    ] == ("exact")
 
 
 def test_an_impossible_outcome_is_a_deviation():
-    assert measure.p_value(np.array([5000, 3000, 2000, 1]), np.append(LAW, 0.0)) == 0
+    assert measure.p_value(np.array([5000, 3000, 2000, 1]), np.append(EXPECTED, 0.0)) == 0
     assert measure.p_value(np.array([10, 0]), np.array([1.0, 0.0])) == 1
 
 
@@ -80,9 +80,9 @@ def test_every_law_is_a_distribution(case):
         nucleus=("top_k", "all"),
         beams=("first", "best"),
     ):
-        law = laws.of_case(given, convention)
-        assert law.min() >= 0
-        np.testing.assert_allclose(law.sum(), 1)
+        distribution = distributions.of_case(given, convention)
+        assert distribution.min() >= 0
+        np.testing.assert_allclose(distribution.sum(), 1)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,16 @@ def test_every_law_is_a_distribution(case):
     ],
 )
 def test_laws_by_hand(logits, settings, convention, expected):
-    law = laws.token(np.log(logits), settings, Convention(**convention))
-    np.testing.assert_allclose(law, expected, atol=1e-12)
+    distribution = distributions.token(np.log(logits), settings, Convention(**convention))
+    np.testing.assert_allclose(distribution, expected, atol=1e-12)
 
 
 def test_beams_by_hand():
-    case = {"kind": "beams", "logits": np.log(LAW), "settings": {"width": 1}}
-    np.testing.assert_allclose(np.diag(laws.of_case(case, Convention(beams="first"))), LAW)
-    best = np.diag(laws.of_case(case, Convention(beams="best")))
+    case = {"kind": "beams", "logits": np.log(EXPECTED), "settings": {"width": 1}}
+    np.testing.assert_allclose(
+        np.diag(distributions.of_case(case, Convention(beams="first"))), EXPECTED
+    )
+    best = np.diag(distributions.of_case(case, Convention(beams="best")))
     np.testing.assert_allclose(best[2], 0)
     np.testing.assert_allclose(best[1], 0.3 * 0.2 / 0.7 + 0.2 * 0.3 / 0.8)
 

@@ -1,7 +1,7 @@
 """The exact distributions, in plain NumPy and float64, that samplers are compared with.
 
-Documentation often leaves open what happens where settings meet, so a law is computed for a
-``Convention``, and a row of the audit names those that its project's documentation allows.
+Documentation often leaves open what happens where settings meet, so a distribution is computed for
+a ``Convention``, and a row of the audit names those that its project's documentation allows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _nucleus(mass: np.ndarray, p: float, rule: str) -> np.ndarray:
 
 
 def of_case(case: dict[str, Any], convention: Convention) -> np.ndarray:
-    """The law of a case of ``cases.CASES``: an array with an axis for each counted token."""
+    """The distribution of a case of ``cases.CASES``, with an axis for each counted token."""
     settings = case.get("settings", {})
     if case["kind"] == "token":
         return token(case["logits"], settings, convention)
@@ -127,18 +127,18 @@ def of_case(case: dict[str, Any], convention: Convention) -> np.ndarray:
 
 def _beams(p: np.ndarray, width: int, beams: str) -> np.ndarray:
     """Of pairs of tokens, the smaller id first, by enumerating all draws without replacement."""
-    law = np.zeros((len(p), len(p)))
+    distribution = np.zeros((len(p), len(p)))
     for drawn in itertools.permutations(range(len(p)), 2 * width):
         left = 1 - np.concatenate([[0.0], np.cumsum(p[list(drawn)])[:-1]])
         kept = drawn[:width] if beams == "first" else sorted(drawn, key=lambda i: -p[i])[:width]
-        law[min(kept), max(kept)] += np.prod(p[list(drawn)] / left)
-    return law
+        distribution[min(kept), max(kept)] += np.prod(p[list(drawn)] / left)
+    return distribution
 
 
 def nearest(
     case: dict[str, Any], allowed: Sequence[Convention], counts: np.ndarray
 ) -> tuple[Convention, np.ndarray]:
-    """The convention among those allowed whose law is nearest to the counts, and its law."""
+    """The allowed convention whose distribution is nearest to the counts, and the distribution."""
 
     def ranked() -> Iterator[tuple[float, int]]:
         for i, convention in enumerate(allowed):
