@@ -1,8 +1,9 @@
 """The Llama family: rotary positions, grouped-query attention, RMS norm, gated feed-forward.
 
-Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral without a sliding window, and Qwen2. Touvron et
-al. 2023, "Llama 2"; Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023,
-"GQA"; Shazeer 2020, "GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2".
+Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral without a sliding window, Qwen2 and Qwen3.
+Touvron et al. 2023, "Llama 2"; Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et
+al. 2023, "GQA"; Shazeer 2020, "GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2"; Yang
+et al. 2025, "Qwen3".
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class LlamaConfig:
       qkv_bias: whether query, key and value have a bias (Qwen2).
       out_bias: whether the attention's output has one.
       mlp_bias: whether the feed-forward projections have one.
+      qk_norm: whether each head's query and key are normalised before their rotation (Qwen3).
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
       prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
@@ -81,6 +83,7 @@ class LlamaConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    qk_norm: bool = False
     logits_via_embedding: bool = False
     dtype: str = "float32"
     prefill_chunk: int | None = None
@@ -114,6 +117,10 @@ class LlamaAttention(nn.Module):
         )
         key, value = project("key", cfg.num_kv_heads), project("value", cfg.num_kv_heads)
         new = key_value(key, value, cfg.num_kv_heads)
+        if cfg.qk_norm:
+            query = RMSNorm(cfg.norm_epsilon, cfg.dtype, name="query_norm")(query)
+            key_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, name="key_norm")
+            new = new._replace(key=key_norm(new.key))
         # Keys are stored after their rotation, which is applied once, when the token is new.
         parts, stored = layer_cache(new._replace(key=rotate(new.key, *angles)))
         y = merge_heads(attend(rotate(query, *angles), parts, cfg.head_dim**-0.5))
@@ -251,4 +258,5 @@ class Llama(DecoderModel):
         flat = traverse_util.flatten_dict(self.params, sep="/")
         flat = {path: repeat(path, x) for path, x in flat.items()}
         config = dataclasses.replace(config, num_kv_heads=heads)
-        return Llama(traverse_util.unflatten_dict(flat, sep="/"), config)
+        params = traverse_util.unflatten_dict(flat, sep="/")
+        return dataclasses.replace(self, params=params, config=config)

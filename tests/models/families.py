@@ -81,6 +81,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
     ),
     "qwen2": ("Qwen2Config", {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 2}),
+    "qwen3": (
+        "Qwen3Config",
+        {**_LLAMA, "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 1},
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -36,7 +37,7 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "umt5"},
-            "model_type: got 'umt5'; takes one of gpt2, llama, mistral, mt5, qwen2, t5",
+            "model_type: got 'umt5'; takes one of gpt2, llama, mistral, mt5, qwen2, qwen3, t5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
@@ -168,6 +169,9 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
     with pytest.raises(ValueError, match=re.escape("this layout takes qkv_bias = out_bias")):
         save_model(type(model)(model.params, config), tmp_path)
+    config = dataclasses.replace(model.config, qk_norm=True)
+    with pytest.raises(ValueError, match="takes qkv_bias = out_bias and no mlp_bias with"):
+        save_model(dataclasses.replace(model, config=config), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,13 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     exam.compare(exam.answers(loaded, asked, step=3), want, 1e-4)
 
 
-@pytest.mark.parametrize("family", ["t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"),
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("qwen3",)),
+    ],
+)
 def test_transformers_reads_saved_models(family: str, tmp_path: Path, transformers: Any) -> None:
     original = torch_model(family, seed=3)
     original.save_pretrained(tmp_path / "original")

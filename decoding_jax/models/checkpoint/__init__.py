@@ -46,6 +46,7 @@ _FAMILIES: dict[str, ModuleType] = {
     "mistral": llama,
     "mt5": t5,
     "qwen2": llama,
+    "qwen3": llama,
     "t5": t5,
 }
 _MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}

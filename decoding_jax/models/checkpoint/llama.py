@@ -1,4 +1,4 @@
-"""Llama, Mistral and Qwen2 in the Hugging Face layout."""
+"""Llama, Mistral, Qwen2 and Qwen3 in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ def table(config: LlamaConfig) -> dict[str, Weight]:
         layer, tensor = f"layers_{i}", f"model.layers.{i}"
         out[f"{layer}/pre_attention_norm/scale"] = Weight(f"{tensor}.input_layernorm.weight")
         out[f"{layer}/pre_mlp_norm/scale"] = Weight(f"{tensor}.post_attention_layernorm.weight")
+        if config.qk_norm:
+            out[f"{layer}/attention/query_norm/scale"] = Weight(f"{tensor}.self_attn.q_norm.weight")
+            out[f"{layer}/attention/key_norm/scale"] = Weight(f"{tensor}.self_attn.k_norm.weight")
         for ours, (theirs, bias) in projections.items():
             out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{theirs}.weight", True)
             if bias:
@@ -65,7 +68,7 @@ def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
 
 def check_window(settings: Settings, family: str, max_positions: int) -> None:
     """Raises an error if a layer has a sliding window shorter than ``max_positions``."""
-    if family == "qwen2":
+    if family in ("qwen2", "qwen3"):
         settings.refuse(use_sliding_window=False)
     if family == "mistral":
         # In older files of this family, an absent window means 4,096.
@@ -85,14 +88,15 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     max_positions = settings.size("max_position_embeddings")
     check_window(settings, family, max_positions)
     theta, scaling = rope_of(settings)
-    bias = family == "llama" and settings.get("attention_bias", bool, False)
+    bias = family in ("llama", "qwen3") and settings.get("attention_bias", bool, False)
     tied = settings.get("tie_word_embeddings", bool, False)
     config = LlamaConfig(
         vocab_size=settings.size("vocab_size"),
         emb_dim=width,
         num_heads=heads,
         num_kv_heads=settings.size("num_key_value_heads", heads),
-        head_dim=settings.size("head_dim", width // heads),
+        # An absent size is 128 in Qwen3, whatever the width.
+        head_dim=settings.size("head_dim", 128 if family == "qwen3" else width // heads),
         mlp_dim=settings.size("intermediate_size"),
         num_layers=settings.size("num_hidden_layers"),
         max_positions=max_positions,
@@ -103,6 +107,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         qkv_bias=bias or family == "qwen2",
         out_bias=bias,
         mlp_bias=family == "llama" and settings.get("mlp_bias", bool, False),
+        qk_norm=family == "qwen3",
         logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
         dtype=dtype,
     )
@@ -117,12 +122,7 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
     Raises:
       ValueError: for a combination of biases that no supported family has.
     """
-    qwen = config.qkv_bias and not config.out_bias and not config.mlp_bias
-    if config.qkv_bias != config.out_bias and not qwen:
-        raise ValueError(
-            f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
-            f" {config.mlp_bias}; this layout takes qkv_bias = out_bias, or qkv_bias alone"
-        )
+    family = _family_of(config)
     scaling, rope = config.rope_scaling, None
     if scaling is not None:
         rope = {"rope_type": scaling.kind, "factor": scaling.factor}
@@ -133,8 +133,8 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
                 "original_max_position_embeddings": scaling.original_max_positions,
             }
     return {
-        "architectures": ["Qwen2ForCausalLM" if qwen else "LlamaForCausalLM"],
-        "model_type": "qwen2" if qwen else "llama",
+        "architectures": [f"{family.capitalize()}ForCausalLM"],
+        "model_type": family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.emb_dim,
         "num_attention_heads": config.num_heads,
@@ -150,5 +150,21 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.logits_via_embedding,
         "bos_token_id": None,
         "eos_token_id": None,
-        **({} if qwen else {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias}),
+        **({} if family == "qwen2" else {"attention_bias": config.qkv_bias}),
+        **({"mlp_bias": config.mlp_bias} if family == "llama" else {}),
     }
+
+
+def _family_of(config: LlamaConfig) -> str:
+    """The ``model_type`` of the family that has a network's biases and norms."""
+    alone = config.qkv_bias and not config.out_bias
+    if config.qk_norm and (config.mlp_bias or config.qkv_bias != config.out_bias):
+        takes = "qkv_bias = out_bias and no mlp_bias with qk_norm"
+    elif config.qkv_bias != config.out_bias and (not alone or config.mlp_bias):
+        takes = "qkv_bias = out_bias, or qkv_bias alone"
+    else:
+        return "qwen3" if config.qk_norm else "qwen2" if alone else "llama"
+    raise ValueError(
+        f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
+        f" {config.mlp_bias}; this layout takes {takes}"
+    )
