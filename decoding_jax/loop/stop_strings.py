@@ -68,7 +68,7 @@ class StopStrings:
       chosen: bool ``[Q]``, or ``[B, Q]`` for each row: which strings count.
       begun: a bool, or bool ``[B]``: whether the new tokens continue a text.
       window: the largest number of tokens that a string can touch. Static.
-      most_ends: the largest number of tokens that end a text at one state. Static.
+      max_ends: the largest number of tokens that end a text at one state. Static.
     """
 
     token_class: Any = dataclasses.field(metadata={"shared_axes": None})
@@ -80,7 +80,7 @@ class StopStrings:
     chosen: Any = dataclasses.field(metadata={"shared_axes": 1})
     begun: Any = dataclasses.field(metadata={"shared_axes": 0})
     window: int = dataclasses.field(metadata={"static": True})
-    most_ends: int = dataclasses.field(metadata={"static": True})
+    max_ends: int = dataclasses.field(metadata={"static": True})
 
 
 def ends_with_string(strings: StopStrings, tokens: Array, length: Array) -> Array:

@@ -73,7 +73,7 @@ def strings_of(stop: Stop) -> StopStrings | None:
 def num_endings(stop: Stop) -> int:
     """The largest number of tokens with which a sequence may end."""
     strings = strings_of(stop)
-    most = 0 if strings is None else strings.most_ends
+    most = 0 if strings is None else strings.max_ends
     return end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0] + most
 
 

@@ -86,7 +86,7 @@ def stop_strings(
         chosen=chosen[0] if is_shared else chosen,
         begun=np.asarray(begun, bool),
         window=round_up(max((len(pattern) for pattern in patterns), default=1), 4),
-        most_ends=round_up(int(max(per_state.max(), of_first, 1))),
+        max_ends=round_up(int(max(per_state.max(), of_first, 1))),
     )
 
 

@@ -39,7 +39,7 @@ def padded(strings):
         last_tokens=np.zeros(1, np.int32),
         chosen=pad(strings.chosen, 6),
         window=24,
-        most_ends=1,
+        max_ends=1,
     )
 
 
