@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Array, DecodeOutput, Stop
-from decoding_jax.infer import gin_names
+from decoding_jax.infer import gin_names, memory
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refilled import RefilledBatch
 from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs, RowSteps
@@ -176,6 +176,9 @@ class Decoder:
         Yields:
           The numbers of some inputs, counted in the order of ``ids``, and their completions. Every
           input comes once.
+
+        Raises:
+          ValueError: if the batch does not fit into the memory of a device.
         """
 
         def make(members: Sequence[int], count: int) -> RowInputs:
@@ -190,9 +193,15 @@ class Decoder:
             rows, number = self.batch_size, len(self._widths)
             _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
         compiling = self.compiling if is_new else None
-        for members, output in self._batches.decode(len(ids), make, compiling):
+        batches = self._batches.decode(len(ids), make, compiling)
+        while True:
+            with memory.checked(self._model, self.batch_size, width, self._inputs.spread):
+                decoded = next(batches, None)
+                if decoded is None:
+                    return
+                members, output = decoded[0], jax.device_get(decoded[1])
             context = context_of(self._model, [ids[m] for m in members])
-            made = completions(self._tokenizer, jax.device_get(output), len(members), context)
+            made = completions(self._tokenizer, output, len(members), context)
             self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             yield members, made
 

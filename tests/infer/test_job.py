@@ -12,7 +12,7 @@ from infer_fakes import LINES, draw, records_of
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, infer, transforms
-from decoding_jax.infer import gin_names
+from decoding_jax.infer import gin_names, separate
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.sharding.rules import as_mesh
 
@@ -257,3 +257,19 @@ def test_settings_are_found_where_gin_has_bound_them():
         finally:
             gin.clear_config()
     assert bound["transform"].value.tolist() == [1, 2]
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_one_line(table, monkeypatch):
+    def decode(self, count, make, compiling):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nand a long list")
+        yield
+
+    monkeypatch.setattr(separate.SeparateBatches, "decode", decode)
+    items = [infer.Item("1 2 3")]
+    with pytest.raises(ValueError) as error:
+        infer.run(table, items, draw, report=list, batch_size=16, max_input_length=20)
+    assert str(error.value) == (
+        "batch_size: got 16 inputs of up to 16 tokens, which do not fit into the memory of a "
+        "device (RESOURCE_EXHAUSTED: Out of memory); takes a smaller one, such as 8, or a MESH "
+        "that spreads the model over more devices"
+    )
