@@ -1,5 +1,5 @@
-"""Estimators over several sequences: expectations, diversity, quality."""
+"""Estimators over several sequences: expectations, pass@k, choices, diversity, quality."""
 
-from decoding_jax.estimators import diversity, quality, without_replacement
+from decoding_jax.estimators import choice, diversity, quality, repeated, without_replacement
 
-__all__ = ["diversity", "quality", "without_replacement"]
+__all__ = ["choice", "diversity", "quality", "repeated", "without_replacement"]
