@@ -10,6 +10,7 @@ from decoding_jax.models.checkpoint import (
     to_t5x,
 )
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
+from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
 from decoding_jax.models.t5 import T5, BoundT5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
@@ -21,6 +22,8 @@ __all__ = [
     "BoundT5",
     "CheckpointError",
     "GPT2Config",
+    "GPTNeoX",
+    "GPTNeoXConfig",
     "Llama",
     "LlamaConfig",
     "RopeScaling",

@@ -76,7 +76,7 @@ class GPT2Config:
             )
 
 
-def layer_norm(config: GPT2Config) -> LayerNorm:
+def layer_norm(config: Any) -> LayerNorm:
     return LayerNorm(config.layer_norm_epsilon, config.dtype)
 
 
@@ -113,7 +113,9 @@ class GPT2Attention(nn.Module):
 
 
 class GPT2Mlp(nn.Module):
-    config: GPT2Config
+    """Two projections with biases and an activation between them, which GPT-NeoX has too."""
+
+    config: Any
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

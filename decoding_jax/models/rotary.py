@@ -81,10 +81,10 @@ def rotation(position: Array, radians: np.ndarray) -> tuple[Array, Array]:
 
 
 def rotate(x: Array, cosine: Array, sine: Array) -> Array:
-    """Rotates the pairs of dimensions i and i + d / 2.
+    """Rotates the pairs of dimensions i and i + d / 2, where d may be less than x's last axis.
 
     Args:
-      x: ``[B, W, ..., T, d]``.
+      x: ``[B, W, ..., T, D]``, of which the first d dimensions are rotated.
       cosine: ``[B, W, T, d / 2]``, from ``rotation``.
       sine: ``[B, W, T, d / 2]``, from ``rotation``.
 
@@ -93,6 +93,7 @@ def rotate(x: Array, cosine: Array, sine: Array) -> Array:
     """
     axes = tuple(range(2, x.ndim - 2))
     cosine, sine = jnp.expand_dims(cosine, axes), jnp.expand_dims(sine, axes)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    half = cosine.shape[-1]
+    first, second, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
     rotated = [first * cosine - second * sine, second * cosine + first * sine]
-    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+    return jnp.concatenate([*rotated, rest] if rest.size else rotated, axis=-1).astype(x.dtype)

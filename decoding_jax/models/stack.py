@@ -79,7 +79,7 @@ def with_scanned_layers(model: M) -> M:
     """The same model with its parameters stacked and its layers scanned.
 
     Args:
-      model: a T5, T5Decoder, GPT2 or Llama.
+      model: a T5, or a decoder-only model.
     """
     return _converted(model, stack_layers, scan_layers=True)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from decoding_jax.models import GPT2, T5, Llama, T5Decoder, load_model
+from decoding_jax.models import GPT2, T5, GPTNeoX, Llama, T5Decoder, load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
-Model = T5 | T5Decoder | GPT2 | Llama
+Model = T5 | T5Decoder | GPT2 | GPTNeoX | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 

@@ -71,6 +71,22 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_positions": 32,
         },
     ),
+    "gpt_neox": (
+        "GPTNeoXConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 50.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+    ),
     "llama2": ("LlamaConfig", {**_LLAMA, "num_hidden_layers": 1}),
     "llama3": (
         "LlamaConfig",
@@ -87,13 +103,32 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Further settings of these families, which no fixture has.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt_neox_serial": (
+        "GPTNeoXConfig",
+        {
+            **FAMILIES["gpt_neox"][1],
+            "num_hidden_layers": 2,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+        },
+    ),
+    "qwen3_biased": (
+        "Qwen3Config",
+        {**_LLAMA, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 6},
+    ),
+}
+
 
 def torch_model(family: str, seed: int) -> Any:
     """A random network of transformers whose logits are far from uniform; bfloat16 values."""
     import torch
     import transformers
 
-    name, settings = FAMILIES[family]
+    name, settings = (FAMILIES | VARIANTS)[family]
     kind = name.replace(
         "Config", "ForConditionalGeneration" if "T5" in name else "ForCausalLM"
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")

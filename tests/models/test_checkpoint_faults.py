@@ -37,15 +37,16 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "umt5"},
-            "model_type: got 'umt5'; takes one of gpt2, llama, mistral, mt5, qwen2, qwen3, t5",
+            "model_type: got 'umt5'; takes one of gpt2, gpt_neox, llama, mistral, mt5, qwen2,"
+            " qwen3, t5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
         (
             "t5",
             {"dense_act_fn": "tanh"},
-            "dense_act_fn: got 'tanh'; takes one of gelu, gelu_new, gelu_pytorch_tanh, linear,"
-            " relu, silu, swish",
+            "dense_act_fn: got 'tanh'; takes one of gelu, gelu_fast, gelu_new, gelu_pytorch_tanh,"
+            " linear, relu, silu, swish",
         ),
         ("gpt2", {"n_head": 3}, "num_heads: got 3; takes a divisor of emb_dim = 16"),
         (
@@ -164,7 +165,9 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     model = load_model(FIXTURES / "qwen2")
     with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):
         save_model(model, tmp_path, dtype="float16")
-    with pytest.raises(ValueError, match=r"^model: got dict; takes one of T5, GPT2, Llama$"):
+    with pytest.raises(
+        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama$"
+    ):
         save_model(model.params, tmp_path)
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
     with pytest.raises(ValueError, match=re.escape("this layout takes qkv_bias = out_bias")):

@@ -8,7 +8,7 @@ from typing import Any
 import exam
 import numpy as np
 import pytest
-from families import FAMILIES, torch_model
+from families import FAMILIES, VARIANTS, torch_model
 
 from decoding_jax.models.checkpoint import load_model, save_model
 
@@ -45,7 +45,10 @@ def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
     "family",
     [
         pytest.param(family, marks=[] if family in ("t5", "llama3") else [pytest.mark.exhaustive])
-        for family in FAMILIES  # test_fixtures.py compares the others with what PyTorch gave.
+        for family in (
+            *FAMILIES,
+            *VARIANTS,
+        )  # test_fixtures.py compares the others with what PyTorch gave.
     ],
 )
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     "family",
     [
         *("t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"),
-        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("qwen3",)),
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("gpt_neox", "qwen3", *VARIANTS)),
     ],
 )
 def test_transformers_reads_saved_models(family: str, tmp_path: Path, transformers: Any) -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from decoding_jax.models.checkpoint import gpt2, llama, t5
+from decoding_jax.models.checkpoint import gpt2, gpt_neox, llama, t5
 from decoding_jax.models.checkpoint.files import (
     CONFIG,
     WEIGHTS,
@@ -23,6 +23,7 @@ from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
 from decoding_jax.models.checkpoint.t5x_tree import from_t5x, to_t5x
 from decoding_jax.models.gpt2 import GPT2
+from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
@@ -42,6 +43,7 @@ __all__ = [
 
 _FAMILIES: dict[str, ModuleType] = {
     "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
     "llama": llama,
     "mistral": llama,
     "mt5": t5,
@@ -49,7 +51,7 @@ _FAMILIES: dict[str, ModuleType] = {
     "qwen3": llama,
     "t5": t5,
 }
-_MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, Llama: llama}
+_MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, GPTNeoX: gpt_neox, Llama: llama}
 
 
 def load_model(
@@ -58,7 +60,7 @@ def load_model(
     dtype: str = "float32",
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
-) -> T5 | T5Decoder | GPT2 | Llama:
+) -> T5 | T5Decoder | GPT2 | GPTNeoX | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
@@ -112,7 +114,7 @@ def load_model(
 
 
 def save_model(
-    model: T5 | GPT2 | Llama,
+    model: T5 | GPT2 | GPTNeoX | Llama,
     directory: str | StoragePath,
     *,
     dtype: str | None = None,
@@ -155,5 +157,5 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
 
 
-def _dtype_of(model: T5 | GPT2 | Llama) -> str:
+def _dtype_of(model: T5 | GPT2 | GPTNeoX | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

@@ -25,6 +25,7 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 ACTIVATIONS = {
     "relu": "relu",
     "gelu_new": "gelu",
+    "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "gelu": "gelu_exact",
     "silu": "silu",

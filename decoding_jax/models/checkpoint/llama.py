@@ -49,21 +49,40 @@ def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
     rope = settings.section("rope_scaling", "rope_parameters")
     rope.refuse(partial_rotary_factor=1.0)
     theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
+    return theta, scaling_of(rope, settings)
+
+
+def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
+    """The scaling of the rotary frequencies in the section of the rotary settings."""
     kinds = {"default": "", "linear": "linear", "llama3": "llama3"}
     kind = rope.one_of("rope_type" if "rope_type" in rope.values else "type", kinds, "default")
     if not kind:
-        return theta, None
+        return None
     factor = rope.get("factor", float)
     if kind == "linear":
-        return theta, RopeScaling(kind, factor)
+        return RopeScaling(kind, factor)
     original = settings.size("max_position_embeddings")
-    return theta, RopeScaling(
+    return RopeScaling(
         kind,
         factor,
         rope.get("low_freq_factor", float),
         rope.get("high_freq_factor", float),
         rope.size("original_max_position_embeddings", original),
     )
+
+
+def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    """The inverse of ``scaling_of``."""
+    if scaling is None:
+        return None
+    rope = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "linear":
+        return rope
+    return rope | {
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_max_positions,
+    }
 
 
 def check_window(settings: Settings, family: str, max_positions: int) -> None:
@@ -123,15 +142,6 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
       ValueError: for a combination of biases that no supported family has.
     """
     family = _family_of(config)
-    scaling, rope = config.rope_scaling, None
-    if scaling is not None:
-        rope = {"rope_type": scaling.kind, "factor": scaling.factor}
-        if scaling.kind == "llama3":
-            rope |= {
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-                "original_max_position_embeddings": scaling.original_max_positions,
-            }
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
@@ -144,7 +154,7 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
         "num_hidden_layers": config.num_layers,
         "max_position_embeddings": config.max_positions,
         "rope_theta": config.rope_theta,
-        "rope_scaling": rope,
+        "rope_scaling": settings_of_scaling(config.rope_scaling),
         "hidden_act": ACTIVATIONS_BACK[config.activation],
         "rms_norm_eps": config.norm_epsilon,
         "tie_word_embeddings": config.logits_via_embedding,

@@ -1,0 +1,61 @@
+"""What every network does, of the families that share the layers of GPT-2 and Llama."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import exam
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from families import FIXTURES
+
+from decoding_jax import sharding
+from decoding_jax.models.checkpoint import load_model
+from decoding_jax.models.decoder import with_prefill_chunk
+from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
+from decoding_jax.testing import check_model
+
+FAMILIES = ["gpt_neox", "qwen3"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", FAMILIES)
+def test_verbs_do_what_they_say(family: str) -> None:
+    ran = check_model(load_model(FIXTURES / family), tolerance=1e-4)
+    assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
+    stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
+    model = load_model(FIXTURES / family, scan_layers=True)
+    exam.compare(exam.answers(with_prefill_chunk(model, 2), stored, step=3), stored, 1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
+    """The parameters, in which nothing is computed."""
+    model = load_model(FIXTURES / family)
+    scanned = load_model(FIXTURES / family, scan_layers=True)
+    same(with_scanned_layers(model), scanned)
+    same(with_separate_layers(scanned), model)
+    for kind in (model, scanned):
+        own = jax.eval_shape(lambda kind=kind: type(kind).init(kind.config, jax.random.key(0)))
+        assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, kind)
+    assert model.early_exit(1).config == dataclasses.replace(model.config, num_layers=1)
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    placed = load_model(FIXTURES / family, mesh=mesh)
+    same(placed, sharding.shard(model, mesh))
+    divided = {leaf.sharding.spec for leaf in jax.tree.leaves(placed)}
+    assert len(divided) > 2  # by rows, by columns, and whole
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found.config == expected.config
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert x.sharding == y.sharding
