@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,47 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
-
-Bias = Array | Callable[[Array], Array]
-"""Position biases, float32 ``[B, W, H, G, T, K]``-broadcastable, or the function that computes them
-from distances, int32 ``[B, W, T, K]``-broadcastable: query minus key position."""
-
-
-class Part(NamedTuple):
-    """K keys and values that queries ``[B, W, H, G, T, d]`` may attend to.
-
-    What would take T x K numbers, a causal mask or biases, can be given as a rule on distances
-    instead, so that it is never held whole.
-
-    Attributes:
-      key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``. A stack of layers has an
-        axis N before H. An array may have more than K keys; those from K on are not read.
-      value: as ``key``.
-      mask: bool, broadcastable to ``[B, W, T, K]``, with a last axis of K.
-      bias: None, or what is added to the logits; a function of distances needs ``position``.
-      used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
-        from there on need not be read.
-      position: None, or int32, broadcastable to ``[B, W, T]``, the positions of the queries. Key k
-        is at position k.
-      least_distance: None, or the least distance at which a query sees a key, 0 in a causal
-        prompt; needs ``position``.
-      layer: None, or an int32 scalar, the layer of the stack whose keys these are. Chunks are read
-        from the stack, which saves a copy of the layer.
-    """
-
-    key: Array
-    value: Array
-    mask: Array
-    bias: Bias | None = None
-    used: Array | None = None
-    position: Array | None = None
-    least_distance: Array | int | None = None
-    layer: Array | None = None
-
-    @property
-    def num_keys(self) -> int:
-        """K."""
-        return self.mask.shape[-1]
+from decoding_jax.models.scores import Part, Scale, read_part, scores, weighted
 
 
 class _Sums(NamedTuple):
@@ -84,7 +44,9 @@ LEAST_BLOCK = 128
 """No block has fewer queries or keys, however many rows, lanes and heads share its scores."""
 
 
-def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
+def attend(
+    query: Array, parts: Sequence[Part], factor: float, soft_cap: float | None = None
+) -> Array:
     """Softmax attention of every query over all parts together.
 
     Scores are held whole where they are few. Beyond ``SCORE_LIMIT``, blocks of queries read blocks
@@ -94,11 +56,13 @@ def attend(query: Array, parts: Sequence[Part], scale: float) -> Array:
     Args:
       query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
       parts: the keys and values. Every query sees at least one key of them.
-      scale: the factor of the logits.
+      factor: the factor of the logits.
+      soft_cap: None, or the bound of the scaled logits (see ``scores.Scale``).
 
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.
     """
+    scale = Scale(factor, soft_cap)
     num_queries = query.shape[-2]
     rows = math.prod(query.shape[:4])
     most_keys = max((p.num_keys for p in parts if _chunk_of(p) is None), default=0)
@@ -140,10 +104,10 @@ def _cut(array: Any, axis: int, first: Array, size: int) -> Any:
     return lax.dynamic_slice_in_dim(array, first, size, axis)
 
 
-def _attend_block(query: Array, parts: Sequence[Part], scale: float, limit: int) -> Array:
+def _attend_block(query: Array, parts: Sequence[Part], scale: Scale, limit: int) -> Array:
     """``attend``, of all the queries at a time. A part of up to ``limit`` scores is held whole."""
     chunks = [_keys_at_a_time(query, part, limit) for part in parts]
-    whole = [_read(p) for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
+    whole = [read_part(p) for p, chunk in zip(parts, chunks, strict=True) if chunk is None]
     sums = _attend_whole(query, whole, scale) if whole else None
     for part, chunk in zip(parts, chunks, strict=True):
         if chunk is not None:
@@ -180,77 +144,22 @@ def _keys_at_a_time(query: Array, part: Part, limit: int) -> int | None:
     return block if rows * size > limit and block < size else None
 
 
-def _read(part: Part, first: Array | int = 0, size: int | None = None) -> Part:
-    """The part with the arrays of its own layer's keys alone, ``size`` of them from ``first``."""
-    size = part.num_keys if size is None else size
-
-    def read(x: Array) -> Array:
-        if part.layer is not None:
-            zero = jnp.int32(0)
-            origin = [*[zero] * (x.ndim - 4), part.layer, zero, jnp.asarray(first, jnp.int32), zero]
-            sizes = [*x.shape[:-4], 1, x.shape[-3], size, x.shape[-1]]
-            return lax.dynamic_slice(x, origin, sizes).squeeze(-4)
-        if isinstance(first, int):
-            return x[..., first : first + size, :]
-        return lax.dynamic_slice_in_dim(x, first, size, -2)
-
-    return part._replace(key=read(part.key), value=read(part.value), layer=None)
-
-
-def _scores(query: Array, part: Part, scale: float, first: Array | int = 0) -> Array:
-    """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen.
-
-    Args:
-      query: as for ``attend``.
-      part: as for ``attend``.
-      scale: as for ``attend``.
-      first: the position of the part's first key.
-    """
-    # A part that the lanes share has no axis of lanes, so it is never tiled.
-    keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
-    # The keys come first, so that the longer operand is read in the order of its memory.
-    score = jnp.einsum(
-        f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
-    )
-    score = jnp.moveaxis(score, 3, -1)
-    score = score if scale == 1.0 else score * scale
-    mask, bias = part.mask, part.bias
-    if part.position is not None:
-        key = first + jnp.arange(part.key.shape[-2], dtype=jnp.int32)
-        distance = part.position[..., None] - key[None, None, None]
-        if part.least_distance is not None:
-            mask = mask & (distance >= part.least_distance)
-        bias = bias(distance) if callable(bias) else bias
-    assert not callable(bias), "biases by distance need positions"
-    score = score if bias is None else score + bias
-    return jnp.where(mask[:, :, None, None], score, -jnp.inf)
-
-
-def _weighted(part: Part, weight: Array) -> Array:
-    """The weighted sum of the part's values, float32 ``[B, W, H, G, T, d]``."""
-    values = "bhkd" if part.value.ndim == 4 else "bwhkd"
-    # The product is in the dtype of the cache, because XLA's CPU backend has no batched bfloat16
-    # product of this layout with a float32 result.
-    out = jnp.einsum(f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value)
-    return out.astype(jnp.float32)
-
-
-def _attend_whole(query: Array, parts: Sequence[Part], scale: float) -> _Sums:
+def _attend_whole(query: Array, parts: Sequence[Part], scale: Scale) -> _Sums:
     """The sums of parts that are read all at once."""
-    scores = [_scores(query, part, scale) for part in parts]
+    found = [scores(query, part, scale) for part in parts]
     # A query in the padding of a prompt may see no key. Its maximum is clipped, so that its output
     # is zero rather than NaN.
-    peak = jnp.stack([s.max(-1) for s in scores]).max(0)
+    peak = jnp.stack([s.max(-1) for s in found]).max(0)
     peak = jnp.maximum(peak, jnp.finfo(jnp.float32).min)[..., None]
-    weights = [jnp.exp(s - peak) for s in scores]
+    weights = [jnp.exp(s - peak) for s in found]
     total = sum((w.sum(-1, keepdims=True) for w in weights), jnp.zeros_like(peak))
     out = jnp.zeros(query.shape, jnp.float32)
     for part, weight in zip(parts, weights, strict=True):
-        out += _weighted(part, weight)
+        out += weighted(part, weight)
     return _Sums(peak, total, out)
 
 
-def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Sums | None) -> _Sums:
+def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: _Sums | None) -> _Sums:
     """Adds a part in chunks of keys, so that the keys that no query sees cost nothing.
 
     This is the running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
@@ -265,18 +174,18 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
         first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps the one before
         cut = functools.partial(_cut, first=first, size=chunk)
         fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
-        piece = _read(part, first, chunk)._replace(
+        piece = read_part(part, first, chunk)._replace(
             mask=cut(part.mask, -1) & fresh[None, None, None],
             bias=cut(part.bias, -1),
         )
-        score = _scores(query, piece, scale, first)
+        score = scores(query, piece, scale, first)
         # The result does not depend on the peak, so neither does its gradient.
         peak = lax.stop_gradient(jnp.maximum(sums.peak, score.max(-1, keepdims=True)))
         weight, kept = jnp.exp(score - peak), jnp.exp(sums.peak - peak)
         return _Sums(
             peak,
             sums.total * kept + weight.sum(-1, keepdims=True),
-            sums.out * kept + _weighted(piece, weight),
+            sums.out * kept + weighted(piece, weight),
         )
 
     if part.used is not None:
@@ -287,8 +196,10 @@ def _attend_chunks(query: Array, part: Part, scale: float, chunk: int, sums: _Su
     if part.position is None or part.least_distance is None:
         return lax.fori_loop(0, -(-size // chunk), add_again, sums)
     last = part.position.max() - part.least_distance
+    before = -1 if part.window is None else part.position.min() - part.window
 
     def add_seen(index: Array, sums: _Sums) -> _Sums:
-        return lax.cond(index * chunk <= last, add_again, lambda _, sums: sums, index, sums)
+        seen = (index * chunk <= last) & ((index + 1) * chunk - 1 > before)
+        return lax.cond(seen, add_again, lambda _, sums: sums, index, sums)
 
     return lax.fori_loop(0, -(-size // chunk), add_seen, sums)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Bias
 from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys
 from decoding_jax.models.layers import Output, vocabulary_logits
-from decoding_jax.models.stack import run_layers
+from decoding_jax.models.scores import Bias
+from decoding_jax.models.stack import run_layers, stack_index
 from decoding_jax.models.view import (
     Biases,
     LayerCache,
@@ -23,7 +23,7 @@ from decoding_jax.models.view import (
     view_of,
 )
 
-LayerCacheOf = Callable[[Array | None, Any, Any], LayerCache]
+LayerCacheOf = Callable[[int | Array, Any, Any], LayerCache]
 """``(index, read, written) -> LayerCache``, with the arguments of ``stack.RunLayer``."""
 
 
@@ -57,6 +57,18 @@ class DecoderNetwork(nn.Module):
         """
         raise NotImplementedError
 
+    def positions_of(self, positions: Any, index: int | Array) -> Any:
+        """What the layer of this index needs to know of the positions, from ``inputs``."""
+        return positions
+
+    def window(self, index: int | Array) -> int | Array | None:
+        """The distance from which the layer of this index sees no key, or None.
+
+        Args:
+          index: the index of the layer, an int32 scalar where layers are scanned.
+        """
+        return None
+
     def run_layers(
         self, tokens: Array, position: Array, cache_of: LayerCacheOf, **stored: Any
     ) -> tuple[Array, Layers]:
@@ -70,8 +82,9 @@ class DecoderNetwork(nn.Module):
         """
         x, positions = self.inputs(tokens, position)
 
-        def run(layer: Any, x: Array, *entries: Any) -> tuple[Array, KeyValue]:
-            return layer(x, cache_of(*entries), positions)
+        def run(layer: Any, x: Array, index: Any, *entries: Any) -> tuple[Array, KeyValue]:
+            layer_cache = cache_of(index, *entries)
+            return layer(x, layer_cache, self.positions_of(positions, index))
 
         x, new = run_layers(self.layers, run, x, self.config.num_layers, **stored)
         return self.final_norm(x), new
@@ -87,9 +100,12 @@ class DecoderNetwork(nn.Module):
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
         """
         size = tokens.shape[1]
-        layer_cache = prompt_layer_cache(length, size)
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        return self.run_layers(tokens[:, None], position, lambda *_: layer_cache)
+
+        def cache_of(index: int | Array, *_: None) -> LayerCache:
+            return prompt_layer_cache(length, size, window=self.window(index))
+
+        return self.run_layers(tokens[:, None], position, cache_of)
 
     def prompt_bias(self, position: Array, size: int) -> Bias | None:
         """Position biases of queries at ``position [b, w, T]`` and a prompt of ``size`` keys."""
@@ -116,8 +132,9 @@ class DecoderNetwork(nn.Module):
         position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
         bias = self.prompt_bias(position, num_keys(prompt))
 
-        def cache_of(layer: Array | None, _: None, held: KeyValue) -> LayerCache:
-            return chunk_layer_cache(held, length, position, bias, layer)
+        def cache_of(index: int | Array, _: None, held: KeyValue) -> LayerCache:
+            layer, window = stack_index(index), self.window(index)
+            return chunk_layer_cache(held, length, position, bias, layer, window=window)
 
         return self.run_layers(tokens[:, None], position, cache_of, written=prompt)
 
@@ -137,8 +154,9 @@ class DecoderNetwork(nn.Module):
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
         bias = self.biases(view)
 
-        def cache_of(layer: Array | None, prompt: KeyValue, slots: KeyValue) -> LayerCache:
-            return slot_layer_cache(prompt, slots, view, start, bias, layer)
+        def cache_of(index: int | Array, prompt: KeyValue, slots: KeyValue) -> LayerCache:
+            layer, window = stack_index(index), self.window(index)
+            return slot_layer_cache(prompt, slots, view, start, bias, layer, window=window)
 
         hidden, slots = self.run_layers(
             tokens, view.position, cache_of, read=cache.prompt, written=cache.slots

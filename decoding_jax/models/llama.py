@@ -1,9 +1,8 @@
 """The Llama family: rotary positions, grouped-query attention, RMS norm, gated feed-forward.
 
-Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral without a sliding window, Qwen2 and Qwen3.
-Touvron et al. 2023, "Llama 2"; Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et
-al. 2023, "GQA"; Shazeer 2020, "GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2"; Yang
-et al. 2025, "Qwen3".
+Covers Llama 2 and 3, TinyLlama, SmolLM, Mistral, Qwen2 and Qwen3. Touvron et al. 2023, "Llama 2";
+Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA"; Shazeer 2020,
+"GLU Variants Improve Transformer"; Yang et al. 2024, "Qwen2"; Yang et al. 2025, "Qwen3".
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from decoding_jax.models.layers import (
 )
 from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
 from decoding_jax.models.stack import make_layers
-from decoding_jax.models.view import LayerCache
+from decoding_jax.models.view import LayerCache, Window
+from decoding_jax.models.windows import check_window, window_of
 from decoding_jax.ops.mesh import MODEL
 from decoding_jax.pytrees import pytree
 
@@ -56,6 +56,8 @@ class LlamaConfig:
       out_bias: whether the attention's output has one.
       mlp_bias: whether the feed-forward projections have one.
       qk_norm: whether each head's query and key are normalised before their rotation (Qwen3).
+      window: the number of tokens that a token sees, itself included, or None for all (Mistral).
+      window_pattern: whether each layer has the window, repeated over the layers.
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
       prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
@@ -65,7 +67,7 @@ class LlamaConfig:
 
     Raises:
       ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd, or
-        ``prefill_chunk`` is not positive.
+        ``window`` or ``prefill_chunk`` is not positive.
     """
 
     vocab_size: int
@@ -84,6 +86,8 @@ class LlamaConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    window: int | None = None
+    window_pattern: tuple[bool, ...] = (True,)
     logits_via_embedding: bool = False
     dtype: str = "float32"
     prefill_chunk: int | None = None
@@ -91,6 +95,7 @@ class LlamaConfig:
 
     def __post_init__(self) -> None:
         check_prefill_chunk(self.prefill_chunk)
+        check_window(self.window, self.window_pattern)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads: got {self.num_kv_heads}; takes a divisor of num_heads ="
@@ -175,6 +180,9 @@ class LlamaNetwork(DecoderNetwork):
         radians = frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
         x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
         return x, rotation(position, radians)
+
+    def window(self, index: int | Array) -> Window:
+        return window_of(self.config.window, self.config.window_pattern, index)
 
 
 PARTITION_RULES = {

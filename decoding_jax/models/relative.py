@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Bias
+from decoding_jax.models.scores import Bias
 
 
 def relative_buckets(num_buckets: int, max_distance: int, *, bidirectional: bool) -> np.ndarray:

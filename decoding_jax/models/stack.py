@@ -20,11 +20,11 @@ from decoding_jax.models.cache import LAYER_AXIS
 
 M = TypeVar("M")
 
-RunLayer = Callable[[Any, Array, Array | None, Any, Any], tuple[Array, Any]]
+RunLayer = Callable[[Any, Array, int | Array, Any, Any], tuple[Array, Any]]
 """``(layer, x, index, read, written) -> (x, new)``: runs one layer.
 
-Where layers are scanned, ``index`` is the layer's int32 index, and ``written`` and ``new`` are what
-is written of all layers. Otherwise ``index`` is None, and they are what is written of this layer.
+``index`` is the layer's index. Where layers are scanned, it is an int32 scalar, and ``written`` and
+``new`` are what is written of all layers. Otherwise they are what is written of this layer.
 """
 
 
@@ -54,7 +54,7 @@ def run_layers(
         new = []
         for i, layer in enumerate(layers):
             entries = [None if part is None else part[i] for part in (read, written)]
-            x, returned = run(layer, x, None, *entries)
+            x, returned = run(layer, x, i, *entries)
             new.append(returned)
         return x, tuple(new)
 
@@ -73,6 +73,11 @@ def run_layers(
     index = jnp.arange(num_layers, dtype=jnp.int32)
     (x, updated), new = scan(layers, (x, written), index, read)
     return x, new if written is None else updated
+
+
+def stack_index(index: int | Array) -> Array | None:
+    """The index of a layer in a stack, or None where each layer has arrays of its own."""
+    return None if isinstance(index, int) else index
 
 
 def with_scanned_layers(model: M) -> M:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Bias, attend
+from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue, Layers
 from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
 from decoding_jax.models.decoder_network import DecoderNetwork
@@ -24,6 +24,7 @@ from decoding_jax.models.layers import (
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
+from decoding_jax.models.scores import Bias
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.t5_layers import PARTITION_RULES, Mlp
 from decoding_jax.models.view import Biases, LayerCache, View, prompt_layer_cache

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Bias, Part, attend
+from decoding_jax.models.attention import attend
 from decoding_jax.models.cache import KeyValue, prompt_part
 from decoding_jax.models.layers import (
     ACTIVATIONS,
@@ -21,6 +21,7 @@ from decoding_jax.models.layers import (
     split_heads,
 )
 from decoding_jax.models.relative import RelativePositionBiases
+from decoding_jax.models.scores import Bias, Part
 from decoding_jax.models.view import LayerCache
 from decoding_jax.ops.mesh import DATA, MODEL
 

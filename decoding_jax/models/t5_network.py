@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Part
 from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys, prompt_part
 from decoding_jax.models.layers import (
     Output,
@@ -25,7 +24,8 @@ from decoding_jax.models.layers import (
     vocabulary_logits,
 )
 from decoding_jax.models.relative import RelativePositionBiases
-from decoding_jax.models.stack import make_layers, run_layers
+from decoding_jax.models.scores import Part
+from decoding_jax.models.stack import make_layers, run_layers, stack_index
 from decoding_jax.models.t5_layers import DecoderLayer, EncoderLayer, Layer, T5Config
 from decoding_jax.models.view import (
     Biases,
@@ -210,7 +210,8 @@ class T5Network(nn.Module):
         )
 
         def cache_of(layer: Any, index: Any, prompt: KeyValue, slots: KeyValue) -> LayerCache:
-            return slot_layer_cache(prompt, slots, view, start, bias_of(layer), index)
+            bias = bias_of(layer)
+            return slot_layer_cache(prompt, slots, view, start, bias, stack_index(index))
 
         source, source_length = cache.source
         x = embed(self.token_embedder.embedding, tokens, self.config.dtype)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import Bias, Part
 from decoding_jax.models.cache import (
     Cache,
     KeyValue,
     num_keys,
     prompt_part,
 )
+from decoding_jax.models.scores import Bias, Part
 from decoding_jax.models.slot_writes import write
 
 
@@ -126,13 +126,21 @@ class Biases(NamedTuple):
     itself: Array | None = None
 
 
+Window = int | Array | None
+"""The distance from which a token sees no earlier tokens, or None."""
+
 LayerCache = Callable[[KeyValue], tuple[list[Part], KeyValue]]
 """The cache of one layer, as a function of the keys and values of the new tokens. It returns the
 parts that the new tokens attend to, themselves included, and the layer's updated cache."""
 
 
 def prompt_layer_cache(
-    length: Array, size: int, bias: Bias | None = None, *, causal: bool = True
+    length: Array,
+    size: int,
+    bias: Bias | None = None,
+    *,
+    causal: bool = True,
+    window: Window = None,
 ) -> LayerCache:
     """The cache of each layer in a prefill, which is empty before it.
 
@@ -142,12 +150,13 @@ def prompt_layer_cache(
       bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases, or a function of
         distances.
       causal: whether a token sees no later tokens. Padding is never seen.
+      window: None, or the distance from which a token sees no earlier tokens.
     """
     position = jnp.arange(size, dtype=jnp.int32)[None, None]
 
     def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
         prompt = prompt_part(new)
-        return [_earlier(prompt, length, position, bias, causal=causal)], prompt
+        return [_earlier(prompt, length, position, bias, window, causal=causal)], prompt
 
     return layer_cache
 
@@ -158,6 +167,8 @@ def chunk_layer_cache(
     position: Array,
     bias: Bias | None = None,
     layer: Array | None = None,
+    *,
+    window: Window = None,
 ) -> LayerCache:
     """The cache of one layer in a prefill of C tokens at a time, causal.
 
@@ -169,6 +180,7 @@ def chunk_layer_cache(
       bias: None, or ``[B, 1, H, G, C, P]``-broadcastable position biases, or a function of
         distances.
       layer: None, or the layer of the stack.
+      window: as for ``prompt_layer_cache``.
     """
 
     def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
@@ -177,20 +189,27 @@ def chunk_layer_cache(
         stored = KeyValue(
             write(held.key, key, first, layer), write(held.value, value, first, layer)
         )
-        earlier = _earlier(stored, length, position, bias, causal=True)
+        earlier = _earlier(stored, length, position, bias, window, causal=True)
         return [earlier._replace(layer=layer)], stored
 
     return layer_cache
 
 
 def _earlier(
-    prompt: KeyValue, length: Array, position: Array, bias: Bias | None, *, causal: bool
+    prompt: KeyValue,
+    length: Array,
+    position: Array,
+    bias: Bias | None,
+    window: Window,
+    *,
+    causal: bool,
 ) -> Part:
     """The real tokens of a prompt, for tokens of the same prompt at ``position [1, 1, T]``."""
     index = jnp.arange(prompt.key.shape[-2], dtype=jnp.int32)
     real = (index[None] < length[:, None])[:, None, None]
     least = 0 if causal else None
-    return Part(prompt.key, prompt.value, real, bias, position=position, least_distance=least)
+    part = Part(prompt.key, prompt.value, real, bias, position=position)
+    return part._replace(least_distance=least, window=window)
 
 
 def slot_layer_cache(
@@ -200,6 +219,8 @@ def slot_layer_cache(
     start: Array | int,
     bias: Biases | None = None,
     layer: Array | None = None,
+    *,
+    window: Window = None,
 ) -> LayerCache:
     """The cache of one layer in an ``extend``, which writes the new tokens from slot ``start``.
 
@@ -210,16 +231,18 @@ def slot_layer_cache(
       start: as for ``LanguageModel.extend``.
       bias: the layer's position biases, or None.
       layer: None, or the layer of the stack.
+      window: as for ``prompt_layer_cache``.
     """
     bias = Biases() if bias is None else bias
+    seen = view.slot_mask if window is None else view.slot_mask & (view.slot_distance < window)
 
     def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
         stored = KeyValue(
             write(slots.key, new.key, start, layer), write(slots.value, new.value, start, layer)
         )
         parts = [
-            Part(prompt.key, prompt.value, view.prompt_mask, bias.prompt, position=view.position),
-            Part(*stored, view.slot_mask, bias.slots, view.used, layer=layer),
+            Part(*prompt, view.prompt_mask, bias.prompt, position=view.position, window=window),
+            Part(*stored, seen, bias.slots, view.used, layer=layer),
         ]
         if view.self_mask is not None:
             parts.append(Part(new.key, new.value, view.self_mask, bias.itself))

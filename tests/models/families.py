@@ -97,6 +97,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
     ),
     "qwen2": ("Qwen2Config", {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 2}),
+    "mistral": (
+        "MistralConfig",
+        {**_LLAMA, "num_hidden_layers": 2, "num_key_value_heads": 2, "sliding_window": 3},
+    ),
     "qwen3": (
         "Qwen3Config",
         {**_LLAMA, "num_key_value_heads": 2, "head_dim": 6, "num_hidden_layers": 1},
@@ -114,6 +118,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": False,
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+        },
+    ),
+    "qwen2_window": (
+        "Qwen2Config",
+        {
+            **_LLAMA,
+            "num_key_value_heads": 2,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
         },
     ),
     "qwen3_biased": (

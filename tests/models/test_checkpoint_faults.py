@@ -71,12 +71,23 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             {"partial_rotary_factor": 0.5},
             "partial_rotary_factor: got 0.5; takes 1.0 only",
         ),
+        ("mistral", {"sliding_window": 0}, "sliding_window: got 0; takes null, or 1 and above"),
         (
-            "llama2",
-            {"model_type": "mistral", "sliding_window": 16},
-            "sliding_window: got 16; takes null, or 64 and above",
+            "mistral",
+            {"layer_types": ["full_attention"] * 2},
+            "layer_types: got ['full_attention', 'full_attention']; takes ['sliding_attention',"
+            " 'sliding_attention'] only",
         ),
-        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: got True; takes False only"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["chunked_attention"]},
+            "layer_types: got 'chunked_attention'; takes sliding_attention or full_attention",
+        ),
+        (
+            "qwen3",
+            {"layer_types": ["full_attention"] * 2},
+            "layer_types: got ['full_attention', 'full_attention']; takes one for each of 1 layers",
+        ),
         (
             "qwen2",
             {"layer_types": ["full_attention", "sliding_attention"]},

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from decoding_jax.models import attention, relative
-from decoding_jax.models.attention import Part, attend
+from decoding_jax.models.attention import attend
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.scores import Part
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.models.t5_network import T5Network
@@ -89,6 +90,24 @@ def test_blocks_of_a_prompt_are_the_whole(small_blocks, causal, bias):
     mask = np.broadcast_to(real() & ((distance >= 0) | (not causal)), (B, 1, P, P))
     want = expected(query, [(key, value, mask, 0.0 if bias == "none" else array)])
     np.testing.assert_allclose(program.compile()(*PROMPT), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+def test_blocks_of_a_window_are_the_whole(small_blocks, window):
+    """Blocks of keys that are too far away for all queries of a block are left out."""
+
+    def run(query, key, value):
+        part = Part(key, value, real(), position=INDEX[None, None], least_distance=0)
+        return attend(query, [part._replace(window=window)], 0.5, soft_cap=2.0)
+
+    query, key, value = PROMPT
+    distance = (INDEX[:, None] - INDEX)[None, None]
+    mask = real() & (distance >= 0) & (distance < window)
+    score = np.einsum("bwhgtd,bhkd->bwhgtk", query, key) / 2
+    weight = np.where(mask[:, :, None, None], np.exp(2 * np.tanh(score / 2)), 0)
+    weight /= np.maximum(weight.sum(-1, keepdims=True), 1e-9)  # padding may see nothing
+    want = np.einsum("bwhgtk,bhkd->bwhgtd", weight, value)
+    np.testing.assert_allclose(jax.jit(run)(*PROMPT), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_queries", [3, 9])

@@ -6,6 +6,7 @@ from typing import Any
 
 from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.windows import FULL, LOCAL, layer_types, read_window
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
 
@@ -85,18 +86,19 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     }
 
 
-def check_window(settings: Settings, family: str, max_positions: int) -> None:
-    """Raises an error if a layer has a sliding window shorter than ``max_positions``."""
-    if family in ("qwen2", "qwen3"):
-        settings.refuse(use_sliding_window=False)
+def window_of(
+    settings: Settings, family: str, num_layers: int, max_positions: int
+) -> tuple[int | None, tuple[bool, ...]]:
+    """The window of a network, and which of its layers have it."""
+    window, first = None, 0
     if family == "mistral":
         # In older files of this family, an absent window means 4,096.
         window = settings.values.get("sliding_window", 4096)
-        if window is not None and window < max_positions:
-            raise settings.error("sliding_window", window, f"null, or {max_positions} and above")
-    for kind in settings.get("layer_types", list, []):
-        if kind != "full_attention":
-            raise settings.error("layer_types", kind, "full_attention only")
+        settings.refuse(layer_types=[FULL if window is None else LOCAL] * num_layers)
+    if family in ("qwen2", "qwen3") and settings.get("use_sliding_window", bool, False):
+        window = settings.values.get("sliding_window", 4096)
+        first = settings.get("max_window_layers", int, 28)
+    return read_window(settings, window, [i >= first for i in range(num_layers)], max_positions)
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Llama:
@@ -105,7 +107,8 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     settings.refuse(partial_rotary_factor=1.0)
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     max_positions = settings.size("max_position_embeddings")
-    check_window(settings, family, max_positions)
+    num_layers = settings.size("num_hidden_layers")
+    window, pattern = window_of(settings, family, num_layers, max_positions)
     theta, scaling = rope_of(settings)
     bias = family in ("llama", "qwen3") and settings.get("attention_bias", bool, False)
     tied = settings.get("tie_word_embeddings", bool, False)
@@ -117,7 +120,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         # An absent size is 128 in Qwen3, whatever the width.
         head_dim=settings.size("head_dim", 128 if family == "qwen3" else width // heads),
         mlp_dim=settings.size("intermediate_size"),
-        num_layers=settings.size("num_hidden_layers"),
+        num_layers=num_layers,
         max_positions=max_positions,
         rope_theta=theta,
         rope_scaling=scaling,
@@ -127,6 +130,8 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         out_bias=bias,
         mlp_bias=family == "llama" and settings.get("mlp_bias", bool, False),
         qk_norm=family == "qwen3",
+        window=window,
+        window_pattern=pattern,
         logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
         dtype=dtype,
     )
@@ -160,20 +165,38 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.logits_via_embedding,
         "bos_token_id": None,
         "eos_token_id": None,
-        **({} if family == "qwen2" else {"attention_bias": config.qkv_bias}),
+        **({"attention_bias": config.qkv_bias} if family in ("llama", "qwen3") else {}),
         **({"mlp_bias": config.mlp_bias} if family == "llama" else {}),
+        **_settings_of_window(config, family),
+    }
+
+
+def _settings_of_window(config: LlamaConfig, family: str) -> dict[str, Any]:
+    if family == "mistral" or config.window is None:
+        return {"sliding_window": config.window}
+    return {
+        "use_sliding_window": True,
+        "sliding_window": config.window,
+        "layer_types": layer_types(config.window_pattern, config.num_layers),
     }
 
 
 def _family_of(config: LlamaConfig) -> str:
-    """The ``model_type`` of the family that has a network's biases and norms."""
+    """The ``model_type`` of the family that has a network's biases, norms and window."""
     alone = config.qkv_bias and not config.out_bias
     if config.qk_norm and (config.mlp_bias or config.qkv_bias != config.out_bias):
         takes = "qkv_bias = out_bias and no mlp_bias with qk_norm"
     elif config.qkv_bias != config.out_bias and (not alone or config.mlp_bias):
         takes = "qkv_bias = out_bias, or qkv_bias alone"
-    else:
+    elif config.qk_norm or alone or config.window is None:
         return "qwen3" if config.qk_norm else "qwen2" if alone else "llama"
+    elif config.qkv_bias or config.mlp_bias or not all(config.window_pattern):
+        raise ValueError(
+            f"window: got {config.window} with the pattern {config.window_pattern}; this layout"
+            " takes one in all layers without biases, or the biases or norms of Qwen"
+        )
+    else:
+        return "mistral"
     raise ValueError(
         f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
         f" {config.mlp_bias}; this layout takes {takes}"
