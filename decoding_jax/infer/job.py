@@ -43,6 +43,7 @@ def run(
     stop: Stop | None = None,
     with_tokens: bool = False,
     with_token_log_probs: bool = False,
+    with_token_entropies: bool = False,
     name: str = "decodes",
     drafter: Any = None,
     lock_seconds: float = lock.LEASE,
@@ -82,6 +83,8 @@ def run(
       with_tokens: whether records contain token ids.
       with_token_log_probs: whether records contain the log-probability of each token, which is
         computed by a pass of its own over each shard.
+      with_token_entropies: whether records contain the entropy of the distribution that each token
+        is from, which is computed by the same pass.
       name: the prefix of the names of the shards.
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
@@ -137,6 +140,11 @@ def run(
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
     decoder.expect(inputs.count)
+    with_figures = {
+        "token_log_probs": with_token_log_probs,
+        "token_entropies": with_token_entropies,
+    }
+    figures = [figure for figure, is_wanted in with_figures.items() if is_wanted]
     settings: dict[str, Any] = {}
     if directory is not None:
         settings = {
@@ -155,14 +163,13 @@ def run(
             "with_tokens": with_tokens,
             "name": name,
         }
-        if with_token_log_probs:
-            settings["with_token_log_probs"] = True
+        settings |= {f"with_{figure}": True for figure in figures}
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     item_decoder = ItemDecoder(
-        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or with_token_log_probs
+        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or bool(figures)
     )
-    scorer = Scorer(net, tokenizer, batch_size, widths) if with_token_log_probs else None
+    scorer = Scorer(figures, net, tokenizer, batch_size, widths) if figures else None
     faults: Counter[str] = Counter()
     finished_before = 0
     process, num_processes = jax.process_index(), jax.process_count()

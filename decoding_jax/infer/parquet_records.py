@@ -65,6 +65,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "tokens": pyarrow.list_(pyarrow.int32()),
         "log_prob": pyarrow.float64(),
         "token_log_probs": pyarrow.list_(pyarrow.float64()),
+        "token_entropies": pyarrow.list_(pyarrow.float64()),
         "score": pyarrow.float64(),
         "finished": pyarrow.bool_(),
     }

@@ -1,9 +1,9 @@
-"""The log-probability of every token of a record's outputs, by a pass of its own."""
+"""Figures of every token of a record's outputs, by a pass of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,29 +18,50 @@ from decoding_jax.text import Tokenizer, encode_batch
 _CHUNK = 16  # tokens of a call, whose logits are in memory together
 
 
-class Scorer:
-    """Adds ``token_log_probs`` to the outputs of records.
+class TokenScores(NamedTuple):
+    """Figures of tokens, each under the model's distribution before any transform.
 
-    They are the log-probabilities under the model, before any transform, of the tokens that were
-    decoded, and their sum is ``log_prob``, up to the rounding of float32. The model reads each
-    prompt and all of its outputs once more, sixteen tokens a call.
+    Attributes:
+      log_prob: float32 ``[B, N, L]``, the log-probability of each token, in nats.
+      entropy: float32 ``[B, N, L]``, the entropy of the distribution that each token is from, in
+        nats.
+    """
+
+    log_prob: Array
+    entropy: Array
+
+
+class Scorer:
+    """Adds ``token_log_probs`` and ``token_entropies`` to the outputs of records.
+
+    The sum of ``token_log_probs`` is ``log_prob``, up to the rounding of float32. The model reads
+    each prompt and all of its outputs once more, sixteen tokens a call.
 
     Args:
+      names: ``"token_log_probs"``, ``"token_entropies"``, or both: what is added.
       model: a T5, or a language model.
       tokenizer: the tokenizer of the model.
       batch_size: the number of records that are scored together.
       widths: the widths that inputs are padded to, in ascending order.
     """
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, batch_size: int, widths: Sequence[int]):
+    def __init__(
+        self,
+        names: Sequence[str],
+        model: Any,
+        tokenizer: Tokenizer,
+        batch_size: int,
+        widths: Sequence[int],
+    ):
+        self._names = names
         self._model = model
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._widths = widths
-        self._score = jit(token_log_probs, ())
+        self._score = jit(token_scores, ())
 
     def add(self, records: Sequence[Record], *, with_tokens: bool) -> list[Record]:
-        """Returns the records of a shard with ``token_log_probs`` in each output.
+        """Returns the records of a shard with the figures in each output.
 
         Args:
           records: the records, whose outputs have ``tokens``.
@@ -58,13 +79,14 @@ class Scorer:
             for start in range(0, len(members), self._batch_size):
                 batch = members[start : start + self._batch_size]
                 scores = self._scores([records[i] for i in batch], [ids[i] for i in batch], width)
-                for i, of_record in zip(batch, scores, strict=True):
+                for b, i in enumerate(batch):
+                    of_record = {name: scores[name][b] for name in self._names}
                     made[i] = _with_scores(records[i], of_record, with_tokens)
         return made
 
     def _scores(
         self, records: Sequence[Record], ids: Sequence[list[int]], width: int
-    ) -> np.ndarray:
+    ) -> dict[str, np.ndarray]:
         padding = self._batch_size - len(records)
         outputs = [[output["tokens"] for output in record["outputs"]] for record in records]
         lanes = max(map(len, outputs))
@@ -77,47 +99,50 @@ class Scorer:
                 tokens[b, n, : len(of_output)] = of_output
         model, prompt = encode_batch(self._model, [*ids, *[ids[0]] * padding], width)
         scores = jax.device_get(self._score(model, prompt, jnp.asarray(tokens)))
-        return np.asarray(scores)[: len(records)]
+        return {"token_log_probs": scores.log_prob, "token_entropies": scores.entropy}
 
 
-def token_log_probs(model: LanguageModel, prompt: Prompt, tokens: Array) -> Array:
-    """Returns the log-probability of each token after its prompt and the tokens before it.
+def token_scores(model: LanguageModel, prompt: Prompt, tokens: Array) -> TokenScores:
+    """Returns figures of each token after its prompt and the tokens before it.
 
     Args:
       model: a language model.
       prompt: B prompts.
       tokens: int32 ``[B, N, L]``: N sequences of new tokens for each prompt, L a multiple of 16.
         What follows the end of a sequence is scored like the rest.
-
-    Returns:
-      float32 ``[B, N, L]``, in nats.
     """
     rows, lanes, length = tokens.shape
     output, cache = model.prefill(prompt.tokens, prompt.length, lanes=lanes, slots=length)
     last = jnp.broadcast_to(output.logits, (rows, lanes, 1, output.logits.shape[-1]))
 
-    def step(carry: tuple[Any, Array], start: Array) -> tuple[tuple[Any, Array], Array]:
+    def step(carry: tuple[Any, Array], start: Array) -> tuple[tuple[Any, Array], TokenScores]:
         cache, last = carry
         chunk = jax.lax.dynamic_slice_in_dim(tokens, start, _CHUNK, 2)
         output, cache = model.extend(cache, chunk, start)
         before = jnp.concatenate([last, output.logits[:, :, :-1]], 2).astype(jnp.float32)
-        of_chunk = jnp.take_along_axis(log_softmax(before), chunk[..., None], 3)[..., 0]
+        log_probs = log_softmax(before)
+        prob = jnp.exp(log_probs)
+        of_chunk = TokenScores(
+            log_prob=jnp.take_along_axis(log_probs, chunk[..., None], 3)[..., 0],
+            entropy=-jnp.where(prob > 0, prob * log_probs, 0.0).sum(-1),
+        )
         return (cache, output.logits[:, :, -1:].astype(last.dtype)), of_chunk
 
     starts = jnp.arange(0, length, _CHUNK, dtype=jnp.int32)
     _, scores = jax.lax.scan(step, (cache, last), starts)
-    return jnp.moveaxis(scores, 0, 2).reshape(rows, lanes, length)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(rows, lanes, length), scores)
 
 
-def _with_scores(record: Record, scores: np.ndarray, with_tokens: bool) -> Record:
+def _with_scores(record: Record, scores: dict[str, np.ndarray], with_tokens: bool) -> Record:
     outputs = []
-    for output, of_output in zip(record["outputs"], scores, strict=False):
+    for n, output in enumerate(record["outputs"]):
         made = {}
         for key, value in output.items():
             if key != "tokens" or with_tokens:
                 made[key] = value
             if key == "log_prob":
                 count = len(output["tokens"])
-                made["token_log_probs"] = [rounded(float(x)) for x in of_output[:count]]
+                for name, of_record in scores.items():
+                    made[name] = [rounded(float(x)) for x in of_record[n, :count]]
         outputs.append(made)
     return {**record, "outputs": outputs}
