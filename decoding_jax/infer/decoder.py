@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Array, DecodeOutput, Stop
-from decoding_jax.infer import gin_names, memory
+from decoding_jax.infer import gin_names, memory, row_inputs
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refilled import RefilledBatch
-from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs, RowSteps
+from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs, RowSteps, info_of_rows
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
 from decoding_jax.ops.mesh import in_mesh
@@ -47,6 +47,8 @@ class Decoder:
       devices: the devices to use for a model that is not on a mesh. The default is the local
         devices.
       refill: whether batches are refilled where that is possible.
+      with_info: whether completions have the ``info`` of the strategy, as a dictionary of those
+        values that have an axis of rows.
 
     Attributes:
       batch_size: the number of rows of a batch, after rounding.
@@ -68,6 +70,7 @@ class Decoder:
         drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
         refill: bool = False,
+        with_info: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
         settings = {**gin_names.bound_settings(strategy), "stop": stop}
@@ -92,7 +95,8 @@ class Decoder:
             keys = (keys_of(rows.indices),) if takes_key else ()
             models = (rows.model,) if rows.drafter is None else (rows.model, rows.drafter)
             given = {"stop": stop, **rows.settings}
-            return strategy(*models, rows.prompt, *keys, **given)._replace(info=None)
+            output = strategy(*models, rows.prompt, *keys, **given)
+            return row_inputs.with_info(output, info_of_rows(output) if with_info else ())
 
         def call(rows: RowInputs) -> Call:
             drafter = {} if rows.drafter is None else {"drafter": rows.drafter}
@@ -149,7 +153,9 @@ class Decoder:
         def rows(count: int) -> RowInputs:
             return self._inputs.make([[0]], [0], width, count)
 
-        in_mesh(lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size))
+        output = in_mesh(
+            lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size)
+        )
         if not self._refill:
             return
         self._not_refilled = "the strategy is a function of your own"
@@ -159,7 +165,12 @@ class Decoder:
             return
         size = self._rounded(max(self.batch_size // 8, min(8, self.batch_size // 4), 1))
         self._batches = RefilledBatch(
-            self._call, self._inputs.split, self.batch_size, size, self._strategy.__name__
+            self._call,
+            self._inputs.split,
+            self.batch_size,
+            size,
+            tuple(output.info or ()),
+            self._strategy.__name__,
         )
         self.group_size = size
 

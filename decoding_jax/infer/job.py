@@ -42,6 +42,7 @@ def run(
     buckets: Sequence[int] | None = None,
     stop: Stop | None = None,
     with_tokens: bool = False,
+    with_info: bool = False,
     with_token_log_probs: bool = False,
     with_token_entropies: bool = False,
     name: str = "decodes",
@@ -81,6 +82,8 @@ def run(
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs.
       with_tokens: whether records contain token ids.
+      with_info: whether each output has the ``info`` of the strategy, such as the drafted and
+        accepted tokens of ``speculative_sample``, without what is about a whole batch.
       with_token_log_probs: whether records contain the log-probability of each token, which is
         computed by a pass of its own over each shard.
       with_token_entropies: whether records contain the entropy of the distribution that each token
@@ -134,6 +137,7 @@ def run(
         batch_size=batch_size,
         drafter=drafter,
         refill=refill,
+        with_info=with_info,
     )
     decoder.check(widths[-1])
     inputs = manifest.survey(source, shard_size)
@@ -164,6 +168,8 @@ def run(
             "name": name,
         }
         settings |= {f"with_{figure}": True for figure in figures}
+        if with_info:
+            settings["with_info"] = True
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     item_decoder = ItemDecoder(

@@ -15,7 +15,8 @@ def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
     """Yields the parts of a Parquet file of records.
 
     Its columns are those of the records: ``index``, ``id``, ``inputs``, ``outputs`` (a list of
-    structures), ``seed``, ``error`` and ``inputs_length``, without those that no record has. The
+    structures), ``seed``, ``error`` and ``inputs_length``, without those that no record has. An
+    ``info`` is JSON. The
     ids are numbers if all of them are whole numbers, texts if all are texts, and JSON otherwise.
 
     Args:
@@ -40,7 +41,7 @@ def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
         for record in records():
             if ids_as_json and "id" in record:
                 record = {**record, "id": json.dumps(record["id"], ensure_ascii=False)}
-            group.append(record)
+            group.append({**record, "outputs": [_with_json(o) for o in record["outputs"]]})
             if len(group) == _GROUP:
                 writer.write_table(pyarrow.Table.from_pylist(group, schema))
                 group = []
@@ -68,6 +69,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "token_entropies": pyarrow.list_(pyarrow.float64()),
         "score": pyarrow.float64(),
         "finished": pyarrow.bool_(),
+        "info": pyarrow.string(),
     }
     structure = pyarrow.struct([(k, v) for k, v in output.items() if k in of_outputs])
     columns = {
@@ -81,6 +83,11 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
     }
     schema = pyarrow.schema([(k, v) for k, v in columns.items() if k in names])
     return schema, of_ids not in ({int}, {str})
+
+
+def _with_json(output: dict[str, Any]) -> dict[str, Any]:
+    """An output whose ``info``, which each strategy has of its own, is JSON."""
+    return {**output, "info": json.dumps(output["info"])} if "info" in output else output
 
 
 class _Sink:

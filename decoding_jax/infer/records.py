@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from decoding_jax.text import Completion
 
 Record = dict[str, Any]
@@ -52,6 +55,7 @@ def decoded(
             "log_prob": rounded(c.log_prob),
             "score": rounded(c.score),
             "finished": c.finished,
+            **({} if c.info is None else {"info": jax.tree.map(_plain, c.info)}),
         }
         for i, c in enumerate(completions)
     ]
@@ -104,6 +108,13 @@ def to_line(record: Record) -> str:
 def count_faults(records: Iterable[Record]) -> Counter[str]:
     """Counts faulty records by kind, which is the part of ``error`` before the first colon."""
     return Counter(r["error"].partition(":")[0] for r in records if "error" in r)
+
+
+def _plain(value: np.ndarray) -> Any:
+    """A value of ``info`` as JSON has it: a number, or lists of numbers."""
+    if value.ndim:
+        return [_plain(entry) for entry in value]
+    return rounded(float(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
 
 
 def rounded(value: float) -> float | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs
+from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs, with_info
 from decoding_jax.loop import refill
 from decoding_jax.loop.refill import Call, Progress, Rows
 from decoding_jax.ops.jit import jit
@@ -41,6 +41,7 @@ class RefilledBatch:
       split: splits the arguments of rows.
       size: B, the number of places.
       group_size: the number of inputs that are prefilled together, at most B.
+      info: the names of the values of ``info`` that the output keeps.
       name: the name of the strategy, for the names of the compiled programs.
 
     Attributes:
@@ -56,6 +57,7 @@ class RefilledBatch:
         split: Callable[[RowInputs], SplitInputs],
         size: int,
         group_size: int,
+        info: Sequence[str] = (),
         name: str = "rows",
     ):
         self._split = split
@@ -74,7 +76,10 @@ class RefilledBatch:
         def advance(
             inputs: SplitInputs, used: Array, wanted: Array, *, rows: Rows
         ) -> tuple[Rows, Progress]:
-            return refill.advance(lambda given: call(inputs.of(given)), rows, used, wanted)
+            rows, progress = refill.advance(
+                lambda given: call(inputs.of(given)), rows, used, wanted
+            )
+            return rows, progress._replace(output=with_info(progress.output, info))
 
         def repeat(new: Rows) -> Rows:
             return refill.repeat(new, size)

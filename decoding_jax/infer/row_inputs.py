@@ -53,6 +53,24 @@ class RowSteps(NamedTuple):
         return 1 - self.used / self.taken if self.taken else None
 
 
+def info_of_rows(output: DecodeOutput) -> list[str]:
+    """The names of the values of a strategy's ``info`` that have an axis of rows.
+
+    The others are about the whole batch, such as the number of calls of the model.
+
+    Args:
+      output: the output of a batch that is not refilled, or its shapes.
+    """
+    info = output.info._asdict() if hasattr(output.info, "_asdict") else {}
+    return [name for name, value in info.items() if getattr(value, "ndim", 0) > 0]
+
+
+def with_info(output: DecodeOutput, names: Sequence[str]) -> DecodeOutput:
+    """The output with these values of ``info`` in a dictionary, or without any."""
+    info = {name: getattr(output.info, name) for name in names}
+    return output._replace(info=info or None)
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SplitInputs:

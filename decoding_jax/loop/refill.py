@@ -150,7 +150,7 @@ def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tupl
     state, num_steps, num_used = lax.while_loop(
         is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
     )
-    output = steps.finalize(prompt, state)._replace(info=None)
+    output = steps.finalize(prompt, state)
     return Rows(rows.given, state), Progress(ended(state), output, num_steps, num_used)
 
 

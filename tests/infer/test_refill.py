@@ -49,7 +49,7 @@ every = pytest.mark.parametrize(
 )
 
 
-def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True):
+def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, with_info=False):
     """A decoder of a strategy whose temperatures and limits differ from input to input."""
     settings = {
         "max_new_tokens": 6,
@@ -70,6 +70,7 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True):
         drafter=(PromptLookup() if name == "lookup" else DRAFT) if drafts else None,
         devices=jax.devices()[:devices],
         refill=refill,
+        with_info=with_info,
     )
     decoder.check(8)
     decoder.expect(COUNT)
@@ -131,6 +132,22 @@ def test_rows_that_are_spread_over_devices_give_the_same(name):
     decoder = make_decoder(name, 8, devices=4)
     assert decoder.group_size == 4
     check_equal(decode(decoder), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["token", pytest.param("stochastic_beam_search", marks=pytest.mark.exhaustive)]
+)
+def test_the_info_of_a_row_is_its_own(name):
+    whole = decode(make_decoder(name, refill=False, with_info=True))
+    refilled = decode(make_decoder(name, with_info=True), list(range(COUNT))[::-1])
+    for row, expected in zip(refilled, whole, strict=True):
+        for completion, other in zip(row, expected, strict=True):
+            assert completion.info.keys() == other.info.keys()
+            for key, value in other.info.items():
+                np.testing.assert_allclose(completion.info[key], value, rtol=2e-6)
+        if name == "token":
+            made = sum(c.info["emitted"] for c in row)
+            assert made == sum(max(len(c.tokens) - 1, 0) for c in row)
 
 
 def test_steps_that_are_not_wasted_are_those_that_inputs_need():
