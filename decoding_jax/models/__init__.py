@@ -9,6 +9,7 @@ from decoding_jax.models.checkpoint import (
     save_t5x,
     to_t5x,
 )
+from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
@@ -24,6 +25,8 @@ __all__ = [
     "GPT2Config",
     "GPTNeoX",
     "GPTNeoXConfig",
+    "Gemma",
+    "GemmaConfig",
     "Llama",
     "LlamaConfig",
     "RopeScaling",

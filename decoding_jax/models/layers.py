@@ -66,19 +66,26 @@ class Output(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in float32."""
+    """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in float32.
+
+    Attributes:
+      epsilon: what is added to the mean square.
+      dtype: the dtype of the result.
+      offset: what is added to the parameter ``scale``, 1 where it is stored as its distance from 1.
+    """
 
     epsilon: float = 1e-6
     dtype: str = "float32"
+    offset: float = 0.0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        scale = self.param("scale", nn.initializers.ones_init(), (x.shape[-1],), jnp.float32)
+        init = nn.initializers.constant(1.0 - self.offset)
+        scale = self.param("scale", init, (x.shape[-1],), jnp.float32).astype(jnp.float32)
+        scale = scale + self.offset if self.offset else scale
         x = x.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
-        return (x * scale.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))).astype(
-            self.dtype
-        )
+        return (x * scale.reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.dtype)
 
 
 class LayerNorm(nn.Module):

@@ -8,6 +8,7 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -106,7 +107,19 @@ class LlamaConfig:
 
 
 class LlamaAttention(nn.Module):
+    """Grouped-query attention with rotary positions.
+
+    Attributes:
+      config: the shape of the network.
+      scale: the factor of the logits, or None for that of the size of a head.
+      soft_cap: None, or the bound of the logits.
+      norm_offset: the ``offset`` of the norms of query and key.
+    """
+
     config: LlamaConfig
+    scale: float | None = None
+    soft_cap: float | None = None
+    norm_offset: float = 0.0
 
     @nn.compact
     def __call__(
@@ -123,12 +136,13 @@ class LlamaAttention(nn.Module):
         key, value = project("key", cfg.num_kv_heads), project("value", cfg.num_kv_heads)
         new = key_value(key, value, cfg.num_kv_heads)
         if cfg.qk_norm:
-            query = RMSNorm(cfg.norm_epsilon, cfg.dtype, name="query_norm")(query)
-            key_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, name="key_norm")
-            new = new._replace(key=key_norm(new.key))
+            norm = functools.partial(RMSNorm, cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+            query = norm(name="query_norm")(query)
+            new = new._replace(key=norm(name="key_norm")(new.key))
         # Keys are stored after their rotation, which is applied once, when the token is new.
         parts, stored = layer_cache(new._replace(key=rotate(new.key, *angles)))
-        y = merge_heads(attend(rotate(query, *angles), parts, cfg.head_dim**-0.5))
+        scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
+        y = merge_heads(attend(rotate(query, *angles), parts, scale, self.soft_cap))
         return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias, name="out")(y), stored
 
 

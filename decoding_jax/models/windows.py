@@ -57,7 +57,9 @@ def window_of(
       >>> [window_of(512, (True, False), i) for i in range(3)]
       [512, None, 512]
     """
-    if window is None or all(pattern):
+    if window is None or not any(pattern):
+        return None
+    if all(pattern):
         return window
     local = is_local(pattern, index)
     if isinstance(local, bool):

@@ -71,6 +71,33 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_positions": 32,
         },
     ),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            **_LLAMA,
+            "num_key_value_heads": 2,
+            "head_dim": 6,
+            "query_pre_attn_scalar": 5,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 5.0,
+            "sliding_window": 3,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **_LLAMA,
+            "num_key_value_heads": 1,
+            "head_dim": 6,
+            "query_pre_attn_scalar": 5,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+            },
+        },
+    ),
     "gpt_neox": (
         "GPTNeoXConfig",
         {
@@ -120,6 +147,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
         },
     ),
+    "gemma3_others": (
+        "Gemma3TextConfig",
+        {
+            **_LLAMA,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "head_dim": 4,
+            "sliding_window": 4,
+            "sliding_window_pattern": 3,
+            "final_logit_softcapping": 3.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "rope_parameters": None,
+        },
+    ),
     "qwen2_window": (
         "Qwen2Config",
         {
@@ -146,6 +188,7 @@ def torch_model(family: str, seed: int) -> Any:
     kind = name.replace(
         "Config", "ForConditionalGeneration" if "T5" in name else "ForCausalLM"
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")
+    kind = kind.replace("Gemma3Text", "Gemma3")
     model = getattr(transformers, kind)(getattr(transformers, name)(**settings)).eval()
     if family in ("t5_1_1", "mt5", "byt5"):
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, 16))
@@ -153,7 +196,8 @@ def torch_model(family: str, seed: int) -> Any:
     for name, parameter in model.named_parameters():
         spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
         value = draw.normal(0.0, spread, tuple(parameter.shape))
-        value += 1.0 if _kind(name) == "norm" else 0.0
+        # Gemma's norms store the distance of their scale from 1.
+        value += 1.0 if _kind(name) == "norm" and not family.startswith("gemma") else 0.0
         parameter.data = torch.tensor(value).bfloat16().float()
     model.tie_weights()
     return model

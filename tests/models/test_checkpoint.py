@@ -106,6 +106,25 @@ def test_rotary_settings_spelled_as_before(tmp_path: Path) -> None:
     assert (config.rope_theta, config.rope_scaling) == (10_000.0, None)
 
 
+def test_gemma3_and_gpt_neox_spelled_as_before(tmp_path: Path) -> None:
+    directory = copy("gemma3", tmp_path)
+    rope = {"rope_type": "linear", "factor": 4.0}
+    new = ("rope_parameters", "layer_types")
+    spelled = {"rope_theta": 500.0, "rope_local_base_freq": 50.0, "rope_scaling": rope}
+    edit(directory, new, **spelled, sliding_window_pattern=2)
+    same(load_model(directory), load_model(FIXTURES / "gemma3"))
+    edit(directory, ("sliding_window_pattern",))
+    assert load_model(directory).config.window_pattern == (True,)  # the sixth layer is global
+    directory = copy("gpt_neox", tmp_path)
+    edit(directory, ("rope_parameters",), rotary_emb_base=50, rotary_pct=0.5)
+    same(load_model(directory), load_model(FIXTURES / "gpt_neox"))
+    # Its first files contain the causal mask and the frequencies.
+    old = dict.fromkeys(("bias", "masked_bias", "rotary_emb.inv_freq"), np.ones(1, np.float32))
+    old = {f"gpt_neox.layers.0.attention.{name}": value for name, value in old.items()}
+    change(directory, lambda tensors: tensors.update(old))
+    same(load_model(directory), load_model(FIXTURES / "gpt_neox"))
+
+
 def test_rotary_scaling_leaves_fast_waves_and_slows_slow_ones() -> None:
     plain = frequencies(64, 500_000.0)
     np.testing.assert_allclose(frequencies(64, 500_000.0, RopeScaling("linear", 8.0)), plain / 8)

@@ -37,8 +37,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "umt5"},
-            "model_type: got 'umt5'; takes one of gpt2, gpt_neox, llama, mistral, mt5, qwen2,"
-            " qwen3, t5",
+            "model_type: got 'umt5'; takes one of gemma2, gemma3_text, gpt2, gpt_neox,"
+            " llama, mistral, mt5, qwen2, qwen3, t5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
@@ -82,6 +82,36 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "qwen2",
             {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["chunked_attention"]},
             "layer_types: got 'chunked_attention'; takes sliding_attention or full_attention",
+        ),
+        (
+            "gemma2",
+            {"use_bidirectional_attention": True},
+            "use_bidirectional_attention: got True; takes False only",
+        ),
+        (
+            "gemma3",
+            {"attn_logit_softcapping": 50},
+            "attn_logit_softcapping: got 50; takes null only",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"rope_theta": 500.0}},
+            "rope_parameters: got 'rope_theta'; takes sliding_attention and full_attention",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "rope_type: got 'linear'; takes 'default' only",
+        ),
+        (
+            "gemma3",
+            {"final_logit_softcapping": -1.0},
+            "logit_soft_cap: got -1.0; takes None, or numbers above 0",
+        ),
+        (
+            "gpt_neox",
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
+            "rotary_dim: got 3; takes even numbers from 2 to the size of a head, 8",
         ),
         (
             "qwen3",
@@ -177,7 +207,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):
         save_model(model, tmp_path, dtype="float16")
     with pytest.raises(
-        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama$"
+        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama, Gemma$"
     ):
         save_model(model.params, tmp_path)
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
@@ -186,6 +216,32 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     config = dataclasses.replace(model.config, qk_norm=True)
     with pytest.raises(ValueError, match="takes qkv_bias = out_bias and no mlp_bias with"):
         save_model(dataclasses.replace(model, config=config), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "llama2",
+            {"window": 4, "window_pattern": (True, False)},
+            "window: got 4 with the pattern",
+        ),
+        ("gemma2", {"qk_norm": True}, "local_rope_theta: got None and qk_norm True; this layout"),
+        ("gemma3", {"attention_soft_cap": 9.0}, "attention_soft_cap: got 9.0 and qk_norm True; t"),
+        (
+            "gemma3",
+            {"mlp_bias": True},
+            "qkv_bias, out_bias, mlp_bias: got False, False, True; this",
+        ),
+    ],
+)
+def test_networks_of_no_family_are_not_saved(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = load_model(FIXTURES / family)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, **changes))
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        save_model(model, tmp_path)
 
 
 @pytest.mark.parametrize(

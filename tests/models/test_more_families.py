@@ -18,11 +18,11 @@ from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.testing import check_model
 
-FAMILIES = ["gpt_neox", "mistral", "qwen3"]
+FAMILIES = ["gemma2", "gemma3", "gpt_neox", "mistral", "qwen3"]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["gpt_neox"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
 def test_verbs_do_what_they_say(family: str) -> None:
     ran = check_model(load_model(FIXTURES / family), tolerance=1e-4)
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
@@ -36,7 +36,22 @@ def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
     exam.compare(exam.answers(with_prefill_chunk(model, 2), stored, step=3), stored, 1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
+def test_bfloat16_is_near_float32(family: str) -> None:
+    stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
+    got = exam.answers(load_model(FIXTURES / family, dtype="bfloat16"), stored, step=3)
+    for part in exam.PARTS:
+        assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[] if family == "gemma3" else [pytest.mark.exhaustive])
+        for family in FAMILIES
+    ],
+)
 def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
     """The parameters, in which nothing is computed."""
     model = load_model(FIXTURES / family)

@@ -24,7 +24,7 @@ def transformers() -> Any:
     return module
 
 
-LATER = ("gpt_neox", "mistral", "qwen3")
+LATER = ("gemma2", "gemma3", "gpt_neox", "mistral", "qwen3")
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:

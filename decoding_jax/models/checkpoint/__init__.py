@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from decoding_jax.models.checkpoint import gpt2, gpt_neox, llama, t5
+from decoding_jax.models.checkpoint import gemma, gpt2, gpt_neox, llama, t5
 from decoding_jax.models.checkpoint.files import (
     CONFIG,
     WEIGHTS,
@@ -22,6 +22,7 @@ from decoding_jax.models.checkpoint.files import (
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
 from decoding_jax.models.checkpoint.t5x_tree import from_t5x, to_t5x
+from decoding_jax.models.gemma import Gemma
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 _FAMILIES: dict[str, ModuleType] = {
+    "gemma2": gemma,
+    "gemma3_text": gemma,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "llama": llama,
@@ -51,7 +54,13 @@ _FAMILIES: dict[str, ModuleType] = {
     "qwen3": llama,
     "t5": t5,
 }
-_MODULES: dict[type, ModuleType] = {T5: t5, GPT2: gpt2, GPTNeoX: gpt_neox, Llama: llama}
+_MODULES: dict[type, ModuleType] = {
+    T5: t5,
+    GPT2: gpt2,
+    GPTNeoX: gpt_neox,
+    Llama: llama,
+    Gemma: gemma,
+}
 
 
 def load_model(
@@ -77,8 +86,8 @@ def load_model(
         as a shallow one. It changes no token.
 
     Returns:
-      The model of the family that ``model_type`` names. A T5 (T5, mT5, ByT5, Flan-T5) has to be
-      bound to inputs before it decodes.
+      The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too. A T5 (T5,
+      mT5, ByT5, Flan-T5) has to be bound to inputs before it decodes.
 
     Raises:
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
@@ -14,7 +15,11 @@ from decoding_jax.models.rotary import RopeScaling
 IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 
-def table(config: LlamaConfig) -> dict[str, Weight]:
+NORMS = {"pre_attention_norm": "input_layernorm", "pre_mlp_norm": "post_attention_layernorm"}
+"""The norms of a layer, as they are called here and there."""
+
+
+def table(config: LlamaConfig, norms: Mapping[str, str] = NORMS) -> dict[str, Weight]:
     """The tensor of every parameter."""
     out = {
         "token_embedder/embedding": Weight("model.embed_tokens.weight"),
@@ -33,15 +38,15 @@ def table(config: LlamaConfig) -> dict[str, Weight]:
     }
     for i in range(config.num_layers):
         layer, tensor = f"layers_{i}", f"model.layers.{i}"
-        out[f"{layer}/pre_attention_norm/scale"] = Weight(f"{tensor}.input_layernorm.weight")
-        out[f"{layer}/pre_mlp_norm/scale"] = Weight(f"{tensor}.post_attention_layernorm.weight")
+        for ours, theirs in norms.items():
+            out[f"{layer}/{ours}/scale"] = Weight(f"{tensor}.{theirs}.weight")
         if config.qk_norm:
             out[f"{layer}/attention/query_norm/scale"] = Weight(f"{tensor}.self_attn.q_norm.weight")
             out[f"{layer}/attention/key_norm/scale"] = Weight(f"{tensor}.self_attn.k_norm.weight")
-        for ours, (theirs, bias) in projections.items():
-            out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{theirs}.weight", True)
+        for ours, (name, bias) in projections.items():
+            out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{name}.weight", True)
             if bias:
-                out[f"{layer}/{ours}/bias"] = Weight(f"{tensor}.{theirs}.bias")
+                out[f"{layer}/{ours}/bias"] = Weight(f"{tensor}.{name}.bias")
     return out
 
 
@@ -98,7 +103,10 @@ def window_of(
     if family in ("qwen2", "qwen3") and settings.get("use_sliding_window", bool, False):
         window = settings.values.get("sliding_window", 4096)
         first = settings.get("max_window_layers", int, 28)
-    return read_window(settings, window, [i >= first for i in range(num_layers)], max_positions)
+    window, pattern = read_window(settings, window, [i >= first for i in range(num_layers)])
+    if window is None or window >= max_positions or not any(pattern):
+        return None, (True,)
+    return window, pattern
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Llama:
@@ -150,6 +158,17 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
+        **settings_of_shape(config),
+        "hidden_act": ACTIVATIONS_BACK[config.activation],
+        **({"attention_bias": config.qkv_bias} if family in ("llama", "qwen3") else {}),
+        **({"mlp_bias": config.mlp_bias} if family == "llama" else {}),
+        **_settings_of_window(config, family),
+    }
+
+
+def settings_of_shape(config: LlamaConfig) -> dict[str, Any]:
+    """The settings that have one name in all families with these layers."""
+    return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.emb_dim,
         "num_attention_heads": config.num_heads,
@@ -160,14 +179,10 @@ def settings_of(config: LlamaConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_positions,
         "rope_theta": config.rope_theta,
         "rope_scaling": settings_of_scaling(config.rope_scaling),
-        "hidden_act": ACTIVATIONS_BACK[config.activation],
         "rms_norm_eps": config.norm_epsilon,
         "tie_word_embeddings": config.logits_via_embedding,
         "bos_token_id": None,
         "eos_token_id": None,
-        **({"attention_bias": config.qkv_bias} if family in ("llama", "qwen3") else {}),
-        **({"mlp_bias": config.mlp_bias} if family == "llama" else {}),
-        **_settings_of_window(config, family),
     }
 
 

@@ -12,15 +12,14 @@ LOCAL, FULL = "sliding_attention", "full_attention"
 
 
 def read_window(
-    settings: Settings, window: Any, pattern: Sequence[bool], max_positions: int
+    settings: Settings, window: Any, pattern: Sequence[bool]
 ) -> tuple[int | None, tuple[bool, ...]]:
-    """The window of a network, and which of its layers have it.
+    """The window of a network, and which of its layers have it, as short a pattern as says so.
 
     Args:
       settings: the settings, whose ``layer_types`` have precedence over ``pattern``.
       window: the value of ``sliding_window``, or None where there is no window.
       pattern: whether each layer has the window, without ``layer_types``.
-      max_positions: the length of the longest text. A window as long is none.
 
     Raises:
       CheckpointError: for a window that is not a positive integer, or other types of layers.
@@ -36,9 +35,11 @@ def read_window(
         if len(kinds) != len(pattern):
             raise settings.error("layer_types", kinds, f"one for each of {len(pattern)} layers")
         pattern = [kind == LOCAL for kind in kinds]
-    if window is None or window >= max_positions or not any(pattern):
-        return None, (True,)
-    return window, (True,) if all(pattern) else tuple(pattern)
+    size = len(pattern)
+    period = next(
+        p for p in range(1, size + 1) if all(pattern[i] == pattern[i % p] for i in range(size))
+    )
+    return window, tuple(pattern[:period])
 
 
 def layer_types(pattern: Sequence[bool], num_layers: int) -> list[str]:

@@ -1,0 +1,153 @@
+"""Gemma 2 and Gemma 3: local and global layers, norms around each part, soft caps.
+
+The layers are Llama's, with norms after attention and feed-forward part too. Gemma Team 2024,
+"Gemma 2: Improving Open Language Models at a Practical Size"; Gemma Team 2025, "Gemma 3 Technical
+Report".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from decoding_jax.base import Array
+from decoding_jax.models.cache import KeyValue
+from decoding_jax.models.decoder_network import DecoderNetwork
+from decoding_jax.models.layers import RMSNorm, embed
+from decoding_jax.models.llama import Llama, LlamaAttention, LlamaConfig, LlamaMlp
+from decoding_jax.models.rotary import frequencies, rotation
+from decoding_jax.models.scores import soft_capped
+from decoding_jax.models.stack import make_layers
+from decoding_jax.models.view import LayerCache, Window
+from decoding_jax.models.windows import is_local, window_of
+from decoding_jax.pytrees import pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmaConfig(LlamaConfig):
+    """The shape of a Gemma 2 or Gemma 3 network: that of a Llama network, and these.
+
+    Attributes:
+      query_scalar: the number whose inverse square root is the factor of the attention's logits, or
+        None for the size of a head.
+      attention_soft_cap: None, or the bound c of the attention's logits, ``c tanh(x / c)``.
+      logit_soft_cap: None, or such a bound of the logits of the tokens.
+      local_rope_theta: the base of the rotary frequencies of layers with the window, which are not
+        scaled, or None for those of all layers (Gemma 3).
+
+    Raises:
+      ValueError: as ``LlamaConfig``, or if one of these is not positive.
+    """
+
+    activation: str = "gelu"
+    logits_via_embedding: bool = True
+    query_scalar: float | None = None
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    local_rope_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("query_scalar", "attention_soft_cap", "logit_soft_cap", "local_rope_theta"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}: got {value}; takes None, or numbers above 0")
+
+
+def norm(config: GemmaConfig) -> RMSNorm:
+    """A norm whose parameter is the distance of its scale from 1."""
+    return RMSNorm(config.norm_epsilon, config.dtype, offset=1.0)
+
+
+class GemmaLayer(nn.Module):
+    config: GemmaConfig
+
+    def setup(self) -> None:
+        cfg = self.config
+        scale = (cfg.head_dim if cfg.query_scalar is None else cfg.query_scalar) ** -0.5
+        self.pre_attention_norm = norm(cfg)
+        self.attention = LlamaAttention(cfg, scale, cfg.attention_soft_cap, norm_offset=1.0)
+        self.post_attention_norm = norm(cfg)
+        self.pre_mlp_norm = norm(cfg)
+        self.mlp = LlamaMlp(cfg)
+        self.post_mlp_norm = norm(cfg)
+
+    def __call__(
+        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, KeyValue]:
+        y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
+        x += self.post_attention_norm(y)
+        return x + self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x))), stored
+
+
+class GemmaNetwork(DecoderNetwork):
+    """The network of ``Gemma``."""
+
+    config: GemmaConfig
+
+    def setup(self) -> None:
+        super().setup()
+        cfg = self.config
+        init = nn.initializers.normal(0.02)
+        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.layers = make_layers(lambda: GemmaLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
+        self.final_norm = norm(cfg)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""
+        cfg = self.config
+        x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
+        x *= jnp.asarray(math.sqrt(cfg.emb_dim), cfg.dtype)  # rounded to the dtype, as in training
+        angles = rotation(position, frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling))
+        if cfg.local_rope_theta is None:
+            return x, (angles, angles)
+        return x, (angles, rotation(position, frequencies(cfg.head_dim, cfg.local_rope_theta)))
+
+    def positions_of(self, positions: Any, index: int | Array) -> tuple[Array, Array]:
+        """See ``DecoderNetwork.positions_of``."""
+        for_all, for_local = positions
+        local = is_local(self.config.window_pattern, index)
+        if isinstance(local, bool):
+            return for_local if local else for_all
+        return jax.tree.map(lambda x, y: jnp.where(local, x, y), for_local, for_all)
+
+    def window(self, index: int | Array) -> Window:
+        """See ``DecoderNetwork.window``."""
+        return window_of(self.config.window, self.config.window_pattern, index)
+
+    def project(self, hidden: Array) -> Array:
+        """See ``DecoderNetwork.project``."""
+        return soft_capped(super().project(hidden), self.config.logit_soft_cap)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Gemma(Llama):
+    """A Gemma 2 or Gemma 3 network with its parameters, a ``LanguageModel``.
+
+    Attributes:
+      params: the parameters of ``GemmaNetwork``, of any float dtype. A ``scale`` is its distance
+        from 1.
+      config: a ``GemmaConfig``.
+
+    Example:
+      >>> config = GemmaConfig(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
+      ...     num_layers=2, max_positions=32, window=16, window_pattern=(True, False),
+      ...     qk_norm=True, local_rope_theta=10_000.0, rope_theta=1_000_000.0)
+      >>> def logits(key):
+      ...     model = Gemma.init(config, key)
+      ...     output, cache = model.prefill(jnp.array([[1, 2]]), jnp.array([2]), lanes=3, slots=5)
+      ...     return model.extend(cache, jnp.ones((1, 3, 2), jnp.int32), 0)[0].logits
+      >>> jax.eval_shape(logits, jax.random.key(0)).shape
+      (1, 3, 2, 9)
+    """
+
+    config: GemmaConfig = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[DecoderNetwork]] = GemmaNetwork
