@@ -34,6 +34,7 @@ NOT_RUN = {
     "pip install": "the gate installs what the README says; T5X is installed where it is tested",
     "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
+    "python -m experiments.cloud.preemptions": "takes minutes: tests/cloud/test_preemptions.py",
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.audit": "needs other projects: tests/audit/test_audit.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",

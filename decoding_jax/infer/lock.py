@@ -25,7 +25,9 @@ _LOGGER = logging.getLogger(__name__)
 FILE = ".lock"
 LEASE = 60.0  # Seconds for which a lock in a bucket is respected without being renewed.
 _PATIENCE = 5.0  # Seconds to wait for a shared lock.
-_TEMPORARY = re.compile(r"\.((job|summary)\.json|.+-\d{5,}-of-\d{5,}\.jsonl?)(\..+)?\.tmp")
+_LEFT_BEHIND = re.compile(
+    r"\.((job|summary)\.json|.+-\d{5,}-of-\d{5,}\.jsonl?)(\..+)?\.tmp|\.lock-\d+"
+)
 
 
 @contextlib.contextmanager
@@ -38,8 +40,8 @@ def hold(
     process ends for any reason. A job of one process locks the file ``.lock`` exclusively. The
     processes of a distributed job share that lock, and each also locks ``.lock-INDEX``
     exclusively. A second distributed job is refused, because its process 0 cannot lock
-    ``.lock-0``. The lock files are removed at the end, together with temporary files that killed
-    processes have left behind. In a bucket the lock is a ``lease``.
+    ``.lock-0``. The lock files are removed at the end, together with temporary files and locks that
+    killed processes have left behind. In a bucket the lock is a ``lease``.
 
     Args:
       directory: an existing directory.
@@ -70,7 +72,7 @@ def hold(
         distributed = processes > 1
         handles = [stack.enter_context(_locked(directory, FILE, shared=distributed))]
         if not distributed and handles[0] is not None:
-            _remove_temporary_files(directory)
+            _remove_what_was_left(directory)
         if distributed:
             own_lock = _locked(directory, f"{FILE}-{process}", shared=False)
             handles.append(stack.enter_context(own_lock))
@@ -98,7 +100,7 @@ def _locked(directory: Path, name: str, *, shared: bool) -> Iterator[int | None]
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if shared:
-                _remove_temporary_files(directory)
+                _remove_what_was_left(directory)
             path.unlink()
         os.close(handle)
 
@@ -146,8 +148,8 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _remove_temporary_files(directory: Path) -> None:
-    """Removes the temporary files that killed processes have left behind."""
+def _remove_what_was_left(directory: Path) -> None:
+    """Removes the temporary files and locks that killed processes have left behind."""
     for path in directory.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
+        if _LEFT_BEHIND.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -45,6 +45,7 @@ def test_a_directory_is_held_by_one_job(tmp_path):
 def test_the_last_process_removes_what_killed_ones_left(tmp_path):
     names = [".job.json.host-1-00ff.tmp", ".decodes-00000-of-00002.jsonl.host-2-00ff.tmp"]
     names += [".summary.json.host-1-00ff.tmp", ".summary-00001-of-00002.json.host-1-00ff.tmp"]
+    names += [".lock-3"]  # of a process of a job that had more of them
     for name in [*names, ".own.tmp"]:
         (tmp_path / name).touch()
     with lock.hold(tmp_path, 0, 2):
