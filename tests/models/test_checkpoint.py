@@ -125,6 +125,23 @@ def test_gemma3_and_gpt_neox_spelled_as_before(tmp_path: Path) -> None:
     same(load_model(directory), load_model(FIXTURES / "gpt_neox"))
 
 
+def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
+    directory = copy("gemma3", tmp_path)
+    text = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(
+        json.dumps({"model_type": "gemma3", "text_config": text})
+    )
+
+    def as_a_part(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            tensors[f"language_model.{name}"] = tensors.pop(name)
+        tensors["vision_tower.embeddings.patch_embedding.bias"] = np.ones(3, np.float32)
+        tensors["multi_modal_projector.mm_soft_emb_norm.weight"] = np.ones(3, np.float32)
+
+    change(directory, as_a_part)
+    same(load_model(directory), load_model(FIXTURES / "gemma3"))
+
+
 def test_rotary_scaling_leaves_fast_waves_and_slows_slow_ones() -> None:
     plain = frequencies(64, 500_000.0)
     np.testing.assert_allclose(frequencies(64, 500_000.0, RopeScaling("linear", 8.0)), plain / 8)

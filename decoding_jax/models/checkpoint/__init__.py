@@ -44,6 +44,7 @@ __all__ = [
 
 _FAMILIES: dict[str, ModuleType] = {
     "gemma2": gemma,
+    "gemma3": gemma,
     "gemma3_text": gemma,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,

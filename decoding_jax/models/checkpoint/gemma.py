@@ -1,4 +1,7 @@
-"""Gemma 2 and the text networks of Gemma 3 in the Hugging Face layout."""
+"""Gemma 2 and the text networks of Gemma 3 in the Hugging Face layout.
+
+The larger Gemma 3 read images too (``model_type`` ``gemma3``). Of those, the text network is read.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,14 @@ NORMS = {
 }
 
 
-def table(config: GemmaConfig) -> dict[str, Weight]:
-    """The tensor of every parameter."""
-    return llama.table(config, NORMS)
+# The networks for images, beside a text network.
+IMAGES = r"(vision_tower|multi_modal_projector)\..*"
+
+
+def table(config: GemmaConfig, prefix: str = "") -> dict[str, Weight]:
+    """The tensor of every parameter. The names have a prefix in networks that read images."""
+    weights = llama.table(config, NORMS)
+    return {path: w._replace(name=prefix + w.name) for path, w in weights.items()}
 
 
 def two_ropes_of(settings: Settings) -> tuple[float, RopeScaling | None, float]:
@@ -51,8 +59,11 @@ def soft_cap(settings: Settings, key: str, absent: float | None) -> float | None
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma:
-    """Reads the model of a directory."""
-    third = settings.get("model_type", str) == "gemma3_text"
+    """Reads the model of a directory. Absent settings have the values of the smallest networks."""
+    third, prefix, ignored = settings.get("model_type", str) != "gemma2", "", llama.IGNORED
+    if settings.values["model_type"] == "gemma3":
+        settings, prefix = settings.section("text_config"), "language_model."
+        ignored = f"{prefix}{llama.IGNORED}|{IMAGES}"
     settings.refuse(use_bidirectional_attention=False)
     if third and settings.values.get("attn_logit_softcapping") is not None:
         # transformers reads this setting of the family and does not use it.
@@ -70,14 +81,14 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     bias = settings.get("attention_bias", bool, False)
     tied = settings.get("tie_word_embeddings", bool, True)
     config = GemmaConfig(
-        vocab_size=settings.size("vocab_size"),
+        vocab_size=settings.size("vocab_size", 262_208 if third else 256_000),
         emb_dim=settings.size("hidden_size"),
-        num_heads=settings.size("num_attention_heads"),
+        num_heads=settings.size("num_attention_heads", 8),
         num_kv_heads=settings.size("num_key_value_heads", 4),
         head_dim=settings.size("head_dim", 256),
         mlp_dim=settings.size("intermediate_size"),
         num_layers=num_layers,
-        max_positions=settings.size("max_position_embeddings"),
+        max_positions=settings.size("max_position_embeddings", 131_072 if third else 8192),
         rope_theta=theta,
         rope_scaling=scaling,
         local_rope_theta=local_theta,
@@ -91,11 +102,12 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         query_scalar=settings.get("query_pre_attn_scalar", float, 256.0),
         attention_soft_cap=None if third else soft_cap(settings, "attn_logit_softcapping", 50.0),
         logit_soft_cap=soft_cap(settings, "final_logit_softcapping", None if third else 30.0),
-        logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
+        logits_via_embedding=tied
+        and tensors.same(f"{prefix}lm_head.weight", f"{prefix}model.embed_tokens.weight"),
         dtype=dtype,
     )
-    model = read_model(Gemma, config, table(config), tensors, layout)
-    tensors.check_all_used(llama.IGNORED)
+    model = read_model(Gemma, config, table(config, prefix), tensors, layout)
+    tensors.check_all_used(ignored)
     return model
 
 
