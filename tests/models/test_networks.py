@@ -199,6 +199,8 @@ def test_positions_beyond_the_table_are_clipped() -> None:
     [
         ({"num_kv_heads": 3}, "num_kv_heads: got 3; takes a divisor of num_heads = 4"),
         ({"head_dim": 7}, "head_dim: got 7; takes even numbers"),
+        ({"window": 0}, "window: got 0; takes None, or 1 and above"),
+        ({"window_pattern": ()}, "window_pattern: got (); takes one entry or more"),
     ],
 )
 def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
