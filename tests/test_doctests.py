@@ -22,6 +22,30 @@ NEEDED = {
 }
 
 
+# The examples of these modules take longest; the gate runs them with the exhaustive tests.
+LONG = {
+    f"decoding_jax.{name}"
+    for name in (
+        "codes.arithmetic",
+        "codes.cdf",
+        "infer.batch_decoder",
+        "infer.job",
+        "infer.phrases",
+        "models.gpt2",
+        "models.llama",
+        "ops.gumbel",
+        "strategies.beam.stochastic_beam_search",
+        "strategies.best_first.best_k",
+        "strategies.speculative.algorithm",
+        "t5x.decode_fns.beam_search",
+        "t5x.decode_fns.sampling",
+        "t5x.decode_fns.speculative",
+        "testing.table_lm",
+        "transforms.thresholds",
+    )
+}
+
+
 def compiled(value):
     """The compiled form of a strategy, except ``greedy``; any other value as it is.
 
@@ -41,7 +65,9 @@ class Finder(doctest.DocTestFinder):
         return named or super()._from_module(module, object)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(m, marks=pytest.mark.exhaustive) if m in LONG else m for m in MODULES]
+)
 def test_examples(name):
     if name in NEEDED:
         pytest.importorskip(NEEDED[name], exc_type=ImportError)

@@ -31,11 +31,7 @@ STEPS = {
     "positions": (place, {"positions": True}),
     "blocks": (place, {"positions": True, "blocks": True}),
 }
-REPRESENTATIVE = {
-    ("sample", "appends"),
-    ("beam_search", "appends"),
-    ("speculative_sample, block", "blocks"),
-}
+REPRESENTATIVE = {("sample", "appends"), ("beam_search", "appends"), ("sample", "blocks")}
 
 
 def adapted(how, table=TABLE):

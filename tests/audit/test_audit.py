@@ -134,6 +134,7 @@ def test_the_rows_belong_to_pinned_environments_and_to_their_programs():
         assert sum("fetch" in line for line in lines) == len(made.checkouts)
 
 
+@pytest.mark.exhaustive
 def test_our_own_rows(tmp_path):
     chosen = [row for row in ROWS if row.project == "decoding_jax" and row.path == "sample"][3:6]
     rows = [dataclasses.replace(row, samples=4000) for row in chosen]

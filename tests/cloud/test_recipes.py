@@ -25,7 +25,15 @@ def model(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(
+            path, id=path.stem, marks=pytest.mark.exhaustive if path.stem == "v5e_64" else ()
+        )
+        for path in RECIPES
+    ],
+)
 def test_a_recipe_runs(recipe, model, tmp_path, capsys):
     assert len(RECIPES) == 3
     (tmp_path / "inputs.txt").write_text("one\n\ntwo\n")

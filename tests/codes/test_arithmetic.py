@@ -117,7 +117,9 @@ def tree(table: np.ndarray, num_samples: int) -> list[Interval]:
     return result
 
 
-@pytest.mark.parametrize("num_samples", [pytest.param(1, marks=pytest.mark.exhaustive), 8, 50])
+@pytest.mark.parametrize(
+    "num_samples", [*(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 8)), 50]
+)
 def test_lattice_counts_are_the_floor_or_the_ceiling_at_every_prefix(num_samples) -> None:
     table = tables(ROWS, num_samples)
     tokens = np.asarray(decode(table, codes_of(num_samples, "lattice", num_samples))[0])

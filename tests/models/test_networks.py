@@ -71,7 +71,7 @@ extend = jax.jit(lambda model, *args: model.extend(*args))
 
 
 @pytest.mark.parametrize(
-    "name", ["t5", pytest.param("gpt2", marks=pytest.mark.exhaustive), "llama"]
+    "name", ["t5", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("gpt2", "llama"))]
 )
 def test_verbs_do_what_they_say(name: str) -> None:
     model = network(name)

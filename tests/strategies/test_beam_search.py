@@ -165,6 +165,7 @@ def test_a_penalty_that_forbids_makes_groups_differ_at_every_step():
             assert len(set(position)) == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.optimized
 def test_the_loop_gives_no_operation_a_whole_cache_as_its_result():
     """Keys and values are part of the loop's state, and all updates of them happen in place."""

@@ -254,6 +254,7 @@ def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft():
     assert run(num_drafts=3, drafter=MODEL, **settings).info.target_calls == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.optimized
 def test_the_loop_copies_no_cache():
     """The compiled loops update the caches of target and draft in place.

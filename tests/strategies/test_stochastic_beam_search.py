@@ -88,6 +88,7 @@ def test_pairs_follow_the_ordered_distribution_without_replacement(distribution,
     assert stats.chisquare(got, want * got.sum() / want.sum()).pvalue > LEVEL
 
 
+@pytest.mark.exhaustive
 def test_estimators(distribution, drawn):
     """Unbiased within 3.3 standard errors (level 0.001).
 

@@ -197,6 +197,7 @@ def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_pat
     assert plain.config.mlp_activations == ("gelu", "linear")
 
 
+@pytest.mark.exhaustive
 def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     pytest.importorskip("tensorstore")
     model = T5Decoder.init(DECODER, jax.random.key(0))
