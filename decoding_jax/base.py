@@ -228,7 +228,8 @@ class Stop:
       max_new_tokens: None, an int or int32 ``[B]``: a limit for each row, at or below the
         ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. At
         its limit, a row is not ``finished``.
-      strings: strings that end a text which contains one. ``generate`` and the batch job compile
+      strings: strings that end a text with the first token that completes one, from
+        ``min_new_tokens`` on. ``generate`` and the batch job compile
         them for their tokenizer; a strategy takes what ``text.stop_strings`` makes of them.
 
     Raises:

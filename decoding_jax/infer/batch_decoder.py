@@ -141,6 +141,10 @@ class BatchDecoder:
             if name in batch:
                 raise ValueError(f"batch: got a column {name!r}, which is the name of a new one")
         texts, numbers = (list(batch[name]) for name in self._columns)
+        if len(texts) != len(numbers):
+            raise ValueError(
+                f"batch: got {len(texts)} texts and {len(numbers)} indices; takes as many of both"
+            )
         whole = [isinstance(n, (int, np.integer)) and 0 <= n < 2**32 for n in numbers]
         if not all(whole):
             raise ValueError(

@@ -73,7 +73,13 @@ class Decoder:
         with_info: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
-        settings = {**gin_names.bound_settings(strategy), "stop": stop}
+        settings = gin_names.bound_settings(strategy)
+        if settings.get("stop") is not None:
+            raise ValueError(
+                "strategy: got one with a stop of its own; takes one without, and stop as an "
+                "argument beside it"
+            )
+        settings["stop"] = stop
         self._inputs = RowInputMaker(model, strategy, settings, drafter, devices)
         self.batch_size = self._rounded(batch_size)
         self.group_size: int | None = None
@@ -109,6 +115,7 @@ class Decoder:
         self._strategy = decode
         self._call = None if build_steps is None else call
         self._refill = refill
+        self._with_info = with_info
         self._not_refilled: str | None = None
         self._batches: SeparateBatches | RefilledBatch = SeparateBatches(decode, self.batch_size)
 
@@ -156,6 +163,8 @@ class Decoder:
         output = in_mesh(
             lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size)
         )
+        if self._with_info and not output.info:
+            _LOGGER.info("with_info: the strategy has no info about single rows")
         if not self._refill:
             return
         self._not_refilled = "the strategy is a function of your own"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array, LanguageModel, Prompt
+from decoding_jax.infer import memory
 from decoding_jax.infer.records import Record, rounded
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import log_softmax
@@ -98,7 +99,8 @@ class Scorer:
             for n, of_output in enumerate(of_record):
                 tokens[b, n, : len(of_output)] = of_output
         model, prompt = encode_batch(self._model, [*ids, *[ids[0]] * padding], width)
-        scores = jax.device_get(self._score(model, prompt, jnp.asarray(tokens)))
+        with memory.checked(self._model, self._batch_size, width, spread=1):
+            scores = jax.device_get(self._score(model, prompt, jnp.asarray(tokens)))
         return {"token_log_probs": scores.log_prob, "token_entropies": scores.entropy}
 
 

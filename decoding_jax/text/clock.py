@@ -70,6 +70,7 @@ def run_until(
         )
     progress = loop.stream_progress(strategy.build_steps, *args, chunk=clock.steps, **settings)
     so_far = next(progress)
-    while not so_far.last and not clock.is_over():
+    # Some strategies choose their first token in a step, not in the prefill.
+    while not so_far.last and not (clock.is_over() and so_far.output.length.any()):
         so_far = next(progress)
     return so_far.output

@@ -35,7 +35,8 @@ def stop_strings(
     """Compiles stop strings, for ``Stop(strings=...)`` of a strategy. ``generate`` does it itself.
 
     A string is matched against the text that ``generate`` returns, wherever its tokens begin and
-    end: a sequence ends with the first token with which its text contains the string.
+    end: a sequence ends with the first token with which its text contains the string. One that is
+    complete before ``min_new_tokens`` does not count.
 
     Args:
       tokenizer: a tokenizer, from ``load``, or one of your own with a method ``token_texts``.

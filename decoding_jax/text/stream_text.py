@@ -174,12 +174,13 @@ class TextStream:
                     yield Piece(piece, *place, last=is_whole)
 
     def _all_tokens(self) -> Iterator[np.ndarray]:
-        given = 0
+        given, has_begun = 0, False
         for growth in self._growths:
             news = list(self._new(growth))
             if self._count > 1:
                 raise ValueError(f"tokens: got {self._count} completions; takes one")
-            if given == 0:
+            if not has_begun:
+                has_begun = True
                 yield self._call.first_prompt()
             for _, tokens, _ in news:
                 if len(tokens) > given:

@@ -171,7 +171,9 @@ class StreamedCall:
         while not last:
             with compilation_announced():
                 so_far = next(progress)
-            last = bool(so_far.last) or self._clock.is_over()
+            # Some strategies choose their first token in a step, not in the prefill.
+            is_over = self._clock.is_over() and bool(so_far.output.length.any())
+            last = bool(so_far.last) or is_over
             output, settled = jax.device_get((so_far.output, so_far.settled))
             yield Growth(output, settled, last)
 

@@ -53,6 +53,7 @@ def test_a_batch_is_decoded_as_in_the_job():
         ({"index": [0]}, "batch: got columns ['index']; takes one named 'inputs'"),
         ({"index": [-1], "inputs": ["1"]}, "batch: got the index -1; takes whole numbers"),
         ({"index": [0], "inputs": ["1"], "error": [1]}, "batch: got a column 'error'"),
+        ({"index": [0, 1], "inputs": ["1"]}, "batch: got 1 texts and 2 indices; takes as many"),
     ],
 )
 def test_a_wrong_batch_is_one_line(batch, message):
@@ -68,6 +69,12 @@ def test_settings_of_single_inputs_are_refused():
     )
     with pytest.raises(ValueError, match="strategy: got one value for each input in transform"):
         BatchDecoder(make_model(), changed, **SETTINGS)
+
+
+def test_a_stop_bound_to_the_strategy_is_refused():
+    bound = functools.partial(STRATEGY, stop=Stop(eos_ids=(1,)))
+    with pytest.raises(ValueError, match="strategy: got one with a stop of its own"):
+        BatchDecoder(make_model(), bound, **SETTINGS)
 
 
 class Fragile(BatchDecoder):

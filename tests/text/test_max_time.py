@@ -66,6 +66,15 @@ def test_every_batch_and_every_search_returns_something(watch):
     assert [[len(c.tokens) for c in row] for row in rows] == [[1, 1], [1, 1]]
 
 
+@pytest.mark.exhaustive
+def test_a_search_that_chooses_its_first_token_in_a_step_has_one():
+    settings = {"penalty_alpha": 0.6, "top_k": 2, "max_new_tokens": 5, "max_time": 1e-9}
+    rows = decoding_jax.generate(
+        TABLE, Digits(), ["1 2"], strategy="contrastive_search", stop=Stop(eos_ids=()), **settings
+    )
+    assert [len(completion.tokens) for [completion] in rows] == [1]
+
+
 @pytest.mark.parametrize("max_time", [0, -1.0, "5", True])
 def test_bad_limits_are_one_line(max_time):
     with pytest.raises(ValueError, match=r"max_time: got .*; takes seconds above 0"):

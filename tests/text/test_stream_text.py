@@ -182,6 +182,18 @@ class Collected:
         self.ended += 1
 
 
+@pytest.mark.exhaustive
+def test_the_tokens_of_a_search_have_the_prompt_once():
+    settings = {"strategy": "beam_search", "beam_size": 3, "num_return": 1, "max_new_tokens": 5}
+    tokens = Collected()
+    [[got]] = stream_text(TABLE, Digits(), ["1 2"], stop=NO_ENDS, **settings).to(
+        tokens, tokens=True
+    )
+    prompt, *new = tokens.values
+    assert prompt.tolist() == [[1, 2]]
+    assert np.concatenate(new).tolist() == got.tokens
+
+
 def test_streamers_of_pieces_and_of_tokens():
     settings = {"max_new_tokens": 5, "stop": NO_ENDS}
     pieces, tokens = Collected(), Collected()
