@@ -54,7 +54,10 @@ def test_a_strategy_decodes_what_it_does_on_the_table(name, how):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
-@pytest.mark.parametrize("how", STEPS)
+@pytest.mark.parametrize(
+    "how",
+    [how if how == "blocks" else pytest.param(how, marks=pytest.mark.exhaustive) for how in STEPS],
+)
 def test_the_model_keeps_the_protocol_to_the_bit(how):
     names = set(check_model(adapted(how)))
     assert {"check_prefill", "check_select"} <= names

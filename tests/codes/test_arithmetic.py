@@ -211,6 +211,7 @@ def test_samples_follow_the_reference_token_by_token() -> None:
                     assert tokens[row, lane, t] == node.prefix[-1]
 
 
+@pytest.mark.exhaustive
 def test_uniform_text_stays_uniform_and_samples_distinct_for_2000_tokens() -> None:
     # 512 samples of 2,000 tokens from a uniform model of 256 tokens. Chi-square at level 1e-3: over
     # all 1,024,000 tokens, over the last 51,200, and in 64 bins over 32,768 disjoint pairs of

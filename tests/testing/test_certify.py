@@ -210,6 +210,7 @@ def test_merged_cases_run_every_strategy_in_every_way():
         assert way([case for case in cases if case["model"] == model]) >= every
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_merged_problem_has_the_distributions_of_its_parts(transform):
     """The merged transform and stop condition give each row the results of its single problem."""

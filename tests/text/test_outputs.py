@@ -52,6 +52,7 @@ def test_completions_have_the_info_of_their_strategy():
     assert len({float(row[0].info.threshold) for row in rows}) == 3
 
 
+@pytest.mark.exhaustive
 def test_completions_have_the_counts_of_a_speculation():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
     settings |= {"num_samples": 2, "max_new_tokens": 4, "stop": NO_ENDS}
