@@ -229,8 +229,7 @@ class Stop:
         ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. At
         its limit, a row is not ``finished``.
       strings: strings that end a text with the first token that completes one, from
-        ``min_new_tokens`` on. ``generate`` and the batch job compile
-        them for their tokenizer; a strategy takes what ``text.stop_strings`` makes of them.
+        ``min_new_tokens`` on. A strategy takes what ``text.stop_strings`` makes of them.
 
     Raises:
       ValueError: for a negative id or count or an empty stop sequence, as plain numbers.

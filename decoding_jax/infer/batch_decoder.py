@@ -14,6 +14,7 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
+from decoding_jax.infer import gin_names
 from decoding_jax.infer.arguments import check_counts, check_job, check_seed, with_tokenizer
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.item_decoder import ItemDecoder
@@ -99,7 +100,7 @@ class BatchDecoder:
         net, tokenizer = model
         stop = with_end_tokens(stop, tokenizer)
         strategy = with_tokenizer(strategy, tokenizer)
-        settings = {**getattr(strategy, "keywords", {}), "stop": stop}
+        settings = {**gin_names.bound_settings(strategy), "stop": stop}
         if of_rows := with_rows(settings, row_arguments(strategy)):
             raise ValueError(
                 f"strategy: got one value for each input in {', '.join(of_rows)}; takes settings "

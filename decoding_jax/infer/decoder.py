@@ -10,10 +10,16 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Array, DecodeOutput, Stop
-from decoding_jax.infer import gin_names, memory, row_inputs
+from decoding_jax.infer import gin_names, memory
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refilled import RefilledBatch
-from decoding_jax.infer.row_inputs import RowInputMaker, RowInputs, RowSteps, info_of_rows
+from decoding_jax.infer.row_inputs import (
+    RowInputMaker,
+    RowInputs,
+    RowSteps,
+    info_of_rows,
+    keep_info,
+)
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
 from decoding_jax.ops.mesh import in_mesh
@@ -102,7 +108,7 @@ class Decoder:
             models = (rows.model,) if rows.drafter is None else (rows.model, rows.drafter)
             given = {"stop": stop, **rows.settings}
             output = strategy(*models, rows.prompt, *keys, **given)
-            return row_inputs.with_info(output, info_of_rows(output) if with_info else ())
+            return keep_info(output, info_of_rows(output) if with_info else ())
 
         def call(rows: RowInputs) -> Call:
             drafter = {} if rows.drafter is None else {"drafter": rows.drafter}

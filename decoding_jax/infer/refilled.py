@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs, with_info
+from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs, keep_info
 from decoding_jax.loop import refill
 from decoding_jax.loop.refill import Call, Progress, Rows
 from decoding_jax.ops.jit import jit
@@ -79,7 +79,7 @@ class RefilledBatch:
             rows, progress = refill.advance(
                 lambda given: call(inputs.of(given)), rows, used, wanted
             )
-            return rows, progress._replace(output=with_info(progress.output, info))
+            return rows, progress._replace(output=keep_info(progress.output, info))
 
         def repeat(new: Rows) -> Rows:
             return refill.repeat(new, size)

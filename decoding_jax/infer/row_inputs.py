@@ -65,7 +65,7 @@ def info_of_rows(output: DecodeOutput) -> list[str]:
     return [name for name, value in info.items() if getattr(value, "ndim", 0) > 0]
 
 
-def with_info(output: DecodeOutput, names: Sequence[str]) -> DecodeOutput:
+def keep_info(output: DecodeOutput, names: Sequence[str]) -> DecodeOutput:
     """The output with these values of ``info`` in a dictionary, or without any."""
     info = {name: getattr(output.info, name) for name in names}
     return output._replace(info=info or None)

@@ -59,7 +59,14 @@ class Scorer:
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._widths = widths
-        self._score = jit(token_scores, ())
+
+        def score(model: LanguageModel, prompt: Prompt, tokens: Array) -> dict[str, Array]:
+            # What is not returned is not computed.
+            scores = token_scores(model, prompt, tokens)
+            found = {"token_log_probs": scores.log_prob, "token_entropies": scores.entropy}
+            return {name: found[name] for name in names}
+
+        self._score = jit(score, ())
 
     def add(self, records: Sequence[Record], *, with_tokens: bool) -> list[Record]:
         """Returns the records of a shard with the figures in each output.
@@ -100,8 +107,7 @@ class Scorer:
                 tokens[b, n, : len(of_output)] = of_output
         model, prompt = encode_batch(self._model, [*ids, *[ids[0]] * padding], width)
         with memory.checked(self._model, self._batch_size, width, spread=1):
-            scores = jax.device_get(self._score(model, prompt, jnp.asarray(tokens)))
-        return {"token_log_probs": scores.log_prob, "token_entropies": scores.entropy}
+            return jax.device_get(self._score(model, prompt, jnp.asarray(tokens)))
 
 
 def token_scores(model: LanguageModel, prompt: Prompt, tokens: Array) -> TokenScores:

@@ -34,20 +34,23 @@ class Clock:
         self._chunk, self._steps = chunk, 1
 
     def steps(self) -> int:
-        """The number of steps to run next. It follows the time that the last ones took."""
+        """The number of steps to run next, from the time since the last call."""
         now = time.monotonic()
-        took, self._last = now - self._last, now
+        elapsed, self._last = now - self._last, now
         if self._chunk is not None:
             return self._chunk
-        if took < _CHUNK_SECONDS / 2:
+        if elapsed < _CHUNK_SECONDS / 2:
             self._steps *= 2
-        elif took > _CHUNK_SECONDS:
+        elif elapsed > _CHUNK_SECONDS:
             self._steps = max(1, self._steps // 2)
         return self._steps
 
-    def is_over(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() >= self._end
+    def is_over(self, output: DecodeOutput) -> bool:
+        """Whether the time is up, and the output has a token.
+
+        Some strategies choose their first token in a step, not in the prefill.
+        """
+        return time.monotonic() >= self._end and bool(output.length.any())
 
 
 def run_until(
@@ -70,7 +73,6 @@ def run_until(
         )
     progress = loop.stream_progress(strategy.build_steps, *args, chunk=clock.steps, **settings)
     so_far = next(progress)
-    # Some strategies choose their first token in a step, not in the prefill.
-    while not so_far.last and not (clock.is_over() and so_far.output.length.any()):
+    while not so_far.last and not clock.is_over(so_far.output):
         so_far = next(progress)
     return so_far.output

@@ -124,7 +124,8 @@ def generate(
         rows = members + members[:1] * (size - len(members))
         batch = Batch(model, [ids[i] for i in rows], max_new_tokens)
         batch_settings = take_rows(all_settings, rows, len(ids), arguments)
-        args = (batch.prompt,) if keys is None else (batch.prompt, keys[jnp.asarray(rows)])
+        batch_keys = None if keys is None else keys[jnp.asarray(rows)]
+        args = (batch.prompt,) if batch_keys is None else (batch.prompt, batch_keys)
         if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
             args = (bound_drafter, *args)
         batch_settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
@@ -132,7 +133,6 @@ def generate(
             if max_time is None:
                 output = run(batch.model, *args, **batch_settings)
             else:
-                batch_keys = None if keys is None else keys[jnp.asarray(rows)]
                 if bound_drafter is not None:
                     batch_settings["drafter"] = bound_drafter
                 output = run_until(

@@ -51,9 +51,8 @@ def stream_text(
     it is taken to change nothing but replacement characters at the end of a text.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time,
-        config, **settings: as for
-        ``generate``. The texts are decoded as one batch.
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
+        **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two looks at the texts.
 

@@ -55,9 +55,8 @@ def stream(
     ``stream_text`` yields only text that is final.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time,
-        config, **settings: as for
-        ``generate``. The texts are decoded as one batch.
+      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
+        **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
 
@@ -102,9 +101,8 @@ class StreamedCall:
     """A call of ``stream``, whose arguments are checked and whose texts are encoded.
 
     Args:
-      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop,
-        stop_strings, max_time, config,
-        **settings: as for ``stream``.
+      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, stop_strings,
+        max_time, config, **settings: as for ``stream``.
 
     Attributes:
       tokenizer: the tokenizer.
@@ -171,9 +169,7 @@ class StreamedCall:
         while not last:
             with compilation_announced():
                 so_far = next(progress)
-            # Some strategies choose their first token in a step, not in the prefill.
-            is_over = self._clock.is_over() and bool(so_far.output.length.any())
-            last = bool(so_far.last) or is_over
+            last = bool(so_far.last) or self._clock.is_over(so_far.output)
             output, settled = jax.device_get((so_far.output, so_far.settled))
             yield Growth(output, settled, last)
 

@@ -127,6 +127,26 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in paths}
 
 
+def prepare(folder: Path) -> tuple[float, dict[str, bytes]]:
+    """Makes the model and the inputs, and runs a job that is not killed.
+
+    Returns:
+      The seconds that the job takes, and its files.
+
+    Raises:
+      RuntimeError: if it fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_small_model(folder / "model")
+    (folder / "inputs.txt").write_text("".join(f"number {i}\n" for i in range(INPUTS)))
+    shutil.rmtree(folder / "whole", ignore_errors=True)
+    started = time.monotonic()
+    ((status, errors),) = Job(folder, folder / "whole", 1).wait()
+    if status:
+        raise RuntimeError(errors)
+    return time.monotonic() - started, files_of(folder / "whole")
+
+
 def run_job(number: int, folder: Path, duration: float, expected: dict[str, bytes]) -> dict:
     """Runs one job, kills it once or twice, and runs it to its end.
 
@@ -162,16 +182,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     args = parser.parse_args()
     folder = args.out.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_small_model(folder / "model")
-    (folder / "inputs.txt").write_text("".join(f"number {i}\n" for i in range(INPUTS)))
-    shutil.rmtree(folder / "whole", ignore_errors=True)
-    started = time.monotonic()
-    ((status, errors),) = Job(folder, folder / "whole", 1).wait()
-    if status:
-        raise RuntimeError(errors)
-    duration = time.monotonic() - started
-    expected = files_of(folder / "whole")
+    duration, expected = prepare(folder)
     log = folder / "preemptions.jsonl"
     done = log.read_text().splitlines() if log.exists() else []
     for number in tqdm(range(len(done), args.jobs), initial=len(done), total=args.jobs):

@@ -8,20 +8,8 @@ from infer_fakes import INFER, Digits, draw, files_of
 
 from decoding_jax import infer
 from decoding_jax.infer.command import main
-from decoding_jax.models import save_model
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.testing import TableLM
-
-BYTES = T5Config(
-    vocab_size=384,
-    emb_dim=8,
-    num_heads=1,
-    head_dim=8,
-    mlp_dim=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+from experiments.cloud.preemptions import save_small_model
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +23,7 @@ def table():
 @pytest.fixture(scope="session")
 def byte_t5(tmp_path_factory):
     directory = tmp_path_factory.mktemp("byte_t5")
-    normal = np.random.default_rng(3).normal
-    shapes = jax.eval_shape(lambda: T5.init(BYTES, jax.random.key(0)))
-    model = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
-    save_model(model, directory, settings={"eos_token_id": 1})
+    save_small_model(directory)
     return directory
 
 
