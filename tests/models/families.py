@@ -37,7 +37,8 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 
-# Name: config class, settings. T5 1.1 and mT5 have an untied output table.
+# Name: config class, settings. Those of UNTIED have an output table of their own.
+UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5Config", {**_T5, "tie_word_embeddings": True, "feed_forward_proj": "relu"}),
     "t5_1_1": (
@@ -60,6 +61,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "relative_attention_max_distance": 7,
         },
     ),
+    "umt5": ("UMT5Config", {**_T5, "num_decoder_layers": 1, "tie_word_embeddings": False}),
     "gpt2": (
         "GPT2Config",
         {
@@ -136,6 +138,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Further settings of these families, which no fixture has.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    # The settings of released files, but for their sizes.
+    "madlad": (
+        "T5Config",
+        {
+            **_T5,
+            "num_layers": 1,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+        },
+    ),
+    "ul2": (
+        "T5Config",
+        {
+            **_T5,
+            "num_layers": 1,
+            "feed_forward_proj": "gated-silu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "umt5_scaled": ("UMT5Config", {**_T5, "num_layers": 1}),
     "gpt_neox_serial": (
         "GPTNeoXConfig",
         {
@@ -190,7 +214,7 @@ def torch_model(family: str, seed: int) -> Any:
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")
     kind = kind.replace("Gemma3Text", "Gemma3")
     model = getattr(transformers, kind)(getattr(transformers, name)(**settings)).eval()
-    if family in ("t5_1_1", "mt5", "byt5"):
+    if family in UNTIED:
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, 16))
     draw = np.random.default_rng(seed)
     for name, parameter in model.named_parameters():
@@ -200,6 +224,12 @@ def torch_model(family: str, seed: int) -> Any:
         value += 1.0 if _kind(name) == "norm" and not family.startswith("gemma") else 0.0
         parameter.data = torch.tensor(value).bfloat16().float()
     model.tie_weights()
+    return unscaled(model) if family == "umt5" else model
+
+
+def unscaled(model: Any) -> Any:
+    """The model with the logits of released UMT5, which transformers 5 scales for a tied output."""
+    model.config.tie_word_embeddings = False
     return model
 
 

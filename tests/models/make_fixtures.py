@@ -1,6 +1,6 @@
 """Writes ``fixtures``: a tiny network of every family, and what transformers answers.
 
-    python tests/models/make_fixtures.py
+    python tests/models/make_fixtures.py [FAMILY ...]
 
 The fixtures hold the line where transformers is not installed. They are random and carry no
 licence. One is in two shards, with an index; one is in float32, the others in bfloat16.
@@ -9,6 +9,7 @@ licence. One is in two shards, with an index; one is in float32, the others in b
 from __future__ import annotations
 
 import shutil
+import sys
 
 import exam
 import safetensors.numpy
@@ -17,9 +18,9 @@ from families import FAMILIES, FIXTURES, torch_model
 from test_parity import torch_reference
 
 
-def main() -> None:
-    shutil.rmtree(FIXTURES, ignore_errors=True)
-    for family in FAMILIES:
+def main(families: list[str]) -> None:
+    for family in families or FAMILIES:
+        shutil.rmtree(FIXTURES / family, ignore_errors=True)
         model = torch_model(family, seed=0)
         asked = exam.questions(family, seed=0)
         answers = exam.expected(asked, torch_reference(model, asked))
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -83,6 +83,10 @@ def test_t5_with_each_tying_and_scaling(tmp_path: Path) -> None:
     names = ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     change(directory, lambda t: t.update(dict.fromkeys(names, t["shared.weight"])))
     same(load_model(directory), plain)
+    # Or under one other name alone, as in MADLAD-400.
+    for name in ("shared.weight", "lm_head.weight", "encoder.embed_tokens.weight"):
+        change(directory, lambda t, name=name: t.pop(name))
+    same(load_model(directory), plain)
 
 
 def test_t5x_tree_is_taken_as_it_is() -> None:

@@ -54,6 +54,7 @@ _FAMILIES: dict[str, ModuleType] = {
     "qwen2": llama,
     "qwen3": llama,
     "t5": t5,
+    "umt5": t5,
 }
 _MODULES: dict[type, ModuleType] = {
     T5: t5,
@@ -88,7 +89,7 @@ def load_model(
 
     Returns:
       The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too. A T5 (T5,
-      mT5, ByT5, Flan-T5) has to be bound to inputs before it decodes.
+      mT5, ByT5, Flan-T5, UMT5) has to be bound to inputs before it decodes.
 
     Raises:
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor

@@ -1,4 +1,4 @@
-"""T5, mT5 and ByT5 in the Hugging Face layout."""
+"""T5, mT5, ByT5 and UMT5 in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from decoding_jax.models.t5_layers import T5Config
 
 # Older files contain a table that no layer uses.
 IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+
+# The names of the one embedding table. A file has some of them.
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 def table(config: T5Config) -> dict[str, Weight]:
@@ -31,8 +34,10 @@ def table(config: T5Config) -> dict[str, Weight]:
         ),
     }
     for stack, (num_layers, attentions) in stacks.items():
-        first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        out[f"{stack}/relpos_bias/rel_embedding"] = Weight(first, True)
+        with_biases = {f"{stack}/layers_{i}": i for i in range(num_layers)}
+        for place, i in (with_biases if config.biases_per_layer else {stack: 0}).items():
+            tensor = f"{stack}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
+            out[f"{place}/relpos_bias/rel_embedding"] = Weight(tensor, True)
         out[f"{stack}/{stack}_norm/scale"] = Weight(f"{stack}.final_layer_norm.weight")
         for i in range(num_layers):
             layer, tensor = f"{stack}/layers_{i}", f"{stack}.block.{i}.layer"
@@ -55,7 +60,8 @@ def table(config: T5Config) -> dict[str, Weight]:
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5:
     """Reads the model of a directory."""
     values = settings.values
-    activation = settings.get("feed_forward_proj", str, "relu")
+    family = settings.get("model_type", str)
+    activation = settings.get("feed_forward_proj", str, "relu" if family == "t5" else "gated-gelu")
     # "gated-gelu" means the approximation by tanh, and "gelu" means the exact function.
     name = "gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-")
     key = "dense_act_fn" if settings.get("dense_act_fn", str, "") else "feed_forward_proj"
@@ -67,13 +73,14 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
 
     # T5 1.0 scales the logits and T5 1.1 does not. The config's settings about tying distinguish
     # the two. Whether the output is in fact tied follows from the tensors.
-    scaled = values.get("model_type") == "t5" and bool(
+    scaled = family != "mt5" and bool(
         values.get("scale_decoder_outputs", values.get("tie_word_embeddings") is not False)
     )
-    for alias in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
-        if not tensors.same(alias, "shared.weight"):
-            raise settings.error(alias, "another tensor", "the same table as shared.weight")
-    untied = not tensors.same("lm_head.weight", "shared.weight")
+    embedding = next((name for name in TABLES if name in tensors), TABLES[0])
+    for alias in TABLES:
+        if alias != embedding and not tensors.same(alias, embedding):
+            raise settings.error(alias, "another tensor", f"the same table as {embedding}")
+    untied = not tensors.same("lm_head.weight", embedding)
     num_layers = settings.size("num_layers")
     config = T5Config(
         vocab_size=settings.size("vocab_size"),
@@ -91,10 +98,11 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         layer_norm_epsilon=settings.get("layer_norm_epsilon", float, 1e-6),
         start_id=settings.get("decoder_start_token_id", int, settings.get("pad_token_id", int, 0)),
         dtype=dtype,
+        biases_per_layer=family == "umt5",
     )
-    weights = table(config)
+    weights = table(config) | {"token_embedder/embedding": Weight(embedding)}
     if not config.logits_via_embedding and not untied:
-        weights["decoder/logits_dense/kernel"] = Weight("shared.weight", True)
+        weights["decoder/logits_dense/kernel"] = Weight(embedding, True)
     model = read_model(T5, config, weights, tensors, layout)
     if scaled and untied:
         output = model.params["decoder"]["logits_dense"]
@@ -107,10 +115,8 @@ def settings_of(config: T5Config) -> dict[str, Any]:
     """The contents of ``config.json`` for a network.
 
     Raises:
-      ValueError: for activations or biases that this layout does not support.
+      ValueError: for activations that this layout does not support.
     """
-    if config.biases_per_layer:
-        raise ValueError("biases_per_layer: got True; this layout takes False only")
     first, *rest = config.mlp_activations
     name = ACTIVATIONS_BACK[first]
     if rest not in ([], ["linear"]):
@@ -119,9 +125,10 @@ def settings_of(config: T5Config) -> dict[str, Any]:
             " and 'linear'"
         )
     activation = f"gated-{'gelu' if name == 'gelu_new' else name}" if rest else name
+    family = "umt5" if config.biases_per_layer else "t5"
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
+        "architectures": [f"{family.upper()}ForConditionalGeneration"],
+        "model_type": family,
         "is_encoder_decoder": True,
         "vocab_size": config.vocab_size,
         "d_model": config.emb_dim,
