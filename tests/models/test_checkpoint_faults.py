@@ -36,9 +36,9 @@ def fault(directory: Path, message: str, **options: Any) -> None:
     [
         (
             "t5",
-            {"model_type": "umt5"},
-            "model_type: got 'umt5'; takes one of gemma2, gemma3, gemma3_text, gpt2, gpt_neox,"
-            " llama, mistral, mt5, qwen2, qwen3, t5",
+            {"model_type": "bloom"},
+            "model_type: got 'bloom'; takes one of gemma2, gemma3, gemma3_text, gpt2, gpt_neox,"
+            " llama, mistral, mt5, qwen2, qwen3, t5, umt5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
