@@ -15,7 +15,7 @@ from decoding_jax.loop.values import check_model, check_stop, describe
 from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.arguments import check_tokenizer
+from decoding_jax.text.arguments import check_tokenizer, vocabulary_size
 
 _SOURCE = (
     "takes TextLines(path), JsonLines(path), CsvRows(path), ParquetRows(path), SeqioTask(name), or "
@@ -84,6 +84,18 @@ def check_seed(seed: int) -> None:
     """
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise ValueError(f"seed: got {seed!r}; takes 0 to {2**32 - 1}")
+
+
+def check_top_tokens(count: int, model: Any) -> int:
+    """Checks how many of the most probable tokens records contain.
+
+    Raises:
+      ValueError: if it is not a whole number from 0 to the size of the vocabulary.
+    """
+    size = vocabulary_size(model)
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= size:
+        raise ValueError(f"with_top_tokens: got {count!r}; takes a whole number from 0 to {size}")
+    return count
 
 
 def with_tokenizer(strategy: Callable[..., Any], tokenizer: Tokenizer) -> Callable[..., Any]:

@@ -13,7 +13,13 @@ import jax
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards, summaries
-from decoding_jax.infer.arguments import check_counts, check_job, check_seed, with_tokenizer
+from decoding_jax.infer.arguments import (
+    check_counts,
+    check_job,
+    check_seed,
+    check_top_tokens,
+    with_tokenizer,
+)
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.item_decoder import ItemDecoder
@@ -45,6 +51,7 @@ def run(
     with_info: bool = False,
     with_token_log_probs: bool = False,
     with_token_entropies: bool = False,
+    with_top_tokens: int = 0,
     name: str = "decodes",
     drafter: Any = None,
     lock_seconds: float = lock.LEASE,
@@ -88,6 +95,8 @@ def run(
         computed by a pass of its own over each shard.
       with_token_entropies: whether records contain the entropy of the distribution that each token
         is from, which is computed by the same pass.
+      with_top_tokens: how many of the most probable tokens at the place of each token records
+        contain, with their log-probabilities, which are computed by the same pass.
       name: the prefix of the names of the shards.
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
@@ -149,6 +158,8 @@ def run(
         "token_entropies": with_token_entropies,
     }
     figures = [figure for figure, is_wanted in with_figures.items() if is_wanted]
+    num_alternatives = check_top_tokens(with_top_tokens, net)
+    scored = bool(figures) or num_alternatives > 0
     settings: dict[str, Any] = {}
     if directory is not None:
         settings = {
@@ -168,14 +179,18 @@ def run(
             "name": name,
         }
         settings |= {f"with_{figure}": True for figure in figures}
+        if num_alternatives:
+            settings["with_top_tokens"] = num_alternatives
         if with_info:
             settings["with_info"] = True
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     item_decoder = ItemDecoder(
-        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or bool(figures)
+        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or scored
     )
-    scorer = Scorer(figures, net, tokenizer, batch_size, widths) if figures else None
+    scorer = None
+    if scored:
+        scorer = Scorer(figures, num_alternatives, net, tokenizer, batch_size, widths)
     faults: Counter[str] = Counter()
     finished_before = 0
     process, num_processes = jax.process_index(), jax.process_count()

@@ -67,6 +67,8 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "log_prob": pyarrow.float64(),
         "token_log_probs": pyarrow.list_(pyarrow.float64()),
         "token_entropies": pyarrow.list_(pyarrow.float64()),
+        "top_tokens": pyarrow.list_(pyarrow.list_(pyarrow.int32())),
+        "top_log_probs": pyarrow.list_(pyarrow.list_(pyarrow.float64())),
         "score": pyarrow.float64(),
         "finished": pyarrow.bool_(),
         "info": pyarrow.string(),

@@ -55,7 +55,7 @@ def decoded(
             "log_prob": rounded(c.log_prob),
             "score": rounded(c.score),
             "finished": c.finished,
-            **({} if c.info is None else {"info": jax.tree.map(_plain, c.info)}),
+            **({} if c.info is None else {"info": jax.tree.map(plain, c.info)}),
         }
         for i, c in enumerate(completions)
     ]
@@ -110,10 +110,10 @@ def count_faults(records: Iterable[Record]) -> Counter[str]:
     return Counter(r["error"].partition(":")[0] for r in records if "error" in r)
 
 
-def _plain(value: np.ndarray) -> Any:
-    """A value of ``info`` as JSON has it: a number, or lists of numbers."""
+def plain(value: np.ndarray) -> Any:
+    """A value of an array as JSON has it: a number, or lists of numbers."""
     if value.ndim:
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return rounded(float(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
 
 

@@ -19,6 +19,7 @@ from decoding_jax.text.stop_strings import stop_strings
 from decoding_jax.text.stream_text import TextStream, stream_text
 from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import stream
+from decoding_jax.text.token_scores import TokenScores, token_scores
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
@@ -43,6 +44,7 @@ __all__ = [
     "Streamer",
     "TextStream",
     "TextStreamer",
+    "TokenScores",
     "TokenTexts",
     "Tokenizer",
     "TokenizerError",
@@ -61,6 +63,7 @@ __all__ = [
     "stop_strings",
     "stream",
     "stream_text",
+    "token_scores",
     "unique",
     "with_end_tokens",
 ]

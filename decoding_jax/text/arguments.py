@@ -26,7 +26,9 @@ _GENERATE = (
     "stop_strings",
     "strategy",
     "texts",
+    "with_scores",
 )
+_ALTERNATIVES = 5  # of ``with_scores=True``
 
 
 def check_arguments(
@@ -147,6 +149,25 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
                 f"tokenizer: got id {outside} for text {i}; takes a tokenizer of the model's "
                 f"vocabulary, ids from 0 to {size - 1}"
             )
+
+
+def check_with_scores(with_scores: Any, model: Any) -> int | None:
+    """The number of alternatives that ``with_scores`` asks for, or None without scores.
+
+    Raises:
+      ValueError: for anything but True, False, None, or a number from 0 to V.
+    """
+    if with_scores is None or with_scores is False:
+        return None
+    size = vocabulary_size(model)
+    if with_scores is True:
+        return min(_ALTERNATIVES, size)
+    if not isinstance(with_scores, int) or not 0 <= with_scores <= size:
+        raise ValueError(
+            f"with_scores: got {describe(with_scores)}; takes True, False, or the number of "
+            f"alternatives of each token, 0 to {size}"
+        )
+    return with_scores
 
 
 def vocabulary_size(model: Any) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.models import T5
 from decoding_jax.text.loading import Model
+from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
 
 
@@ -27,6 +28,7 @@ class Completion(NamedTuple):
       finished: whether a stop condition ended it, rather than the maximum length.
       info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as NumPy values. Each is
         a value of this completion, of its text, or of the whole batch, as the strategy defines it.
+      scores: with ``with_scores``, the figures of each token, NumPy arrays ``[L]`` and ``[L, n]``.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Completion(NamedTuple):
     score: float
     finished: bool
     info: Any = None
+    scores: TokenScores | None = None
 
 
 def default_stop(tokenizer: Tokenizer) -> Stop:
@@ -126,6 +129,7 @@ def completions(
     output: DecodeOutput,
     count: int,
     context: Sequence[Sequence[int]] | None = None,
+    scores: TokenScores | None = None,
 ) -> list[list[Completion]]:
     """The completions of the first ``count`` rows, in the order of the output.
 
@@ -136,6 +140,7 @@ def completions(
       count: the number of rows that are not padding.
       context: the tokens of the prompts, for a decoder-only model. A tokenizer may drop the space
         between a prompt and its continuation unless it decodes both together.
+      scores: the figures of all tokens of the output, or None.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
     info = jax.tree.map(np.asarray, output.info)
@@ -152,6 +157,7 @@ def completions(
                     score=float(score[b, n]),
                     finished=bool(finished[b, n]),
                     info=_info_of(info, tokens.shape[:2], b, n),
+                    scores=_scores_of(scores, b, n, length[b, n]),
                 )
                 for n in range(tokens.shape[1])
                 if exists[b, n]
@@ -169,6 +175,12 @@ def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
         return leaf[row] if leaf.shape[:1] == shape[:1] else leaf[()]
 
     return jax.tree.map(value, info)
+
+
+def _scores_of(scores: TokenScores | None, row: int, n: int, length: int) -> TokenScores | None:
+    if scores is None:
+        return None
+    return jax.tree.map(lambda values: np.asarray(values[row, n, :length]), scores)
 
 
 def unique(row: Sequence[Completion]) -> list[Completion]:

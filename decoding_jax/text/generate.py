@@ -12,7 +12,7 @@ from tqdm import tqdm
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens
+from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -27,6 +27,7 @@ from decoding_jax.text.generation_config.call import chosen_arguments, uses_conf
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts, with_strings
+from decoding_jax.text.token_scores import compiled_scores
 from decoding_jax.text.tokenizers import Tokenizer
 
 Strategy = Callable[..., DecodeOutput]
@@ -46,6 +47,7 @@ def generate(
     stop_strings: StopTexts | None = None,
     max_time: float | None = None,
     config: GenerationConfig | None = None,
+    with_scores: bool | int = False,
     **settings: Any,
 ) -> list[list[Completion]]:
     """Generates completions of every text.
@@ -73,6 +75,10 @@ def generate(
         returned as far as they are, each with a token at least, and not ``finished``. The time for
         compilation counts too.
       config: in place of a strategy, parameters by the names of ``transformers``, which choose it.
+      with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
+        each, the entropy of the distribution that it is from, and the five most probable tokens of
+        that distribution; a number is how many of these. All are under the model, before any
+        transform, and computed by reading the finished sequences once more.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
         ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``). Without a strategy, the
@@ -99,12 +105,14 @@ def generate(
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         given |= {"stop_strings": stop_strings, "max_time": max_time}
         chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
-        return generate(model, tokenizer, texts, batch_size=batch_size, **chosen)
+        chosen |= {"batch_size": batch_size, "with_scores": with_scores}
+        return generate(model, tokenizer, texts, **chosen)
     stop = with_strings(stop, stop_strings)
     strategy = "greedy" if strategy is None else strategy
     max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
     checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
     check_arguments(model, tokenizer, texts, strategy, key, checked_settings, batch_size=batch_size)
+    num_alternatives = check_with_scores(with_scores, model)
     run, registered = find_strategy(strategy)
     arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
@@ -138,8 +146,18 @@ def generate(
                 output = run_until(
                     clock, run, batch.model, batch.prompt, batch_keys, **batch_settings
                 )
+            scores = None
+            if num_alternatives is not None:
+                scores = compiled_scores(
+                    batch.model,
+                    batch.prompt,
+                    output.tokens,
+                    output.length.max(),
+                    num_alternatives=num_alternatives,
+                )
         context = context_of(model, [ids[i] for i in members])
-        decoded = completions(tokenizer, jax.device_get(output), len(members), context)
+        output, scores = jax.device_get((output, scores))
+        decoded = completions(tokenizer, output, len(members), context, scores)
         for i, row in zip(members, decoded, strict=True):
             results[i] = row
     return results

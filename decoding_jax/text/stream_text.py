@@ -37,6 +37,7 @@ def stream_text(
     stop_strings: StopTexts | None = None,
     max_time: float | None = None,
     config: GenerationConfig | None = None,
+    with_scores: bool | int = False,
     **settings: Any,
 ) -> TextStream:
     """Decodes texts, and gives out what they say in pieces that no later token changes.
@@ -55,6 +56,7 @@ def stream_text(
         **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two looks at the texts.
+      with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
 
     Returns:
       A ``TextStream``: an iterator of pieces, in ``for`` and in ``async for``.
@@ -77,6 +79,7 @@ def stream_text(
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
     given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
+    given |= {"with_scores": with_scores}
     return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
 
 

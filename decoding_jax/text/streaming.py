@@ -13,7 +13,7 @@ from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens
+from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -29,6 +29,7 @@ from decoding_jax.text.growing import REPLACEMENT
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts, with_strings
+from decoding_jax.text.token_scores import GrowingScores
 from decoding_jax.text.tokenizers import Tokenizer
 
 
@@ -46,6 +47,7 @@ def stream(
     stop_strings: StopTexts | None = None,
     max_time: float | None = None,
     config: GenerationConfig | None = None,
+    with_scores: bool | int = False,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
@@ -57,6 +59,8 @@ def stream(
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
         **settings: as for ``generate``. The texts are decoded as one batch.
+      with_scores: as for ``generate``. The tokens so far are scored before every item, those that
+        have not changed once.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
 
@@ -73,6 +77,7 @@ def stream(
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
     given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
+    given |= {"with_scores": with_scores}
     call = StreamedCall(model, tokenizer, texts, **given, **settings)
     for growth in call.run():
         rows_so_far = call.completions(growth.output)
@@ -102,7 +107,7 @@ class StreamedCall:
 
     Args:
       model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, stop_strings,
-        max_time, config, **settings: as for ``stream``.
+        max_time, config, with_scores, **settings: as for ``stream``.
 
     Attributes:
       tokenizer: the tokenizer.
@@ -128,6 +133,7 @@ class StreamedCall:
         stop_strings: StopTexts | None = None,
         max_time: float | None = None,
         config: GenerationConfig | None = None,
+        with_scores: bool | int = False,
         **settings: Any,
     ):
         if uses_config(strategy, config, settings):
@@ -143,6 +149,7 @@ class StreamedCall:
         max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
         checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)
+        num_alternatives = check_with_scores(with_scores, model)
         run, registered = find_strategy(strategy)
         self._build = loop.steps_of(run)
         keys = keys_of(key is not None if callable(strategy) else draws(run), key, len(texts))
@@ -157,6 +164,9 @@ class StreamedCall:
         if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
             batch_settings["drafter"] = bound_drafter
         self.context = context_of(model, self.ids)
+        self._scores = None
+        if num_alternatives is not None:
+            self._scores = GrowingScores(batch.model, batch.prompt, num_alternatives)
         self._args = (batch.model, batch.prompt, None if keys is None else keys[jnp.asarray(rows)])
         settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
         self._clock = Clock(max_time, chunk)
@@ -180,4 +190,8 @@ class StreamedCall:
 
     def completions(self, output: DecodeOutput) -> list[list[Completion]]:
         """The completions of an output, as ``generate`` returns them."""
-        return completions(self.tokenizer, output, len(self.ids), self.context)
+        scores = None
+        if self._scores is not None:
+            with compilation_announced():
+                scores = self._scores(output.tokens, output.length)
+        return completions(self.tokenizer, output, len(self.ids), self.context, scores)

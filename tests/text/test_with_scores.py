@@ -1,0 +1,133 @@
+"""``with_scores``: log-probabilities, entropies and alternatives of tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from text_fakes import TABLE, VOCABULARY, Digits
+
+import decoding_jax
+from decoding_jax.text.token_scores import TokenScores, compiled_scores
+
+TEXTS = ["1 2 3", "4", "5 6 1 2"]
+
+
+@jax.jit
+def every_prefix(tokens, length):
+    """The log-probabilities after each of the rows, by a prefill and no call more."""
+    output, _ = TABLE.prefill(tokens, length, lanes=1, slots=0)
+    return jax.nn.log_softmax(output.logits[:, 0, 0])
+
+
+def distribution(prompt, tokens):
+    """The log-probabilities ``[L, V]`` before each token of one sequence."""
+    sequence = np.zeros(40, np.int32)
+    sequence[: len(prompt) + len(tokens)] = [*prompt, *tokens]
+    length = np.minimum(len(prompt) + np.arange(40, dtype=np.int32), 40)
+    return np.asarray(every_prefix(np.tile(sequence, (40, 1)), length))[: len(tokens)]
+
+
+def check(scores, log_probs, tokens, n):
+    """Compares the figures of one sequence with its distributions ``[L, V]``."""
+    want = log_probs[np.arange(len(tokens)), tokens]
+    np.testing.assert_allclose(scores.log_prob, want, atol=2e-6)
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1)
+    np.testing.assert_allclose(scores.entropy, entropy, atol=2e-6)
+    order = np.argsort(-log_probs, -1, kind="stable")[:, :n]
+    np.testing.assert_array_equal(scores.top_tokens, order)
+    np.testing.assert_allclose(
+        scores.top_log_probs, np.take_along_axis(log_probs, order, 1), atol=2e-6
+    )
+
+
+def equal(a, b):
+    assert len(a) == len(b)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_each_number_is_the_table_s():
+    """Three chunks, of which the last has one token; and nothing is computed after ``end``."""
+    prompt = decoding_jax.Prompt(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]))
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, 2, 34))
+    got = jax.device_get(compiled_scores(TABLE, prompt, tokens, np.int32(34), num_alternatives=3))
+    for b, n in np.ndindex(2, 2):
+        row = np.asarray(prompt.tokens)[b, : prompt.length[b]].tolist()
+        of_table = distribution(row, tokens[b, n].tolist())
+        check(TokenScores(*(x[b, n] for x in got)), of_table, tokens[b, n], 3)
+    part = jax.device_get(compiled_scores(TABLE, prompt, tokens, np.int32(17), num_alternatives=3))
+    np.testing.assert_array_equal(part.log_prob[:, :, :17], got.log_prob[:, :, :17])
+    assert not part.log_prob[:, :, 17:].any()
+
+
+def test_the_scores_of_completions():
+    """Ragged texts with several samples each; the transform does not show in the scores."""
+    settings = {"strategy": "sample", "num_samples": 2, "max_new_tokens": 20}
+    settings |= {"key": jax.random.key(0), "transform": decoding_jax.transforms.temperature(2.0)}
+    settings |= {"batch_size": 2}
+    plain = decoding_jax.generate(TABLE, Digits(), TEXTS, **settings)
+    rows = decoding_jax.generate(TABLE, Digits(), TEXTS, with_scores=3, **settings)
+    for text, row, plain_row in zip(TEXTS, rows, plain, strict=True):
+        for completion, plain_completion in zip(row, plain_row, strict=True):
+            assert completion._replace(scores=None) == plain_completion
+            assert plain_completion.scores is None
+            of_table = distribution(Digits().encode(text), completion.tokens)
+            check(completion.scores, of_table, completion.tokens, 3)
+            assert completion.scores.log_prob.sum() == pytest.approx(completion.log_prob, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("sample", marks=pytest.mark.exhaustive), "beam_search"]
+)
+def test_streams_score_what_they_have_so_far(strategy):
+    """Tokens that a beam search takes back are scored anew; the last item is ``generate``'s."""
+    settings = {"strategy": strategy, "max_new_tokens": 20, "with_scores": 3}
+    if strategy == "sample":
+        settings |= {"num_samples": 2, "key": jax.random.key(0)}
+    else:
+        settings |= {"beam_size": 2}
+    want = decoding_jax.generate(TABLE, Digits(), TEXTS, **settings)
+    items = list(decoding_jax.stream(TABLE, Digits(), TEXTS, chunk=3, **settings))
+    for completions in items:
+        for row in completions:
+            for completion in row:
+                assert len(completion.scores.log_prob) == len(completion.tokens)
+    middle = items[len(items) // 2][2][0]
+    check(middle.scores, distribution([5, 6, 1, 2], middle.tokens), middle.tokens, 3)
+    for row, other in zip(items[-1], want, strict=True):
+        equal([c.scores for c in row], [c.scores for c in other])
+    pieces = decoding_jax.stream_text(TABLE, Digits(), TEXTS, chunk=3, **settings)
+    list(pieces)
+    for row, other in zip(pieces.output, want, strict=True):
+        equal([c.scores for c in row], [c.scores for c in other])
+
+
+@pytest.mark.parametrize("given", [-1, 8, 2.0, "all"])
+def test_what_with_scores_takes(given):
+    takes = "takes True, False, or the number of alternatives of each token, 0 to 7"
+    with pytest.raises(ValueError, match=rf"with_scores: got .*; {takes}"):
+        decoding_jax.generate(TABLE, Digits(), TEXTS, with_scores=given)
+
+
+@pytest.mark.exhaustive
+def test_a_cache_to_which_tokens_can_only_be_appended():
+    """It cannot rewind, so a stream reads everything anew."""
+
+    def init(size):
+        return jnp.zeros(VOCABULARY)
+
+    def step(weights, state, tokens):
+        state = jnp.tanh(state @ weights + jax.nn.one_hot(tokens[0, 0], VOCABULARY))
+        return 3 * state[None, None], state
+
+    weights = np.random.default_rng(2).normal(size=(VOCABULARY, VOCABULARY)).astype(np.float32)
+    model = decoding_jax.adapters.from_cache(
+        init, step, VOCABULARY, parameters=weights, max_positions=50
+    )
+    assert not model.rewinds
+    settings = {"max_new_tokens": 20, "with_scores": 2, "strategy": "greedy"}
+    want = decoding_jax.generate(model, Digits(), TEXTS, **settings)
+    *_, last = decoding_jax.stream(model, Digits(), TEXTS, chunk=7, **settings)
+    for row, other in zip(last, want, strict=True):
+        equal([c.scores for c in row], [c.scores for c in other])
+        assert row[0].scores.log_prob.sum() == pytest.approx(row[0].log_prob, abs=1e-5)
