@@ -20,7 +20,7 @@ from decoding_jax.models.cache import KeyValue
 from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.layers import RMSNorm, embed
 from decoding_jax.models.llama import Llama, LlamaAttention, LlamaConfig, LlamaMlp
-from decoding_jax.models.rotary import frequencies, rotation
+from decoding_jax.models.rotary import rotation
 from decoding_jax.models.scores import soft_capped
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.view import LayerCache, Window
@@ -103,10 +103,10 @@ class GemmaNetwork(DecoderNetwork):
         cfg = self.config
         x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
         x *= jnp.asarray(math.sqrt(cfg.emb_dim), cfg.dtype)  # rounded to the dtype, as in training
-        angles = rotation(position, frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling))
+        angles = rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
         if cfg.local_rope_theta is None:
             return x, (angles, angles)
-        return x, (angles, rotation(position, frequencies(cfg.head_dim, cfg.local_rope_theta)))
+        return x, (angles, rotation(position, cfg.head_dim, cfg.local_rope_theta))
 
     def positions_of(self, positions: Any, index: int | Array) -> tuple[Array, Array]:
         """See ``DecoderNetwork.positions_of``."""

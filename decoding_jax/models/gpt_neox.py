@@ -20,7 +20,7 @@ from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
 from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.gpt2 import GPT2Mlp, layer_norm
 from decoding_jax.models.layers import Dense, embed, key_value, merge_heads, split_heads
-from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
+from decoding_jax.models.rotary import RopeScaling, rotate, rotation
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.view import LayerCache
 from decoding_jax.ops.mesh import MODEL
@@ -147,9 +147,8 @@ class GPTNeoXNetwork(DecoderNetwork):
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         cfg = self.config
-        radians = frequencies(cfg.rotary_dim, cfg.rope_theta, cfg.rope_scaling)
         x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x, rotation(position, radians)
+        return x, rotation(position, cfg.rotary_dim, cfg.rope_theta, cfg.rope_scaling)
 
 
 PARTITION_RULES = {

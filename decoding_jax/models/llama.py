@@ -31,7 +31,7 @@ from decoding_jax.models.layers import (
     merge_heads,
     split_heads,
 )
-from decoding_jax.models.rotary import RopeScaling, frequencies, rotate, rotation
+from decoding_jax.models.rotary import RopeScaling, rotate, rotation
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.view import LayerCache, Window
 from decoding_jax.models.windows import check_window, window_of
@@ -191,9 +191,8 @@ class LlamaNetwork(DecoderNetwork):
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         cfg = self.config
-        radians = frequencies(cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
         x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x, rotation(position, radians)
+        return x, rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
 
     def window(self, index: int | Array) -> Window:
         return window_of(self.config.window, self.config.window_pattern, index)

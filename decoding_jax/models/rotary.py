@@ -18,16 +18,29 @@ class RopeScaling:
     Attributes:
       kind: ``linear`` divides all frequencies by ``factor`` (Chen et al. 2023, "Extending Context
         Window of Large Language Models via Positional Interpolation"). ``llama3`` divides the
-        low frequencies, keeps the high ones, and interpolates in between (Llama 3.1).
+        low frequencies, keeps the high ones, and interpolates in between (Llama 3.1). ``yarn`` does
+        so too, interpolates by the index of a frequency, and scales the attention's logits (Peng et
+        al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models").
       factor: the factor that frequencies are divided by, 1 or more.
-      low_frequency_factor: a frequency is low if its wavelength in positions exceeds
+      low_frequency_factor: in ``llama3``, a frequency is low if its wavelength in positions exceeds
         ``original_max_positions / low_frequency_factor``.
-      high_frequency_factor: a frequency is high if its wavelength in positions is below
-        ``original_max_positions / high_frequency_factor``.
+      high_frequency_factor: in ``llama3``, a frequency is high if its wavelength in positions is
+        below ``original_max_positions / high_frequency_factor``.
       original_max_positions: the length of the context in training.
+      beta_fast: in ``yarn``, a frequency is high if it makes more turns than this in
+        ``original_max_positions``.
+      beta_slow: in ``yarn``, a frequency is low if it makes fewer turns than this.
+      truncate: in ``yarn``, whether the indices of these two frequencies are rounded, the first
+        down and the second up.
+      attention_factor: in ``yarn``, the factor of rotated queries and keys, or None for that of the
+        paper, ``0.1 log(factor) + 1``.
 
     Raises:
-      ValueError: for an unknown kind, or factors that are not in increasing order.
+      ValueError: for an unknown kind, or factors that are not positive or in increasing order.
+
+    Example:
+      >>> round(RopeScaling("yarn", 4.0, original_max_positions=32_768).rotated_factor, 4)
+      1.1386
     """
 
     kind: str
@@ -35,17 +48,46 @@ class RopeScaling:
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_max_positions: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("linear", "llama3"):
-            raise ValueError(f"kind: got {self.kind!r}; takes 'linear' or 'llama3'")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: got {self.kind!r}; takes {', '.join(map(repr, KINDS))}")
         if self.factor < 1:
             raise ValueError(f"factor: got {self.factor}; takes 1 and above")
-        if not 0 < self.low_frequency_factor < self.high_frequency_factor:
+        ordered = ("low_frequency_factor", "high_frequency_factor"), ("beta_slow", "beta_fast")
+        for low, high in ordered:
+            if not 0 < getattr(self, low) < getattr(self, high):
+                raise ValueError(
+                    f"{high}: got {getattr(self, high)}; takes more than {low} ="
+                    f" {getattr(self, low)}, both above 0"
+                )
+        if self.attention_factor is not None and self.attention_factor <= 0:
             raise ValueError(
-                f"high_frequency_factor: got {self.high_frequency_factor}; takes more than"
-                f" low_frequency_factor = {self.low_frequency_factor}, both above 0"
+                f"attention_factor: got {self.attention_factor}; takes None, or numbers above 0"
             )
+
+    @property
+    def rotated_factor(self) -> float:
+        """The factor of rotated queries and keys, 1 except for ``yarn``."""
+        if self.kind != "yarn":
+            return 1.0
+        given = self.attention_factor
+        return yarn_factor(self.factor) if given is None else given
+
+
+KINDS = ("linear", "llama3", "yarn")
+
+
+def yarn_factor(factor: float, weight: float = 1.0) -> float:
+    """``0.1 weight log(factor) + 1``, the factor of queries and keys for a longer context.
+
+    It is the square root of the paper's factor of the logits.
+    """
+    return 0.1 * weight * math.log(factor) + 1.0
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
@@ -56,28 +98,53 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
       array([1.  , 0.01], dtype=float32)
     """
     radians = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    if scaling is not None and scaling.kind == "linear":
-        radians = radians / scaling.factor
-    elif scaling is not None:
+    if scaling is None:
+        return radians.astype(np.float32)
+    keep: np.ndarray | float = 0.0
+    if scaling.kind == "llama3":
         waves = scaling.original_max_positions * radians / (2 * math.pi)
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
         keep = np.clip((waves - low) / (high - low), 0, 1)
-        radians = keep * radians + (1 - keep) * radians / scaling.factor
-    return radians.astype(np.float32)
+    elif scaling.kind == "yarn":
+        keep = _kept_by_yarn(head_dim, theta, scaling)
+    return (keep * radians + (1 - keep) * radians / scaling.factor).astype(np.float32)
 
 
-def rotation(position: Array, radians: np.ndarray) -> tuple[Array, Array]:
-    """The cosines and sines of the angles of positions.
+def _kept_by_yarn(head_dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
+    """The part of each frequency that is kept: 1 up to an index, 0 from another one on."""
+
+    def index_of(turns: float) -> float:
+        """The index of the frequency that makes so many turns in the original context."""
+        longest = scaling.original_max_positions / (2 * math.pi * turns)
+        return head_dim * math.log(longest) / (2 * math.log(theta))
+
+    first, last = index_of(scaling.beta_fast), index_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    return 1 - np.clip((np.arange(head_dim // 2) - first) / max(last - first, 1e-3), 0, 1)
+
+
+def rotation(
+    position: Array, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[Array, Array]:
+    """The cosines and sines of the angles of positions, times the scaling's factor if it has one.
 
     Args:
       position: int32 ``[..., T]``.
-      radians: float32 ``[d / 2]``, from ``frequencies``.
+      head_dim: d, the number of dimensions of a head that are rotated.
+      theta: the base of the frequencies.
+      scaling: the scaling of the frequencies, or None.
 
     Returns:
       Two float32 arrays ``[..., T, d / 2]``.
     """
-    angle = position.astype(jnp.float32)[..., None] * radians.reshape((1,) * position.ndim + (-1,))
-    return jnp.cos(angle), jnp.sin(angle)
+    radians = frequencies(head_dim, theta, scaling).reshape((1,) * position.ndim + (-1,))
+    angle = position.astype(jnp.float32)[..., None] * radians
+    factor = 1.0 if scaling is None else scaling.rotated_factor
+    if factor == 1.0:
+        return jnp.cos(angle), jnp.sin(angle)
+    return factor * jnp.cos(angle), factor * jnp.sin(angle)
 
 
 def rotate(x: Array, cosine: Array, sine: Array) -> Array:

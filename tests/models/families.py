@@ -36,6 +36,13 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 50.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 4.0,
+}
 
 # Name: config class, settings. Those of UNTIED have an output table of their own.
 UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2")
@@ -121,6 +128,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "LlamaConfig",
         {**_LLAMA, "num_key_value_heads": 2, "head_dim": 6, "rope_parameters": _LLAMA3_ROPE},
     ),
+    "llama_yarn": (
+        "LlamaConfig",
+        {
+            **_LLAMA,
+            "num_hidden_layers": 1,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 256,
+            "rope_parameters": _YARN_ROPE,
+        },
+    ),
     "smollm": (
         "LlamaConfig",
         {**_LLAMA, "num_hidden_layers": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
@@ -136,77 +154,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-# Further settings of these families, which no fixture has.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    # The settings of released files, but for their sizes.
-    "madlad": (
-        "T5Config",
-        {
-            **_T5,
-            "num_layers": 1,
-            "feed_forward_proj": "gated-gelu",
-            "tie_word_embeddings": False,
-            "eos_token_id": 2,
-            "pad_token_id": 1,
-        },
-    ),
-    "ul2": (
-        "T5Config",
-        {
-            **_T5,
-            "num_layers": 1,
-            "feed_forward_proj": "gated-silu",
-            "tie_word_embeddings": False,
-        },
-    ),
-    "umt5_scaled": ("UMT5Config", {**_T5, "num_layers": 1}),
-    "gpt_neox_serial": (
-        "GPTNeoXConfig",
-        {
-            **FAMILIES["gpt_neox"][1],
-            "num_hidden_layers": 2,
-            "use_parallel_residual": False,
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
-        },
-    ),
-    "gemma3_others": (
-        "Gemma3TextConfig",
-        {
-            **_LLAMA,
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 4,
-            "head_dim": 4,
-            "sliding_window": 4,
-            "sliding_window_pattern": 3,
-            "final_logit_softcapping": 3.0,
-            "attention_bias": True,
-            "tie_word_embeddings": False,
-            "rope_parameters": None,
-        },
-    ),
-    "qwen2_window": (
-        "Qwen2Config",
-        {
-            **_LLAMA,
-            "num_key_value_heads": 2,
-            "use_sliding_window": True,
-            "sliding_window": 4,
-            "max_window_layers": 1,
-        },
-    ),
-    "qwen3_biased": (
-        "Qwen3Config",
-        {**_LLAMA, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 6},
-    ),
-}
-
 
 def torch_model(family: str, seed: int) -> Any:
     """A random network of transformers whose logits are far from uniform; bfloat16 values."""
     import torch
     import transformers
+    from variants import VARIANTS
 
     name, settings = (FAMILIES | VARIANTS)[family]
     kind = name.replace(

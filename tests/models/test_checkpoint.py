@@ -110,6 +110,34 @@ def test_rotary_settings_spelled_as_before(tmp_path: Path) -> None:
     assert (config.rope_theta, config.rope_scaling) == (10_000.0, None)
 
 
+def test_yarn_in_older_and_newer_settings(tmp_path: Path) -> None:
+    fixture = load_model(FIXTURES / "llama_yarn")
+    directory = copy("llama_yarn", tmp_path)
+    # The length before the extension, the type as before transformers 4.43, and no factor.
+    old = {
+        "type": "yarn",
+        "original_max_position_embeddings": 64,
+        "beta_fast": 4,
+        "finetuned": True,
+    }
+    spelled = {"rope_theta": 50.0, "rope_scaling": {**old, "factor": 4}}
+    edit(directory, ("rope_parameters",), **spelled, max_position_embeddings=64)
+    same(load_model(directory), fixture)
+    edit(directory, rope_scaling=old, max_position_embeddings=256)
+    same(load_model(directory), fixture)
+    # The length before the extension beside the section, and what follows without any.
+    edit(directory, rope_scaling={"type": "yarn", "factor": 2.0})
+    config = load_model(directory).config
+    assert config.rope_scaling == RopeScaling("yarn", 2.0, original_max_positions=256)
+    assert config.max_positions == 512
+    edit(directory, original_max_position_embeddings=128)
+    assert load_model(directory).config.rope_scaling.original_max_positions == 128
+    scaled = {"type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 1.0}
+    edit(directory, rope_scaling=scaled)
+    factor = (0.0707 * np.log(4.0) + 1) / (0.1 * np.log(4.0) + 1)
+    assert np.isclose(load_model(directory).config.rope_scaling.rotated_factor, factor)
+
+
 def test_gemma3_and_gpt_neox_spelled_as_before(tmp_path: Path) -> None:
     directory = copy("gemma3", tmp_path)
     rope = {"rope_type": "linear", "factor": 4.0}
@@ -158,6 +186,12 @@ def test_rotary_scaling_leaves_fast_waves_and_slows_slow_ones() -> None:
     blend = (waves[between] - 1) / 3
     want = plain[between] * (blend + (1 - blend) / 8)
     np.testing.assert_allclose(scaled[between], want, rtol=1e-6)
+    # YaRN: the frequencies of Qwen2.5 with its factor of 4, of which 24 are kept and 24 divided.
+    plain = frequencies(128, 1e6)
+    scaled = frequencies(128, 1e6, RopeScaling("yarn", 4.0, original_max_positions=32_768))
+    np.testing.assert_allclose(scaled[:24], plain[:24])
+    np.testing.assert_allclose(scaled[40:], plain[40:] / 4)
+    assert (np.diff(scaled / plain)[23:40] < 0).all()
 
 
 def test_gpt2_in_the_first_layout(tmp_path: Path) -> None:

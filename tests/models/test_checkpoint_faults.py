@@ -57,8 +57,15 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: got True; takes False only"),
         (
             "llama2",
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "rope_type: got 'yarn'; takes one of default, linear, llama3",
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+            "rope_type: got 'dynamic'; takes one of default, linear, llama3, yarn",
+        ),
+        (
+            "llama2",
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attn_factor": 0.5}},
+            "attn_factor: got 0.5; takes with yarn, the settings type, rope_type, rope_theta,"
+            " partial_rotary_factor, finetuned, factor, original_max_position_embeddings,"
+            " beta_fast, beta_slow, truncate, attention_factor, mscale, mscale_all_dim",
         ),
         (
             "llama2",

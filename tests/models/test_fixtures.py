@@ -10,7 +10,7 @@ from families import FAMILIES, FIXTURES
 from decoding_jax.models.checkpoint import load_model
 
 # Gemma 3 has a window, norms of query and key, and Gemma 2's layers; GPT-NeoX has its own.
-SHARED = ("gemma2", "mistral", "qwen3")
+SHARED = ("gemma2", "llama_yarn", "mistral", "qwen3")
 
 
 @pytest.mark.parametrize(

@@ -211,12 +211,16 @@ def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
 def test_other_configs_refuse() -> None:
     with pytest.raises(ValueError, match=r"^num_heads: got 5; takes a divisor of emb_dim = 32$"):
         GPT2Config(VOCAB, WIDTH, num_heads=5, mlp_dim=4, num_layers=1)
-    with pytest.raises(ValueError, match=r"^kind: got 'yarn'; takes 'linear' or 'llama3'$"):
-        RopeScaling("yarn", 2.0)
+    with pytest.raises(ValueError, match=r"^kind: got 'ntk'; takes 'linear', 'llama3', 'yarn'$"):
+        RopeScaling("ntk", 2.0)
     with pytest.raises(ValueError, match=r"^factor: got 0.5; takes 1 and above$"):
         RopeScaling("linear", 0.5)
     with pytest.raises(ValueError, match=r"^high_frequency_factor: got 1.0; takes more than"):
         RopeScaling("llama3", 2.0, high_frequency_factor=1.0)
+    with pytest.raises(ValueError, match=r"^beta_fast: got 0.5; takes more than beta_slow = 1.0"):
+        RopeScaling("yarn", 2.0, beta_fast=0.5)
+    with pytest.raises(ValueError, match=r"^attention_factor: got 0.0; takes None, or numbers"):
+        RopeScaling("yarn", 2.0, attention_factor=0.0)
     model = network("gpt2")
     _, cache = prefill(model, np.array([[7]] * 3), np.array([1] * 3))
     with pytest.raises(ValueError, match=r"^visible: got 7 slots; takes at most the cache's 6"):

@@ -9,8 +9,9 @@ from typing import Any
 
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
-from decoding_jax.models.checkpoint.llama import rope_of, scaling_of, settings_of_shape
+from decoding_jax.models.checkpoint.llama import settings_of_shape
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.rotary import max_positions_of, rope_of, scaling_of
 from decoding_jax.models.checkpoint.windows import FULL, LOCAL, layer_types, read_window
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.rotary import RopeScaling
@@ -88,7 +89,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         head_dim=settings.size("head_dim", 256),
         mlp_dim=settings.size("intermediate_size"),
         num_layers=num_layers,
-        max_positions=settings.size("max_position_embeddings", 131_072 if third else 8192),
+        max_positions=max_positions_of(settings, scaling, 131_072 if third else 8192),
         rope_theta=theta,
         rope_scaling=scaling,
         local_rope_theta=local_theta,

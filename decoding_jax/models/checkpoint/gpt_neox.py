@@ -6,8 +6,12 @@ import math
 from typing import Any
 
 from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
-from decoding_jax.models.checkpoint.llama import scaling_of, settings_of_scaling
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.rotary import (
+    max_positions_of,
+    scaling_of,
+    settings_of_scaling,
+)
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 
 # Older files contain the causal mask and the rotary frequencies.
@@ -47,6 +51,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     width, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
     rotated = rope.get("partial_rotary_factor", float, settings.get("rotary_pct", float, 0.25))
     base = settings.get("rope_theta", float, settings.get("rotary_emb_base", float, 10_000.0))
+    scaling = scaling_of(rope, settings)
     tied = settings.get("tie_word_embeddings", bool, False)
     config = GPTNeoXConfig(
         vocab_size=settings.size("vocab_size"),
@@ -54,10 +59,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         num_heads=heads,
         mlp_dim=settings.size("intermediate_size"),
         num_layers=settings.size("num_hidden_layers"),
-        max_positions=settings.size("max_position_embeddings"),
+        max_positions=max_positions_of(settings, scaling),
         rotary_dim=int(width // heads * rotated),
         rope_theta=rope.get("rope_theta", float, base),
-        rope_scaling=scaling_of(rope, settings),
+        rope_scaling=scaling,
         parallel_residual=settings.get("use_parallel_residual", bool, True),
         attention_bias=settings.get("attention_bias", bool, True),
         activation=settings.one_of("hidden_act", ACTIVATIONS, "gelu"),

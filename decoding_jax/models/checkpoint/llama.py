@@ -7,9 +7,9 @@ from typing import Any
 
 from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.rotary import max_positions_of, rope_of, settings_of_scaling
 from decoding_jax.models.checkpoint.windows import FULL, LOCAL, layer_types, read_window
 from decoding_jax.models.llama import Llama, LlamaConfig
-from decoding_jax.models.rotary import RopeScaling
 
 # Older files contain the rotary frequencies.
 IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
@@ -50,47 +50,6 @@ def table(config: LlamaConfig, norms: Mapping[str, str] = NORMS) -> dict[str, We
     return out
 
 
-def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
-    """The base of the rotary frequencies and their scaling, from older or newer settings."""
-    rope = settings.section("rope_scaling", "rope_parameters")
-    rope.refuse(partial_rotary_factor=1.0)
-    theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
-    return theta, scaling_of(rope, settings)
-
-
-def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
-    """The scaling of the rotary frequencies in the section of the rotary settings."""
-    kinds = {"default": "", "linear": "linear", "llama3": "llama3"}
-    kind = rope.one_of("rope_type" if "rope_type" in rope.values else "type", kinds, "default")
-    if not kind:
-        return None
-    factor = rope.get("factor", float)
-    if kind == "linear":
-        return RopeScaling(kind, factor)
-    original = settings.size("max_position_embeddings")
-    return RopeScaling(
-        kind,
-        factor,
-        rope.get("low_freq_factor", float),
-        rope.get("high_freq_factor", float),
-        rope.size("original_max_position_embeddings", original),
-    )
-
-
-def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
-    """The inverse of ``scaling_of``."""
-    if scaling is None:
-        return None
-    rope = {"rope_type": scaling.kind, "factor": scaling.factor}
-    if scaling.kind == "linear":
-        return rope
-    return rope | {
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_max_positions,
-    }
-
-
 def window_of(
     settings: Settings, family: str, num_layers: int, max_positions: int
 ) -> tuple[int | None, tuple[bool, ...]]:
@@ -114,10 +73,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     family = settings.get("model_type", str)
     settings.refuse(partial_rotary_factor=1.0)
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
-    max_positions = settings.size("max_position_embeddings")
     num_layers = settings.size("num_hidden_layers")
-    window, pattern = window_of(settings, family, num_layers, max_positions)
     theta, scaling = rope_of(settings)
+    max_positions = max_positions_of(settings, scaling)
+    window, pattern = window_of(settings, family, num_layers, max_positions)
     bias = family in ("llama", "qwen3") and settings.get("attention_bias", bool, False)
     tied = settings.get("tie_word_embeddings", bool, False)
     config = LlamaConfig(

@@ -1,0 +1,105 @@
+"""The settings of rotary positions, which the families of the Hugging Face layout share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.models.checkpoint.files import Settings
+from decoding_jax.models.rotary import RopeScaling, yarn_factor
+
+_KINDS = {"default": "", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+_ORIGINAL = "original_max_position_embeddings"
+# The first four belong to all kinds. Nothing reads "finetuned" of the first YaRN networks.
+_YARN = (
+    *("type", "rope_type", "rope_theta", "partial_rotary_factor", "finetuned"),
+    *("factor", _ORIGINAL, "beta_fast", "beta_slow", "truncate"),
+    *("attention_factor", "mscale", "mscale_all_dim"),
+)
+
+
+def rope_of(settings: Settings) -> tuple[float, RopeScaling | None]:
+    """The base of the rotary frequencies and their scaling, from older or newer settings."""
+    rope = settings.section("rope_scaling", "rope_parameters")
+    rope.refuse(partial_rotary_factor=1.0)
+    theta = rope.get("rope_theta", float, settings.get("rope_theta", float, 10_000.0))
+    return theta, scaling_of(rope, settings)
+
+
+def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
+    """The scaling of the rotary frequencies in the section of the rotary settings."""
+    kind = rope.one_of("rope_type" if "rope_type" in rope.values else "type", _KINDS, "default")
+    if not kind:
+        return None
+    if kind == "linear":
+        return RopeScaling(kind, rope.get("factor", float))
+    places = (s for s in (settings, rope) if s.values.get(_ORIGINAL) is not None)
+    place = next(places, None)
+    original = settings.size("max_position_embeddings") if place is None else place.size(_ORIGINAL)
+    if kind == "yarn":
+        return _yarn(rope, original, settings)
+    return RopeScaling(
+        kind,
+        rope.get("factor", float),
+        rope.get("low_freq_factor", float),
+        rope.get("high_freq_factor", float),
+        original,
+    )
+
+
+def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
+    for key, value in rope.values.items():
+        if key not in _YARN:
+            raise rope.error(key, value, f"with yarn, the settings {', '.join(_YARN)}")
+    if rope.values.get("factor") is None:
+        factor = settings.size("max_position_embeddings") / original
+    else:
+        factor = rope.get("factor", float)
+    attention = rope.get("attention_factor", float, None)
+    weights = [rope.get(key, float, 0.0) for key in ("mscale", "mscale_all_dim")]
+    if attention is None and all(weights):
+        attention = yarn_factor(factor, weights[0]) / yarn_factor(factor, weights[1])
+    return RopeScaling(
+        "yarn",
+        factor,
+        original_max_positions=original,
+        beta_fast=rope.get("beta_fast", float, 0.0) or 32.0,
+        beta_slow=rope.get("beta_slow", float, 0.0) or 1.0,
+        truncate=rope.get("truncate", bool, True),
+        attention_factor=attention,
+    )
+
+
+def max_positions_of(settings: Settings, scaling: RopeScaling | None, absent: Any = None) -> int:
+    """The length of the longest text.
+
+    Files with YaRN may state the length before or after the extension.
+
+    Args:
+      settings: the settings.
+      scaling: the scaling of the rotary frequencies.
+      absent: the length where none is stated, or None where one has to be.
+    """
+    default = {} if absent is None else {"default": absent}
+    stated = settings.size("max_position_embeddings", **default)
+    if scaling is None or scaling.kind != "yarn":
+        return stated
+    return max(stated, int(scaling.factor * scaling.original_max_positions))
+
+
+def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    """The inverse of ``scaling_of``."""
+    if scaling is None:
+        return None
+    rope = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "linear":
+        return rope
+    rope[_ORIGINAL] = scaling.original_max_positions
+    if scaling.kind == "llama3":
+        return rope | {
+            "low_freq_factor": scaling.low_frequency_factor,
+            "high_freq_factor": scaling.high_frequency_factor,
+        }
+    rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+    rope |= {} if scaling.truncate else {"truncate": False}
+    given = scaling.attention_factor
+    return rope | ({} if given is None else {"attention_factor": given})

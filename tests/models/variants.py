@@ -1,0 +1,103 @@
+"""Further settings of the families, which no fixture has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from families import FAMILIES
+
+T5 = {**FAMILIES["t5_1_1"][1], "num_layers": 1}
+LLAMA = {**FAMILIES["llama2"][1], "num_hidden_layers": 2}
+YARN = FAMILIES["llama_yarn"][1]["rope_parameters"]
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    # The settings of released files, but for their sizes.
+    "madlad": (
+        "T5Config",
+        {**T5, "eos_token_id": 2, "pad_token_id": 1},
+    ),
+    "ul2": ("T5Config", {**T5, "feed_forward_proj": "gated-silu"}),
+    "umt5_scaled": ("UMT5Config", T5),
+    "gpt_neox_serial": (
+        "GPTNeoXConfig",
+        {
+            **FAMILIES["gpt_neox"][1],
+            "num_hidden_layers": 2,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+        },
+    ),
+    "gemma3_others": (
+        "Gemma3TextConfig",
+        {
+            **LLAMA,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "head_dim": 4,
+            "sliding_window": 4,
+            "sliding_window_pattern": 3,
+            "final_logit_softcapping": 3.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "rope_parameters": None,
+        },
+    ),
+    "gemma3_yarn": (
+        "Gemma3TextConfig",
+        {
+            **FAMILIES["gemma3"][1],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": YARN,
+            },
+        },
+    ),
+    "gpt_neox_yarn": (
+        "GPTNeoXConfig",
+        {
+            **FAMILIES["gpt_neox"][1],
+            "hidden_size": 32,
+            "rope_parameters": {**YARN, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "mistral_yarn": (
+        "MistralConfig",
+        {
+            **LLAMA,
+            "num_hidden_layers": 1,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "rope_parameters": {**YARN, "truncate": False, "attention_factor": 1.3},
+        },
+    ),
+    "qwen2_yarn": (
+        "Qwen2Config",
+        {
+            **LLAMA,
+            "num_hidden_layers": 1,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "rope_parameters": {**YARN, "mscale": 2.0, "mscale_all_dim": 0.5},
+        },
+    ),
+    "qwen3_yarn": (
+        "Qwen3Config",
+        {**LLAMA, "num_key_value_heads": 2, "head_dim": 8, "rope_parameters": YARN},
+    ),
+    "qwen2_window": (
+        "Qwen2Config",
+        {
+            **LLAMA,
+            "num_key_value_heads": 2,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3_biased": (
+        "Qwen3Config",
+        {**LLAMA, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 6},
+    ),
+}
