@@ -125,7 +125,7 @@ def test_completions_read_what_stands():
     )
     [[first, second]] = completions(TOKENIZER, output, 1)
     assert first == ("hi", [107, 108, 1], -1.5, -1.5, True, None, None)
-    assert second == ("h", [107], -0.5, -0.5, False, None)
+    assert second == ("h", [107], -0.5, -0.5, False, None, None)
 
 
 @pytest.mark.parametrize("name", ["translation-en-fr", "translation-en-fr-draft"])
