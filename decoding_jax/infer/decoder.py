@@ -42,7 +42,7 @@ class Decoder:
     is on a mesh, over the axis ``data`` of that mesh.
 
     Args:
-      model: a T5, or a language model.
+      model: an encoder-decoder, or a language model.
       tokenizer: the tokenizer of the model.
       strategy: a function of ``(model, prompt, *, stop)`` or ``(model, prompt, key, *, stop)``.
       stop: the stop conditions.

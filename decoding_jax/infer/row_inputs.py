@@ -103,7 +103,7 @@ class RowInputMaker:
     """Makes the arguments of a strategy for any inputs of a job.
 
     Args:
-      model: a T5, or a language model.
+      model: an encoder-decoder, or a language model.
       strategy: the strategy.
       settings: its settings; any of them may have one value for each input of the job.
       drafter: the drafter, for a strategy that takes one.

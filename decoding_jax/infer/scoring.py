@@ -30,7 +30,7 @@ class Scorer:
       names: what is added: ``"token_log_probs"``, ``"token_entropies"``, or both, or neither.
       num_alternatives: if not 0, ``"top_tokens"`` and ``"top_log_probs"`` are added, each a list of
         as many for each token.
-      model: a T5, or a language model.
+      model: an encoder-decoder, or a language model.
       tokenizer: the tokenizer of the model.
       batch_size: the number of records that are scored together.
       widths: the widths that inputs are padded to, in ascending order.

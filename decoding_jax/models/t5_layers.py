@@ -81,9 +81,8 @@ PARTITION_RULES = {
 bound inputs over ``data``."""
 
 
-def sharded_sizes(config: Any) -> dict[str, int]:
-    """The sizes that the axis ``model`` of a mesh has to divide."""
-    return {name: getattr(config, name) for name in ("num_heads", "mlp_dim", "vocab_size")}
+SHARDED_NAMES = ("num_heads", "mlp_dim", "vocab_size")
+"""The sizes that the axis ``model`` of a mesh has to divide, in a ``T5Config``."""
 
 
 class Attention(nn.Module):

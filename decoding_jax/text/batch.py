@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.models import T5
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.loading import Model
 from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
@@ -80,8 +80,8 @@ def encode_batch(
     """Pads B token lists, and makes the language model and the prompts to decode from.
 
     Args:
-      model: a T5, which is bound to the lists as its inputs; or a language model, whose prompts
-        they are.
+      model: an encoder-decoder, which is bound to the lists as its inputs; or a language model,
+        whose prompts they are.
       ids: B non-empty token lists of at most ``width`` tokens.
       width: the length that all lists are padded to.
 
@@ -92,7 +92,7 @@ def encode_batch(
       ValueError: if a list is empty or longer than ``width``.
     """
     prompt = pad_tokens(ids, width)
-    if isinstance(model, T5):
+    if isinstance(model, EncoderDecoder):
         bound = model.bind(*prompt)
         return bound, bound.start_prompt()
     return model, prompt
@@ -120,8 +120,8 @@ def pad_tokens(ids: Sequence[Sequence[int]], width: int) -> Prompt:
 def context_of(
     model: Model | LanguageModel, ids: Sequence[Sequence[int]]
 ) -> Sequence[Sequence[int]] | None:
-    """The ``context`` of ``completions``; None for a T5, which does not continue its inputs."""
-    return None if isinstance(model, T5) else ids
+    """The ``context`` of ``completions``; None for an encoder-decoder, which continues no text."""
+    return None if isinstance(model, EncoderDecoder) else ids
 
 
 def completions(

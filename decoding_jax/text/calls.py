@@ -9,7 +9,7 @@ from typing import Any
 
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop.stop_strings import StopStrings
-from decoding_jax.models import T5
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.text.arguments import check_strategy, vocabulary_size
@@ -51,7 +51,7 @@ def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
     """
     if stop.strings is None or isinstance(stop.strings, StopStrings):
         return stop
-    begun = not isinstance(model, T5)
+    begun = not isinstance(model, EncoderDecoder)
     strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
     if strings.chosen.ndim == 2:
         raise ValueError("stop.strings: got a list of lists; takes one list for all inputs")

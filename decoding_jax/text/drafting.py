@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from decoding_jax.loop.values import describe
-from decoding_jax.models import T5
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.speculative.drafters import bind_to_inputs
 from decoding_jax.text.batch import pad_tokens
 
@@ -35,9 +35,9 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
 def bind_drafter(drafter: Any, model: Any, ids: Sequence[Sequence[int]], width: int) -> Any:
     """The drafter for one batch of texts.
 
-    A T5 is always bound to the texts, which are its inputs. Any other drafter that uses encoder
-    inputs, such as a ``PromptLookup`` without a source, is bound to them if the target is a T5.
-    Other drafters, and None, are returned unchanged.
+    An encoder-decoder is always bound to the texts, which are its inputs. Any other drafter that
+    uses encoder inputs, such as a ``PromptLookup`` without a source, is bound to them if the target
+    is an encoder-decoder. Other drafters, and None, are returned unchanged.
 
     Args:
       drafter: a drafter, a model from ``load``, or None.
@@ -48,6 +48,8 @@ def bind_drafter(drafter: Any, model: Any, ids: Sequence[Sequence[int]], width: 
     Raises:
       ValueError: if a list is empty or longer than ``width``.
     """
-    if isinstance(drafter, T5) or (isinstance(model, T5) and drafter is not None):
+    if isinstance(drafter, EncoderDecoder) or (
+        isinstance(model, EncoderDecoder) and drafter is not None
+    ):
         return bind_to_inputs(drafter, *pad_tokens(ids, width))
     return drafter

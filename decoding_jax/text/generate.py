@@ -53,8 +53,8 @@ def generate(
     """Generates completions of every text.
 
     Args:
-      model: a model from ``load``. A T5 decodes an output for each text, such as a translation;
-        other models continue the text.
+      model: a model from ``load``. An encoder-decoder decodes an output for each text, such as
+        a translation; other models continue the text.
       tokenizer: the tokenizer of the model, from ``load``.
       texts: the inputs, none of them empty.
       strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same

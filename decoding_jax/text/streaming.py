@@ -184,7 +184,7 @@ class StreamedCall:
             yield Growth(output, settled, last)
 
     def first_prompt(self) -> np.ndarray:
-        """The prompt of the first row, int64 ``[1, P]``; of a T5, its start token."""
+        """The prompt of the first row, int64 ``[1, P]``; of an encoder-decoder, its start token."""
         prompt = jax.device_get(self._args[1])
         return prompt.tokens[:1, : prompt.length[0]].astype(np.int64)
 

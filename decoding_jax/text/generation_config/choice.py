@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding_jax.base import Stop, Transform
 from decoding_jax.loop.values import describe
-from decoding_jax.models import T5
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import Heuristic, PromptLookup
 from decoding_jax.text.generation_config.config import GenerationConfig
@@ -81,7 +81,7 @@ def choose(
     ids = config.eos_token_id
     if ids is not None:
         eos_ids = [int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])]
-    prompts = [1] * len(lengths) if isinstance(model, T5) else list(lengths)
+    prompts = [1] * len(lengths) if isinstance(model, EncoderDecoder) else list(lengths)
     limit = _limit(config, prompts, getattr(model, "max_positions", None))
     least = _least(config, prompts)
     settings: dict[str, Any] = {

@@ -1,0 +1,203 @@
+"""Encoder-decoders, and the language models that they are once they are bound to inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from decoding_jax.base import Array, ModelOutput, Prompt
+from decoding_jax.loop.token_ids import check_prompt_ids, on_host
+from decoding_jax.models import cache as caches
+from decoding_jax.models.cache import Cache
+from decoding_jax.models.early_exit import first_layers
+from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
+from decoding_jax.models.layers import last_real
+from decoding_jax.ops.mesh import over_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoder:
+    """An encoder-decoder network with its parameters. ``bind`` makes it a language model.
+
+    A subclass defines ``bound``, the class of that language model, and is registered as a pytree.
+
+    Attributes:
+      params: the parameters of the network, of any float dtype.
+      config: the shape of the network, with ``start_id``, the first token of the decoder's prompt.
+    """
+
+    params: Any
+    config: Any = dataclasses.field(metadata={"static": True})
+
+    bound: ClassVar[type[BoundEncoderDecoder]]
+
+    @property
+    def partition_rules(self) -> Mapping[str, PartitionSpec]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return self.bound.partition_rules
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return {name: getattr(self.config, name) for name in self.bound.sharded_names}
+
+    @classmethod
+    def init(cls, config: Any, key: Array) -> Self:
+        """A network with random parameters (float32)."""
+        one = jnp.ones((1, 1), jnp.int32)
+        network = cls.bound.network(config)
+        return cls(network.init(key, one, one[0], one, one[0])["params"], config)
+
+    def early_exit(self, num_layers: int) -> Self:
+        """The network with the first layers of its decoder, and the same final norm and projection.
+
+        It shares the weights, and can draft for the full model in speculative decoding. Its
+        drafts are accepted more often if the model was trained for early exit (Elhoushi et al.
+        2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding").
+
+        Args:
+          num_layers: the number of decoder layers to keep, from 1 to the network's number.
+
+        Raises:
+          ValueError: for another number of layers.
+        """
+        params, config = _first_layers(self.params, self.config, num_layers)
+        return dataclasses.replace(self, params=params, config=config)
+
+    def bind(self, tokens: Array, length: Array) -> Any:
+        """The language model of the decoder, given these encoder inputs.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded encoder inputs, with their end token.
+          length: int32 ``[B]``, from 1 to P.
+
+        Raises:
+          ValueError: for shapes that do not fit, and for lengths and ids out of range unless they
+            are traced.
+        """
+        if tokens.ndim != 2 or length.shape != tokens.shape[:1]:
+            raise ValueError(
+                f"tokens, length: got shapes {tokens.shape}, {length.shape}; takes [B, P] and [B]"
+            )
+        check_prompt_ids(Prompt(tokens, length), self.config.vocab_size, "inputs")
+        bound = self.bound(self.params, tokens, length, self.config)
+        limit, lengths = bound.max_positions, on_host(length)
+        if limit is not None and lengths is not None and (lengths[0] > limit).any():
+            row = int((lengths[0] > limit).argmax())
+            raise ValueError(
+                f"inputs.length: got {lengths[0][row]} in row {row}; takes 1 to the model's {limit}"
+                " positions"
+            )
+        return bound
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundEncoderDecoder:
+    """The decoder of an encoder-decoder that is bound to inputs, a ``LanguageModel``.
+
+    It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``. The keys and
+    values of the cross-attention are shared by the lanes of a row. A subclass defines ``network``,
+    ``partition_rules`` and ``sharded_names``, and is registered as a pytree.
+
+    Attributes:
+      params: as in ``EncoderDecoder``.
+      source: int32 ``[B, P]``, the encoder inputs.
+      source_length: int32 ``[B]``.
+      config: as in ``EncoderDecoder``.
+    """
+
+    params: Any
+    source: Array
+    source_length: Array
+    config: Any = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[EncoderDecoderNetwork]]
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]]
+    sharded_names: ClassVar[tuple[str, ...]]
+    ragged = True
+    tree = True
+
+    @property
+    def max_positions(self) -> int | None:
+        """None, unless the positions of a network are limited."""
+        return None
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return {name: getattr(self.config, name) for name in self.sharded_names}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def early_exit(self, num_layers: int) -> Self:
+        """``EncoderDecoder.early_exit``, bound to the same inputs."""
+        params, config = _first_layers(self.params, self.config, num_layers)
+        return dataclasses.replace(self, params=params, config=config)
+
+    def start_prompt(self, batch_size: int | None = None) -> Prompt:
+        """The prompt that the decoder starts from: ``start_id`` alone, in every row."""
+        batch_size = self.source.shape[0] if batch_size is None else batch_size
+        start = jnp.full((batch_size, 1), self.config.start_id, jnp.int32)
+        return Prompt(start, jnp.ones(batch_size, jnp.int32))
+
+    def _apply(self, method: Any, *args: Any) -> Any:
+        return self.network(self.config).apply({"params": self.params}, *args, method=method)
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.prefill``. Runs the encoder, then the decoder's prompt.
+
+        Raises:
+          ValueError: if the number of rows is not that of the bound inputs.
+        """
+        if tokens.shape[0] != self.source.shape[0]:
+            raise ValueError(
+                f"prompt: got {tokens.shape[0]} rows; takes the {self.source.shape[0]} rows of the"
+                " inputs bound"
+            )
+        inputs, inputs_length = over_rows(self.source), over_rows(self.source_length)
+        source = self._apply(self.network.encode, inputs, inputs_length)
+        hidden, prompt = self._apply(self.network.prefill, tokens, length, source, inputs_length)
+        logits = self.project(last_real(hidden, length))
+        cache = caches.empty_slots(
+            prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
+        )
+        return ModelOutput(logits, hidden if with_hidden else None), cache
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.extend``."""
+        hidden, cache = self._apply(self.network.extend, cache, tokens, start, visible, position)
+        return ModelOutput(self.project(hidden), hidden), cache
+
+    def project(self, hidden: Array) -> Array:
+        """See ``SupportsProject.project``."""
+        return self._apply(self.network.project, hidden)
+
+    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
+        """See ``SupportsKeep.keep``."""
+        return caches.keep(cache, source, start)
+
+    def select(self, cache: Cache, lanes: Array) -> Cache:
+        """See ``SupportsSelect.select``."""
+        return caches.select(cache, lanes)
+
+
+def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:
+    """The parameters and the config with the first layers of the decoder."""
+    decoder = first_layers(params["decoder"], num_layers, config.num_decoder_layers)
+    config = dataclasses.replace(config, num_decoder_layers=num_layers)
+    return {**params, "decoder": decoder}, config
