@@ -1,5 +1,7 @@
 """Networks in Flax, and their checkpoints in the layouts of Hugging Face and T5X."""
 
+from decoding_jax.models.bart import Bart, BoundBart
+from decoding_jax.models.bart_layers import BartConfig
 from decoding_jax.models.checkpoint import (
     CheckpointError,
     from_t5x,
@@ -20,6 +22,9 @@ from decoding_jax.models.t5_layers import T5Config
 __all__ = [
     "GPT2",
     "T5",
+    "Bart",
+    "BartConfig",
+    "BoundBart",
     "BoundT5",
     "CheckpointError",
     "GPT2Config",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from decoding_jax.models import GPT2, T5, GPTNeoX, Llama, T5Decoder, load_model
+from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
 
-Model = T5 | T5Decoder | GPT2 | GPTNeoX | Llama
+Model = T5 | T5Decoder | Bart | GPT2 | GPTNeoX | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 
@@ -52,8 +52,8 @@ def load(
         holds besides its cache, or None for whole prompts. For decoder-only models.
 
     Returns:
-      The model and its tokenizer. A T5 has to be bound to its inputs before it decodes, which
-      ``generate`` does.
+      The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
+      decodes, which ``generate`` does.
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not

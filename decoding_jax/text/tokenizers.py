@@ -30,6 +30,8 @@ SENTENCEPIECE_FILES = (
     "sentencepiece.model",
 )
 BYTE_FAMILY_VOCAB = 384
+# Families whose other files number the pieces in another way than their models.
+_ONE_FILE = ("bart", "m2m_100", "marian", "mbart", "pegasus")
 _FILES = (
     "config.json",
     "generation_config.json",
@@ -229,6 +231,9 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():
         return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
+    if config.get("model_type") in _ONE_FILE:
+        kind = config["model_type"]
+        raise TokenizerError(f"{directory}: no tokenizer; takes tokenizer.json for a {kind}")
     for name in SENTENCEPIECE_FILES:
         if (directory / name).exists():
             return _sentencepiece(directory / name, config, eos_ids)

@@ -19,11 +19,15 @@ Reference = Callable[[int, list[int]], np.ndarray]
 
 
 def questions(family: str, seed: int) -> dict[str, np.ndarray]:
-    """Random tokens. The family "t5" has inputs longer than the distance of the last bucket."""
+    """Random tokens. The family "t5" has inputs longer than the distance of the last bucket.
+
+    In M2M-100, padding tokens, here 1, would shift the positions in transformers.
+    """
     draw = np.random.default_rng(seed)
+    first = 2 if family == "m2m_100" else 1
 
     def tokens(*shape: int) -> np.ndarray:
-        return draw.integers(1, VOCAB, shape, dtype=np.int32)
+        return draw.integers(first, VOCAB, shape, dtype=np.int32)
 
     width = 150 if family == "t5" else 9
     return {

@@ -28,6 +28,17 @@ _LLAMA = {
     "max_position_embeddings": 64,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
+_BART = {
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 20,
+    "max_position_embeddings": 32,
+}
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 50.0,
@@ -43,6 +54,8 @@ _YARN_ROPE = {
     "original_max_position_embeddings": 64,
     "beta_fast": 4.0,
 }
+
+BART = ("bart", "mbart", "pegasus", "marian", "m2m_100")
 
 # Name: config class, settings. Those of UNTIED have an output table of their own.
 UNTIED = ("t5_1_1", "mt5", "byt5", "umt5", "umt5_scaled", "madlad", "ul2")
@@ -69,6 +82,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "umt5": ("UMT5Config", {**_T5, "num_decoder_layers": 1, "tie_word_embeddings": False}),
+    "bart": ("BartConfig", _BART),
+    "mbart": ("MBartConfig", {**_BART, "scale_embedding": True, "decoder_start_token_id": 7}),
+    "pegasus": ("PegasusConfig", {**_BART, "activation_function": "relu", "scale_embedding": True}),
+    "marian": (
+        "MarianConfig",
+        {
+            **_BART,
+            "activation_function": "swish",
+            "scale_embedding": True,
+            "decoder_start_token_id": VOCAB - 1,
+            "pad_token_id": VOCAB - 1,
+        },
+    ),
+    "m2m_100": ("M2M100Config", _BART),
     "gpt2": (
         "GPT2Config",
         {
@@ -162,15 +189,19 @@ def torch_model(family: str, seed: int) -> Any:
     from variants import VARIANTS
 
     name, settings = (FAMILIES | VARIANTS)[family]
+    encoder_decoder = "T5" in name or family.startswith(BART)
     kind = name.replace(
-        "Config", "ForConditionalGeneration" if "T5" in name else "ForCausalLM"
+        "Config", "ForConditionalGeneration" if encoder_decoder else "ForCausalLM"
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")
     kind = kind.replace("Gemma3Text", "Gemma3")
+    kind = kind.replace("MarianForConditionalGeneration", "MarianMTModel")
     model = getattr(transformers, kind)(getattr(transformers, name)(**settings)).eval()
     if family in UNTIED:
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, 16))
     draw = np.random.default_rng(seed)
-    for name, parameter in model.named_parameters():
+    learned = [x for x in model.named_parameters() if x[1].requires_grad]  # no sinusoids
+    bias = [x for x in model.named_buffers() if x[0] == "final_logits_bias"]
+    for name, parameter in (*learned, *bias):
         spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
         value = draw.normal(0.0, spread, tuple(parameter.shape))
         # Gemma's norms store the distance of their scale from 1.
@@ -187,7 +218,7 @@ def unscaled(model: Any) -> Any:
 
 
 def _kind(name: str) -> str:
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "logits_bias")):
         return "bias"
     if name.endswith(("shared.weight", "relative_attention_bias.weight")):
         return "table"

@@ -37,8 +37,9 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "bloom"},
-            "model_type: got 'bloom'; takes one of gemma2, gemma3, gemma3_text, gpt2, gpt_neox,"
-            " llama, mistral, mt5, qwen2, qwen3, t5, umt5",
+            "model_type: got 'bloom'; takes one of bart, gemma2, gemma3, gemma3_text, gpt2,"
+            " gpt_neox, llama, m2m_100, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, t5,"
+            " umt5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
@@ -53,6 +54,21 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "gpt2",
             {"scale_attn_by_inverse_layer_idx": True},
             "scale_attn_by_inverse_layer_idx: got True; takes False only",
+        ),
+        (
+            "bart",
+            {"tie_word_embeddings": False},
+            "tie_word_embeddings: got False; takes True only",
+        ),
+        (
+            "bart",
+            {"encoder_attention_heads": 3},
+            "num_encoder_heads: got 3; takes a divisor of emb_dim = 16",
+        ),
+        (
+            "marian",
+            {"share_encoder_decoder_embeddings": False},
+            "share_encoder_decoder_embeddings: got False; takes True only",
         ),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: got True; takes False only"),
         (
@@ -214,7 +230,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):
         save_model(model, tmp_path, dtype="float16")
     with pytest.raises(
-        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama, Gemma$"
+        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama, Gemma, Bart$"
     ):
         save_model(model.params, tmp_path)
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})

@@ -9,8 +9,9 @@ from families import FAMILIES, FIXTURES
 
 from decoding_jax.models.checkpoint import load_model
 
-# Gemma 3 has a window, norms of query and key, and Gemma 2's layers; GPT-NeoX has its own.
-SHARED = ("gemma2", "llama_yarn", "mistral", "qwen3")
+# Gemma 3 has a window, norms of query and key, and Gemma 2's layers; GPT-NeoX has its own. The
+# relatives of BART have its layers.
+SHARED = ("gemma2", "llama_yarn", "m2m_100", "marian", "mbart", "mistral", "pegasus", "qwen3")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import exam
 import numpy as np
 import pytest
-from families import FAMILIES, torch_model, unscaled
+from families import BART, FAMILIES, torch_model, unscaled
 from variants import VARIANTS
 
 from decoding_jax.models.checkpoint import load_model, save_model
@@ -25,7 +25,7 @@ def transformers() -> Any:
     return module
 
 
-LATER = ("gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3", "umt5")
+LATER = (*BART, "gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3", "umt5")
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:

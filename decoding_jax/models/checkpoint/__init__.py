@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from decoding_jax.models.checkpoint import gemma, gpt2, gpt_neox, llama, t5
+from decoding_jax.models.bart import Bart
+from decoding_jax.models.checkpoint import bart, gemma, gpt2, gpt_neox, llama, t5
 from decoding_jax.models.checkpoint.files import (
     CONFIG,
     WEIGHTS,
@@ -43,14 +44,19 @@ __all__ = [
 ]
 
 _FAMILIES: dict[str, ModuleType] = {
+    "bart": bart,
     "gemma2": gemma,
     "gemma3": gemma,
     "gemma3_text": gemma,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "llama": llama,
+    "m2m_100": bart,
+    "marian": bart,
+    "mbart": bart,
     "mistral": llama,
     "mt5": t5,
+    "pegasus": bart,
     "qwen2": llama,
     "qwen3": llama,
     "t5": t5,
@@ -62,6 +68,7 @@ _MODULES: dict[type, ModuleType] = {
     GPTNeoX: gpt_neox,
     Llama: llama,
     Gemma: gemma,
+    Bart: bart,
 }
 
 
@@ -71,7 +78,7 @@ def load_model(
     dtype: str = "float32",
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
-) -> T5 | T5Decoder | GPT2 | GPTNeoX | Llama:
+) -> T5 | T5Decoder | Bart | GPT2 | GPTNeoX | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
@@ -88,8 +95,8 @@ def load_model(
         as a shallow one. It changes no token.
 
     Returns:
-      The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too. A T5 (T5,
-      mT5, ByT5, Flan-T5, UMT5) has to be bound to inputs before it decodes.
+      The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too.
+      An encoder-decoder (``T5``, ``Bart``) has to be bound to inputs before it decodes.
 
     Raises:
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
@@ -125,7 +132,7 @@ def load_model(
 
 
 def save_model(
-    model: T5 | GPT2 | GPTNeoX | Llama,
+    model: T5 | Bart | GPT2 | GPTNeoX | Llama,
     directory: str | StoragePath,
     *,
     dtype: str | None = None,
@@ -168,5 +175,5 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
 
 
-def _dtype_of(model: T5 | GPT2 | GPTNeoX | Llama) -> str:
+def _dtype_of(model: T5 | Bart | GPT2 | GPTNeoX | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

@@ -1,0 +1,241 @@
+"""BART, mBART, Pegasus, Marian, M2M-100 and NLLB in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.models.bart import Bart
+from decoding_jax.models.bart_layers import BartConfig, sinusoids
+from decoding_jax.models.checkpoint.files import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+
+IGNORED = r"(model\.)?(encoder|decoder)\.version"
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What the networks of one ``model_type`` have in common, with the defaults of their files.
+
+    Attributes:
+      architecture: the name of the class in ``transformers``.
+      positions: as in ``BartConfig``.
+      norm_first: as in ``BartConfig``.
+      embedding_norm: as in ``BartConfig``.
+      logits_bias: whether the files may hold a bias of the logits.
+      activation: the activation, where the file names none.
+      scale_embedding: whether embeddings are scaled, where the file does not say.
+      eos_id: the end token that is written.
+      start_id: the start token, where the file names none.
+      pad_id: the padding token, where the file names none; None for the start token.
+    """
+
+    architecture: str
+    positions: str
+    norm_first: bool
+    embedding_norm: bool
+    logits_bias: bool = True
+    activation: str = "gelu"
+    scale_embedding: bool = False
+    eos_id: int = 2
+    start_id: int | None = 2
+    pad_id: int | None = 1
+
+
+FAMILIES = {
+    "bart": Family("BartForConditionalGeneration", "learned", False, True),
+    "mbart": Family("MBartForConditionalGeneration", "learned", True, True, start_id=None),
+    "pegasus": Family(
+        "PegasusForConditionalGeneration",
+        "sinusoidal",
+        True,
+        False,
+        eos_id=1,
+        start_id=0,
+        pad_id=0,
+    ),
+    "marian": Family(
+        "MarianMTModel", "sinusoidal", False, False, eos_id=0, start_id=58_100, pad_id=None
+    ),
+    "m2m_100": Family(
+        "M2M100ForConditionalGeneration",
+        "sinusoidal_inclusive",
+        True,
+        False,
+        logits_bias=False,
+        activation="relu",
+        scale_embedding=True,
+    ),
+}
+
+NAMES = {
+    "attention": "self_attn",
+    "attention_norm": "self_attn_layer_norm",
+    "self_attention": "self_attn",
+    "self_attention_norm": "self_attn_layer_norm",
+    "encoder_decoder_attention": "encoder_attn",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "mlp/wi": "fc1",
+    "mlp/wo": "fc2",
+    "mlp_norm": "final_layer_norm",
+}
+ENCODER_PARTS = ("attention", "attention_norm", "mlp/wi", "mlp/wo", "mlp_norm")
+DECODER_PARTS = (
+    *("self_attention", "self_attention_norm"),
+    *("encoder_decoder_attention", "cross_attention_norm"),
+    *("mlp/wi", "mlp/wo", "mlp_norm"),
+)
+
+
+def table(
+    config: BartConfig, prefix: str = "model.", embedding: str = "model.shared.weight"
+) -> dict[str, Weight]:
+    """The tensor of every parameter.
+
+    Args:
+      config: the shape of the network.
+      prefix: what names begin with. Those of files without an output have no prefix.
+      embedding: the tensor with the embedding table.
+    """
+    out = {"token_embedder/embedding": Weight(embedding)}
+    if config.logits_bias:
+        out["logits_bias"] = Weight("final_logits_bias")
+
+    def add(ours: str, theirs: str) -> None:
+        kind = "scale" if ours.endswith("norm") else "kernel"
+        out[f"{ours}/{kind}"] = Weight(f"{prefix}{theirs}.weight", kind == "kernel")
+        out[f"{ours}/bias"] = Weight(f"{prefix}{theirs}.bias")
+
+    for stack, count, parts in (
+        ("encoder", config.num_encoder_layers, ENCODER_PARTS),
+        ("decoder", config.num_decoder_layers, DECODER_PARTS),
+    ):
+        if config.positions == "learned":
+            positions = Weight(f"{prefix}{stack}.embed_positions.weight")
+            out[f"{stack}/position_embedder/embedding"] = positions
+        if config.embedding_norm:
+            add(f"{stack}/embedding_norm", f"{stack}.layernorm_embedding")
+        if config.norm_first:
+            add(f"{stack}/final_norm", f"{stack}.layer_norm")
+        for i in range(count):
+            for part in parts:
+                layer, tensor = f"{stack}/layers_{i}/{part}", f"{stack}.layers.{i}.{NAMES[part]}"
+                if not part.endswith("attention"):
+                    add(layer, tensor)
+                    continue
+                for name in ("query", "key", "value", "out"):
+                    letter = name if name == "out" else name[0]
+                    add(f"{layer}/{name}", f"{tensor}.{letter}_proj")
+    return out
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Bart:
+    """Reads the model of a directory."""
+    family = FAMILIES[settings.get("model_type", str)]
+    settings.refuse(share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
+    prefix = "model." if "model.encoder.layers.0.fc1.weight" in tensors else ""
+    embedding, *aliases = _tables(prefix, tensors)
+    for alias in aliases:
+        if not tensors.same(alias, embedding):
+            raise settings.error(alias, "another tensor", f"the same table as {embedding}")
+    bos = settings.get("bos_token_id", int, 0)
+    start = family.start_id if family.start_id is not None else bos
+    start = settings.get("decoder_start_token_id", int, start)
+    pad = settings.get("pad_token_id", int, start if family.pad_id is None else family.pad_id)
+    offsets = {"learned": 2, "sinusoidal": 0, "sinusoidal_inclusive": pad + 1}
+    config = BartConfig(
+        vocab_size=settings.size("vocab_size"),
+        emb_dim=settings.size("d_model"),
+        num_encoder_heads=settings.size("encoder_attention_heads"),
+        num_decoder_heads=settings.size("decoder_attention_heads"),
+        encoder_mlp_dim=settings.size("encoder_ffn_dim"),
+        decoder_mlp_dim=settings.size("decoder_ffn_dim"),
+        num_encoder_layers=settings.size("encoder_layers"),
+        num_decoder_layers=settings.size("decoder_layers"),
+        start_id=start,
+        max_positions=settings.size("max_position_embeddings", 1024),
+        positions=family.positions,
+        position_offset=offsets[family.positions],
+        norm_first=family.norm_first,
+        embedding_norm=family.embedding_norm,
+        scale_embedding=settings.get("scale_embedding", bool, family.scale_embedding),
+        logits_bias=family.logits_bias and "final_logits_bias" in tensors,
+        activation=settings.one_of("activation_function", ACTIVATIONS, family.activation),
+        dtype=dtype,
+    )
+    model = read_model(Bart, config, table(config, prefix, embedding), tensors, layout)
+    if config.positions == "sinusoidal":
+        for stack in ("encoder", "decoder"):
+            _check_sinusoids(f"{prefix}{stack}.embed_positions.weight", config, settings, tensors)
+    tensors.check_all_used(IGNORED)
+    return model
+
+
+def _tables(prefix: str, tensors: Tensors) -> list[str]:
+    """The names of the tensors that may hold the embedding table, one that does first."""
+    names = [f"{prefix}{x}.weight" for x in ("shared", "encoder.embed_tokens")]
+    names += [f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"]
+    return sorted(names, key=lambda name: name not in tensors)
+
+
+def _check_sinusoids(name: str, config: BartConfig, settings: Settings, tensors: Tensors) -> None:
+    """Checks that a stored table of positions, if there is one, is the one that is computed."""
+    if name not in tensors:
+        return
+    stored = tensors.read(name, (config.max_positions, config.emb_dim)).astype(np.float32)
+    position = jnp.arange(config.max_positions)
+    computed = np.asarray(sinusoids(position, config.emb_dim, inclusive=False))
+    if not np.allclose(stored, computed, atol=1e-2):  # bfloat16 has 8 bits
+        raise settings.error(name, "another table", "the sines and cosines of the positions")
+
+
+def settings_of(config: BartConfig) -> dict[str, Any]:
+    """The contents of ``config.json`` for a network.
+
+    Raises:
+      ValueError: for a network that is none of the families of this layout.
+    """
+    names = ("positions", "norm_first", "embedding_norm")
+    shape = {name: getattr(config, name) for name in names}
+    found = [
+        name
+        for name, family in FAMILIES.items()
+        if all(getattr(family, key) == value for key, value in shape.items())
+        and family.logits_bias >= config.logits_bias
+    ]
+    offsets = {"learned": 2, "sinusoidal": 0}
+    offset = offsets.get(config.positions, config.position_offset)
+    if not found or config.position_offset != offset or config.position_offset < 0:
+        shape |= {"logits_bias": config.logits_bias, "position_offset": config.position_offset}
+        listed = ", ".join(f"{name}={value!r}" for name, value in shape.items())
+        raise ValueError(f"config: got {listed}; this layout takes {', '.join(FAMILIES)}")
+    family = FAMILIES[found[0]]
+    pads = {"marian": config.start_id, "m2m_100": config.position_offset - 1}
+    return {
+        "architectures": [family.architecture],
+        "model_type": found[0],
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab_size,
+        "d_model": config.emb_dim,
+        "encoder_attention_heads": config.num_encoder_heads,
+        "decoder_attention_heads": config.num_decoder_heads,
+        "encoder_ffn_dim": config.encoder_mlp_dim,
+        "decoder_ffn_dim": config.decoder_mlp_dim,
+        "encoder_layers": config.num_encoder_layers,
+        "decoder_layers": config.num_decoder_layers,
+        "max_position_embeddings": config.max_positions,
+        "activation_function": ACTIVATIONS_BACK[config.activation],
+        "scale_embedding": config.scale_embedding,
+        "decoder_start_token_id": config.start_id,
+        "pad_token_id": pads.get(found[0], family.pad_id),
+        "eos_token_id": family.eos_id,
+        "bos_token_id": 0,
+    }

@@ -1,0 +1,153 @@
+"""BART and its relatives: methods, meshes, limits, and texts as transformers generates them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import exam
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+import tokenizers
+from families import BART, FIXTURES, VOCAB, torch_model
+from folders import change, copy
+from test_more_families import same
+
+import decoding_jax
+from decoding_jax import sharding
+from decoding_jax.models import Bart
+from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
+from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
+from decoding_jax.testing import check_model
+
+SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0, 0, 0]], np.int32)
+LENGTH = np.array([5, 1, 3, 2], np.int32)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["bart", "m2m_100"])
+def test_verbs_do_what_they_say(family: str) -> None:
+    model = load_model(FIXTURES / family)
+
+    def alone(row: int) -> Any:
+        source = jnp.asarray(SOURCE[row : row + 1, : LENGTH[row]])
+        return model.bind(source, jnp.asarray(LENGTH[row : row + 1]))
+
+    bound = model.bind(jnp.asarray(SOURCE[:3]), jnp.asarray(LENGTH[:3]))
+    ran = check_model(bound, tolerance=1e-4, row_model=alone)
+    assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["mbart", "m2m_100"])
+def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> None:
+    stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
+    model = load_model(FIXTURES / family, scan_layers=True)
+    exam.compare(exam.answers(model, stored, step=3), stored, 1e-4)
+    got = exam.answers(load_model(FIXTURES / family, dtype="bfloat16"), stored, step=3)
+    for part in exam.PARTS:
+        assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["bart", "m2m_100"])
+def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
+    found = []
+    for mesh in (None, jax.make_mesh((4, 2), ("data", "model"))):
+        model = load_model(FIXTURES / family, mesh=mesh).bind(SOURCE, LENGTH)
+        prompt = model.start_prompt()
+        found.append(decoding_jax.greedy(model, prompt, max_new_tokens=6).tokens)
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["mbart", "marian"])
+def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
+    """The parameters, in which nothing is computed."""
+    model = load_model(FIXTURES / family)
+    scanned = load_model(FIXTURES / family, scan_layers=True)
+    same(with_scanned_layers(model), scanned)
+    same(with_separate_layers(scanned), model)
+    for kind in (model, scanned):
+        own = jax.eval_shape(lambda kind=kind: Bart.init(kind.config, jax.random.key(0)))
+        assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, kind)
+    same(model.early_exit(1), model)  # its decoder has one layer
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    placed = load_model(FIXTURES / family, mesh=mesh)
+    same(placed, sharding.shard(model, mesh))
+    assert len({leaf.sharding.spec for leaf in jax.tree.leaves(placed)}) > 2
+
+
+def test_inputs_and_outputs_have_as_many_tokens_as_positions() -> None:
+    model = load_model(FIXTURES / "bart")
+    length = np.array([5, 33], np.int32)
+    message = r"^inputs.length: got 33 in row 1; takes 1 to the model's 32 positions$"
+    with pytest.raises(ValueError, match=message):
+        model.bind(np.ones((2, 40), np.int32), length)
+    bound = model.bind(np.ones((2, 40), np.int32), length - 1)
+    assert bound.max_positions == 32
+    with pytest.raises(ValueError, match="takes at most 32: the model has 32"):
+        decoding_jax.greedy(bound, bound.start_prompt(), max_new_tokens=33)
+    unlimited = load_model(FIXTURES / "m2m_100").bind(np.ones((2, 40), np.int32), length)
+    assert unlimited.max_positions is None
+
+
+def test_what_the_layout_does_not_hold_is_refused(tmp_path: Path) -> None:
+    model = load_model(FIXTURES / "pegasus")
+    config = dataclasses.replace(model.config, embedding_norm=True)
+    with pytest.raises(ValueError, match=r"^config: got positions='sinusoidal', norm_first=True, "):
+        save_model(dataclasses.replace(model, config=config), tmp_path)
+    directory = copy("pegasus", tmp_path)
+    name = "model.encoder.embed_positions.weight"
+    change_table = lambda tensors: tensors.update({name: np.ones((32, 16), np.float32)})  # noqa: E731
+    save_model(model, directory, dtype="float32")
+    change(directory, change_table)
+    with pytest.raises(CheckpointError, match=f"{name}: got 'another table'; takes the sines and"):
+        load_model(directory)
+
+
+def test_a_tokenizer_that_numbers_otherwise_is_not_read(tmp_path: Path) -> None:
+    directory = copy("pegasus", tmp_path)
+    (directory / "spiece.model").touch()
+    message = "pegasus: no tokenizer; takes tokenizer.json for a pegasus$"
+    with pytest.raises(ValueError, match=message):
+        decoding_jax.load(directory)
+
+
+def words(directory: Path, end: int) -> None:
+    """Writes a tokenizer whose words are token ids, and which ends texts with a token."""
+    vocabulary = {str(i): i for i in range(VOCAB)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="3"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(str(end), end)]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")  # those of transformers and PyTorch
+@pytest.mark.parametrize("family", BART)
+def test_generate_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
+    pytest.importorskip("transformers", reason="parity needs the extra `parity`")
+    original = torch_model(family, seed=6)
+    original.save_pretrained(tmp_path)
+    end = json.loads((tmp_path / "config.json").read_text())["eos_token_id"]
+    words(tmp_path, end)
+    model, tokenizer = decoding_jax.load(tmp_path)
+    texts = ["5 9 11 21", "8 4", "6 12 20 7 7 30 31"]
+    forced = {"forced_bos_token_id": 21, "forced_eos_token_id": None, "max_new_tokens": 9}
+    for flags in (forced, {**forced, "num_beams": 3}):
+        rows = decoding_jax.generate(model, tokenizer, texts, **flags)
+        for text, row in zip(texts, rows, strict=True):
+            source = torch.tensor([tokenizer.encode(text)])
+            tokens = original.generate(source, **flags)[0, 1:].tolist()
+            assert row[0].tokens[0] == 21
+            assert row[0].tokens == tokens[: len(row[0].tokens)]
+            assert len(row[0].tokens) in (9, tokens.index(end) + 1 if end in tokens else 9)
