@@ -37,6 +37,7 @@ NOT_RUN = {
     "python -m experiments.cloud.preemptions": "takes minutes: tests/cloud/test_preemptions.py",
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.audit": "needs other projects: tests/audit/test_audit.py",
+    "python -m experiments.papers": "takes minutes: tests/papers/ runs the quick forms",
     "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
     "python -m venv": "makes an environment",

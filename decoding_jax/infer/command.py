@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gin.config as gin
 import jax
 from absl import flags
 
-from decoding_jax.infer import gin_bindings, gin_files, gin_names, progress
+from decoding_jax.infer import gin_names, progress
+from decoding_jax.infer.gin_reading import UsageError, read_gin, rewrite
 from decoding_jax.infer.job import run
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
@@ -30,10 +30,6 @@ _CLUSTER_USAGE = (
     "on each of the processes"
 )
 _WEEK = 7 * 24 * 3600  # seconds
-
-
-class UsageError(ValueError):
-    """Reports invalid flags or gin settings; the message is one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(values: flags.FlagValues, argv: list[str]) -> int:
     try:
-        arguments = values(_rewrite(argv))
+        arguments = values(rewrite(argv))
     except flags.Error as e:
         raise UsageError(f"{' '.join(str(e).split())}; --help lists the flags") from e
     flags.FLAGS(argv[:1], known_only=True)  # Modules that gin files import may read absl's flags.
@@ -77,7 +73,7 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
     # The configuration that the caller may have locked is locked again afterwards.
     with gin.unlock_config():
         gin.clear_config()
-        _read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
+        read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
         with progress.log_lines():
             gin.get_configurable(run)()
     return 0
@@ -162,69 +158,6 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_boolean("traceback", False, "Show the traceback of an error.", flag_values=values)
     flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", flag_values=values)
     return values
-
-
-def _rewrite(argv: list[str]) -> list[str]:
-    """Replaces ``--gin.NAME=VALUE`` by ``--gin_bindings=NAME = VALUE``."""
-    rewritten = []
-    for argument in argv:
-        if match := re.match(r"--?gin\.([^=]*)(=?)(.*)$", argument, re.DOTALL):
-            name, equals, value = match.groups()
-            if not equals or not name:
-                raise UsageError(f"got {argument}; takes --gin.NAME=VALUE")
-            argument = f"--gin_bindings={name} = {value}"
-        rewritten.append(argument)
-    return rewritten
-
-
-def _read_gin(files: list[str], bindings: list[str], search_paths: list[str]) -> None:
-    if not files and not bindings:
-        raise UsageError("--gin_file: got none; takes one such as --gin_file=runs/demo.gin")
-    try:
-        with _includes_by_name(search_paths):
-            for name in files:
-                gin.parse_config_file(name)
-        from_flags = []
-        for binding in bindings:
-            gin.parse_config(binding)
-            from_flags += gin_bindings.bindings_in(binding)
-        gin_bindings.excuse_unread()
-        gin.finalize()
-        gin_bindings.refuse_unread(from_flags)
-    except Exception as e:  # For an unknown name gin raises exceptions of many types.
-        raise UsageError(_explain(e)) from e
-
-
-@contextlib.contextmanager
-def _includes_by_name(search_paths: list[str]) -> Iterator[None]:
-    """Makes gin find files, and the files that they include, by ``gin_files.find``.
-
-    Without this, gin also looks for ``models/x.gin`` in a Python package ``models``, and fails if
-    the working directory has a folder of that name.
-    """
-    parse = gin.parse_config_file
-
-    def parse_by_name(name: str, *args: Any, **kwargs: Any) -> Any:
-        return parse(str(gin_files.find(name, search_paths).resolve()), *args, **kwargs)
-
-    gin.parse_config_file = parse_by_name
-    try:
-        yield
-    finally:
-        gin.parse_config_file = parse
-
-
-def _explain(error: Exception) -> str:
-    """Summarises an error of gin, which has several lines, in one."""
-    text = " ".join(str(error).split())
-    missing = r"for '(\w+)/gin\.macro' in config|(\w+)/(?:gin\.)?macro\.value set to"
-    if match := re.search(missing, text):
-        name = match[1] or match[2]
-        return f"gin: {name} has no value; takes one from a gin file or --gin.{name}=..."
-    if isinstance(error, SyntaxError):
-        line = (error.text or "").strip()
-        return f"gin: cannot read {line!r}; text is put in quotes, --gin.NAME='\"text\"'"
-    return f"gin: {text}"
 
 
 def _first_line(error: Exception) -> str | None:

@@ -37,32 +37,37 @@ def bindings_in(text: str) -> list[Binding]:
     return found
 
 
-def excuse_unread() -> None:
-    """Removes ``%gin.REQUIRED`` from bindings that nothing reads, as they need no value."""
+def excuse_unread(program: str = RUN) -> None:
+    """Removes ``%gin.REQUIRED`` from bindings that nothing reads, as they need no value.
+
+    Args:
+      program: the full name of the configurable that the configuration is for.
+    """
     config = _config()
-    read = _read(config).bindings
+    read = _read(config, program).bindings
     for (scope, selector), parameters in list(config.items()):
         for parameter, value in list(parameters.items()):
             if Binding(scope, selector, parameter) not in read and _is_required(value):
                 gin.bind_parameter((scope, selector, parameter), None)
 
 
-def refuse_unread(given: Iterable[Binding]) -> None:
+def refuse_unread(given: Iterable[Binding], program: str = RUN) -> None:
     """Raises an error if a binding has no effect on the job.
 
     Args:
       given: the bindings of the command line. The bindings of files are not checked, because files
         are combined, and a file may bind parameters that only another strategy or source reads.
+      program: the full name of the configurable that the configuration is for.
 
     Raises:
       ValueError: if nothing reads a binding; the message is one line with the nearest names that
         the job reads.
     """
     config = _config()
-    if ("", RUN) not in config:
+    if ("", program) not in config:
         return  # The job itself reports the arguments that are missing.
-    read = _read(config)
-    strategies = _behind(config, Binding("", RUN, "strategy"))
+    read = _read(config, program)
+    strategies = _behind(config, Binding("", program, "strategy"))
     passed = {(name, parameter) for name in strategies for parameter in _PASSED}
     for binding in given:
         if binding not in read.bindings or (binding.selector, binding.parameter) in passed:
@@ -74,8 +79,8 @@ def _config() -> Config:
     return gin._CONFIG
 
 
-def _read(config: Config) -> Reach:
-    return reach(config, [("", RUN), *called_from_python(config)])
+def _read(config: Config, program: str) -> Reach:
+    return reach(config, [("", program), *called_from_python(config)])
 
 
 def _is_required(value: Any) -> bool:

@@ -1,0 +1,271 @@
+"""Arithmetic sampling beside independent sampling and beam search (Vilnis et al. 2023).
+
+    python -m experiments.papers.arithmetic --gin_file=configs/papers/arithmetic.gin
+
+A run decodes N samples of every input. The experiment measures how much the mean score of N
+samples varies from run to run, the best score of N samples beside that of N beams, the diversity
+of n-grams, other point sets beside the lattice, and how long a prefix two samples share. It
+continues where it was killed, and writes ``arithmetic.json``, ``.md`` and ``.png``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import decoding_jax
+from decoding_jax import transforms
+from experiments.papers import arithmetic_results as results
+from experiments.papers import command
+from experiments.papers.arithmetic_bound import measure_bound
+from experiments.papers.decoding import Decode, Decoder, batches, keys_of
+from experiments.papers.lattice import deterministic
+from experiments.papers.metrics import Scores
+from experiments.papers.records import Records
+from experiments.papers.results import versions, write
+from experiments.papers.tasks import Task
+
+
+class Cell(NamedTuple):
+    """One way of decoding.
+
+    Attributes:
+      decode: the strategy.
+      runs: how often each input is decoded.
+      pairs: of how many distances the shared prefixes are measured.
+    """
+
+    decode: Decode
+    runs: int
+    pairs: int = 0
+
+
+def run(
+    model: tuple[Any, Any],
+    model_name: str,
+    task: Task,
+    output_dir: str,
+    metrics: Sequence[str] = ("bleu", "rougeL"),
+    settings: Sequence[Sequence[float | None]] = ((0.5, None), (1.0, None)),
+    max_samples: int = 128,
+    runs: int = 8,
+    point_sets: Sequence[str] = ("stratified", "antithetic", "radical_inverse", "deterministic"),
+    point_counts: Sequence[int] = (8, 32),
+    beams: Sequence[int] = (2, 4, 8, 16, 32),
+    diversity_count: int = 8,
+    bound_samples: int = 16,
+    batch_size: int = 8,
+    max_new_tokens: int = 64,
+    max_input_tokens: int = 512,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Runs the experiment.
+
+    Args:
+      model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
+      model_name: what the results call it.
+      task: inputs and references.
+      output_dir: the folder of the records and results.
+      metrics: names of ``metrics.METRICS``.
+      settings: pairs of a temperature and a top-k, or None for the whole vocabulary.
+      max_samples: the largest N, a power of 2. Every power of 2 up to it is measured.
+      runs: how often each input is decoded with each point set, 2 or more.
+      point_sets: names of the library's point sets, and ``deterministic``, the lattice without a
+        random shift.
+      point_counts: the N at which other point sets are measured, at the last of ``settings``.
+      beams: the numbers of beams.
+      diversity_count: the N at which diversity is measured, one of ``beams``.
+      bound_samples: how many samples of an input the bound of the lattice's deviation is from.
+      batch_size: the number of rows of a batch, each with N lanes.
+      max_new_tokens, max_input_tokens: the limits of the lengths.
+      seed: of all keys and of the bootstrap.
+
+    Returns:
+      What ``arithmetic.json`` contains.
+
+    Raises:
+      ValueError: for settings that are not as described.
+    """
+    counts = [2**i for i in range(1, max_samples.bit_length())]
+    if max_samples < 2 or max_samples != counts[-1]:
+        raise ValueError(f"max_samples: got {max_samples}; takes a power of 2, 2 or more")
+    if runs < 2:
+        raise ValueError(f"runs: got {runs}; takes 2 or more")
+    if diversity_count not in beams or diversity_count not in counts:
+        raise ValueError(
+            f"diversity_count: got {diversity_count}; takes one of beams, {list(beams)}, "
+            f"that is a power of 2 up to max_samples, {max_samples}"
+        )
+    decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
+    scores = Scores(metrics, task.references)
+    described = {
+        "model": model_name,
+        "task": task.describe(),
+        "metrics": list(metrics),
+        "settings": [list(pair) for pair in settings],
+        "max_samples": max_samples,
+        "runs": runs,
+        "point_sets": list(point_sets),
+        "point_counts": list(point_counts),
+        "beams": list(beams),
+        "diversity_count": diversity_count,
+        "bound_samples": bound_samples,
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+        "max_input_tokens": max_input_tokens,
+        "seed": seed,
+    }
+    found = cells(settings, max_samples, runs, point_sets, point_counts, beams)
+    work: dict[str, Callable[[], Any]] = {}
+    for name, cell in found.items():
+        for rows in batches(len(task.inputs) * cell.runs, batch_size):
+            work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
+                measure, decoder, scores, name, cell, rows, diversity_count, seed
+            )
+    for pair in settings:
+        name = f"bound, {results.label(pair)}"
+        for rows in batches(len(task.inputs), batch_size):
+            work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
+                measure_bound,
+                decoder,
+                scores,
+                _transform(pair),
+                counts,
+                bound_samples,
+                name,
+                rows,
+                seed,
+            )
+    folder = Path(output_dir)
+    made = Records(folder, described).complete(work)
+    measured: dict[str, list[Any]] = {}
+    for name, value in made.items():
+        measured.setdefault(name.rpartition(", rows ")[0], []).extend(value)
+    data = {
+        "experiment": "arithmetic sampling",
+        **described,
+        "inputs_cut": decoder.cut,
+        "versions": versions(),
+        "results": results.analyse(measured, found, described),
+    }
+    write(folder, "arithmetic", data, results.markdown, results.plot)
+    return data
+
+
+def cells(
+    settings: Sequence[Sequence[float | None]],
+    max_samples: int,
+    runs: int,
+    point_sets: Sequence[str],
+    point_counts: Sequence[int],
+    beams: Sequence[int],
+) -> dict[str, Cell]:
+    """All ways of decoding by name."""
+    found = {}
+    for pair in settings:
+        label = results.label(pair)
+        # Independent samples need no runs: any N of them are a run.
+        found[f"iid, {label}"] = Cell(_sampled("iid", pair, max_samples), 1, pairs=1)
+        found[f"lattice, {label}"] = Cell(_sampled("lattice", pair, max_samples), runs)
+    last = settings[-1]
+    for points in point_sets:
+        for count in point_counts:
+            found[f"{points}, {count}"] = Cell(_sampled(points, last, count), runs)
+    found["deterministic"] = Cell(
+        _sampled("deterministic", last, max_samples), 1, pairs=max_samples - 1
+    )
+    for count in beams:
+        found[f"beam search, {count}"] = Cell(_beams(decoding_jax.beam_search, count, None), 1)
+        for pair in settings:
+            found[f"stochastic beam search, {count}, {results.label(pair)}"] = Cell(
+                _beams(decoding_jax.stochastic_beam_search, count, pair), 1
+            )
+    return found
+
+
+def _transform(pair: Sequence[float | None]) -> Any:
+    temperature, top_k = pair
+    parts: list[Any] = [transforms.temperature(temperature)]
+    if top_k is not None:
+        parts.append(transforms.top_k(int(top_k)))
+    return transforms.chain(*parts)
+
+
+def _sampled(points: str, pair: Sequence[float | None], count: int) -> Decode:
+    chosen = deterministic if points == "deterministic" else points
+
+    def decode(model: Any, prompt: Any, keys: Any, **limits: Any) -> Any:
+        return decoding_jax.arithmetic_sample(
+            model,
+            prompt,
+            keys,
+            num_samples=count,
+            points=chosen,
+            transform=_transform(pair),
+            **limits,
+        )
+
+    return decode
+
+
+def _beams(search: Callable[..., Any], count: int, pair: Sequence[float | None] | None) -> Decode:
+    def decode(model: Any, prompt: Any, keys: Any, **limits: Any) -> Any:
+        if pair is None:
+            return search(model, prompt, beam_size=count, num_return=count, **limits)
+        return search(model, prompt, keys, beam_size=count, transform=_transform(pair), **limits)
+
+    return decode
+
+
+def measure(
+    decoder: Decoder,
+    scores: Scores,
+    name: str,
+    cell: Cell,
+    rows: range,
+    diversity_count: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Decodes some rows of a cell: scores, diversity and shared prefixes of each."""
+    inputs = [row // cell.runs for row in rows]
+    batch = decoder(cell.decode, inputs, keys_of(seed, name, rows))
+    found = []
+    for input_, row in zip(inputs, batch.completions, strict=True):
+        texts = [completion.text for completion in row]
+        spread = texts[:: max(1, len(texts) // diversity_count)]  # of a lattice, again a lattice
+        value: dict[str, Any] = {
+            "scores": scores(input_, texts),
+            "diversity": results.diversity_of(spread[:diversity_count]),
+        }
+        if cell.pairs:
+            tokens = [completion.tokens for completion in row]
+            value["prefixes"] = shared_prefixes(tokens, cell.pairs)
+        found.append(value)
+    return found
+
+
+def shared_prefixes(tokens: Sequence[Sequence[int]], pairs: int) -> list[float]:
+    """The mean number of leading tokens that samples i and i + d share, for d = 1 to ``pairs``.
+
+    Example:
+      >>> shared_prefixes([[1, 2], [1, 3], [4]], 2)
+      [0.5, 0.0]
+    """
+    padded = np.full((len(tokens), max(map(len, tokens))), -1)
+    for i, row in enumerate(tokens):
+        padded[i, : len(row)] = row
+    found = []
+    for distance in range(1, pairs + 1):
+        first, second = padded[:-distance], padded[distance:]
+        same = (first == second) & (first >= 0)
+        found.append(round(float(np.cumprod(same, 1).sum(1).mean()), 4))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(command.main("experiments.papers.arithmetic"))

@@ -1,0 +1,116 @@
+"""Intervals, tables in Markdown, and files of results."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax
+
+PACKAGES = ("jax", "numpy", "sacrebleu", "rouge-score", "nltk")
+
+
+class Estimate(NamedTuple):
+    """A number with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def interval(
+    statistic: Callable[..., np.ndarray],
+    *columns: np.ndarray,
+    seed: int = 0,
+    resamples: int = 4000,
+) -> Estimate:
+    """A statistic of a task, and its 95% interval by the bootstrap over inputs.
+
+    Args:
+      statistic: from arrays ``[..., n]``, one for each column, to an array ``[...]``.
+      columns: float64 ``[n]``, the values of each input.
+      seed: of the resampling.
+      resamples: how many.
+
+    Example:
+      >>> interval(lambda x: x.mean(-1), np.array([2.0, 2.0]))
+      Estimate(value=2.0, low=2.0, high=2.0)
+    """
+    pick = np.random.default_rng(seed).integers(0, len(columns[0]), (resamples, len(columns[0])))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = float(statistic(*columns))
+        drawn = statistic(*(column[pick] for column in columns))
+    drawn = drawn[np.isfinite(drawn)]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
+    return Estimate(value, float(low), float(high))
+
+
+def mean(values: np.ndarray) -> np.ndarray:
+    """The mean over inputs, for ``interval``."""
+    return values.mean(-1)
+
+
+def shown(estimate: Sequence[float], digits: int) -> str:
+    """A number with its interval, for a table.
+
+    Example:
+      >>> shown(Estimate(0.5, 0.25, 1), 2)
+      '0.50 (0.25 to 1.00)'
+    """
+    value, low, high = estimate
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table in Markdown.
+
+    Example:
+      >>> print(table(["N", "ratio"], [[2, "0.5"]]), end="")
+      | N | ratio |
+      | --- | --- |
+      | 2 | 0.5 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def versions() -> dict[str, Any]:
+    """The versions of packages, and the machine's processors."""
+    found = {"decoding_jax": decoding_jax.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    device = jax.devices()[0]
+    return {
+        "python": platform.python_version(),
+        **found,
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def write(
+    folder: Path,
+    name: str,
+    data: dict[str, Any],
+    markdown: Callable[[dict[str, Any]], str],
+    plot: Callable[[dict[str, Any], Path], None],
+) -> None:
+    """Writes ``NAME.json``, ``NAME.md`` and ``NAME.png``, and prints the tables."""
+    text = json.dumps(data, indent=1)
+    (folder / f"{name}.json").write_text(text + "\n", "utf-8")
+    made = markdown(json.loads(text))
+    (folder / f"{name}.md").write_text(made, "utf-8")
+    plot(json.loads(text), folder / f"{name}.png")
+    print(made)
