@@ -4,6 +4,7 @@ The working directory contains small models under the names that the pages use.
 """
 
 import ast
+import dataclasses
 import gzip
 import importlib.util
 import json
@@ -22,7 +23,7 @@ import decoding_jax
 from decoding_jax import gin_path, shell
 from decoding_jax.infer import merge, records, shards
 from decoding_jax.infer.command import main
-from decoding_jax.models import T5, T5Config, save_model
+from decoding_jax.models import T5, Bart, BartConfig, T5Config, save_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.testing import TableLM
 
@@ -101,6 +102,17 @@ def models(tmp_path_factory):
         "model": {"type": "WordLevel", "vocab": words, "unk_token": "?"},
     }
     (folder / "gpt2" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    nllb = BartConfig(20, 8, 1, 1, 8, 8, 1, 1, positions="sinusoidal_inclusive", norm_first=True)
+    nllb = dataclasses.replace(nllb, embedding_norm=False, logits_bias=False)
+    save_model(small(Bart, nllb), folder / "nllb-200-distilled-600M")
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    codes = ("</s>", "eng_Latn", "fra_Latn", "deu_Latn")
+    tokenizer["added_tokens"] = [
+        {"id": 2 if i == 0 else 15 + i, "content": code, "special": True, **special}
+        for i, code in enumerate(codes)
+    ]
+    tokenizer["model"]["vocab"] = {name: i if i != 2 else 14 for name, i in words.items()}
+    (folder / "nllb-200-distilled-600M" / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
 
 

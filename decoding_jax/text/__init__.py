@@ -15,6 +15,7 @@ from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.special_tokens import WithSpecialTokens
 from decoding_jax.text.stop_strings import stop_strings
 from decoding_jax.text.stream_text import TextStream, stream_text
 from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
@@ -48,6 +49,7 @@ __all__ = [
     "TokenTexts",
     "Tokenizer",
     "TokenizerError",
+    "WithSpecialTokens",
     "bind_drafter",
     "check_drafter",
     "completions",

@@ -10,6 +10,7 @@ from decoding_jax.text import (
     HuggingFaceTokenizer,
     SentencePieceTokenizer,
     TokenizerError,
+    WithSpecialTokens,
     load_tokenizer,
 )
 
@@ -106,3 +107,20 @@ def test_broken_and_missing_files_are_named_in_one_line(tmp_path, name):
     with pytest.raises(TokenizerError, match=name) as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_other_special_tokens_around_inputs():
+    tokenizer = WithSpecialTokens(ByteTokenizer(), prefix=[300], suffix=[1, 301])
+    assert tokenizer.encode("hi") == [300, 107, 108, 1, 301]
+    assert tokenizer.pieces("hi") == [107, 108]
+    assert tokenizer.eos_ids == (1,)
+    ids = [byte + 3 for byte in "né".encode()[:2]]
+    assert (tokenizer.decode(ids), tokenizer.settled(ids)) == ("n\ufffd", "n")
+    assert tokenizer.token_texts(384).begun[107] == b"h"
+
+    class Bare:
+        eos_ids = (1,)
+
+    assert not hasattr(WithSpecialTokens(Bare()), "settled")
+    with pytest.raises(AttributeError, match="WithSpecialTokens has no attribute vocab"):
+        tokenizer.vocab  # noqa: B018
