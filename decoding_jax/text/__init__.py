@@ -14,6 +14,7 @@ from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
+from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.phrases import constraints
 from decoding_jax.text.special_tokens import WithSpecialTokens
 from decoding_jax.text.stop_strings import stop_strings
@@ -22,6 +23,7 @@ from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import stream
 from decoding_jax.text.token_scores import TokenScores, token_scores
 from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.text.tokenizer_files import load_tokenizer
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     ConcatenatingTokenizer,
@@ -30,7 +32,6 @@ from decoding_jax.text.tokenizers import (
     SettlingTokenizer,
     Tokenizer,
     TokenizerError,
-    load_tokenizer,
 )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ConcatenatingTokenizer",
     "GenerationConfig",
     "HuggingFaceTokenizer",
+    "NumberedPieces",
     "Piece",
     "SentencePieceTokenizer",
     "SettlingTokenizer",

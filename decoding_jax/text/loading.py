@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
-from decoding_jax.text.tokenizers import Tokenizer, load_tokenizer
+from decoding_jax.text.tokenizer_files import load_tokenizer
+from decoding_jax.text.tokenizers import Tokenizer
 
 Model = T5 | T5Decoder | Bart | GPT2 | GPTNeoX | Llama
 

@@ -6,39 +6,19 @@ implemented here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import sentencepiece
 import tokenizers
 
-from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
 from decoding_jax.text.settled import decoding_of, settled_by_decoder, without_incomplete
 from decoding_jax.text.token_texts import (
     TokenTexts,
     concatenated,
     texts_by_decoding,
     texts_of_decoder,
-)
-
-SENTENCEPIECE_FILES = (
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-    "sentencepiece.model",
-)
-BYTE_FAMILY_VOCAB = 384
-# Families whose other files number the pieces in another way than their models.
-_ONE_FILE = ("bart", "m2m_100", "marian", "mbart", "pegasus")
-_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    *SENTENCEPIECE_FILES,
 )
 
 
@@ -188,112 +168,3 @@ class ByteTokenizer:
 
     def token_texts(self, size: int) -> TokenTexts:
         return concatenated([bytes([i - 3]) if 3 <= i < 259 else b"" for i in range(size)])
-
-
-def load_tokenizer(
-    directory: str | StoragePath, *, family: dict[str, Any] | None = None
-) -> Tokenizer:
-    """The tokenizer of a model directory.
-
-    It is the first that the directory has of ``tokenizer.json``, a SentencePiece model,
-    ``vocab.json`` with ``merges.txt``, and a ByT5 configuration. The end tokens are those of
-    ``generation_config.json`` or ``config.json``.
-
-    Args:
-      directory: a directory with these files, or the path of a SentencePiece model.
-      family: ``model_type`` and ``vocab_size``, used if there is no ``config.json``.
-
-    Raises:
-      TokenizerError: in one line, if there is no tokenizer or it cannot be read.
-      ValueError: for a URL of an unknown scheme.
-    """
-    path = storage_path("tokenizer", directory)
-    if not isinstance(path, CloudPath):
-        return _load(path, family)
-    is_file = path.is_file()
-    if not is_file and not path.is_dir():
-        raise TokenizerError(f"{path}: no such directory")
-    names = [path.name] if is_file else _FILES
-    with local_copy(path.parent if is_file else path, names) as folder:
-        copied = folder / path.name if is_file else folder
-        try:
-            return _load(copied, family)
-        except TokenizerError as e:
-            raise TokenizerError(str(e).replace(str(copied), str(path))) from e
-
-
-def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
-    if directory.is_file():
-        return _sentencepiece(directory, family or {}, ())
-    if not directory.exists():
-        raise TokenizerError(f"{directory}: no such directory")
-    config = _json(directory / "config.json") or family or {}
-    eos_ids = _eos_ids(directory, config)
-    if (directory / "tokenizer.json").exists():
-        return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
-    if config.get("model_type") in _ONE_FILE:
-        kind = config["model_type"]
-        raise TokenizerError(f"{directory}: no tokenizer; takes tokenizer.json for a {kind}")
-    for name in SENTENCEPIECE_FILES:
-        if (directory / name).exists():
-            return _sentencepiece(directory / name, config, eos_ids)
-    if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
-        return HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
-    if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
-        return ByteTokenizer()
-    raise TokenizerError(
-        f"{directory}: no tokenizer; takes tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
-        "or vocab.json with merges.txt"
-    )
-
-
-def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
-    bare = SentencePieceTokenizer(path, eos_ids=eos_ids)
-    pieces = bare._pieces
-    end = [i for i in (pieces.eos_id(),) if i >= 0]
-    start = [i for i in (pieces.bos_id(),) if i >= 0]
-    encoder_decoder = config.get("model_type") in ("t5", "mt5")
-    return SentencePieceTokenizer(
-        path,
-        prefix=() if encoder_decoder else start,
-        suffix=end if encoder_decoder else (),
-        eos_ids=eos_ids or end,
-    )
-
-
-def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of GPT-2 from its two older files."""
-    model = tokenizers.models.BPE.from_file(
-        str(directory / "vocab.json"), str(directory / "merges.txt")
-    )
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    return tokenizer
-
-
-def _read_json(path: Path) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as e:  # the library raises Exception itself
-        raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as e:
-        raise TokenizerError(f"{path}: broken JSON: {e}") from e
-
-
-def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    for settings in (_json(directory / "generation_config.json"), config):
-        ids = settings.get("eos_token_id")
-        if isinstance(ids, int):
-            return (ids,)
-        if isinstance(ids, list):
-            return tuple(ids)
-    return ()

@@ -1,0 +1,211 @@
+"""The tokenizer of a model directory, from its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
+from decoding_jax.text.numbered_pieces import NumberedPieces
+from decoding_jax.text.tokenizers import (
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    TokenizerError,
+)
+
+SENTENCEPIECE_FILES = (
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+)
+BYTE_FAMILY_VOCAB = 384
+# Families whose SentencePiece models, or older files, have other numbers than the networks.
+_RENUMBERED = ("bart", "m2m_100", "marian", "mbart", "pegasus")
+_LANGUAGES = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha"
+    " he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my"
+    " ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz"
+    " vi wo xh yi yo zh zu"
+)
+M2M_100_LANGUAGES = _LANGUAGES.split()
+_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "source.spm",
+    "tokenizer_config.json",
+    *SENTENCEPIECE_FILES,
+)
+
+
+def load_tokenizer(
+    directory: str | StoragePath, *, family: dict[str, Any] | None = None
+) -> Tokenizer:
+    """The tokenizer of a model directory.
+
+    It is the first that the directory has of ``tokenizer.json``, the SentencePiece model and
+    ``vocab.json`` of a Marian or M2M-100, a SentencePiece model, ``vocab.json`` with
+    ``merges.txt``, and a ByT5 configuration. The end tokens are those of ``generation_config.json``
+    or ``config.json``.
+
+    Args:
+      directory: a directory with these files, or the path of a SentencePiece model.
+      family: ``model_type`` and ``vocab_size``, used if there is no ``config.json``.
+
+    Raises:
+      TokenizerError: in one line, if there is no tokenizer or it cannot be read.
+      ValueError: for a URL of an unknown scheme.
+    """
+    path = storage_path("tokenizer", directory)
+    if not isinstance(path, CloudPath):
+        return _load(path, family)
+    is_file = path.is_file()
+    if not is_file and not path.is_dir():
+        raise TokenizerError(f"{path}: no such directory")
+    names = [path.name] if is_file else _FILES
+    with local_copy(path.parent if is_file else path, names) as folder:
+        copied = folder / path.name if is_file else folder
+        try:
+            return _load(copied, family)
+        except TokenizerError as e:
+            raise TokenizerError(str(e).replace(str(copied), str(path))) from e
+
+
+def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
+    if directory.is_file():
+        return _sentencepiece(directory, family or {}, ())
+    if not directory.exists():
+        raise TokenizerError(f"{directory}: no such directory")
+    config = _json(directory / "config.json") or family or {}
+    eos_ids = _eos_ids(directory, config)
+    if (directory / "tokenizer.json").exists():
+        return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
+    kind = config.get("model_type")
+    if kind in ("marian", "m2m_100") and (directory / "vocab.json").exists():
+        return (_marian if kind == "marian" else _m2m_100)(directory, eos_ids)
+    if kind in _RENUMBERED:
+        raise TokenizerError(f"{directory}: no tokenizer; takes tokenizer.json for a {kind}")
+    for name in SENTENCEPIECE_FILES:
+        if (directory / name).exists():
+            return _sentencepiece(directory / name, config, eos_ids)
+    if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
+        return HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
+    if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
+        return ByteTokenizer()
+    raise TokenizerError(
+        f"{directory}: no tokenizer; takes tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
+        "or vocab.json with merges.txt"
+    )
+
+
+def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
+    bare = SentencePieceTokenizer(path, eos_ids=eos_ids)
+    pieces = bare._pieces
+    end = [i for i in (pieces.eos_id(),) if i >= 0]
+    start = [i for i in (pieces.bos_id(),) if i >= 0]
+    encoder_decoder = config.get("model_type") in ("t5", "mt5", "umt5")
+    return SentencePieceTokenizer(
+        path,
+        prefix=() if encoder_decoder else start,
+        suffix=end if encoder_decoder else (),
+        eos_ids=eos_ids or end,
+    )
+
+
+def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
+    """The tokenizer of a Marian, whose inputs may begin with a target language, ``>>fra<<``."""
+    settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
+    if settings.get("separate_vocabs"):
+        raise TokenizerError(f"{directory}: separate_vocabs: got True; takes False only")
+    codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
+    special = [*codes, "</s>", "<unk>", "<pad>"]
+    return _numbered(directory / "source.spm", numbers, r">>.*?<<", special, (), eos_ids)
+
+
+def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
+    """The tokenizer of an M2M-100, whose language codes are numbered after all pieces."""
+    settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
+    if settings.get("language_codes", "m2m100") != "m2m100":
+        got = settings["language_codes"]
+        raise TokenizerError(f"{directory}: language_codes: got {got!r}; takes 'm2m100' only")
+    codes = [f"__{language}__" for language in M2M_100_LANGUAGES]
+    numbers |= {code: len(numbers) + i for i, code in enumerate(codes)}
+    source = f"__{settings.get('src_lang') or 'en'}__"
+    if source not in codes:
+        listed = ", ".join(M2M_100_LANGUAGES)
+        got = settings["src_lang"]
+        raise TokenizerError(f"{directory}: src_lang: got {got!r}; takes one of {listed}")
+    special = [*codes, "<s>", "</s>", "<unk>", "<pad>"]
+    path = directory / "sentencepiece.bpe.model"
+    return _numbered(path, numbers, "|".join(codes), special, (source,), eos_ids)
+
+
+def _numbered(
+    path: Path,
+    numbers: dict[str, int],
+    codes: str,
+    special: Sequence[str],
+    prefix: Sequence[str],
+    eos_ids: Sequence[int],
+) -> NumberedPieces:
+    """A tokenizer whose inputs end with ``</s>``."""
+    for name in ("</s>", "<unk>"):
+        if name not in numbers:
+            raise TokenizerError(f"{path.parent / 'vocab.json'}: has no {name}")
+    return NumberedPieces(
+        path,
+        numbers,
+        codes=codes,
+        special=[numbers[name] for name in special if name in numbers],
+        prefix=[numbers[name] for name in prefix],
+        suffix=[numbers["</s>"]],
+        unknown_id=numbers["<unk>"],
+        eos_ids=eos_ids or [numbers["</s>"]],
+    )
+
+
+def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
+    """The tokenizer of GPT-2 from its two older files."""
+    model = tokenizers.models.BPE.from_file(
+        str(directory / "vocab.json"), str(directory / "merges.txt")
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+def _read_json(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # the library raises Exception itself
+        raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:
+        raise TokenizerError(f"{path}: broken JSON: {e}") from e
+
+
+def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    for settings in (_json(directory / "generation_config.json"), config):
+        ids = settings.get("eos_token_id")
+        if isinstance(ids, int):
+            return (ids,)
+        if isinstance(ids, list):
+            return tuple(ids)
+    return ()
