@@ -143,6 +143,8 @@ def test_generate_gives_the_tokens_of_transformers(family: str, tmp_path: Path) 
     model, tokenizer = decoding_jax.load(tmp_path)
     texts = ["5 9 11 21", "8 4", "6 12 20 7 7 30 31"]
     forced = {"forced_bos_token_id": 21, "forced_eos_token_id": None, "max_new_tokens": 9}
+    if family == "marian":
+        forced |= {"bad_words_ids": [[VOCAB - 1]], "renormalize_logits": True}
     for flags in (forced, {**forced, "num_beams": 3}):
         rows = decoding_jax.generate(model, tokenizer, texts, **flags)
         for text, row in zip(texts, rows, strict=True):
