@@ -38,9 +38,9 @@ def main(module: str, argv: Sequence[str] | None = None) -> int:
     try:
         args = parser.parse_args(rewrite(sys.argv[1:] if argv is None else argv))
         gin_names.register()
-        run: Any = _registered(program.run, module)
         paths = [path for path in args.gin_search_paths.split(",") if path]
         with gin.unlock_config():
+            run: Any = registered(program.run, module)
             gin.clear_config()
             read_gin(args.gin_file, args.gin_bindings, paths, f"{module}.run")
             run()
@@ -51,7 +51,8 @@ def main(module: str, argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _registered(run: Any, module: str) -> Any:
+def registered(run: Any, module: str) -> Any:
+    """Gin's version of the function ``run`` of a module; gin's configuration must be unlocked."""
     try:
         return gin.get_configurable(run)
     except ValueError:
