@@ -70,6 +70,7 @@ def test_draft_lengths_out_of_range_are_refused():
         (lambda: Heuristic(first=-1), "first: got -1; takes 0 or more"),
         (lambda: Measured(cost_ratio=-0.1), "cost_ratio: got -0.1; takes numbers of 0 and above"),
         (lambda: Measured(guess=2.0), "guess: got 2.0; takes a rate from 0 to 1"),
+        (lambda: ModelDrafter(MODEL, min_confidence=2), "min_confidence: got 2; takes a prob"),
     ):
         with pytest.raises(ValueError, match=words):
             make()

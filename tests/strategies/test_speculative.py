@@ -16,6 +16,7 @@ from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
     Bigram,
+    ModelDrafter,
     NextToken,
     PromptLookup,
     emitted_tokens,
@@ -58,6 +59,8 @@ def same_text(got, want):
 DRAFTERS = {
     "itself": MODEL,
     "another": DRAFT,
+    "the most probable": ModelDrafter(DRAFT, greedy=True),
+    "confident": ModelDrafter(DRAFT, min_confidence=0.5),
     "bigram": Bigram(np.asarray(DRAFT.table)[0, 0]),
     "next token": NextToken(np.array([1, -1, 4, 2, 3], np.int32)),
     "prompt lookup": PromptLookup(source=prompt_of([[4, 3, 2], [1, 0, 2]], [2, 3])),
@@ -69,7 +72,12 @@ def rare(*names):
 
 
 @pytest.mark.parametrize(
-    "name", ["itself", "prompt lookup", *rare("another", "bigram", "next token")]
+    "name",
+    [
+        "itself",
+        "prompt lookup",
+        *rare("another", "the most probable", "confident", "bigram", "next token"),
+    ],
 )
 def test_greedy_does_not_depend_on_the_drafter(name):
     """The sequences equal those of ``greedy`` to the bit."""
@@ -79,7 +87,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
     assert got.info.target_calls <= greedy.info.model_calls - 1
 
 
-@pytest.mark.parametrize("name", rare("itself", "prompt lookup"))
+@pytest.mark.parametrize("name", rare("itself", "the most probable", "confident", "prompt lookup"))
 def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     """A drafter with distributions, and a guesser. Codes are those of ``arithmetic_sample``."""
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
@@ -202,6 +210,10 @@ def test_a_context_that_is_full_takes_one_more_token():
         ({"drafter": MODEL.lockstep()}, "drafter: got a model whose rows advance in step"),
         ({"drafter": PROMPT}, r"drafter: got Prompt\(.*; takes a language model or a drafter"),
         ({"num_drafts": 2, "verifier": "block"}, "verifier: got block for several drafts"),
+        (
+            {"num_drafts": 2, "drafter": ModelDrafter(DRAFT, greedy=True)},
+            "drafter: got greedy=True and min_confidence=0.0 for several drafts; takes drawn",
+        ),
         ({"num_drafts": 2, "drafter": PromptLookup()}, "drafter: got a PromptLookup for several"),
         ({"num_drafts": 0}, "num_drafts: got 0; takes 1 or more"),
         ({"model": MODEL.lockstep()}, "model: got one whose rows advance in step"),

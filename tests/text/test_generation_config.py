@@ -13,7 +13,7 @@ from words import Words
 import decoding_jax
 from decoding_jax import Constraints, GenerationConfig, Stop, transforms
 from decoding_jax.models import T5, T5Config
-from decoding_jax.strategies.speculative import Heuristic, PromptLookup
+from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
 from decoding_jax.text.generation_config import PARAMETERS, choose
 from decoding_jax.text.generation_config.processors import AtLeast, normalized
 
@@ -86,15 +86,17 @@ def test_the_flags_choose_the_strategy(values, strategy, settings):
 
 def test_a_draft_model_is_assisted_decoding():
     choice = chosen(drafter=TABLE)
-    assert (choice.strategy, choice.drafter) == ("speculative_sample", TABLE)
+    assert choice.strategy == "speculative_sample"
+    assert choice.drafter == ModelDrafter(TABLE, min_confidence=0.4)
+    assert chosen(drafter=TABLE, assistant_confidence_threshold=0.0).drafter == TABLE
     assert choice.settings["num_draft_tokens"] == 20
     values = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "heuristic"}
     heuristic = chosen(drafter=TABLE, **values).settings["num_draft_tokens"]
-    assert heuristic == Heuristic(max_draft_tokens=20, first=4)
+    assert heuristic == Heuristic(max_draft_tokens=None, first=4)
     lookup = chosen(prompt_lookup_num_tokens=3, max_matching_ngram_size=4).drafter
     assert lookup == PromptLookup(4)
     t5 = T5.init(T5Config(40, 8, 1, 8, 8, 1, 2, dtype="float32"), KEY)
-    early = chosen(model=t5, assistant_early_exit=1).drafter
+    early = chosen(model=t5, assistant_early_exit=1).drafter.model
     assert early.config.num_decoder_layers == 1
 
 

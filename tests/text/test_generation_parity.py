@@ -219,7 +219,6 @@ def test_every_parameter_of_transformers_is_known():
 # A maximum length of 20 counts new tokens alone, as there; what is refused has no default.
 DIFFERENT = (
     "max_length",
-    "assistant_confidence_threshold",
     "assistant_lookbehind",
     "target_lookbehind",
 )

@@ -134,7 +134,7 @@ def speculative_sample(
       ((1, 1, 9), 2, 1.0)
     """
     drafter, verifier = as_drafter(drafter), as_verifier(verifier)
-    draft_length = as_draft_length(num_draft_tokens)
+    draft_length = as_draft_length(num_draft_tokens, max_new_tokens)
     max_draft_tokens = draft_length.max_draft_tokens
     stop = Stop() if stop is None else stop
     for name, value in (("num_samples", num_samples), ("num_drafts", num_drafts)):

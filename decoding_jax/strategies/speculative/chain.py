@@ -11,6 +11,7 @@ from jax import lax
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
+from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.appending import place_tokens
 from decoding_jax.strategies.speculative.block import BlockInputs, BlockResult, Scores, Stages
 from decoding_jax.strategies.speculative.distributions import Softmax
@@ -49,24 +50,40 @@ def propose(
         shape = (*path.length.shape, vocab_size)
         return model_calls.as_logits(logits, shape, "drafter: got logits", function, "[B, W, V]")
 
+    greedy = getattr(drafter, "greedy", False)
+    min_confidence = getattr(drafter, "min_confidence", 0.0)
+
     def draw(
         i: Array | int, logits: Array, tokens: Array, state: Any
-    ) -> tuple[Array, Softmax, Any]:
+    ) -> tuple[Array, Array, Softmax | None, Any]:
+        """A token, its probability, the distribution that it was drawn from and the next state."""
         position = path.length + i
         allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
         distribution = allowed.distribution().position(0)
         counter = inputs.counter + i
+        if greedy:
+            token = lowest_argmax(distribution.logits)
+            return token, distribution.prob_of(token), None, ()
         token, state = verifier.draw(inputs.keys, state, distribution, position, counter)
-        return token, distribution, state
+        return token, distribution.prob_of(token), distribution, state
 
     def record(
-        i: Array | int, draft: Draft, token: Array, distribution: Softmax, state: Any
+        i: Array | int,
+        draft: Draft,
+        token: Array,
+        prob: Array,
+        distribution: Softmax | None,
+        state: Any,
     ) -> Draft:
         def update(axis: int) -> Callable[[Array, Array], Array]:
             return lambda values, new: lax.dynamic_update_index_in_dim(values, new, i, axis)
 
+        length = draft.length
+        if min_confidence > 0:
+            length = jnp.where(prob < min_confidence, jnp.minimum(length, i + 1), length)
         return draft._replace(
             tokens=update(2)(draft.tokens, token),
+            length=length,
             distribution=jax.tree.map(update(2), draft.distribution, distribution),
             states=jax.tree.map(update(0), draft.states, state),
         )
@@ -75,29 +92,34 @@ def propose(
         shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
         return jnp.zeros(shape, value.dtype)
 
-    def draw_next(i: Array | int, carry: Any) -> Any:
-        draft, drafter_state, state, tokens = carry
+    def calls(draft: Draft) -> Array:
+        return jnp.maximum(draft.length.max(), 1)
+
+    def draw_next(carry: Any) -> Any:
+        i, draft, drafter_state, state, tokens = carry
         token = lax.dynamic_index_in_dim(draft.tokens, i - 1, 2, keepdims=False)
         position = path.length + i - 1
         tokens = place_tokens(tokens, token[..., None], position)
         logits, drafter_state = drafter.next(drafter_state, token, position)
-        token, distribution, state = draw(i, checked(logits, "next"), tokens, state)
-        return record(i, draft, token, distribution, state), drafter_state, state, tokens
+        token, prob, distribution, state = draw(i, checked(logits, "next"), tokens, state)
+        draft = record(i, draft, token, prob, distribution, state)
+        return i + 1, draft, drafter_state, state, tokens
 
     logits, drafter_state = drafter.begin(inputs.drafter_state, path)
     logits = checked(logits, "begin")
-    token, distribution, state = draw(0, logits, path.tokens, inputs.verifier_state)
+    token, prob, distribution, state = draw(0, logits, path.tokens, inputs.verifier_state)
     draft = Draft(
         tokens=empty(token, 2),
         length=inputs.draft_length,
         distribution=jax.tree.map(lambda x: empty(x, 2), distribution),
         states=jax.tree.map(lambda x: empty(x, 0), state),
     )
-    draft = record(0, draft, token, distribution, state)
-    calls = jnp.maximum(inputs.draft_length.max(), 1)
-    carry = draft, drafter_state, state, path.tokens
-    draft, drafter_state, _, _ = lax.fori_loop(1, calls, draw_next, carry)
-    return draft, drafter_state, calls
+    draft = record(0, draft, token, prob, distribution, state)
+    carry = jnp.int32(1), draft, drafter_state, state, path.tokens
+    count, draft, drafter_state, _, _ = lax.while_loop(
+        lambda carry: carry[0] < calls(carry[1]), draw_next, carry
+    )
+    return draft, drafter_state, count
 
 
 def _guessed(drafter: Guesser, inputs: BlockInputs, path: Path, vocab_size: int) -> Draft:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from typing import Any, Protocol, SupportsIndex
 
@@ -22,12 +23,13 @@ class DraftLength(Protocol):
     """Chooses K for every lane and block by the number of tokens accepted in earlier blocks.
 
     Attributes:
-      max_draft_tokens: the largest K. A call of the target always takes ``max_draft_tokens + 1``
-        tokens; the drafter is called as many times as the lane with the largest K needs.
+      max_draft_tokens: the largest K, an int. A call of the target always takes
+        ``max_draft_tokens + 1`` tokens; the drafter is called as many times as the lane with the
+        largest K needs.
     """
 
     @property
-    def max_draft_tokens(self) -> int: ...
+    def max_draft_tokens(self) -> Any: ...
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """The state before the first block: arrays ``[B, W, ...]``."""
@@ -75,20 +77,29 @@ class Heuristic:
     """K grows by 2 after a fully accepted block, else shrinks by 1: the rule of ``transformers``.
 
     Attributes:
-      max_draft_tokens: the largest K, 1 or more.
+      max_draft_tokens: the largest K, 1 or more. With None, ``speculative_sample`` takes a number
+        that K reaches in no text of ``max_new_tokens`` (see ``reached``), so nothing holds K back.
+        Only where drafts end before K tokens, as with ``min_confidence`` or ``PromptLookup``, can K
+        grow faster, and is held there.
       first: the K of the first block, 0 or more.
+
+    Example:
+      >>> Heuristic(max_draft_tokens=None, first=5).bounded(64).max_draft_tokens
+      14
     """
 
-    max_draft_tokens: int = _static(default=20)
+    max_draft_tokens: int | None = _static(default=20)
     first: int = _static(default=5)
 
     def __post_init__(self) -> None:
-        _check(self.max_draft_tokens)
+        if self.max_draft_tokens is not None:
+            _check(self.max_draft_tokens)
         if self.first < 0:
             raise ValueError(f"first: got {self.first}; takes 0 or more")
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``."""
+        assert self.max_draft_tokens is not None
         return jnp.full((batch_size, lanes), min(self.first, self.max_draft_tokens), jnp.int32)
 
     def count(self, state: Any) -> Array:
@@ -99,6 +110,31 @@ class Heuristic:
         """See ``DraftLength.update``."""
         draft_length = jnp.where(accepted == proposed, state + 2, state - 1)
         return jnp.clip(draft_length, 1, self.max_draft_tokens)
+
+    def bounded(self, max_new_tokens: int) -> Heuristic:
+        """The same rule with a largest K, which texts of ``max_new_tokens`` never exceed."""
+        if self.max_draft_tokens is not None:
+            return self
+        return dataclasses.replace(self, max_draft_tokens=reached(self.first, max_new_tokens))
+
+
+def reached(first: int, max_new_tokens: int) -> int:
+    """A number of tokens that no block drafts more of if K grows by 2 or shrinks by 1.
+
+    K grows from k to k + 2 by k + 1 tokens, so K^2 / 4 grows by no more than the text, and K is at
+    most the root of ``first^2 + 4 (length - 1)``. A block also needs room for its tokens.
+
+    Args:
+      first: the K of the first block, which begins after one token.
+      max_new_tokens: the maximum number of new tokens.
+
+    Example:
+      >>> [reached(first, 64) for first in (1, 5, 20, 100)]
+      [14, 14, 22, 62]
+    """
+    before = range(1, max_new_tokens)
+    rooms = (min(math.isqrt(first**2 + 4 * (n - 1)), max_new_tokens - n - 1) for n in before)
+    return max(1, *rooms, 1)
 
 
 @pytree
@@ -150,8 +186,12 @@ def _check(count: int) -> None:
         raise ValueError(f"num_draft_tokens: got {count}; takes 1 or more")
 
 
-def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
-    """Converts an int to ``Fixed``; a ``DraftLength`` is returned unchanged.
+def as_draft_length(num_draft_tokens: int | DraftLength, max_new_tokens: int) -> DraftLength:
+    """Converts an int to ``Fixed``, and gives a ``Heuristic`` without a largest K one.
+
+    Args:
+      num_draft_tokens: K, or what chooses it. Other objects are returned unchanged.
+      max_new_tokens: the maximum number of new tokens.
 
     Raises:
       ValueError: for an int below 1, or an object that is neither.
@@ -162,4 +202,6 @@ def as_draft_length(num_draft_tokens: int | DraftLength) -> DraftLength:
         raise ValueError(
             f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength"
         )
+    if isinstance(num_draft_tokens, Heuristic):
+        return num_draft_tokens.bounded(max_new_tokens)
     return num_draft_tokens

@@ -44,6 +44,11 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
         raise ValueError(
             f"drafter: got a {type(drafter).__name__} for several drafts; takes a language model"
         )
+    if drafter.greedy or drafter.min_confidence > 0:
+        raise ValueError(
+            f"drafter: got greedy={drafter.greedy} and min_confidence={drafter.min_confidence} for "
+            "several drafts; takes drawn ones of equal length"
+        )
     for name, candidate in (("model", model), ("drafter", drafter.model)):
         if not (candidate.tree and isinstance(candidate, SupportsKeep)):
             raise ValueError(

@@ -13,7 +13,7 @@ from decoding_jax.base import Stop, Transform
 from decoding_jax.loop.values import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.beam.constraints import Constraints
-from decoding_jax.strategies.speculative import Heuristic, PromptLookup
+from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
 from decoding_jax.text.generation_config.config import GenerationConfig
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 from decoding_jax.text.generation_config.processors import transform_of
@@ -195,13 +195,26 @@ def _drafter(config: GenerationConfig, model: Any, drafter: Any) -> Any:
     if config.prompt_lookup_num_tokens is not None:
         return PromptLookup(config.max_matching_ngram_size or 2)
     if config.assistant_early_exit is None:
-        return drafter
+        return _confident(config, drafter)
     if not hasattr(model, "early_exit"):
         raise ValueError(
             f"assistant_early_exit: got {config.assistant_early_exit}; takes a model with "
             f"early_exit, which a {type(model).__name__} has not"
         )
-    return model.early_exit(config.assistant_early_exit)
+    return _confident(config, model.early_exit(config.assistant_early_exit))
+
+
+def _confident(config: GenerationConfig, drafter: Any) -> Any:
+    """The drafter, which ends its drafts by the threshold if it is a language model."""
+    threshold = config.assistant_confidence_threshold
+    if isinstance(drafter, T5) or hasattr(drafter, "prefill"):
+        return drafter if threshold == 0 else ModelDrafter(drafter, min_confidence=threshold)
+    if "assistant_confidence_threshold" in config.values:
+        raise ValueError(
+            f"assistant_confidence_threshold: got {threshold} with a {type(drafter).__name__}; "
+            "takes a language model as the drafter"
+        )
+    return drafter
 
 
 def _draft_length(config: GenerationConfig) -> int | Heuristic:
@@ -210,7 +223,7 @@ def _draft_length(config: GenerationConfig) -> int | Heuristic:
     count = config.num_assistant_tokens
     if config.num_assistant_tokens_schedule == "constant":
         return count
-    return Heuristic(max_draft_tokens=max(count, 20), first=count)
+    return Heuristic(max_draft_tokens=None, first=count)
 
 
 def _constraints(config: GenerationConfig) -> Constraints:

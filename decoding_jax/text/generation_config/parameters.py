@@ -87,11 +87,13 @@ PARAMETERS: dict[str, Parameter] = {
     "watermarking_config": _refused("there is no watermark"),
     # Assisted decoding
     "num_assistant_tokens": _used("`num_draft_tokens`, with a `drafter`", 20),
-    "num_assistant_tokens_schedule": _used("`constant`, or `Heuristic` for the others", "constant"),
+    "num_assistant_tokens_schedule": _used(
+        "`constant`, or `Heuristic` without a largest K", "constant"
+    ),
     "prompt_lookup_num_tokens": _used("`speculative_sample` with `PromptLookup`"),
     "max_matching_ngram_size": _used("`size` of `PromptLookup`, by default 2"),
     "assistant_early_exit": _used("`speculative_sample` with the model's first layers"),
-    "assistant_confidence_threshold": _refused("drafts are not cut by confidence"),
+    "assistant_confidence_threshold": _used("`min_confidence` of `ModelDrafter`", 0.4),
     "assistant_ensemble_weight": _refused("speculation is exact"),
     "assistant_lookbehind": _refused("target and draft have one tokenizer"),
     "target_lookbehind": _refused("target and draft have one tokenizer"),

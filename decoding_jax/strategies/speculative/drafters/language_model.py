@@ -26,13 +26,43 @@ class ModelDrafter:
     Attributes:
       model: a ``ragged`` model of the target's vocabulary; an encoder-decoder must be bound to the
         same rows.
+      greedy: whether each drafted token is the most probable one after the transform, proposed with
+        certainty, rather than drawn. Samples follow the target's distribution all the same.
+      min_confidence: a draft ends with the first token whose probability, under the draft's
+        transformed distribution, is below this number, from 0 to 1. It is the
+        ``assistant_confidence_threshold`` of ``transformers``, which is not fitted to earlier
+        blocks here.
+
+    Raises:
+      ValueError: for a ``min_confidence`` outside 0 to 1.
+
+    Example:
+      >>> import jax
+      >>> from decoding_jax.testing import TableLM
+      >>> drafter = ModelDrafter(TableLM.random(jax.random.key(0), 5), greedy=True)
+      >>> drafter.greedy, drafter.vocab_size
+      (True, 5)
     """
 
     model: LanguageModel
+    greedy: bool = dataclasses.field(default=False, metadata={"static": True})
+    min_confidence: float = dataclasses.field(default=0.0, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_confidence <= 1:
+            raise ValueError(
+                f"min_confidence: got {self.min_confidence}; takes a probability from 0 to 1"
+            )
 
     @property
     def vocab_size(self) -> int:
         return self.model.vocab_size
+
+    def bind(self, tokens: Array, length: Array) -> ModelDrafter:
+        """See ``SupportsBind.bind``: binds a model that uses encoder inputs."""
+        if not hasattr(self.model, "bind"):
+            return self
+        return dataclasses.replace(self, model=self.model.bind(tokens, length))
 
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int) -> Cache:
         """See ``Drafter.init``. Every lane has a slot for each new token but the last.
