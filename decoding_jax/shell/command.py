@@ -18,6 +18,7 @@ from decoding_jax.shell import listing
 from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
 from decoding_jax.text import Completion, constraints, generate, load, stream_text
 from decoding_jax.text.arguments import check_strategy
+from decoding_jax.text.generation_config.call import Chooser, chooser_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,30 +49,59 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     options = parse(argv)
-    named = any(arg.split("=")[0] == "--strategy" for arg in argv)
     if options.list:
-        if named:
+        if options.strategy is not None:
             check_strategy(options.strategy)
-        print("\n".join(listing.lines(options.strategy if named else None)))
+        print("\n".join(listing.lines(options.strategy)))
         return 0
     if not options.texts:
         raise UsageError('texts: got none; takes one or more, such as "Where is the station?"')
     logging.basicConfig(format="%(message)s")
     keep_programs()
-    function = check_strategy(options.strategy)
+    if options.strategy is not None:
+        check_strategy(options.strategy)
     model, tokenizer = load(options.model, dtype=options.dtype, tokenizer=options.tokenizer)
-    settings = _settings(options, function, tokenizer)
-    if _is_single({**settings_of(options.strategy), **settings}):
-        results = [
-            _streamed(model, tokenizer, text, {"strategy": options.strategy, **settings})
-            for text in options.texts
-        ]
+    chooser = chooser_of(options.strategy, None, tokenizer, {})
+    if chooser is not None:
+        settings = _settings_of_file(options, chooser)
+        single = chooser.config.num_return_sequences == 1
     else:
-        results = generate(model, tokenizer, options.texts, strategy=options.strategy, **settings)
+        options.strategy = options.strategy or "greedy"
+        settings = _settings(options, check_strategy(options.strategy), tokenizer)
+        single = _is_single({**settings_of(options.strategy), **settings})
+        settings["strategy"] = options.strategy
+    if single:
+        results = [_streamed(model, tokenizer, text, settings) for text in options.texts]
+    else:
+        results = generate(model, tokenizer, options.texts, **settings)
     printer = Printer()
     for index, (text, row) in enumerate(zip(options.texts, results, strict=True)):
         printer(_record(index, text, row))
     return 0
+
+
+def _settings_of_file(options: Any, chooser: Chooser) -> dict[str, Any]:
+    """The arguments of ``generate`` where the file of the model's directory chooses the strategy.
+
+    Raises:
+      UsageError: for a setting of a strategy.
+    """
+    changes = dict(options.settings)
+    settings = {"transform": transform_of(options.transforms)}
+    if "max_new_tokens" in changes:
+        settings["max_new_tokens"] = changes.pop("max_new_tokens")
+    given = next(iter(changes), "phrase" if options.phrase else None)
+    if given is not None:
+        raise UsageError(f"--{given}: needs --strategy, since {chooser.path} chooses one")
+    if chooser.config.do_sample:
+        settings["key"] = jax.random.key(options.seed)
+    if options.drafter is not None:
+        settings["drafter"] = load(options.drafter, dtype=options.dtype)[0]
+    print(
+        f"decoding_jax: {chooser.config}, from {chooser.path}; --strategy chooses another",
+        file=sys.stderr,
+    )
+    return settings
 
 
 def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:

@@ -114,7 +114,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("texts", nargs="*", help="the inputs: prompts, or texts to translate")
-    parser.add_argument("--strategy", default="greedy", help="its name; --list lists all")
+    parser.add_argument(
+        "--strategy",
+        help="its name; --list lists all. By default that of the model's generation_config.json, "
+        "or else greedy",
+    )
     parser.add_argument(
         "--list", action="store_true", help="print the strategies, or all about --strategy NAME"
     )

@@ -23,7 +23,7 @@ from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy,
 from decoding_jax.text.clock import Clock, run_until
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
+from decoding_jax.text.generation_config.call import chooser_of, chosen_arguments
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts, with_strings
@@ -58,7 +58,8 @@ def generate(
       tokenizer: the tokenizer of the model, from ``load``.
       texts: the inputs, none of them empty.
       strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
-        arguments; ``"greedy"`` by default.
+        arguments. By default that of the ``generation_config.json`` of the model's directory, if
+        it has one that chooses anything, and else ``"greedy"``.
       key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
@@ -74,7 +75,8 @@ def generate(
       max_time: the seconds after which no further tokens are decoded. Texts that have not ended are
         returned as far as they are, each with a token at least, and not ``finished``. The time for
         compilation counts too.
-      config: in place of a strategy, parameters by the names of ``transformers``, which choose it.
+      config: in place of a strategy, parameters by the names of ``transformers``, which choose it;
+        they replace those of the model's directory.
       with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
         each, the entropy of the distribution that it is from, and the five most probable tokens of
         that distribution; a number is how many of these. All are under the model, before any
@@ -101,10 +103,11 @@ def generate(
       'Où est la gare ?'
     """
     clock = Clock(max_time)
-    if uses_config(strategy, config, settings):
+    chooser = chooser_of(strategy, config, tokenizer, settings)
+    if chooser is not None:
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         given |= {"stop_strings": stop_strings, "max_time": max_time}
-        chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
+        chosen = chosen_arguments(model, tokenizer, texts, chooser, key, drafter, given)
         chosen |= {"batch_size": batch_size, "with_scores": with_scores}
         return generate(model, tokenizer, texts, **chosen)
     stop = with_strings(stop, stop_strings)

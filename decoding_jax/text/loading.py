@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
+from decoding_jax.text.generation_config.directory import read
 from decoding_jax.text.tokenizer_files import load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -54,7 +55,9 @@ def load(
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
-      decodes, which ``generate`` does.
+      decodes, which ``generate`` does. A ``generation_config.json`` in the directory is the
+      tokenizer's ``generation_config``; calls of ``generate`` and ``stream`` with neither strategy
+      nor config follow it.
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
@@ -79,4 +82,6 @@ def load(
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
-    return model, load_tokenizer(path if tokenizer is None else tokenizer, family=family)
+    made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
+    object.__setattr__(made, "generation_config", read(path))
+    return model, made

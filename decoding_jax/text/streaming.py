@@ -24,7 +24,7 @@ from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy,
 from decoding_jax.text.clock import Clock
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.generation_config.call import chosen_arguments, uses_config
+from decoding_jax.text.generation_config.call import chooser_of, chosen_arguments
 from decoding_jax.text.growing import REPLACEMENT
 from decoding_jax.text.loading import Model
 from decoding_jax.text.sizes import round_up
@@ -136,10 +136,11 @@ class StreamedCall:
         with_scores: bool | int = False,
         **settings: Any,
     ):
-        if uses_config(strategy, config, settings):
+        chooser = chooser_of(strategy, config, tokenizer, settings)
+        if chooser is not None:
             given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
             given |= {"stop_strings": stop_strings, "max_time": max_time}
-            chosen = chosen_arguments(model, tokenizer, texts, config, key, drafter, given)
+            chosen = chosen_arguments(model, tokenizer, texts, chooser, key, drafter, given)
             strategy, key, drafter = (chosen.pop(name) for name in ("strategy", "key", "drafter"))
             max_new_tokens, stop = chosen.pop("max_new_tokens"), chosen.pop("stop")
             max_time = chosen.pop("max_time")

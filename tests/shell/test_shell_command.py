@@ -9,6 +9,7 @@ from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
 from decoding_jax.testing import TableLM
+from decoding_jax.text.generation_config.directory import DirectoryConfig
 
 V = 7
 NORMAL = np.random.default_rng(0).normal
@@ -135,3 +136,25 @@ def test_programs_are_kept_unless_the_user_says_where(monkeypatch, tmp_path):
         assert jax.config.jax_compilation_cache_dir == want
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_the_file_of_the_directory_chooses_the_strategy(capsys, monkeypatch):
+    tokenizer = Digits()
+    tokenizer.generation_config = DirectoryConfig(
+        "digits/generation_config.json", '{"num_beams": 3, "num_return_sequences": 2}'
+    )
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (TABLE, tokenizer))
+    status, out, err = run(capsys)
+    assert status == 0
+    assert err == (
+        "decoding_jax: GenerationConfig(num_beams=3, num_return_sequences=2), from "
+        "digits/generation_config.json; --strategy chooses another\n"
+    )
+    assert [line.split()[0] for line in out.splitlines() if line][2:4] == ["1", "2"]
+    assert run(capsys, "--strategy", "greedy")[2] == ""
+    status, _, err = run(capsys, "--beam_size", "2")
+    assert (status, err) == (
+        2,
+        "decoding_jax: --beam_size: needs --strategy, since digits/generation_config.json chooses "
+        "one\n",
+    )

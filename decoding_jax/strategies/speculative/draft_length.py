@@ -130,7 +130,7 @@ def reached(first: int, max_new_tokens: int) -> int:
 
     Example:
       >>> [reached(first, 64) for first in (1, 5, 20, 100)]
-      [14, 14, 22, 62]
+      [13, 14, 23, 62]
     """
     before = range(1, max_new_tokens)
     rooms = (min(math.isqrt(first**2 + 4 * (n - 1)), max_new_tokens - n - 1) for n in before)

@@ -118,17 +118,11 @@ class GenerationConfig:
         """
         path = storage_path("directory", directory) / _file_name(name)
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            return parsed(path.read_text(encoding="utf-8"), path)
         except FileNotFoundError:
             raise ValueError(f"{path}: no such file") from None
-        except ValueError as error:
+        except UnicodeDecodeError as error:
             raise ValueError(f"{path}: broken JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: got a {type(values).__name__}; takes a JSON object")
-        try:
-            return cls(**values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
 
     def save(self, directory: str | StoragePath, name: str = FILE) -> None:
         """Writes the parameters that are set, in a form that ``transformers`` reads too.
@@ -148,6 +142,24 @@ class GenerationConfig:
             raise ValueError(f"{path}: a parameter has a value that JSON cannot hold") from None
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(f"{text}\n".encode())
+
+
+def parsed(text: str, path: Any) -> GenerationConfig:
+    """The parameters in the text of a file.
+
+    Raises:
+      ValueError: as ``GenerationConfig.load``, in one line that begins with the path.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: broken JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: got a {type(values).__name__}; takes a JSON object")
+    try:
+        return GenerationConfig(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _rebuild(values: dict[str, Any]) -> GenerationConfig:
@@ -179,6 +191,10 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"{name}: got {describe(value)}; takes True or False")
     if name == "penalty_alpha" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
         raise ValueError(f"{name}: got {describe(value)}; takes a number from 0 to 1")
+    if name == "assistant_confidence_threshold" and not (
+        isinstance(value, (int, float)) and 0 <= value <= 1
+    ):
+        raise ValueError(f"{name}: got {describe(value)}; takes a probability from 0 to 1")
     if name == "early_stopping" and value not in (True, False, "never"):
         raise ValueError(f'early_stopping: got {describe(value)}; takes True, False or "never"')
     if name == "num_assistant_tokens_schedule" and value not in _SCHEDULES:
