@@ -207,7 +207,7 @@ def _drafter(config: GenerationConfig, model: Any, drafter: Any) -> Any:
 def _confident(config: GenerationConfig, drafter: Any) -> Any:
     """The drafter, which ends its drafts by the threshold if it is a language model."""
     threshold = config.assistant_confidence_threshold
-    if isinstance(drafter, T5) or hasattr(drafter, "prefill"):
+    if isinstance(drafter, EncoderDecoder) or hasattr(drafter, "prefill"):
         return drafter if threshold == 0 else ModelDrafter(drafter, min_confidence=threshold)
     if "assistant_confidence_threshold" in config.values:
         raise ValueError(
