@@ -83,5 +83,6 @@ def load(
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
+    # Not a part of the protocol: a tokenizer of one's own need not have it.
     object.__setattr__(made, "generation_config", read(path))
     return model, made
