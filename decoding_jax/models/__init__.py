@@ -18,6 +18,7 @@ from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
 from decoding_jax.models.t5 import T5, BoundT5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5gemma import BoundT5Gemma, T5Gemma, T5GemmaConfig
 
 __all__ = [
     "GPT2",
@@ -26,6 +27,7 @@ __all__ = [
     "BartConfig",
     "BoundBart",
     "BoundT5",
+    "BoundT5Gemma",
     "CheckpointError",
     "GPT2Config",
     "GPTNeoX",
@@ -38,6 +40,8 @@ __all__ = [
     "T5Config",
     "T5Decoder",
     "T5DecoderConfig",
+    "T5Gemma",
+    "T5GemmaConfig",
     "from_t5x",
     "load_model",
     "load_t5x",

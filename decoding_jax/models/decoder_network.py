@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys
+from decoding_jax.models.encoder_decoder_network import source_mask
 from decoding_jax.models.layers import Output, vocabulary_logits
-from decoding_jax.models.scores import Bias
+from decoding_jax.models.scores import Bias, Part
 from decoding_jax.models.stack import run_layers, stack_index
 from decoding_jax.models.view import (
     Biases,
@@ -32,7 +33,8 @@ class DecoderNetwork(nn.Module):
 
     A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
     the projection, and defines ``inputs``. A layer takes its input, a ``LayerCache``, and the
-    positions as ``inputs`` returns them.
+    positions as ``inputs`` returns them; and in the decoder of an encoder-decoder, the ``Part`` of
+    its cross-attention.
 
     Attributes:
       config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding``, ``dtype``,
@@ -70,7 +72,14 @@ class DecoderNetwork(nn.Module):
         return None
 
     def run_layers(
-        self, tokens: Array, position: Array, cache_of: LayerCacheOf, **stored: Any
+        self,
+        tokens: Array,
+        position: Array,
+        cache_of: LayerCacheOf,
+        *,
+        source: tuple[Layers, Array] | None = None,
+        read: Layers | None = None,
+        written: Layers | None = None,
     ) -> tuple[Array, Layers]:
         """Runs all layers and the final norm.
 
@@ -78,34 +87,61 @@ class DecoderNetwork(nn.Module):
           tokens: int32 ``[B, W, T]``.
           position: int32, broadcastable to ``[B, W, T]``.
           cache_of: ``(index, read, written) -> LayerCache``, as in ``models.stack``.
-          **stored: ``read`` and ``written`` of ``models.stack.run_layers``.
+          source: None, or the keys and values of each layer's cross-attention and the lengths
+            ``[B]`` of the inputs. A layer then takes a ``Part`` of them too.
+          read: as in ``models.stack.run_layers``.
+          written: as in ``models.stack.run_layers``.
         """
         x, positions = self.inputs(tokens, position)
+        num_layers = self.config.num_layers
+        keys: Any = None
+        mask: Any = None
+        if source is not None:
+            keys, length = source
+            mask = source_mask(length, num_keys(keys))
+        both: Any = (keys, read)
+        if isinstance(self.layers, Sequence):
+            both = [[x if x is None else x[i] for x in (keys, read)] for i in range(num_layers)]
 
-        def run(layer: Any, x: Array, index: Any, *entries: Any) -> tuple[Array, KeyValue]:
-            layer_cache = cache_of(index, *entries)
-            return layer(x, layer_cache, self.positions_of(positions, index))
+        def run(layer: Any, x: Array, index: Any, both: Any, held: Any) -> tuple[Array, KeyValue]:
+            keys, read = both
+            cross = () if keys is None else (Part(keys.key, keys.value, mask),)
+            layer_cache = cache_of(index, read, held)
+            return layer(x, layer_cache, self.positions_of(positions, index), *cross)
 
-        x, new = run_layers(self.layers, run, x, self.config.num_layers, **stored)
+        x, new = run_layers(self.layers, run, x, num_layers, read=both, written=written)
         return self.final_norm(x), new
 
-    def prefill(self, tokens: Array, length: Array) -> tuple[Array, Layers]:
+    def ahead(self, index: int | Array) -> int | Array | None:
+        """The number of later tokens that a token of a prompt sees in a layer, or None for all.
+
+        Args:
+          index: as for ``window``.
+        """
+        return 0
+
+    def prefill(
+        self, tokens: Array, length: Array, source: tuple[Layers, Array] | None = None
+    ) -> tuple[Array, Layers]:
         """Runs whole prompts.
 
         Args:
           tokens: int32 ``[B, P]``, right-padded.
           length: int32 ``[B]``.
+          source: as for ``run_layers``.
 
         Returns:
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
         """
         size = tokens.shape[1]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
+        bias = self.prompt_bias(position, size)
 
-        def cache_of(index: int | Array, *_: None) -> LayerCache:
-            return prompt_layer_cache(length, size, window=self.window(index))
+        def cache_of(index: int | Array, *_: Any) -> LayerCache:
+            window, ahead = self.window(index), self.ahead(index)
+            return prompt_layer_cache(length, size, bias, window=window, ahead=ahead)
 
-        return self.run_layers(tokens[:, None], position, cache_of)
+        return self.run_layers(tokens[:, None], position, cache_of, source=source)
 
     def prompt_bias(self, position: Array, size: int) -> Bias | None:
         """Position biases of queries at ``position [b, w, T]`` and a prompt of ``size`` keys."""
@@ -159,7 +195,12 @@ class DecoderNetwork(nn.Module):
             return slot_layer_cache(prompt, slots, view, start, bias, layer, window=window)
 
         hidden, slots = self.run_layers(
-            tokens, view.position, cache_of, read=cache.prompt, written=cache.slots
+            tokens,
+            view.position,
+            cache_of,
+            source=cache.source,
+            read=cache.prompt,
+            written=cache.slots,
         )
         return hidden, cache._replace(slots=slots)
 

@@ -198,6 +198,8 @@ class BoundEncoderDecoder:
 
 def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:
     """The parameters and the config with the first layers of the decoder."""
-    decoder = first_layers(params["decoder"], num_layers, config.num_decoder_layers)
-    config = dataclasses.replace(config, num_decoder_layers=num_layers)
+    # The config of a T5Gemma is that of its decoder, and its encoder's is a part of it.
+    name = "num_layers" if hasattr(config, "num_layers") else "num_decoder_layers"
+    decoder = first_layers(params["decoder"], num_layers, getattr(config, name))
+    config = dataclasses.replace(config, **{name: num_layers})
     return {**params, "decoder": decoder}, config

@@ -64,39 +64,58 @@ def norm(config: GemmaConfig) -> RMSNorm:
     return RMSNorm(config.norm_epsilon, config.dtype, offset=1.0)
 
 
+def attention(config: GemmaConfig) -> LlamaAttention:
+    size = config.head_dim if config.query_scalar is None else config.query_scalar
+    return LlamaAttention(config, size**-0.5, config.attention_soft_cap, norm_offset=1.0)
+
+
 class GemmaLayer(nn.Module):
     config: GemmaConfig
 
     def setup(self) -> None:
         cfg = self.config
-        scale = (cfg.head_dim if cfg.query_scalar is None else cfg.query_scalar) ** -0.5
         self.pre_attention_norm = norm(cfg)
-        self.attention = LlamaAttention(cfg, scale, cfg.attention_soft_cap, norm_offset=1.0)
+        self.attention = attention(cfg)
         self.post_attention_norm = norm(cfg)
         self.pre_mlp_norm = norm(cfg)
         self.mlp = LlamaMlp(cfg)
         self.post_mlp_norm = norm(cfg)
 
+    def attended(
+        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, KeyValue]:
+        """The output of the first part, and the updated cache."""
+        y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
+        return x + self.post_attention_norm(y), stored
+
+    def fed_forward(self, x: Array) -> Array:
+        """The output of the last part."""
+        return x + self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x)))
+
     def __call__(
         self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
     ) -> tuple[Array, KeyValue]:
-        y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
-        x += self.post_attention_norm(y)
-        return x + self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x))), stored
+        x, stored = self.attended(x, layer_cache, angles)
+        return self.fed_forward(x), stored
 
 
 class GemmaNetwork(DecoderNetwork):
     """The network of ``Gemma``."""
 
     config: GemmaConfig
+    layer: ClassVar[type[GemmaLayer]] = GemmaLayer
 
     def setup(self) -> None:
         super().setup()
         cfg = self.config
-        init = nn.initializers.normal(0.02)
-        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
-        self.layers = make_layers(lambda: GemmaLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
+        self.token_embedder = self.embedder()
+        self.layers = make_layers(lambda: self.layer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
         self.final_norm = norm(cfg)
+
+    def embedder(self) -> nn.Module:
+        """The module of the embedding table."""
+        cfg = self.config
+        return nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=nn.initializers.normal(0.02))
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""

@@ -8,13 +8,9 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 from flax import linen as nn
-from flax import traverse_util
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
@@ -31,7 +27,9 @@ from decoding_jax.models.layers import (
     merge_heads,
     split_heads,
 )
+from decoding_jax.models.repeated_heads import repeated_heads
 from decoding_jax.models.rotary import RopeScaling, rotate, rotation
+from decoding_jax.models.scores import Part
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.view import LayerCache, Window
 from decoding_jax.models.windows import check_window, window_of
@@ -121,29 +119,41 @@ class LlamaAttention(nn.Module):
     soft_cap: float | None = None
     norm_offset: float = 0.0
 
-    @nn.compact
+    def setup(self) -> None:
+        cfg = self.config
+
+        def project(heads: int) -> Dense:
+            return Dense(heads * cfg.head_dim, cfg.dtype, use_bias=cfg.qkv_bias)
+
+        self.query = project(cfg.num_heads)
+        self.key, self.value = project(cfg.num_kv_heads), project(cfg.num_kv_heads)
+        self.out = Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias)
+        if cfg.qk_norm:
+            self.query_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+            self.key_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+
+    def keys(self, x: Array) -> KeyValue:
+        """The keys and values of ``x``, which are not rotated."""
+        new = key_value(self.key(x), self.value(x), self.config.num_kv_heads)
+        return new._replace(key=self.key_norm(new.key)) if self.config.qk_norm else new
+
+    def read(self, x: Array, parts: list[Part], angles: tuple[Array, Array] | None = None) -> Array:
+        """The attention of ``x`` to keys and values, with queries that are rotated or not."""
+        cfg = self.config
+        groups = cfg.num_heads // cfg.num_kv_heads
+        query = split_heads(self.query(x), cfg.num_kv_heads, groups)
+        query = self.query_norm(query) if cfg.qk_norm else query
+        query = query if angles is None else rotate(query, *angles)
+        scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
+        return self.out(merge_heads(attend(query, parts, scale, self.soft_cap)))
+
     def __call__(
         self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
     ) -> tuple[Array, KeyValue]:
-        cfg = self.config
-
-        def project(name: str, heads: int) -> Array:
-            return Dense(heads * cfg.head_dim, cfg.dtype, use_bias=cfg.qkv_bias, name=name)(x)
-
-        query = split_heads(
-            project("query", cfg.num_heads), cfg.num_kv_heads, cfg.num_heads // cfg.num_kv_heads
-        )
-        key, value = project("key", cfg.num_kv_heads), project("value", cfg.num_kv_heads)
-        new = key_value(key, value, cfg.num_kv_heads)
-        if cfg.qk_norm:
-            norm = functools.partial(RMSNorm, cfg.norm_epsilon, cfg.dtype, self.norm_offset)
-            query = norm(name="query_norm")(query)
-            new = new._replace(key=norm(name="key_norm")(new.key))
+        new = self.keys(x)
         # Keys are stored after their rotation, which is applied once, when the token is new.
         parts, stored = layer_cache(new._replace(key=rotate(new.key, *angles)))
-        scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
-        y = merge_heads(attend(rotate(query, *angles), parts, scale, self.soft_cap))
-        return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias, name="out")(y), stored
+        return self.read(x, parts, angles), stored
 
 
 class LlamaMlp(nn.Module):
@@ -262,22 +272,7 @@ class Llama(DecoderModel):
           size: the number of devices of the axis.
 
         Returns:
-          The model itself if no repetition is needed, or if none serves.
+          An equal model if no repetition is needed, or if none serves.
         """
-        config = self.config
-        heads = math.lcm(config.num_kv_heads, size)
-        if heads == config.num_kv_heads or config.num_heads % heads:
-            return self
-        times = heads // config.num_kv_heads
-
-        def repeat(path: str, x: Array) -> Array:
-            if "attention/key/" not in path and "attention/value/" not in path:
-                return x
-            split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
-            return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
-
-        flat = traverse_util.flatten_dict(self.params, sep="/")
-        flat = {path: repeat(path, x) for path, x in flat.items()}
-        config = dataclasses.replace(config, num_kv_heads=heads)
-        params = traverse_util.unflatten_dict(flat, sep="/")
+        params, config = repeated_heads(self.params, self.config, size)
         return dataclasses.replace(self, params=params, config=config)

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.attention import attend
-from decoding_jax.models.cache import KeyValue, Layers
+from decoding_jax.models.cache import KeyValue
 from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
 from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.layers import (
@@ -27,7 +27,7 @@ from decoding_jax.models.relative import RelativePositionBiases
 from decoding_jax.models.scores import Bias
 from decoding_jax.models.stack import make_layers
 from decoding_jax.models.t5_layers import PARTITION_RULES, Mlp
-from decoding_jax.models.view import Biases, LayerCache, View, prompt_layer_cache
+from decoding_jax.models.view import Biases, LayerCache, View
 from decoding_jax.pytrees import pytree
 
 
@@ -133,13 +133,9 @@ class T5DecoderNetwork(DecoderNetwork):
     def prompt_bias(self, position: Array, size: int) -> Bias:
         return self.relpos_bias.of_keys(position, size)
 
-    def prefill(self, tokens: Array, length: Array) -> tuple[Array, Layers]:
-        """See ``DecoderNetwork.prefill``."""
-        cfg, size = self.config, tokens.shape[1]
-        position = jnp.arange(size, dtype=jnp.int32)[None, None]
-        bias = self.prompt_bias(position, size)
-        layer_cache = prompt_layer_cache(length, size, bias, causal=not cfg.bidirectional_prompt)
-        return self.run_layers(tokens[:, None], position, lambda *_: layer_cache)
+    def ahead(self, index: int | Array) -> int | None:
+        """See ``DecoderNetwork.ahead``."""
+        return None if self.config.bidirectional_prompt else 0
 
     def biases(self, view: View) -> Biases:
         """See ``DecoderNetwork.biases``."""

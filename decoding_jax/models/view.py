@@ -127,7 +127,7 @@ class Biases(NamedTuple):
 
 
 Window = int | Array | None
-"""The distance from which a token sees no earlier tokens, or None."""
+"""A number of tokens that are seen on one side, or None for all."""
 
 LayerCache = Callable[[KeyValue], tuple[list[Part], KeyValue]]
 """The cache of one layer, as a function of the keys and values of the new tokens. It returns the
@@ -139,8 +139,8 @@ def prompt_layer_cache(
     size: int,
     bias: Bias | None = None,
     *,
-    causal: bool = True,
     window: Window = None,
+    ahead: Window = 0,
 ) -> LayerCache:
     """The cache of each layer in a prefill, which is empty before it.
 
@@ -149,14 +149,14 @@ def prompt_layer_cache(
       size: P, the padded length of the prompts.
       bias: None, or ``[B, 1, H, G, P, P]``-broadcastable position biases, or a function of
         distances.
-      causal: whether a token sees no later tokens. Padding is never seen.
       window: None, or the distance from which a token sees no earlier tokens.
+      ahead: the number of later tokens that a token sees, or None for all. Padding is never seen.
     """
     position = jnp.arange(size, dtype=jnp.int32)[None, None]
 
     def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
         prompt = prompt_part(new)
-        return [_earlier(prompt, length, position, bias, window, causal=causal)], prompt
+        return [_seen(prompt, length, position, bias, window, ahead)], prompt
 
     return layer_cache
 
@@ -189,25 +189,24 @@ def chunk_layer_cache(
         stored = KeyValue(
             write(held.key, key, first, layer), write(held.value, value, first, layer)
         )
-        earlier = _earlier(stored, length, position, bias, window, causal=True)
-        return [earlier._replace(layer=layer)], stored
+        seen = _seen(stored, length, position, bias, window)
+        return [seen._replace(layer=layer)], stored
 
     return layer_cache
 
 
-def _earlier(
+def _seen(
     prompt: KeyValue,
     length: Array,
     position: Array,
     bias: Bias | None,
     window: Window,
-    *,
-    causal: bool,
+    ahead: Window = 0,
 ) -> Part:
     """The real tokens of a prompt, for tokens of the same prompt at ``position [1, 1, T]``."""
     index = jnp.arange(prompt.key.shape[-2], dtype=jnp.int32)
     real = (index[None] < length[:, None])[:, None, None]
-    least = 0 if causal else None
+    least = None if ahead is None else -ahead
     part = Part(prompt.key, prompt.value, real, bias, position=position)
     return part._replace(least_distance=least, window=window)
 

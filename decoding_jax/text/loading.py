@@ -7,14 +7,14 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, load_model
+from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.generation_config.directory import read
 from decoding_jax.text.tokenizer_files import load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
 
-Model = T5 | T5Decoder | Bart | GPT2 | GPTNeoX | Llama
+Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama
 
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 

@@ -55,6 +55,28 @@ _YARN_ROPE = {
     "beta_fast": 4.0,
 }
 
+_GEMMA2 = {
+    **_LLAMA,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "query_pre_attn_scalar": 5,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 5.0,
+    "sliding_window": 3,
+}
+_GEMMA3 = {
+    **_LLAMA,
+    "num_key_value_heads": 1,
+    "head_dim": 6,
+    "query_pre_attn_scalar": 5,
+    "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+    },
+}
+
 BART = ("bart", "mbart", "pegasus", "marian", "m2m_100")
 
 # Name: config class, settings. Those of UNTIED have an output table of their own.
@@ -107,31 +129,34 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_positions": 32,
         },
     ),
-    "gemma2": (
-        "Gemma2Config",
+    "gemma2": ("Gemma2Config", _GEMMA2),
+    "gemma3": ("Gemma3TextConfig", _GEMMA3),
+    "t5gemma": (
+        "T5GemmaConfig",
         {
-            **_LLAMA,
-            "num_key_value_heads": 2,
-            "head_dim": 6,
-            "query_pre_attn_scalar": 5,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": 5.0,
-            "sliding_window": 3,
+            "vocab_size": VOCAB,
+            "encoder": {**_GEMMA2, "hidden_size": 12, "num_attention_heads": 2},
+            "decoder": {**_GEMMA2, "num_hidden_layers": 1},
         },
     ),
-    "gemma3": (
-        "Gemma3TextConfig",
+    "t5gemma2": (
+        "T5Gemma2Config",
         {
-            **_LLAMA,
-            "num_key_value_heads": 1,
-            "head_dim": 6,
-            "query_pre_attn_scalar": 5,
-            "sliding_window": 3,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "rope_parameters": {
-                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+            "image_token_index": VOCAB - 2,
+            "encoder": {
+                "text_config": {**_GEMMA3, "intermediate_size": 20},
+                "vision_config": {
+                    "hidden_size": 2,
+                    "intermediate_size": 2,
+                    "num_hidden_layers": 1,
+                    "num_attention_heads": 1,
+                    "image_size": 2,
+                    "patch_size": 2,
+                },
+                "mm_tokens_per_image": 1,
+                "eoi_token_index": VOCAB - 1,
             },
+            "decoder": {**_GEMMA3, "num_hidden_layers": 1, "layer_types": ["sliding_attention"]},
         },
     ),
     "gpt_neox": (
@@ -205,7 +230,7 @@ def torch_model(family: str, seed: int) -> Any:
         spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
         value = draw.normal(0.0, spread, tuple(parameter.shape))
         # Gemma's norms store the distance of their scale from 1.
-        value += 1.0 if _kind(name) == "norm" and not family.startswith("gemma") else 0.0
+        value += 1.0 if _kind(name) == "norm" and "gemma" not in family else 0.0
         parameter.data = torch.tensor(value).bfloat16().float()
     model.tie_weights()
     return unscaled(model) if family == "umt5" else model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,34 @@ def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
 
     change(directory, as_a_part)
     same(load_model(directory), load_model(FIXTURES / "gemma3"))
+
+
+def test_t5gemma_spelled_as_before(tmp_path: Path) -> None:
+    # The tensors of the encoder's text network as transformers names them in Python.
+    directory, place = copy("t5gemma2", tmp_path), "model.encoder."
+
+    def in_text_model(tensors: dict[str, np.ndarray]) -> None:
+        for name in [x for x in tensors if x.startswith(place)]:
+            if not name.startswith((place + "vision_tower", place + "multi_modal")):
+                other = name.replace(place, place + "text_model.")
+                tensors[other] = tensors.pop(name)
+        embedder = "embed_tokens.weight"
+        tensors["model.decoder." + embedder] = tensors[f"{place}text_model.{embedder}"]
+
+    change(directory, in_text_model)
+    same(load_model(directory), load_model(FIXTURES / "t5gemma2"))
+    # Rotary settings of transformers 4, and the first token of a prompt.
+    directory = copy("t5gemma", tmp_path)
+    stacks = json.loads((directory / "config.json").read_text())
+    stacks = {name: stacks[name] for name in ("encoder", "decoder")}
+    for stack in stacks.values():
+        stack["rope_theta"] = stack.pop("rope_parameters")["rope_theta"]
+        del stack["layer_types"]
+    edit(directory, ("bos_token_id",), **stacks)
+    fixture = load_model(FIXTURES / "t5gemma")
+    same(load_model(directory), fixture)
+    edit(directory, decoder_start_token_id=3)
+    assert load_model(directory).config == dataclasses.replace(fixture.config, start_id=3)
 
 
 def test_rotary_scaling_leaves_fast_waves_and_slows_slow_ones() -> None:

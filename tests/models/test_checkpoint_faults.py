@@ -39,7 +39,7 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             {"model_type": "bloom"},
             "model_type: got 'bloom'; takes one of bart, gemma2, gemma3, gemma3_text, gpt2,"
             " gpt_neox, llama, m2m_100, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, t5,"
-            " umt5",
+            " t5gemma, t5gemma2, umt5",
         ),
         ("t5", {"d_model": "16"}, "d_model: got '16'; takes a value of type int"),
         ("t5", {"num_heads": 0}, "num_heads: got 0; takes 1 and above"),
@@ -137,6 +137,11 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "rotary_dim: got 3; takes even numbers from 2 to the size of a head, 8",
         ),
         (
+            "t5gemma2",
+            {"tie_word_embeddings": False},
+            "tie_word_embeddings: got False; takes True only",
+        ),
+        (
             "qwen3",
             {"layer_types": ["full_attention"] * 2},
             "layer_types: got ['full_attention', 'full_attention']; takes one for each of 1 layers",
@@ -230,7 +235,8 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):
         save_model(model, tmp_path, dtype="float16")
     with pytest.raises(
-        ValueError, match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama, Gemma, Bart$"
+        ValueError,
+        match=r"^model: got dict; takes one of T5, GPT2, GPTNeoX, Llama, Gemma, Bart, T5Gemma$",
     ):
         save_model(model.params, tmp_path)
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})
@@ -250,6 +256,12 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             "window: got 4 with the pattern",
         ),
         ("gemma2", {"qk_norm": True}, "local_rope_theta: got None and qk_norm True; this layout"),
+        ("t5gemma", {"qk_norm": True}, "qk_norm: got True with merged = False; this layout takes"),
+        (
+            "t5gemma2",
+            {"logits_via_embedding": False},
+            "logits_via_embedding: got False with merged = True; takes True",
+        ),
         ("gemma3", {"attention_soft_cap": 9.0}, "attention_soft_cap: got 9.0 and qk_norm True; t"),
         (
             "gemma3",

@@ -1,4 +1,4 @@
-"""BART and its relatives: methods, meshes, limits, and texts as transformers generates them."""
+"""BART, its relatives and T5Gemma: methods, meshes, limits, and texts as transformers generates them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from test_more_families import same
 
 import decoding_jax
 from decoding_jax import sharding
-from decoding_jax.models import Bart
 from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.testing import check_model
@@ -30,7 +29,7 @@ LENGTH = np.array([5, 1, 3, 2], np.int32)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["bart", "m2m_100"])
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5gemma", "t5gemma2"])
 def test_verbs_do_what_they_say(family: str) -> None:
     model = load_model(FIXTURES / family)
 
@@ -44,7 +43,7 @@ def test_verbs_do_what_they_say(family: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["mbart", "m2m_100"])
+@pytest.mark.parametrize("family", ["mbart", "m2m_100", "t5gemma", "t5gemma2"])
 def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     model = load_model(FIXTURES / family, scan_layers=True)
@@ -55,7 +54,7 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["bart", "m2m_100"])
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5gemma", "t5gemma2"])
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     found = []
     for mesh in (None, jax.make_mesh((4, 2), ("data", "model"))):
@@ -66,7 +65,7 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["mbart", "marian"])
+@pytest.mark.parametrize("family", ["mbart", "marian", "t5gemma", "t5gemma2"])
 def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
     """The parameters, in which nothing is computed."""
     model = load_model(FIXTURES / family)
@@ -74,7 +73,7 @@ def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
     same(with_scanned_layers(model), scanned)
     same(with_separate_layers(scanned), model)
     for kind in (model, scanned):
-        own = jax.eval_shape(lambda kind=kind: Bart.init(kind.config, jax.random.key(0)))
+        own = jax.eval_shape(lambda kind=kind: type(kind).init(kind.config, jax.random.key(0)))
         assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, kind)
     same(model.early_exit(1), model)  # its decoder has one layer
     mesh = jax.make_mesh((4, 2), ("data", "model"))

@@ -11,7 +11,10 @@ from decoding_jax.models.checkpoint import load_model
 
 # Gemma 3 has a window, norms of query and key, and Gemma 2's layers; GPT-NeoX has its own. The
 # relatives of BART have its layers.
-SHARED = ("gemma2", "llama_yarn", "m2m_100", "marian", "mbart", "mistral", "pegasus", "qwen3")
+SHARED = (
+    *("gemma2", "llama_yarn", "m2m_100", "marian", "mbart", "mistral", "pegasus", "qwen3"),
+    *("t5gemma2", "umt5"),
+)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ def transformers() -> Any:
     return module
 
 
-LATER = (*BART, "gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3", "umt5")
+LATER = (
+    *("gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
+    *(*BART, "t5gemma", "t5gemma2", "umt5"),
+)
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:

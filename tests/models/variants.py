@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from families import FAMILIES
+from families import FAMILIES, VOCAB
 
 T5 = {**FAMILIES["t5_1_1"][1], "num_layers": 1}
 LLAMA = {**FAMILIES["llama2"][1], "num_hidden_layers": 2}
+GEMMA2, GEMMA3 = FAMILIES["gemma2"][1], FAMILIES["gemma3"][1]
+T5GEMMA2 = FAMILIES["t5gemma2"][1]
 YARN = FAMILIES["llama_yarn"][1]["rope_parameters"]
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,6 +44,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
             "tie_word_embeddings": False,
             "rope_parameters": None,
+        },
+    ),
+    "t5gemma_others": (
+        "T5GemmaConfig",
+        {
+            "vocab_size": VOCAB,
+            "tie_word_embeddings": False,
+            "encoder": {**GEMMA2, "sliding_window": 2, "num_hidden_layers": 3},
+            "decoder": {**GEMMA2, "attention_bias": True, "final_logit_softcapping": None},
+        },
+    ),
+    "t5gemma2_others": (
+        "T5Gemma2Config",
+        {
+            **T5GEMMA2,
+            "encoder": {
+                **T5GEMMA2["encoder"],
+                "text_config": {**GEMMA3, "sliding_window": 4, "num_key_value_heads": 2},
+            },
+            "decoder": GEMMA3,
         },
     ),
     "gemma3_yarn": (

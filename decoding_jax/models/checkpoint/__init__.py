@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from decoding_jax.models.bart import Bart
-from decoding_jax.models.checkpoint import bart, gemma, gpt2, gpt_neox, llama, t5
+from decoding_jax.models.checkpoint import bart, gemma, gpt2, gpt_neox, llama, t5, t5gemma
 from decoding_jax.models.checkpoint.files import (
     CONFIG,
     WEIGHTS,
@@ -30,6 +30,7 @@ from decoding_jax.models.llama import Llama
 from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
+from decoding_jax.models.t5gemma import T5Gemma
 from decoding_jax.sharding import MeshError, as_mesh
 from decoding_jax.storage import StoragePath, storage_path, write
 
@@ -60,6 +61,8 @@ _FAMILIES: dict[str, ModuleType] = {
     "qwen2": llama,
     "qwen3": llama,
     "t5": t5,
+    "t5gemma": t5gemma,
+    "t5gemma2": t5gemma,
     "umt5": t5,
 }
 _MODULES: dict[type, ModuleType] = {
@@ -69,6 +72,7 @@ _MODULES: dict[type, ModuleType] = {
     Llama: llama,
     Gemma: gemma,
     Bart: bart,
+    T5Gemma: t5gemma,
 }
 
 
@@ -78,7 +82,7 @@ def load_model(
     dtype: str = "float32",
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
-) -> T5 | T5Decoder | Bart | GPT2 | GPTNeoX | Llama:
+) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
     Args:
@@ -96,7 +100,7 @@ def load_model(
 
     Returns:
       The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too.
-      An encoder-decoder (``T5``, ``Bart``) has to be bound to inputs before it decodes.
+      An encoder-decoder (``T5``, ``Bart``, ``T5Gemma``) has to be bound to inputs to decode.
 
     Raises:
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
@@ -132,7 +136,7 @@ def load_model(
 
 
 def save_model(
-    model: T5 | Bart | GPT2 | GPTNeoX | Llama,
+    model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama,
     directory: str | StoragePath,
     *,
     dtype: str | None = None,
@@ -175,5 +179,5 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
 
 
-def _dtype_of(model: T5 | Bart | GPT2 | GPTNeoX | Llama) -> str:
+def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama) -> str:
     return jnp.result_type(*jax.tree.leaves(model.params)).name

@@ -59,12 +59,14 @@ def soft_cap(settings: Settings, key: str, absent: float | None) -> float | None
     return settings.get(key, float, absent if key not in settings.values else None)
 
 
-def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma:
-    """Reads the model of a directory. Absent settings have the values of the smallest networks."""
-    third, prefix, ignored = settings.get("model_type", str) != "gemma2", "", llama.IGNORED
-    if settings.values["model_type"] == "gemma3":
-        settings, prefix = settings.section("text_config"), "language_model."
-        ignored = f"{prefix}{llama.IGNORED}|{IMAGES}"
+def shape_of(settings: Settings, dtype: str, *, third: bool) -> dict[str, Any]:
+    """The values of a ``GemmaConfig``. Absent settings have the values of the smallest networks.
+
+    Args:
+      settings: the settings.
+      dtype: the dtype of activations and of the cache.
+      third: whether the network has the layers of Gemma 3.
+    """
     settings.refuse(use_bidirectional_attention=False)
     if third and settings.values.get("attn_logit_softcapping") is not None:
         # transformers reads this setting of the family and does not use it.
@@ -80,32 +82,43 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     )
     theta, scaling, local_theta = two_ropes_of(settings) if third else (*rope_of(settings), None)
     bias = settings.get("attention_bias", bool, False)
+    return {
+        "vocab_size": settings.size("vocab_size", 262_208 if third else 256_000),
+        "emb_dim": settings.size("hidden_size"),
+        "num_heads": settings.size("num_attention_heads", 8),
+        "num_kv_heads": settings.size("num_key_value_heads", 4),
+        "head_dim": settings.size("head_dim", 256),
+        "mlp_dim": settings.size("intermediate_size"),
+        "num_layers": num_layers,
+        "max_positions": max_positions_of(settings, scaling, 131_072 if third else 8192),
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "local_rope_theta": local_theta,
+        "activation": settings.one_of("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
+        "norm_epsilon": settings.get("rms_norm_eps", float, 1e-6),
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "qk_norm": third,
+        "window": window,
+        "window_pattern": pattern,
+        "query_scalar": settings.get("query_pre_attn_scalar", float, 256.0),
+        "attention_soft_cap": None if third else soft_cap(settings, "attn_logit_softcapping", 50.0),
+        "logit_soft_cap": soft_cap(settings, "final_logit_softcapping", None if third else 30.0),
+        "dtype": dtype,
+    }
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma:
+    """Reads the model of a directory."""
+    third, prefix, ignored = settings.get("model_type", str) != "gemma2", "", llama.IGNORED
+    if settings.values["model_type"] == "gemma3":
+        settings, prefix = settings.section("text_config"), "language_model."
+        ignored = f"{prefix}{llama.IGNORED}|{IMAGES}"
     tied = settings.get("tie_word_embeddings", bool, True)
     config = GemmaConfig(
-        vocab_size=settings.size("vocab_size", 262_208 if third else 256_000),
-        emb_dim=settings.size("hidden_size"),
-        num_heads=settings.size("num_attention_heads", 8),
-        num_kv_heads=settings.size("num_key_value_heads", 4),
-        head_dim=settings.size("head_dim", 256),
-        mlp_dim=settings.size("intermediate_size"),
-        num_layers=num_layers,
-        max_positions=max_positions_of(settings, scaling, 131_072 if third else 8192),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        local_rope_theta=local_theta,
-        activation=settings.one_of("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
-        norm_epsilon=settings.get("rms_norm_eps", float, 1e-6),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=third,
-        window=window,
-        window_pattern=pattern,
-        query_scalar=settings.get("query_pre_attn_scalar", float, 256.0),
-        attention_soft_cap=None if third else soft_cap(settings, "attn_logit_softcapping", 50.0),
-        logit_soft_cap=soft_cap(settings, "final_logit_softcapping", None if third else 30.0),
+        **shape_of(settings, dtype, third=third),
         logits_via_embedding=tied
         and tensors.same(f"{prefix}lm_head.weight", f"{prefix}model.embed_tokens.weight"),
-        dtype=dtype,
     )
     model = read_model(Gemma, config, table(config, prefix), tensors, layout)
     tensors.check_all_used(ignored)
@@ -114,6 +127,20 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
 
 def settings_of(config: GemmaConfig) -> dict[str, Any]:
     """The contents of ``config.json`` for a network.
+
+    Raises:
+      ValueError: as ``settings_of_layers``.
+    """
+    third = config.qk_norm
+    return {
+        "architectures": ["Gemma3ForCausalLM" if third else "Gemma2ForCausalLM"],
+        "model_type": "gemma3_text" if third else "gemma2",
+        **settings_of_layers(config),
+    }
+
+
+def settings_of_layers(config: GemmaConfig) -> dict[str, Any]:
+    """The settings of a network's layers.
 
     Raises:
       ValueError: for settings that neither Gemma 2 nor Gemma 3 has.
@@ -135,8 +162,6 @@ def settings_of(config: GemmaConfig) -> dict[str, Any]:
         )
     scalar = config.head_dim if config.query_scalar is None else config.query_scalar
     return {
-        "architectures": ["Gemma3ForCausalLM" if third else "Gemma2ForCausalLM"],
-        "model_type": "gemma3_text" if third else "gemma2",
         **settings_of_shape(config),
         **({"rope_local_base_freq": config.local_rope_theta} if third else {}),
         "hidden_activation": ACTIVATIONS_BACK[config.activation].replace("_new", "_pytorch_tanh"),

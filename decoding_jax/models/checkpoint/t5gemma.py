@@ -1,0 +1,154 @@
+"""T5Gemma and T5Gemma 2 in the Hugging Face layout.
+
+T5Gemma 2 reads images too. Its text network is read, and saved with the settings of a small network
+for images, which the layout demands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.models.checkpoint import llama
+from decoding_jax.models.checkpoint.files import Settings, Tensors
+from decoding_jax.models.checkpoint.gemma import settings_of_layers, shape_of
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.gemma import GemmaConfig
+from decoding_jax.models.t5gemma import T5Gemma, T5GemmaConfig
+
+NORMS = {
+    "pre_attention_norm": "pre_self_attn_layernorm",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "pre_mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+CROSS_NORMS = {
+    "pre_cross_attention_norm": "pre_cross_attn_layernorm",
+    "post_cross_attention_norm": "post_cross_attn_layernorm",
+}
+OUTPUT = "lm_head.out_proj.weight"
+IMAGES = r"model\.encoder\.(vision_tower|multi_modal_projector)\..*"
+
+
+def table(config: T5GemmaConfig, encoder: str = "model.encoder") -> dict[str, Weight]:
+    """The tensor of every parameter.
+
+    Args:
+      config: the shape of the network.
+      encoder: the prefix of the encoder's tensors.
+    """
+    out: dict[str, Weight] = {}
+    stacks = {"encoder": (encoder, config.encoder), "decoder": ("model.decoder", config)}
+    for stack, (prefix, shape) in stacks.items():
+        for path, weight in llama.table(shape, NORMS).items():
+            name = prefix + weight.name.removeprefix("model")
+            out[f"{stack}/{path}"] = weight._replace(name=name)
+    if config.merged:
+        for stack in stacks:
+            del out[f"{stack}/token_embedder/embedding"]
+        embedder = f"{encoder}.embed_tokens"
+        out["token_embedder/embedding"] = Weight(f"{embedder}.weight")
+        out["token_embedder/image_end"] = Weight(f"{embedder}.eoi_embedding")
+    else:
+        out |= _cross_attention(config)
+    if not config.logits_via_embedding:
+        out["decoder/logits_dense/kernel"] = Weight(OUTPUT, True)
+    return out
+
+
+def _cross_attention(config: T5GemmaConfig) -> dict[str, Weight]:
+    out = {}
+    for i in range(config.num_layers):
+        layer, tensor = f"decoder/layers_{i}", f"model.decoder.layers.{i}"
+        for ours, theirs in CROSS_NORMS.items():
+            out[f"{layer}/{ours}/scale"] = Weight(f"{tensor}.{theirs}.weight")
+        for name in ("query", "key", "value", "out"):
+            ours, theirs = f"{layer}/encoder_decoder_attention/{name}", f"cross_attn.{name[0]}_proj"
+            out[f"{ours}/kernel"] = Weight(f"{tensor}.{theirs}.weight", True)
+            if config.qkv_bias:
+                out[f"{ours}/bias"] = Weight(f"{tensor}.{theirs}.bias")
+    return out
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> T5Gemma:
+    """Reads the model of a directory."""
+    merged = settings.get("model_type", str) == "t5gemma2"
+    if merged:
+        settings.refuse(tie_word_embeddings=True)
+    encoder, decoder = settings.section("encoder"), settings.section("decoder")
+    text = encoder.section("text_config") if merged else encoder
+    prefix = "model.encoder.text_model"
+    prefix = prefix if f"{prefix}.norm.weight" in tensors else "model.encoder"
+    embedder = f"{prefix if merged else 'model.decoder'}.embed_tokens"
+    for name in ("weight", "eoi_embedding") if merged else ():
+        theirs, ours = f"model.decoder.embed_tokens.{name}", f"{embedder}.{name}"
+        if not tensors.same(theirs, ours):
+            raise settings.error(theirs, "another tensor", f"the same as {ours}")
+    tied = settings.get("tie_word_embeddings", bool, True)
+    ends = settings.get("eoi_token_index", int, encoder.get("eoi_token_index", int, 256_000))
+    start = settings.get("bos_token_id", int, decoder.get("bos_token_id", int, 2))
+    config = T5GemmaConfig(
+        **shape_of(decoder, dtype, third=merged),
+        encoder=GemmaConfig(**shape_of(text, dtype, third=merged)),
+        start_id=settings.get("decoder_start_token_id", int, start),
+        merged=merged,
+        image_end_id=ends,
+        logits_via_embedding=tied and tensors.same(OUTPUT, f"{embedder}.weight"),
+    )
+    model = read_model(T5Gemma, config, table(config, prefix), tensors, layout)
+    tensors.check_all_used(IMAGES)
+    return model
+
+
+def settings_of(config: T5GemmaConfig) -> dict[str, Any]:
+    """The contents of ``config.json`` for a network.
+
+    Raises:
+      ValueError: for settings of the layers that the family does not have.
+    """
+    for name, shape in (("encoder.", config.encoder), ("", config)):
+        if shape.qk_norm != config.merged:
+            raise ValueError(
+                f"{name}qk_norm: got {shape.qk_norm} with merged = {config.merged}; this layout"
+                " takes both (T5Gemma 2) or neither (T5Gemma)"
+            )
+    if config.merged and not config.logits_via_embedding:
+        raise ValueError("logits_via_embedding: got False with merged = True; takes True")
+    common = {"bos_token_id": config.start_id, "eos_token_id": 1, "pad_token_id": 0}
+    kinds = ("t5gemma2_text", "t5gemma2_decoder") if config.merged else ("t5_gemma_module",) * 2
+    encoder, decoder = (
+        {**settings_of_layers(shape), **common, "model_type": kind}
+        for shape, kind in zip((config.encoder, config), kinds, strict=True)
+    )
+    family = "T5Gemma2" if config.merged else "T5Gemma"
+    if config.merged:
+        encoder = {
+            "model_type": "t5gemma2_encoder",
+            "text_config": encoder,
+            "vision_config": SMALL_VISION,
+            "mm_tokens_per_image": 1,
+            "eoi_token_index": config.image_end_id,
+        }
+    return {
+        "architectures": [f"{family}ForConditionalGeneration"],
+        "model_type": family.lower(),
+        "is_encoder_decoder": True,
+        "encoder": encoder,
+        "decoder": decoder,
+        **common,
+        **({"eoi_token_index": config.image_end_id} if config.merged else {}),
+        "decoder_start_token_id": config.start_id,
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": config.logits_via_embedding,
+    }
+
+
+SMALL_VISION = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "image_size": 14,
+    "patch_size": 14,
+}
+"""The settings of a network for images that no text needs."""

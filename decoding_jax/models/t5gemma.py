@@ -1,0 +1,290 @@
+"""T5Gemma and T5Gemma 2: encoder-decoders of the layers of Gemma 2 and Gemma 3.
+
+Zhang et al. 2025, "Encoder-Decoder Gemma: Improving the Quality-Efficiency Trade-Off via
+Adaptation"; Zhang et al. 2025, "T5Gemma 2: Seeing, Reading, and Understanding Longer".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from decoding_jax.base import Array
+from decoding_jax.models import llama
+from decoding_jax.models.cache import Cache, KeyValue, Layers, prompt_part
+from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
+from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
+from decoding_jax.models.gemma import GemmaConfig, GemmaLayer, GemmaNetwork, attention, norm
+from decoding_jax.models.repeated_heads import repeated_heads
+from decoding_jax.models.scores import Part
+from decoding_jax.models.stack import run_layers
+from decoding_jax.models.view import LayerCache, Window
+from decoding_jax.ops.mesh import DATA
+from decoding_jax.pytrees import pytree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5GemmaConfig(GemmaConfig):
+    """The shape of a T5Gemma: that of its decoder, as a Gemma's, and these.
+
+    Attributes:
+      encoder: the shape of the encoder, with the same vocabulary. Its ``dtype`` and ``scan_layers``
+        are those of the decoder, whatever is given.
+      start_id: the first token of the decoder's prompt.
+      merged: whether the decoder attends to the inputs and to its own tokens in one softmax, with
+        the same keys and values, and shares the encoder's embedding table (T5Gemma 2). By default,
+        the layers of the decoder have a cross-attention.
+      image_end_id: with ``merged``, the token that has an embedding beside the table, which is not
+        scaled.
+
+    Raises:
+      ValueError: as ``GemmaConfig``, for ``prefill_chunk``, or for an encoder whose vocabulary, or
+        with ``merged`` whose width, is not the decoder's.
+    """
+
+    encoder: GemmaConfig
+    start_id: int = 2
+    merged: bool = False
+    image_end_id: int = 256_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefill_chunk is not None:
+            raise ValueError(f"prefill_chunk: got {self.prefill_chunk}; takes None")
+        for name in ("vocab_size", "emb_dim") if self.merged else ("vocab_size",):
+            theirs, ours = getattr(self.encoder, name), getattr(self, name)
+            if theirs != ours:
+                raise ValueError(f"encoder.{name}: got {theirs}; takes that of the decoder, {ours}")
+        same = dataclasses.replace(self.encoder, dtype=self.dtype, scan_layers=self.scan_layers)
+        object.__setattr__(self, "encoder", same)
+
+
+class SharedEmbedder(nn.Module):
+    """The embedding table of encoder and decoder, and the embedding of one token beside it."""
+
+    config: T5GemmaConfig
+
+    def setup(self) -> None:
+        cfg, init = self.config, nn.initializers.normal(0.02)
+        self.embedding = self.param("embedding", init, (cfg.vocab_size, cfg.emb_dim), jnp.float32)
+        self.image_end = self.param("image_end", init, (cfg.emb_dim,), jnp.float32)
+
+
+class T5GemmaStack(GemmaNetwork):
+    """An encoder or a decoder.
+
+    Attributes:
+      shared: None, or the embeddings that it shares with the other stack.
+    """
+
+    shared: SharedEmbedder | None = None
+
+    def embedder(self) -> nn.Module:
+        return super().embedder() if self.shared is None else self.shared
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """See ``GemmaNetwork.inputs``."""
+        x, angles = super().inputs(tokens, position)
+        if self.shared is not None:
+            image_end = self.shared.image_end.astype(x.dtype).reshape(1, 1, 1, -1)
+            x = jnp.where((tokens == self.shared.config.image_end_id)[..., None], image_end, x)
+        return x, angles
+
+
+class T5GemmaEncoder(T5GemmaStack):
+    """Layers in which a token sees the tokens on both sides."""
+
+    def window(self, index: int | Array) -> Window:
+        """See ``DecoderNetwork.window``. T5Gemma 2 divides the window among both sides."""
+        window = super().window(index)
+        if window is None:
+            return None
+        return window + 1 if self.shared is None else (window + 1) // 2
+
+    def ahead(self, index: int | Array) -> Window:
+        """See ``DecoderNetwork.ahead``."""
+        window = super().window(index)
+        return window if window is None or self.shared is None else window // 2
+
+
+class T5GemmaDecoderLayer(GemmaLayer):
+    """A layer that attends to the inputs, after its own tokens or together with them."""
+
+    config: T5GemmaConfig
+
+    def setup(self) -> None:
+        super().setup()
+        if not self.config.merged:
+            self.pre_cross_attention_norm = norm(self.config)
+            self.encoder_decoder_attention = attention(self.config)
+            self.post_cross_attention_norm = norm(self.config)
+
+    def source(self, encoded: Array) -> KeyValue:
+        """The keys and values of the inputs."""
+        merged = self.config.merged
+        return (self.attention if merged else self.encoder_decoder_attention).keys(encoded)
+
+    def __call__(
+        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array], *sources: Part
+    ) -> tuple[Array, KeyValue]:
+        def merged_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+            parts, stored = layer_cache(new)
+            return [*parts, *sources], stored
+
+        if self.config.merged:
+            return super().__call__(x, merged_cache, angles)
+        x, stored = self.attended(x, layer_cache, angles)
+        y = self.encoder_decoder_attention.read(self.pre_cross_attention_norm(x), [*sources])
+        return self.fed_forward(x + self.post_cross_attention_norm(y)), stored
+
+
+class T5GemmaDecoder(T5GemmaStack):
+    layer: ClassVar[type[GemmaLayer]] = T5GemmaDecoderLayer
+
+    def source(self, encoded: Array) -> Layers:
+        """The keys and values of each layer's inputs."""
+
+        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, KeyValue]:
+            return x, prompt_part(layer.source(x))
+
+        return run_layers(self.layers, run, encoded, self.config.num_layers)[1]
+
+
+class T5GemmaNetwork(EncoderDecoderNetwork):
+    """The network of ``T5Gemma`` and ``BoundT5Gemma``."""
+
+    config: T5GemmaConfig
+
+    def setup(self) -> None:
+        cfg = self.config
+        shared = None
+        if cfg.merged:
+            shared = self.token_embedder = SharedEmbedder(cfg)
+        self.encoder = T5GemmaEncoder(cfg.encoder, shared)
+        self.decoder = T5GemmaDecoder(cfg, shared)
+
+    def encode(self, tokens: Array, length: Array) -> Layers:
+        """See ``EncoderDecoderNetwork.encode``."""
+        return self.decoder.source(self.encoder.prefill(tokens, length)[0])
+
+    def prefill(
+        self, tokens: Array, length: Array, source: Layers, source_length: Array
+    ) -> tuple[Array, Layers]:
+        """See ``EncoderDecoderNetwork.prefill``."""
+        return self.decoder.prefill(tokens, length, (source, source_length))
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """See ``EncoderDecoderNetwork.extend``."""
+        return self.decoder.extend(cache, tokens, start, visible, position)
+
+    def project(self, hidden: Array) -> Array:
+        """See ``EncoderDecoderNetwork.project``."""
+        return self.decoder.project(hidden)
+
+
+PARTITION_RULES = {
+    **llama.PARTITION_RULES,
+    "*token_embedder/image_end": PartitionSpec(),
+    "source": PartitionSpec(DATA, None),
+    "source_length": PartitionSpec(DATA),
+}
+"""The layout of a T5Gemma on a mesh: heads, features and vocabulary over ``model``, and the rows of
+bound inputs over ``data``."""
+
+
+def sharded_sizes(config: T5GemmaConfig) -> dict[str, int]:
+    """The sizes that the axis ``model`` of a mesh has to divide."""
+    names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
+    sizes = {f"encoder.{name}": getattr(config.encoder, name) for name in names}
+    return sizes | {name: getattr(config, name) for name in names}
+
+
+def for_model_axis(model: Any, size: int) -> Any:
+    """``Llama.for_model_axis`` of encoder and decoder."""
+    params, encoder = dict(model.params), model.config.encoder
+    if "encoder" in params:
+        params["encoder"] = repeated_heads(params["encoder"], encoder, size)[0]
+    encoder = repeated_heads({}, encoder, size)[1]
+    decoder, config = repeated_heads(params.get("decoder", {}), model.config, size)
+    if "decoder" in params:
+        params["decoder"] = decoder
+    config = dataclasses.replace(config, encoder=encoder)
+    return dataclasses.replace(model, params=params, config=config)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class BoundT5Gemma(BoundEncoderDecoder):
+    """The decoder of a ``T5Gemma`` that is bound to inputs, a ``LanguageModel``.
+
+    Attributes:
+      params: as in ``T5Gemma``.
+      source: int32 ``[B, P]``, the encoder inputs.
+      source_length: int32 ``[B]``.
+      config: as in ``T5Gemma``.
+    """
+
+    params: Any
+    source: Array
+    source_length: Array
+    config: T5GemmaConfig = dataclasses.field(metadata={"static": True})
+
+    network: ClassVar[type[EncoderDecoderNetwork]] = T5GemmaNetwork
+    partition_rules = PARTITION_RULES
+    for_model_axis = for_model_axis
+
+    @property
+    def max_positions(self) -> int:
+        """The maximum of the decoder or of the encoder, whichever is smaller."""
+        return min(self.config.max_positions, self.config.encoder.max_positions)
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return sharded_sizes(self.config)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class T5Gemma(EncoderDecoder):
+    """A T5Gemma or T5Gemma 2 network. Bind it to inputs with ``bind`` to decode from it.
+
+    Attributes:
+      params: the parameters of ``T5GemmaNetwork``, of any float dtype. A ``scale`` is its distance
+        from 1.
+      config: a ``T5GemmaConfig``.
+
+    Example:
+      >>> import jax
+      >>> sizes = dict(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
+      ...     num_layers=1, max_positions=32)
+      >>> config = T5GemmaConfig(encoder=GemmaConfig(**sizes), **sizes)
+      >>> def logits(key):
+      ...     model = T5Gemma.init(config, key).bind(jnp.array([[5, 7, 1]]), jnp.array([3]))
+      ...     return model.prefill(*model.start_prompt(), lanes=2, slots=5)[0].logits
+      >>> jax.eval_shape(logits, jax.random.key(0)).shape
+      (1, 1, 1, 9)
+    """
+
+    params: Any
+    config: T5GemmaConfig = dataclasses.field(metadata={"static": True})
+
+    bound: ClassVar[type[BoundEncoderDecoder]] = BoundT5Gemma
+    for_model_axis = for_model_axis
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return sharded_sizes(self.config)
