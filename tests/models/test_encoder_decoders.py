@@ -1,4 +1,4 @@
-"""BART, its relatives and T5Gemma: methods, meshes, limits, and texts as transformers generates them."""
+"""Encoder-decoders: methods, meshes, limits, and texts as transformers generates them."""
 
 from __future__ import annotations
 

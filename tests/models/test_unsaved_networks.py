@@ -1,0 +1,45 @@
+"""Networks that no family of the Hugging Face layout has."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import FIXTURES
+
+from decoding_jax.models.checkpoint import load_model, save_model
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "llama2",
+            {"window": 4, "window_pattern": (True, False)},
+            "window: got 4 with the pattern",
+        ),
+        ("gemma2", {"qk_norm": True}, "local_rope_theta: got None and qk_norm True; this layout"),
+        ("t5gemma", {"qk_norm": True}, "qk_norm: got True with merged = False; this layout takes"),
+        (
+            "t5gemma2",
+            {"logits_via_embedding": False},
+            "logits_via_embedding: got False with merged = True; takes True",
+        ),
+        ("gemma3", {"attention_soft_cap": 9.0}, "attention_soft_cap: got 9.0 and qk_norm True; t"),
+        (
+            "gemma3",
+            {"mlp_bias": True},
+            "qkv_bias, out_bias, mlp_bias: got False, False, True; this",
+        ),
+    ],
+)
+def test_networks_of_no_family_are_not_saved(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = load_model(FIXTURES / family)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, **changes))
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        save_model(model, tmp_path)
