@@ -47,7 +47,10 @@ def test_every_strategy_decodes_what_it_does_on_the_table(name, function):
     assert_same(run(name, model, draft), run(name, TABLE, DRAFT))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(f, marks=pytest.mark.exhaustive) if f == "every token" else f for f in FUNCTIONS],
+)
 def test_the_model_keeps_the_protocol_to_the_bit(function):
     names = check_model(from_logits(FUNCTIONS[function]))
     assert {"check_tree", "check_keep", "check_select", "check_ragged"} <= set(names)

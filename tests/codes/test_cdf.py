@@ -241,6 +241,7 @@ def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_sharded_vocabulary_sends_only_masses_and_one_block() -> None:
     size = 4096
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "vocab"))

@@ -68,6 +68,7 @@ def test_transforms_are_set_on_the_command_line(command):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_search_by_the_name_of_its_file(command):
     files = ["runs/infer.gin", "models/directory.gin", "strategies/best_k_search.gin"]
     assert command(files=files, BUDGET=8, NUM_RETURN=2, K=3) == 0

@@ -131,6 +131,7 @@ def argv(byte_t5, gs, tmp_path):
     return {"bucket": of(gs.path, gs.path / "model"), "disk": of(tmp_path, byte_t5)}
 
 
+@pytest.mark.exhaustive
 def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
     """The lock that it leaves does not stop the restart, which waits until it has lapsed."""
     monkeypatch.syspath_prepend(HERE)

@@ -116,7 +116,9 @@ def test_the_order_of_inputs_changes_no_bit(name):
     assert decoder.compilations == 1
 
 
-@pytest.mark.parametrize("batch_size", [2, 8, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "batch_size", [2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (3, 8))]
+)
 def test_any_number_of_rows_gives_the_same(batch_size):
     expected = decode(make_decoder("arithmetic_sample", 4))
     decoder = make_decoder("arithmetic_sample", batch_size)
@@ -124,9 +126,8 @@ def test_any_number_of_rows_gives_the_same(batch_size):
     check_equal(decode(decoder), expected)
 
 
-@pytest.mark.parametrize(
-    "name", ["sample", pytest.param("beam_search", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["sample", "beam_search"])
 def test_rows_that_are_spread_over_devices_give_the_same(name):
     expected = decode(make_decoder(name, 8))
     decoder = make_decoder(name, 8, devices=4)

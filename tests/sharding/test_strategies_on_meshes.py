@@ -175,6 +175,7 @@ def test_a_stream_on_a_mesh():
     np.testing.assert_array_equal(jax.device_get(output.tokens), expected.tokens)
 
 
+@pytest.mark.exhaustive
 def test_rows_on_a_mesh_are_never_gathered():
     """On a CPU as on a TPU, nothing but scalars crosses the axis of rows."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -122,10 +122,8 @@ def check(output: Any, tokens: np.ndarray, scores: np.ndarray) -> None:
     np.testing.assert_allclose(output.score, scores, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "early_stopping",
-    [False, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (True, "never"))],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_beam_search(pair, early_stopping):
     reference, model, ends = pair
     bound, prompt = bind_model(model)

@@ -100,13 +100,8 @@ def check(output, model, prompt, stop, transform):
 @pytest.mark.parametrize(
     ("verifier", "drafter", "settings"),
     [
-        ("block", SPARSE, {"num_draft_tokens": 4}),
-        pytest.param(
-            "coded_token",
-            NextToken(np.array([2, 3, -1, 1, 0])),
-            {"num_draft_tokens": 16},
-            marks=pytest.mark.exhaustive,
-        ),
+        pytest.param("block", SPARSE, {"num_draft_tokens": 4}, marks=pytest.mark.exhaustive),
+        ("coded_token", NextToken(np.array([2, 3, -1, 1, 0])), {"num_draft_tokens": 16}),
         pytest.param(
             "code",
             Bigram(SPARSE.table[0, 0]),
@@ -156,6 +151,7 @@ def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
     assert (got.info.proposed == 0).all()
 
 
+@pytest.mark.exhaustive
 def test_a_row_without_a_prompt_harms_no_other():
     """Lengths that are known are refused; traced ones are not looked at."""
     empty = Prompt(PROMPT.tokens, jnp.array([3, 0]))

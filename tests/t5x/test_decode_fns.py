@@ -137,6 +137,7 @@ def test_limits_count_from_the_prompt():
         run(decode_fns.temperature_sample, given, max_decode_steps=9)
 
 
+@pytest.mark.exhaustive
 def test_settings_may_be_traced():
     given = arguments()
     plain = run(decode_fns.temperature_sample, given, temperature=0.8, topk=3, topp=0.9)

@@ -112,15 +112,9 @@ def bias_by_all_fields(logits, state):
     return logits + jnp.where(is_biased, 1.0 - state.log_prob[:, None] / 10, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "rescaled"),
-    [
-        ("temperature_sample", True),
-        pytest.param("arithmetic_sample", False, marks=pytest.mark.exhaustive),
-        pytest.param("temperature_sample", False, marks=pytest.mark.exhaustive),
-        pytest.param("arithmetic_sample", True, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize("name", ["arithmetic_sample", "temperature_sample"])
 def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
     settings = {
         "num_decodes": 2,

@@ -265,10 +265,8 @@ def test_mistakes_of_beams_are_found(monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        "best_first_search",
         "greedy",
         "sample",
-        "arithmetic_sample/lattice",
         "beam_search",
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
@@ -276,6 +274,8 @@ def test_mistakes_of_beams_are_found(monkeypatch):
                 "beam_search/1",
                 "beam_sample/1",
                 "beam_sample/2",
+                "arithmetic_sample/lattice",
+                "best_first_search",
                 "best_k_search",
                 "constrained_beam_search",
                 "diverse_beam_search",

@@ -42,6 +42,7 @@ def test_greedy_of_many_is_greedy_of_each():
         assert got.text == TOKENIZER.decode(got.tokens)
 
 
+@pytest.mark.exhaustive
 def test_a_text_keeps_its_samples_in_any_batch():
     def run(texts, **settings):
         return decoding_jax.generate(

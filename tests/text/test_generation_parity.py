@@ -117,7 +117,6 @@ REPRESENTATIVE = {
     ("gpt2", "greedy", "total", "all"),
     ("gpt2", "beams, early", "least in all", "penalty"),
     ("t5", "beams", "least", "forced"),
-    ("t5", "lookup", "default", "n-grams"),
 }
 
 
