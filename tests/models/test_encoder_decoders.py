@@ -20,6 +20,7 @@ from test_more_families import same
 
 import decoding_jax
 from decoding_jax import sharding
+from decoding_jax.models.bart_layers import sinusoids
 from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.testing import check_model
@@ -108,6 +109,38 @@ def test_what_the_layout_does_not_hold_is_refused(tmp_path: Path) -> None:
     change(directory, change_table)
     with pytest.raises(CheckpointError, match=f"{name}: got 'another table'; takes the sines and"):
         load_model(directory)
+
+
+@pytest.mark.exhaustive
+def test_older_files_have_other_names(tmp_path: Path) -> None:
+    """Several names of one table, no prefix, tables of sines and cosines."""
+    directory = copy("m2m_100", tmp_path)
+    table = np.array(sinusoids(jnp.arange(34), 16, inclusive=True))
+    table[1] = 0.0  # the padding token
+    positions = "model.encoder.embed_positions.weights"
+
+    def rename(tensors: dict[str, np.ndarray]) -> None:
+        shared = tensors.pop("model.shared.weight")
+        tensors |= {"lm_head.weight": shared, "model.decoder.embed_tokens.weight": shared}
+        tensors[positions] = table
+
+    change(directory, rename)
+    same(load_model(directory), load_model(FIXTURES / "m2m_100"))
+    change(directory, lambda tensors: tensors.update({"lm_head.weight": np.ones((40, 16))}))
+    with pytest.raises(CheckpointError, match=r"lm_head.weight: got 'another tensor'; takes the "):
+        load_model(directory)
+    directory = copy("bart", tmp_path)
+
+    def unprefixed(tensors: dict[str, np.ndarray]) -> None:
+        del tensors["final_logits_bias"]
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    change(directory, unprefixed)
+    bare, whole = load_model(directory), load_model(FIXTURES / "bart")
+    assert bare.config == dataclasses.replace(whole.config, logits_bias=False)
+    params = {name: tree for name, tree in whole.params.items() if name != "logits_bias"}
+    jax.tree.map(np.testing.assert_array_equal, bare.params, params)
 
 
 def test_a_tokenizer_that_numbers_otherwise_is_not_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -172,9 +173,9 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         dtype=dtype,
     )
     model = read_model(Bart, config, table(config, prefix, embedding), tensors, layout)
-    if config.positions == "sinusoidal":
-        for stack in ("encoder", "decoder"):
-            _check_sinusoids(f"{prefix}{stack}.embed_positions.weight", config, settings, tensors)
+    if config.positions != "learned":
+        for stack, kind in itertools.product(("encoder", "decoder"), ("weight", "weights")):
+            _check_sinusoids(f"{prefix}{stack}.embed_positions.{kind}", config, settings, tensors)
     tensors.check_all_used(IGNORED)
     return model
 
@@ -190,9 +191,11 @@ def _check_sinusoids(name: str, config: BartConfig, settings: Settings, tensors:
     """Checks that a stored table of positions, if there is one, is the one that is computed."""
     if name not in tensors:
         return
-    stored = tensors.read(name, (config.max_positions, config.emb_dim)).astype(np.float32)
-    position = jnp.arange(config.max_positions)
-    computed = np.asarray(sinusoids(position, config.emb_dim, inclusive=False))
+    size, inclusive = tensors.shape(name)[0], config.positions == "sinusoidal_inclusive"
+    stored = tensors.read(name, (size, config.emb_dim)).astype(np.float32)
+    computed = np.array(sinusoids(jnp.arange(size), config.emb_dim, inclusive=inclusive))
+    if inclusive:
+        computed[config.position_offset - 1] = 0.0  # the row of the padding token
     if not np.allclose(stored, computed, atol=1e-2):  # bfloat16 has 8 bits
         raise settings.error(name, "another table", "the sines and cosines of the positions")
 
