@@ -30,6 +30,7 @@ class WithSpecialTokens:
     ):
         self._tokenizer, self._prefix, self._suffix = tokenizer, list(prefix), list(suffix)
         self.eos_ids = tokenizer.eos_ids
+        self.generation_config = getattr(tokenizer, "generation_config", None)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of an input, between the special tokens."""

@@ -110,7 +110,10 @@ def test_broken_and_missing_files_are_named_in_one_line(tmp_path, name):
 
 
 def test_other_special_tokens_around_inputs():
-    tokenizer = WithSpecialTokens(ByteTokenizer(), prefix=[300], suffix=[1, 301])
+    bare = ByteTokenizer()
+    bare.generation_config = "of the directory"
+    tokenizer = WithSpecialTokens(bare, prefix=[300], suffix=[1, 301])
+    assert tokenizer.generation_config == "of the directory"
     assert tokenizer.encode("hi") == [300, 107, 108, 1, 301]
     assert tokenizer.pieces("hi") == [107, 108]
     assert tokenizer.eos_ids == (1,)
