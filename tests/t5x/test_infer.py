@@ -35,10 +35,12 @@ RUNS = [("encoder_decoder", name, False) for name in STRATEGIES] + [
     ("encoder_decoder", "beam_search", True),
     ("encoder_decoder", "best_k_search", True),
     ("encoder_decoder", "best_first_search", True),
+    ("encoder_decoder", "contrastive_search", True),
     ("decoder_only", "arithmetic_sample", False),
     ("decoder_only", "beam_search", True),
     ("decoder_only", "best_k_search", True),
     ("decoder_only", "constrained_beam_search", True),
+    ("decoder_only", "contrastive_search", True),
 ]
 PHRASE = "gare"
 TASK = """
@@ -147,7 +149,7 @@ def test_predictions_are_written(kind, strategy, native, tmp_path):
     gin_files = [f"gin/t5x/{strategy}.gin"]
     if native:
         gin_files.append(f"gin/t5x/native_{kind}.gin")
-    count = 1 if strategy == "greedy" else 4
+    count = 1 if strategy in ("greedy", "contrastive_search") else 4
     returns_all = strategy in ("arithmetic_sample", "stochastic_beam_search")
     bindings = {"CHECKPOINT_PATH": f'"{checkpoint}"', "NUM_DECODES": count}
     if strategy == "constrained_beam_search":

@@ -189,6 +189,19 @@ def predict(model, count, settings):
     )
 
 
+@pytest.mark.parametrize("name", ["t5_1_1", "decoder_only"])
+def test_contrastive_search_without_a_penalty_is_greedy_decoding_of_t5x(name):
+    """With a penalty its texts are those of the strategy, which are others."""
+    theirs, ours, params = pair(name, native_fn=decode_fns.contrastive_search)
+    batch = batch_of()
+    want, _ = jax.jit(predict(theirs, 1, {"temperature": 0.0}))(params, batch)
+    got, aux = jax.jit(predict(ours, 1, {"penalty_alpha": 0.0}))(params, batch)
+    np.testing.assert_array_equal(got, want)
+    assert np.isfinite(aux["scores"]).all()
+    other, _ = jax.jit(predict(ours, 1, {"penalty_alpha": 0.6}))(params, batch)
+    assert (other != want).any()
+
+
 SPREAD = [
     ("t5_1_1", "temperature_sample", True),
     ("t5_1_1", "beam_search", False),

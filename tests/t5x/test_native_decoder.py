@@ -88,6 +88,24 @@ def test_searches_are_the_strategies_with_the_best_last(name):
         assert list(new_texts(decodes, row)) == tokens
 
 
+def test_contrastive_search_is_the_strategy():
+    given = {"transform": without_two, "max_decode_steps": 5}
+    settings = {"penalty_alpha": 0.6, "top_k": 3}
+    decodes, scores = decode(decode_fns.contrastive_search, True, **given, **settings)
+    stop = Stop(eos_ids=EOS, max_new_tokens=np.minimum(LENGTH - GIVEN, 5))
+    want = jax.jit(
+        lambda prompt: strategies.contrastive_search(
+            MODEL, prompt, max_new_tokens=LENGTH, transform=without_two, stop=stop, **settings
+        )
+    )(PROMPT)
+    np.testing.assert_allclose(scores, want.score, rtol=1e-5)
+    for row in range(3):
+        tokens = np.asarray(want.tokens)[row, :, : LENGTH - GIVEN[row]].tolist()
+        assert list(new_texts(decodes, row)) == tokens
+    with pytest.raises(ValueError, match="num_decodes: got 2; takes 1, since contrastive_search"):
+        decode(decode_fns.contrastive_search, True, num_decodes=2)
+
+
 def force_second_token(state):
     """Forces another second token in each row of T5X, and adds to every score."""
     rows, width = state.sequences.shape
@@ -148,7 +166,8 @@ def test_first_logits_may_differ_between_lanes():
             assert sorted(text[0] for text in new_texts(decodes, row)) == [2, 3, 4]
 
 
-def test_best_k_names_the_classes_that_run_it():
-    for fn in (decode_fns.best_k_search, decode_fns.best_first_search):
+def test_strategies_name_the_classes_that_run_them():
+    names = ("best_k_search", "best_first_search", "contrastive_search")
+    for fn in (getattr(decode_fns, name) for name in names):
         with pytest.raises(ValueError, match=f"{fn.__name__} on .* NativeEncoderDecoderModel or"):
             decode(fn, False)

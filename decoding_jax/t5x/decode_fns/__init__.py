@@ -19,6 +19,7 @@ from decoding_jax.t5x.decode_fns.beam_family import (
 from decoding_jax.t5x.decode_fns.beam_search import beam_search
 from decoding_jax.t5x.decode_fns.best_first import best_first_search, best_k_search
 from decoding_jax.t5x.decode_fns.constrained_beam_search import constrained_beam_search
+from decoding_jax.t5x.decode_fns.contrastive_search import contrastive_search
 from decoding_jax.t5x.decode_fns.sampling import arithmetic_sample, temperature_sample
 from decoding_jax.t5x.decode_fns.speculative import speculative_sample
 
@@ -29,6 +30,7 @@ __all__ = [
     "best_first_search",
     "best_k_search",
     "constrained_beam_search",
+    "contrastive_search",
     "diverse_beam_search",
     "speculative_sample",
     "stochastic_beam_search",
