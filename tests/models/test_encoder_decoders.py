@@ -164,7 +164,7 @@ def words(directory: Path, end: int) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")  # those of transformers and PyTorch
-@pytest.mark.parametrize("family", BART)
+@pytest.mark.parametrize("family", [*BART, "t5gemma2"])
 def test_generate_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
     pytest.importorskip("transformers", reason="parity needs the extra `parity`")

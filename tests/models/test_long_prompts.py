@@ -92,17 +92,20 @@ def test_blocks_of_a_prompt_are_the_whole(small_blocks, causal, bias):
     np.testing.assert_allclose(program.compile()(*PROMPT), want, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
-def test_blocks_of_a_window_are_the_whole(small_blocks, window):
+@pytest.mark.parametrize(
+    ("window", "ahead"),
+    [(3, 0), *(pytest.param(*x, marks=pytest.mark.exhaustive) for x in ((1, 0), (2, 3), (3, 1)))],
+)
+def test_blocks_of_a_window_are_the_whole(small_blocks, window, ahead):
     """Blocks of keys that are too far away for all queries of a block are left out."""
 
     def run(query, key, value):
-        part = Part(key, value, real(), position=INDEX[None, None], least_distance=0)
+        part = Part(key, value, real(), position=INDEX[None, None], least_distance=-ahead)
         return attend(query, [part._replace(window=window)], 0.5, soft_cap=2.0)
 
     query, key, value = PROMPT
     distance = (INDEX[:, None] - INDEX)[None, None]
-    mask = real() & (distance >= 0) & (distance < window)
+    mask = real() & (distance >= -ahead) & (distance < window)
     score = np.einsum("bwhgtd,bhkd->bwhgtk", query, key) / 2
     weight = np.where(mask[:, :, None, None], np.exp(2 * np.tanh(score / 2)), 0)
     weight /= np.maximum(weight.sum(-1, keepdims=True), 1e-9)  # padding may see nothing
