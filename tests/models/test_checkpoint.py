@@ -175,6 +175,7 @@ def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
     same(load_model(directory), load_model(FIXTURES / "gemma3"))
 
 
+@pytest.mark.exhaustive
 def test_t5gemma_spelled_as_before(tmp_path: Path) -> None:
     # The tensors of the encoder's text network as transformers names them in Python.
     directory, place = copy("t5gemma2", tmp_path), "model.encoder."
