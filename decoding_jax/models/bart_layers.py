@@ -106,8 +106,9 @@ def sinusoids(position: Array, size: int, *, inclusive: bool) -> Array:
       inclusive: whether the frequencies, a geometric series from 1, end with 1/10,000.
 
     Example:
-      >>> sinusoids(jnp.array([1]), 4, inclusive=False).round(2)
-      Array([[0.84, 0.01, 0.54, 1.  ]], dtype=float32)
+      >>> (100 * sinusoids(jnp.array([0, 1]), 4, inclusive=False)).astype(int)
+      Array([[  0,   0, 100, 100],
+             [ 84,   0,  54,  99]], dtype=int32)
     """
     steps = np.arange(size // 2) / (size // 2 - inclusive)
     frequency = jnp.asarray(10_000.0**-steps, jnp.float32).reshape((1,) * position.ndim + (-1,))
