@@ -64,6 +64,25 @@ def test_draft_lengths_follow_acceptance():
     assert got.info.target_calls == 2  # 1 + (2 + 1) + (4 + 1) tokens
 
 
+def test_a_heuristic_without_a_largest_k_is_never_held_back():
+    """All ways in which blocks of texts of 24 tokens can be accepted and rejected."""
+    for first in (0, 1, 3, 9, 30):
+        heuristic = Heuristic(None, first)
+        bound = heuristic.bounded(24).max_draft_tokens
+        longest, seen, waiting = 1, set(), [(1, first)]
+        while waiting:
+            length, count = waiting.pop()
+            if length >= 24 or (length, count) in seen:
+                continue
+            seen.add((length, count))
+            drafted = min(count, 24 - length - 1)
+            longest = max(longest, drafted)
+            for accepted in range(drafted + 1):
+                grown = count + 2 if accepted == drafted else max(1, count - 1)
+                waiting.append((length + accepted + 1, grown))
+        assert longest <= bound <= longest + 1
+
+
 def test_draft_lengths_out_of_range_are_refused():
     for make, words in (
         (lambda: Heuristic(max_draft_tokens=0), "num_draft_tokens: got 0; takes 1 or more"),

@@ -27,40 +27,31 @@ def tokens(rows):
     return [[c.tokens for c in row] for row in rows]
 
 
+BEAMS = {"num_beams": 2, "length_penalty": 3.0}
+
+
 def test_beams_of_the_file_unless_the_caller_says_otherwise():
-    beams = digits(num_beams=2, length_penalty=3.0)
-    want = tokens(
-        decoding_jax.generate(
-            TABLE,
-            Digits(),
-            TEXTS,
-            strategy="beam_search",
-            beam_size=2,
-            num_return=1,
-            length_penalty=3.0,
-        )
-    )
-    assert tokens(decoding_jax.generate(TABLE, beams, TEXTS)) == want
+    beams, settings = digits(**BEAMS), {"max_new_tokens": 5}
+    by_file = tokens(decoding_jax.generate(TABLE, beams, TEXTS, **settings))
+    assert by_file == tokens(decoding_jax.generate(TABLE, Digits(), TEXTS, **settings, **BEAMS))
+    greedy = tokens(decoding_jax.generate(TABLE, Digits(), TEXTS, **settings))
+    assert greedy != by_file
+    config = decoding_jax.GenerationConfig(max_new_tokens=5)
+    said = ({"strategy": "greedy"}, {"num_beams": 1, "length_penalty": 1.0}, {"config": config})
+    for otherwise in said:
+        assert tokens(decoding_jax.generate(TABLE, beams, TEXTS, **settings, **otherwise)) == greedy
+
+
+@pytest.mark.exhaustive
+def test_streams_follow_the_file_and_parameters_change_it():
+    beams = digits(**BEAMS)
+    strategy = {"strategy": "beam_search", "beam_size": 2, "num_return": 1, "length_penalty": 3.0}
+    want = tokens(decoding_jax.generate(TABLE, Digits(), TEXTS, **strategy))
     *_, streamed = decoding_jax.stream(TABLE, beams, TEXTS, chunk=30)
     assert tokens(streamed) == want
-    greedy = tokens(decoding_jax.generate(TABLE, Digits(), TEXTS))
-    for said in ({"strategy": "greedy"}, {"num_beams": 1, "length_penalty": 1.0}):
-        assert tokens(decoding_jax.generate(TABLE, beams, TEXTS, **said)) == greedy
-    config = decoding_jax.GenerationConfig(max_new_tokens=64)
-    assert tokens(decoding_jax.generate(TABLE, beams, TEXTS, config=config)) == greedy
-    assert greedy != want
-    # Parameters of the call change those of the file.
-    two = decoding_jax.generate(TABLE, beams, TEXTS, num_return_sequences=2)
+    two = tokens(decoding_jax.generate(TABLE, beams, TEXTS, num_return_sequences=2))
     assert [len(row) for row in two] == [2, 2]
-    assert [row[:1] for row in tokens(two)] == want
-    assert (
-        max(
-            len(c)
-            for row in tokens(decoding_jax.generate(TABLE, beams, TEXTS, max_new_tokens=3))
-            for c in row
-        )
-        <= 3
-    )
+    assert [row[:1] for row in two] == want
 
 
 def test_a_file_that_chooses_nothing_changes_nothing():
@@ -106,6 +97,7 @@ def test_load_reads_the_file(tmp_path):
     assert (config.mode, config.num_beams) == ("beam_sample", 3)
 
 
+@pytest.mark.exhaustive
 def test_samples_of_the_file_need_a_key_alone():
     sampled = digits(do_sample=True, top_k=0, num_return_sequences=2)
     key = jax.random.key(0)

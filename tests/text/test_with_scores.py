@@ -46,6 +46,7 @@ def equal(a, b):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_each_number_is_the_table_s():
     """Three chunks, of which the last has one token; and nothing is computed after ``end``."""
     prompt = decoding_jax.Prompt(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]))
@@ -76,9 +77,17 @@ def test_the_scores_of_completions():
             assert completion.scores.log_prob.sum() == pytest.approx(completion.log_prob, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("sample", marks=pytest.mark.exhaustive), "beam_search"]
-)
+def test_a_stream_scores_what_it_has_so_far():
+    """By the programs of a greedy stream of one text."""
+    settings = {"max_new_tokens": 20, "with_scores": 3}
+    items = list(decoding_jax.stream(TABLE, Digits(), TEXTS[2:], chunk=9, **settings))
+    for [[completion]] in items:
+        log_probs = distribution([5, 6, 1, 2], completion.tokens)
+        check(completion.scores, log_probs, completion.tokens, 3)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", ["sample", "beam_search"])
 def test_streams_score_what_they_have_so_far(strategy):
     """Tokens that a beam search takes back are scored anew; the last item is ``generate``'s."""
     settings = {"strategy": strategy, "max_new_tokens": 20, "with_scores": 3}
