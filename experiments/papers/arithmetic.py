@@ -58,6 +58,7 @@ def run(
     point_counts: Sequence[int] = (8, 32),
     beams: Sequence[int] = (2, 4, 8, 16, 32),
     diversity_count: int = 8,
+    bound_counts: Sequence[int] = (2, 8, 32, 128),
     bound_samples: int = 16,
     batch_size: int = 8,
     max_new_tokens: int = 64,
@@ -78,9 +79,11 @@ def run(
       point_sets: names of the library's point sets, and ``deterministic``, the lattice without a
         random shift.
       point_counts: the N at which other point sets are measured, at the last of ``settings``.
-      beams: the numbers of beams.
+      beams: the numbers of beams; those of stochastic beam search are drawn at the last of
+        ``settings``.
       diversity_count: the N at which diversity is measured, one of ``beams``.
-      bound_samples: how many samples of an input the bound of the lattice's deviation is from.
+      bound_counts: the N for which the lower bound of the lattice's deviation is estimated.
+      bound_samples: how many samples of an input that bound is from.
       batch_size: the number of rows of a batch, each with N lanes.
       max_new_tokens, max_input_tokens: the limits of the lengths.
       seed: of all keys and of the bootstrap.
@@ -101,6 +104,9 @@ def run(
             f"diversity_count: got {diversity_count}; takes one of beams, {list(beams)}, "
             f"that is a power of 2 up to max_samples, {max_samples}"
         )
+    for count in bound_counts:
+        if count not in counts:
+            raise ValueError(f"bound_counts: got {count}; takes powers of 2 up to {max_samples}")
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
     scores = Scores(metrics, task.references)
     described = {
@@ -114,6 +120,7 @@ def run(
         "point_counts": list(point_counts),
         "beams": list(beams),
         "diversity_count": diversity_count,
+        "bound_counts": list(bound_counts),
         "bound_samples": bound_samples,
         "batch_size": batch_size,
         "max_new_tokens": max_new_tokens,
@@ -135,7 +142,7 @@ def run(
                 decoder,
                 scores,
                 _transform(pair),
-                counts,
+                bound_counts,
                 bound_samples,
                 name,
                 rows,
@@ -181,10 +188,9 @@ def cells(
     )
     for count in beams:
         found[f"beam search, {count}"] = Cell(_beams(decoding_jax.beam_search, count, None), 1)
-        for pair in settings:
-            found[f"stochastic beam search, {count}, {results.label(pair)}"] = Cell(
-                _beams(decoding_jax.stochastic_beam_search, count, pair), 1
-            )
+        found[f"stochastic beam search, {count}"] = Cell(
+            _beams(decoding_jax.stochastic_beam_search, count, last), 1
+        )
     return found
 
 

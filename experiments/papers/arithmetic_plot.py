@@ -83,7 +83,8 @@ def _deviation(ax: Any, data: dict[str, Any]) -> None:
         mine = [r for r in rows if r["setting"] == setting]
         _band(ax, [r["N"] for r in mine], [r["ratio"] for r in mine], marker="o", label=setting)
         colour = ax.lines[-1].get_color()
-        ax.plot([r["N"] for r in mine], [r["bound"][0] for r in mine], ":", color=colour)
+        known = [r for r in mine if r["bound"]]
+        ax.plot([r["N"] for r in known], [r["bound"][0] for r in known], ":", color=colour)
     ax.axhline(0.5, color="0.4", linestyle="--", linewidth=0.8)
     _log_counts(ax, sorted({r["N"] for r in rows}))
     ax.set_ylim(0, 1.1)
@@ -106,7 +107,7 @@ def _oracle(ax: Any, data: dict[str, Any]) -> None:
 
 
 def _diversity(ax: Any, data: dict[str, Any]) -> None:
-    markers = {"independent": "o", "arithmetic": "s", "stochastic beam": "^", "beam search": "D"}
+    markers = {"independent": "o", "arithmetic": "s", "stochastic": "^", "beam search": "D"}
     for i, (kind, marker) in enumerate(markers.items()):
         mine = [r for r in data["results"]["diversity"] if r["strategy"].startswith(kind)]
         for r in mine:

@@ -50,10 +50,14 @@ def analyse(
                 }
             )
             alone = np.asarray([row[metric] for row in measured[f"bound, {of}"]])
-            for i, count in enumerate(counts):
+            for count in counts:
                 theirs = variance_independent(iid, count)
                 ours = variance_lattice(lattice, count)
                 ratio = interval(ratio_of_deviations, ours, theirs, seed=seed)
+                bound = None
+                if count in given["bound_counts"]:
+                    least = alone[:, given["bound_counts"].index(count)] / count
+                    bound = interval(ratio_of_deviations, least, theirs, seed=seed)
                 deviation.append(
                     {
                         "setting": of,
@@ -62,9 +66,7 @@ def analyse(
                         "independent": float(np.sqrt(theirs.sum()) / inputs),
                         "lattice": float(np.sqrt(max(ours.sum(), 0)) / inputs),
                         "ratio": ratio,
-                        "bound": interval(
-                            ratio_of_deviations, alone[:, i] / count, theirs, seed=seed
-                        ),
+                        "bound": bound,
                         "halved": halved(ratio),
                     }
                 )
@@ -75,7 +77,7 @@ def analyse(
                 "lattice": oracle_lattice(scores(f"lattice, {of}", metric), count),
                 "beam search": _best(measured[f"beam search, {count}"], metric),
                 "stochastic beam search": _best(
-                    measured[f"stochastic beam search, {count}, {of}"], metric
+                    measured[f"stochastic beam search, {count}"], metric
                 ),
             }
             row = {k: interval(mean, v, seed=seed) for k, v in best.items()}
@@ -107,12 +109,14 @@ def _best(rows: list[dict[str, Any]], metric: str) -> np.ndarray:
 def _diversity(measured: Mapping[str, list[dict[str, Any]]], given: dict[str, Any]) -> list[dict]:
     """Mean score and diversity at one N; runs of an input are averaged."""
     count, metric, found = given["diversity_count"], given["metrics"][0], []
-    names = {f"beam search, {count}": "beam search"}
+    names = {
+        f"beam search, {count}": "beam search",
+        f"stochastic beam search, {count}": "stochastic beam search",
+    }
     for pair in given["settings"]:
         of = label(pair)
         names[f"iid, {of}"] = f"independent, {of}"
         names[f"lattice, {of}"] = f"arithmetic, {of}"
-        names[f"stochastic beam search, {count}, {of}"] = f"stochastic beam, {of}"
     for name, shown_as in names.items():
         inputs = given["task"]["inputs"]
         diversity = np.asarray([row["diversity"] for row in measured[name]])
@@ -179,7 +183,9 @@ def markdown(data: dict[str, Any]) -> str:
                 if r["setting"] == label(pair) and r["metric"] == metric
             ]
             rows.append([label(pair), *(shown(r["ratio"], 2) for r in mine)])
-            rows.append(["lower bound", *(shown(r["bound"], 2) for r in mine)])
+            rows.append(
+                ["lower bound", *(shown(r["bound"], 2) if r["bound"] else "" for r in mine)]
+            )
             rows.append(["below one half", *(r["halved"] for r in mine)])
         parts.append(table(["setting", *(f"N = {n}" for n in counts)], rows))
     parts.append("\n## Means of one sample, which do not depend on the point set\n\n")
@@ -200,6 +206,7 @@ def markdown(data: dict[str, Any]) -> str:
         )
     )
     names = ["independent", "lattice", "beam search", "stochastic beam search"]
+    parts.append("\nStochastic beam search draws at the last of the settings above.\n")
     parts.append(f"\n## Best {data['metrics'][0]} of N, and the gap to beam search\n\n")
     parts.append(
         table(

@@ -69,16 +69,20 @@ class Decoder:
             "stop": default_stop(self.tokenizer),
         }
 
-    def bind(self, inputs: Sequence[int], places: int | None = None) -> tuple[Any, Any]:
+    def bind(
+        self, inputs: Sequence[int], places: int | None = None, model: Any = None
+    ) -> tuple[Any, Any]:
         """The language model and the prompt of a batch; the first input fills the places left.
 
         Args:
           inputs: the number of the input of each row.
           places: the number of rows, by default ``batch_size``.
+          model: another model of the same tokenizer, such as a draft.
         """
         places = self.batch_size if places is None else places
         padded = [*inputs, *[inputs[0]] * (places - len(inputs))]
-        return encode_batch(self.model, [self.ids[i] for i in padded], self.width)
+        chosen = self.model if model is None else model
+        return encode_batch(chosen, [self.ids[i] for i in padded], self.width)
 
     def context(self, input_: int) -> list[int]:
         """The tokens that completions of an input continue: none for an encoder-decoder."""

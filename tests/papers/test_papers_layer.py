@@ -18,11 +18,16 @@ from experiments.papers import (
     metrics,
     records,
     results,
+    speculative_results,
     tasks,
 )
 from experiments.papers.arithmetic_bound import alone_after
 
-EXPERIMENTS = {"arithmetic": arithmetic_results, "best_k": best_k_results}
+EXPERIMENTS = {
+    "arithmetic": arithmetic_results,
+    "best_k": best_k_results,
+    "speculative": speculative_results,
+}
 
 
 def write_lines(path, *lines):
@@ -177,11 +182,9 @@ def test_every_configuration_is_complete(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     (name,) = (name for name in EXPERIMENTS if path.stem.startswith(name))
     module = f"experiments.papers.{name}"
-    given = (
-        ['MODEL_DIR = "model"', 'DATA = "task.jsonl"']
-        if "%gin.REQUIRED" in path.read_text()
-        else []
-    )
+    names = ("MODEL_DIR", "DRAFT_DIR", "DATA")
+    required = [name for name in names if f"\n{name} = %gin" in path.read_text()]
+    given = [f'{name} = "name"' for name in required]
     gin_names.register()
     with gin.unlock_config():
         command.registered(importlib.import_module(module).run, module)
