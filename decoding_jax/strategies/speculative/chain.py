@@ -92,8 +92,12 @@ def propose(
         shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
         return jnp.zeros(shape, value.dtype)
 
-    def calls(draft: Draft) -> Array:
-        return jnp.maximum(draft.length.max(), 1)
+    calls = jnp.maximum(inputs.draft_length.max(), 1)
+
+    def goes_on(carry: Any) -> Array:
+        i, draft = carry[:2]
+        # Without a threshold, the lengths are known before; a maximum over rows may be a message.
+        return i < (calls if min_confidence == 0 else jnp.maximum(draft.length.max(), 1))
 
     def draw_next(carry: Any) -> Any:
         i, draft, drafter_state, state, tokens = carry
@@ -116,9 +120,7 @@ def propose(
     )
     draft = record(0, draft, token, prob, distribution, state)
     carry = jnp.int32(1), draft, drafter_state, state, path.tokens
-    count, draft, drafter_state, _, _ = lax.while_loop(
-        lambda carry: carry[0] < calls(carry[1]), draw_next, carry
-    )
+    count, draft, drafter_state, _, _ = lax.while_loop(goes_on, draw_next, carry)
     return draft, drafter_state, count
 
 
