@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from decoding_jax.text import Tokenizer, load_tokenizer
 NAMES = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
 
 
-def load_size(size: str, models_dir: str) -> tuple[GPT2, Tokenizer]:
+def load_size(size: str, models_dir: str) -> tuple[Any, Tokenizer]:
     """Loads the model of a size, from the first directory that has one.
 
     These are ``models_dir/124M`` and ``models_dir/gpt2``, and so on: a Hugging Face directory, with
