@@ -140,3 +140,22 @@ def test_a_cache_to_which_tokens_can_only_be_appended():
     for row, other in zip(last, want, strict=True):
         equal([c.scores for c in row], [c.scores for c in other])
         assert row[0].scores.log_prob.sum() == pytest.approx(row[0].log_prob, abs=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_an_encoder_decoder():
+    """Texts of several lengths; the scores of a text alone are those that it has in a batch."""
+    model, tokenizer = decoding_jax.load("translation-en-fr-draft")
+    texts = ["I am here.", "Where is the station?", "Good morning!"]
+    settings = {"strategy": "beam_search", "beam_size": 2, "max_new_tokens": 12, "with_scores": 2}
+    rows = decoding_jax.generate(model, tokenizer, texts, **settings)
+    for row in rows:
+        for completion in row:
+            scores = completion.scores
+            assert scores.log_prob.sum() == pytest.approx(completion.log_prob, abs=1e-4)
+            assert (scores.top_log_probs[:, 0] >= scores.log_prob - 1e-5).all()
+            best = scores.top_tokens[:, 0] == completion.tokens
+            np.testing.assert_array_equal(scores.log_prob[best], scores.top_log_probs[best, 0])
+    [alone] = decoding_jax.generate(model, tokenizer, texts[1:2], **settings)
+    for one, other in zip(alone, rows[1], strict=True):
+        np.testing.assert_allclose(one.scores.entropy, other.scores.entropy, atol=1e-4)
