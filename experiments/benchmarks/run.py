@@ -4,9 +4,10 @@
     python -m experiments.benchmarks.run --out runs/benchmarks --only beam_search
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
-beside a beam search of the same budget; speculative decoding beside plain decoding and theory; the
-batch job, refilled, beside buckets; and, where ``transformers`` is installed, whole decodes and
-beam searches of the embedded model beside it on the same weights.
+beside a beam search of the same budget; contrastive search beside greedy decoding; speculative
+decoding beside plain decoding and theory; the batch job, refilled, beside buckets; and, where
+``transformers`` is installed, whole decodes and beam searches of the embedded model beside it on
+the same weights.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from experiments.benchmarks import (
     batch_job,
     beam_search,
     best_k,
+    contrastive,
     sampling_step,
     speculative,
     whole_decode,
@@ -29,6 +31,7 @@ BENCHMARKS = {
     "whole_decode": whole_decode.measure,
     "beam_search": beam_search.measure,
     "best_k": best_k.measure,
+    "contrastive": contrastive.measure,
     "speculative": speculative.measure,
     "batch_job": batch_job.measure,
 }
