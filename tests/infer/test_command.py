@@ -54,6 +54,7 @@ def test_a_drafter_by_the_names_of_its_files(command, byte_t5):
     assert [[o["text"] for o in json.loads(line)["outputs"]] for line in plain] == drafted
 
 
+@pytest.mark.exhaustive
 def test_transforms_are_set_on_the_command_line(command):
     """If only the most probable token is left, all samples are equal."""
     chain = "--gin.transforms.Chain.transforms=[@transforms.temperature(), @transforms.top_k()]"

@@ -58,6 +58,7 @@ def argv(tmp_path):
     return of
 
 
+@pytest.mark.exhaustive
 def test_a_job_ended_by_sigkill_ends_with_the_same_bytes(start, argv, tmp_path, capsys):
     """A stopped job still holds its directory; a killed job does not."""
 

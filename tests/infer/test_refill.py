@@ -135,9 +135,8 @@ def test_rows_that_are_spread_over_devices_give_the_same(name):
     check_equal(decode(decoder), expected)
 
 
-@pytest.mark.parametrize(
-    "name", ["token", pytest.param("stochastic_beam_search", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["token", "stochastic_beam_search"])
 def test_the_info_of_a_row_is_its_own(name):
     whole = decode(make_decoder(name, refill=False, with_info=True))
     refilled = decode(make_decoder(name, with_info=True), list(range(COUNT))[::-1])

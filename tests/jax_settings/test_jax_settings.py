@@ -81,14 +81,8 @@ def test_programs_of_networks_are_of_32_bits(name: str) -> None:
             check_types(jax.make_jaxpr(lambda call=call: call()[:5])(), products=True)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("sample", "beam_search"),
-        pytest.param((), marks=pytest.mark.exhaustive),
-    ],
-    ids=["some", "all"],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("names", [("sample", "beam_search"), ()], ids=["some", "all"])
 def test_tokens_are_the_same_with_64_bits_and_strict_promotion(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -147,7 +147,10 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.exhaustive) if n == "t5" else n for n in CONFIGS],
+)
 def test_a_loop_of_scalar_starts_copies_no_cache(name: str) -> None:
     """In the compiled loop, arrays of the size of the slots are updated in place."""
     model, slots = bound(network(name), slice(0, 1)), 1009

@@ -51,7 +51,7 @@ def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, marks=[] if family in ("t5", "llama3") else [pytest.mark.exhaustive])
+        pytest.param(family, marks=[] if family == "t5" else [pytest.mark.exhaustive])
         for family in (
             *FAMILIES,
             *VARIANTS,

@@ -94,13 +94,10 @@ def check(
     return float(got.info.acceptance_rate)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "rows", "lookup", "lanes"),
-    [
-        pytest.param("t5", 1024, False, None, marks=pytest.mark.exhaustive),
-        ("gpt2", 1024, True, None),
-        pytest.param("llama", 256, False, 4, marks=pytest.mark.exhaustive),
-    ],
+    [("t5", 1024, False, None), ("gpt2", 1024, True, None), ("llama", 256, False, 4)],
 )
 def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) -> None:
     """Random networks, with 1,024 sequences each."""

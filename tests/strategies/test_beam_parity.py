@@ -147,6 +147,7 @@ def test_beam_search(pair, early_stopping):
     assert len(lengths) > 3, "the sequences do not end at enough places to tell searches apart"
 
 
+@pytest.mark.exhaustive
 def test_fewer_returned(pair):
     reference, model, ends = pair
     output = decoding_jax.beam_search(

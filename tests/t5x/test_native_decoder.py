@@ -52,14 +52,8 @@ def without_two(logits, prefix):
     return logits.at[..., 2].set(-jnp.inf)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "best_k_search",
-        pytest.param("best_first_search", marks=pytest.mark.exhaustive),
-        pytest.param("constrained_beam_search", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["best_first_search", "best_k_search", "constrained_beam_search"])
 def test_searches_are_the_strategies_with_the_best_last(name):
     given = {"transform": without_two, "max_decode_steps": 5}
     limits = np.minimum(LENGTH - GIVEN, 5)

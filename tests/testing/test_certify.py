@@ -266,7 +266,6 @@ def test_mistakes_of_beams_are_found(monkeypatch):
     "name",
     [
         "greedy",
-        "sample",
         "beam_search",
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
@@ -279,6 +278,7 @@ def test_mistakes_of_beams_are_found(monkeypatch):
                 "best_k_search",
                 "constrained_beam_search",
                 "diverse_beam_search",
+                "sample",
                 "stochastic_beam_search",
             )
         ),

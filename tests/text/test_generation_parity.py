@@ -115,7 +115,6 @@ LOGITS = {
 }
 REPRESENTATIVE = {
     ("gpt2", "greedy", "total", "all"),
-    ("gpt2", "beams, early", "least in all", "penalty"),
     ("t5", "beams", "least", "forced"),
 }
 
