@@ -82,7 +82,8 @@ def run(
       beams: the numbers of beams; those of stochastic beam search are drawn at the last of
         ``settings``.
       diversity_count: the N at which diversity is measured, one of ``beams``.
-      bound_counts: the N for which the lower bound of the lattice's deviation is estimated.
+      bound_counts: the N for which the lower bound of the lattice's deviation is estimated;
+        none skips it.
       bound_samples: how many samples of an input that bound is from.
       batch_size: the number of rows of a batch, each with N lanes.
       max_new_tokens, max_input_tokens: the limits of the lengths.
@@ -134,7 +135,7 @@ def run(
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
                 measure, decoder, scores, name, cell, rows, diversity_count, seed
             )
-    for pair in settings:
+    for pair in settings if bound_counts else ():
         name = f"bound, {results.label(pair)}"
         for rows in batches(len(task.inputs), batch_size):
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(

@@ -26,9 +26,9 @@ import numpy as np
 
 import decoding_jax
 from decoding_jax.base import Prompt
-from decoding_jax.infer.scoring import token_scores
 from decoding_jax.pytrees import pytree
 from decoding_jax.text.batch import continuation
+from decoding_jax.text.token_scores import token_scores
 from experiments.papers.decoding import Decoder, keys_of
 from experiments.papers.metrics import Scores
 
@@ -40,6 +40,11 @@ class Transformed:
 
     model: Any
     transform: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.model, name)
 
     def prefill(self, *args: Any, **settings: Any) -> Any:
         return self._transformed(self.model.prefill(*args, **settings))
@@ -54,7 +59,7 @@ class Transformed:
 
 @jax.jit
 def _log_probs(model: Transformed, prompt: Prompt, tokens: Any) -> Any:
-    return token_scores(model, prompt, tokens).log_prob  # type: ignore[arg-type]
+    return token_scores(model, prompt, tokens).log_prob
 
 
 def alone_after(log_probs: Sequence[float], count: int) -> int:
@@ -95,10 +100,8 @@ def measure_bound(
         functools.partial(_sample, transform=transform, num_samples=samples), inputs, keys
     )
     model, prompt = decoder.bind(inputs)
-    length = decoder.limits["max_new_tokens"]
-    tokens = np.zeros((decoder.batch_size, samples, -(-length // 16) * 16), np.int32)
-    tokens[:, :, :length] = first.output.tokens
-    log_probs = jax.device_get(_log_probs(Transformed(model, transform), prompt, tokens))
+    scored = _log_probs(Transformed(model, transform), prompt, first.output.tokens)
+    log_probs = jax.device_get(scored)
     found: list[dict[str, list[float]]] = [{} for _ in inputs]
     for count in counts:
         prefixes = [

@@ -49,19 +49,19 @@ def _toy(ax: Any) -> None:
             left += part
 
     draw("", 0.0, 1.0)
-    key, at = jax.random.key(3), {}
+    key, at, handles = jax.random.key(3), {}, []
     for row, name in enumerate(("lattice", "iid")):
         codes = getattr(point_sets, name)(key, 8)
         at[name] = [int(x) / 2**64 for x in uint64.to_ints(codes)]
-        ax.plot(at[name], [-2.2 - 0.3 * row] * 8, "|" if row else "x", markersize=8, label=name)
+        handles += ax.plot(at[name], [-2.2 - 0.3 * row] * 8, "|" if row else "x", markersize=8)
     for code in at["lattice"]:
         ax.plot([code, code], [0, -2.1], color="tab:blue", linewidth=0.7, linestyle="--")
     ax.set_xlim(0, 1)
-    ax.set_ylim(-2.75, 0.05)
+    ax.set_ylim(-3.1, 0.05)
     ax.set_yticks([-0.45, -1.45], ["1st token", "2nd token"])
     ax.set_xlabel("code")
     ax.set_title("a toy model: texts own intervals of codes")
-    ax.legend(["lattice of 8", "8 independent"], loc="lower center", ncols=2, fontsize=7)
+    ax.legend(handles, ["lattice of 8", "8 independent"], loc="lower center", ncols=2, fontsize=7)
 
 
 def _band(ax: Any, x: Any, estimates: list[Any], **style: Any) -> None:
@@ -89,7 +89,8 @@ def _deviation(ax: Any, data: dict[str, Any]) -> None:
     _log_counts(ax, sorted({r["N"] for r in rows}))
     ax.set_ylim(0, 1.1)
     ax.set_ylabel("arithmetic / independent")
-    ax.set_title(f"standard deviation of mean {metric} (dotted: lower bound)")
+    dotted = " (dotted: lower bound)" if any(r["bound"] for r in rows) else ""
+    ax.set_title(f"standard deviation of mean {metric}{dotted}")
     ax.legend(fontsize=7)
 
 

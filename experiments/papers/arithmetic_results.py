@@ -49,7 +49,7 @@ def analyse(
                     "difference": gap,
                 }
             )
-            alone = np.asarray([row[metric] for row in measured[f"bound, {of}"]])
+            alone = np.asarray([row[metric] for row in measured.get(f"bound, {of}", [])])
             for count in counts:
                 theirs = variance_independent(iid, count)
                 ours = variance_lattice(lattice, count)
@@ -183,9 +183,10 @@ def markdown(data: dict[str, Any]) -> str:
                 if r["setting"] == label(pair) and r["metric"] == metric
             ]
             rows.append([label(pair), *(shown(r["ratio"], 2) for r in mine)])
-            rows.append(
-                ["lower bound", *(shown(r["bound"], 2) if r["bound"] else "" for r in mine)]
-            )
+            if data["bound_counts"]:
+                rows.append(
+                    ["lower bound", *(shown(r["bound"], 2) if r["bound"] else "" for r in mine)]
+                )
             rows.append(["below one half", *(r["halved"] for r in mine)])
         parts.append(table(["setting", *(f"N = {n}" for n in counts)], rows))
     parts.append("\n## Means of one sample, which do not depend on the point set\n\n")
