@@ -251,6 +251,7 @@ def test_steps_with_one_or_no_allowed_token_leave_the_code_unchanged() -> None:
         np.testing.assert_array_equal(after.last, code.last)
 
 
+@pytest.mark.exhaustive
 def test_a_row_has_the_same_tokens_in_any_batch_and_on_any_device() -> None:
     table = tables(ROWS, seed=4)
     code = codes_of(3, "lattice", 8)

@@ -28,6 +28,7 @@ def test_equal_to_lax(size, kind):
         np.testing.assert_array_equal(got[1], want[1])
 
 
+@pytest.mark.exhaustive
 def test_leading_axes_and_vmap():
     values = jax.random.normal(jax.random.key(0), (2, 3, 700))
     want = lax.top_k(values, 4)[1]

@@ -30,6 +30,7 @@ def tokens(rows):
 BEAMS = {"num_beams": 2, "length_penalty": 3.0}
 
 
+@pytest.mark.exhaustive
 def test_beams_of_the_file_unless_the_caller_says_otherwise():
     beams, settings = digits(**BEAMS), {"max_new_tokens": 5}
     by_file = tokens(decoding_jax.generate(TABLE, beams, TEXTS, **settings))
