@@ -34,7 +34,15 @@ from decoding_jax.registry import (
 )
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
-from decoding_jax.text import GenerationConfig, TextStreamer, generate, load, stream, stream_text
+from decoding_jax.text import (
+    GenerationConfig,
+    TextStreamer,
+    generate,
+    load,
+    share_prefix,
+    stream,
+    stream_text,
+)
 
 __version__ = "0.2.0"
 
@@ -71,6 +79,7 @@ __all__ = [
     "load",
     "pytree",
     "sample",
+    "share_prefix",
     "speculative_sample",
     "stochastic_beam_search",
     "strategies",

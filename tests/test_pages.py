@@ -232,6 +232,7 @@ LONG = (
     "docs/engines.md",
     "docs/estimators.md",
     "docs/generation_config.md",
+    "docs/shared_prefix.md",
     "docs/stopping.md",
     "docs/streaming.md",
     "docs/token_scores.md",

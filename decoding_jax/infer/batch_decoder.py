@@ -23,6 +23,7 @@ from decoding_jax.infer.sources import Item
 from decoding_jax.rows import row_arguments, with_rows
 from decoding_jax.text import Tokenizer, load, with_end_tokens
 from decoding_jax.text.calls import shared_strings
+from decoding_jax.text.sizes import shared_size
 
 NEW_COLUMNS = ("outputs", "error")
 """The columns that a ``BatchDecoder`` adds."""
@@ -50,7 +51,7 @@ class BatchDecoder:
       seed: the seed of the job.
       batch_size: the number of rows that are decoded at a time. The batches of the engine should
         have several times as many inputs, so that few rows are idle at their end.
-      max_input_length: the maximum number of tokens of an input.
+      max_input_length: the maximum number of tokens of an input, without a shared prefix.
       buckets: as for ``infer.run``.
       stop: as for ``infer.run``.
       drafter: as for ``infer.run``.
@@ -106,7 +107,7 @@ class BatchDecoder:
                 f"strategy: got one value for each input in {', '.join(of_rows)}; takes settings "
                 "that all inputs share"
             )
-        widths = bucketing.widths(max_input_length, buckets)
+        widths = bucketing.widths(max_input_length, buckets, shared_size(net))
         decoder = Decoder(
             net,
             tokenizer,

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 NARROWEST = 16
 
 
-def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple[int, ...]:
+def widths(
+    max_input_length: int, buckets: Sequence[int] | None = None, shared: int = 0
+) -> tuple[int, ...]:
     """Returns the widths that inputs are padded to, in ascending order.
 
     Args:
       max_input_length: the maximum number of tokens of an input. It is always the last width.
       buckets: the widths to use, in any order. Those of ``max_input_length`` and above are ignored.
         The default is the powers of two from 16.
+      shared: the number of tokens that every input begins with, which is added to all widths.
 
     Returns:
       A tuple of different widths in tokens.
@@ -26,12 +29,15 @@ def widths(max_input_length: int, buckets: Sequence[int] | None = None) -> tuple
       (16, 32, 64, 100)
       >>> widths(100, buckets=[20, 60, 200])
       (20, 60, 100)
+      >>> widths(100, shared=1000)
+      (1016, 1032, 1064, 1100)
     """
     if buckets is None:
         buckets = [NARROWEST << i for i in range(max_input_length.bit_length())]
     if not all(isinstance(width, int) and width >= 1 for width in buckets):
         raise ValueError(f"buckets: got {buckets}; takes lengths of 1 and above")
-    return (*sorted({w for w in buckets if w < max_input_length}), max_input_length)
+    of_input = (*sorted({w for w in buckets if w < max_input_length}), max_input_length)
+    return tuple(shared + width for width in of_input)
 
 
 def by_width(lengths: Sequence[int], widths: Sequence[int]) -> dict[int, list[int]]:

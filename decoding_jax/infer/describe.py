@@ -99,7 +99,8 @@ class _Describer:
         if isinstance(value, (set, frozenset)):
             return f"{name}({', '.join(sorted(map(self._part, value)))})"
         if dataclasses.is_dataclass(value):
-            attributes = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            fields = [f for f in dataclasses.fields(value) if not f.metadata.get("derived")]
+            attributes = {f.name: getattr(value, f.name) for f in fields}
         elif hasattr(value, "__dict__"):
             attributes = vars(value)
         else:

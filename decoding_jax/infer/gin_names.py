@@ -13,6 +13,7 @@ import gin.config as gin
 # Bindings that do not affect the results of a job, or that job.json records in other entries.
 _NOT_LISTED = re.compile(
     r"(^|[./])(run\.(?!strategy$)\w+|(TextLines|JsonLines|CsvRows|ParquetRows)\.path|load\.directory"
+    r"|share_prefix\.\w+"
     r"|Printer\.\w+)$"
 )
 

@@ -31,6 +31,7 @@ from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text import Tokenizer, with_end_tokens
 from decoding_jax.text.calls import shared_strings
+from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ def run(
         the number of devices.
       shard_size: the number of inputs of a shard. Shards are decoded several at a time where
         batches are refilled, and otherwise one after another.
-      max_input_length: the maximum number of tokens of an input. A longer input is recorded as a
-        fault.
+      max_input_length: the maximum number of tokens of an input, without a shared prefix. A longer
+        input is recorded as a fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs.
@@ -136,7 +137,7 @@ def run(
     check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
     check_seed(seed)
     stop = with_end_tokens(stop, tokenizer)
-    widths = bucketing.widths(max_input_length, buckets)
+    widths = bucketing.widths(max_input_length, buckets, shared_size(net))
     decoder = Decoder(
         net,
         tokenizer,

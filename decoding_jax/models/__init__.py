@@ -15,6 +15,7 @@ from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
+from decoding_jax.models.shared_prefix import SharedPrefixModel, with_shared_prefix
 from decoding_jax.models.t5 import T5, BoundT5
 from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5_layers import T5Config
@@ -37,6 +38,7 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "RopeScaling",
+    "SharedPrefixModel",
     "T5Config",
     "T5Decoder",
     "T5DecoderConfig",
@@ -48,4 +50,5 @@ __all__ = [
     "save_model",
     "save_t5x",
     "to_t5x",
+    "with_shared_prefix",
 ]

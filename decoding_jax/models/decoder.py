@@ -108,24 +108,46 @@ class DecoderModel:
         config = dataclasses.replace(self.config, num_layers=num_layers)
         return dataclasses.replace(self, params=params, config=config)
 
-    def _apply(self, method: Any, *args: Any) -> Any:
+    def apply(self, method: Any, *args: Any) -> Any:
+        """Calls a method of the network."""
         return self.network(self.config).apply({"params": self.params}, *args, method=method)
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.prefill``."""
-        chunk = self.config.prefill_chunk
-        if chunk is None or tokens.shape[1] <= chunk:
-            hidden, prompt = self._apply(self.network.prefill, tokens, length)
-            last = last_real(hidden, length)
-        else:
-            last, hidden, prompt = self._prefill_chunks(tokens, length, chunk, with_hidden)
+        last, hidden, prompt = self.run_prompts(tokens, length, with_hidden=with_hidden)
         cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
         return ModelOutput(self.project(last), hidden if with_hidden else None), cache
 
+    def run_prompts(
+        self,
+        tokens: Array,
+        length: Array,
+        *,
+        with_hidden: bool = False,
+        prefix: Layers | None = None,
+    ) -> tuple[Array, Array, Layers]:
+        """Runs whole prompts, ``config.prefill_chunk`` tokens at a time if it is set.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded; after a prefix, what follows it.
+          length: int32 ``[B]``.
+          with_hidden: whether the hidden states of all tokens are asked for.
+          prefix: as for ``DecoderNetwork.prefill``.
+
+        Returns:
+          The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of all tokens,
+          ``[B, 1, P, D]``, or anything if they are not asked for; and the keys and values.
+        """
+        chunk = self.config.prefill_chunk
+        if chunk is not None and tokens.shape[1] > chunk:
+            return self._prefill_chunks(tokens, length, chunk, with_hidden, prefix)
+        hidden, prompt = self.apply(self.network.prefill, tokens, length, None, prefix)
+        return last_real(hidden, length), hidden, prompt
+
     def _prefill_chunks(
-        self, tokens: Array, length: Array, chunk: int, with_hidden: bool
+        self, tokens: Array, length: Array, chunk: int, with_hidden: bool, prefix: Layers | None
     ) -> tuple[Array, Array, Layers]:
         """Runs whole prompts, ``chunk`` tokens at a time.
 
@@ -135,7 +157,7 @@ class DecoderModel:
         """
         size = tokens.shape[1]
         shape, held = jax.eval_shape(
-            functools.partial(self._apply, self.network.prefill), tokens[:, :chunk], length
+            functools.partial(self.apply, self.network.prefill), tokens[:, :chunk], length
         )
         prompt = jax.tree.map(
             lambda x: jnp.zeros((*x.shape[:-2], size, x.shape[-1]), x.dtype), held
@@ -149,7 +171,9 @@ class DecoderModel:
             prompt, kept = state
             first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps
             piece = lax.dynamic_slice_in_dim(tokens, first, chunk, 1)
-            hidden, prompt = self._apply(self.network.prefill_chunk, prompt, piece, length, first)
+            hidden, prompt = self.apply(
+                self.network.prefill_chunk, prompt, piece, length, first, prefix
+            )
             if with_hidden:
                 return prompt, lax.dynamic_update_slice_in_dim(kept, hidden, first, 2)
             here = ((first <= end) & (end < first + chunk))[:, None, None, None]
@@ -168,12 +192,12 @@ class DecoderModel:
         position: Array | None = None,
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.extend``."""
-        hidden, cache = self._apply(self.network.extend, cache, tokens, start, visible, position)
+        hidden, cache = self.apply(self.network.extend, cache, tokens, start, visible, position)
         return ModelOutput(self.project(hidden), hidden), cache
 
     def project(self, hidden: Array) -> Array:
         """See ``SupportsProject.project``."""
-        return self._apply(self.network.project, hidden)
+        return self.apply(self.network.project, hidden)
 
     def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
         """See ``SupportsKeep.keep``."""

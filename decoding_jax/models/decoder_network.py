@@ -18,6 +18,7 @@ from decoding_jax.models.view import (
     Biases,
     LayerCache,
     View,
+    after_shared_prefix,
     chunk_layer_cache,
     prompt_layer_cache,
     slot_layer_cache,
@@ -120,15 +121,42 @@ class DecoderNetwork(nn.Module):
         """
         return 0
 
+    def _after(
+        self, prefix: Layers | None, position: Array
+    ) -> tuple[Array, Callable[[int | Array, LayerCache], LayerCache]]:
+        """The positions of tokens after a shared prefix, and what adds it to a layer's cache.
+
+        Args:
+          prefix: None, or the prefix, as for ``prefill``.
+          position: int32, broadcastable to ``[B, W, T]``, counted from the first token after it.
+        """
+        if prefix is None:
+            return position, lambda _, layer_cache: layer_cache
+        size = num_keys(prefix)
+        position = position + size
+        bias = self.prompt_bias(position, size)
+
+        def after(index: int | Array, layer_cache: LayerCache) -> LayerCache:
+            window = self.window(index)
+            return after_shared_prefix(layer_cache, prefix, index, position, bias, window=window)
+
+        return position, after
+
     def prefill(
-        self, tokens: Array, length: Array, source: tuple[Layers, Array] | None = None
+        self,
+        tokens: Array,
+        length: Array,
+        source: tuple[Layers, Array] | None = None,
+        prefix: Layers | None = None,
     ) -> tuple[Array, Layers]:
         """Runs whole prompts.
 
         Args:
-          tokens: int32 ``[B, P]``, right-padded.
+          tokens: int32 ``[B, P]``, right-padded; after a prefix, what follows it.
           length: int32 ``[B]``.
           source: as for ``run_layers``.
+          prefix: None, or each layer's keys and values ``[1, H, F, d]`` of F tokens that all rows
+            begin with.
 
         Returns:
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
@@ -136,10 +164,12 @@ class DecoderNetwork(nn.Module):
         size = tokens.shape[1]
         position = jnp.arange(size, dtype=jnp.int32)[None, None]
         bias = self.prompt_bias(position, size)
+        position, after = self._after(prefix, position)
 
         def cache_of(index: int | Array, *_: Any) -> LayerCache:
             window, ahead = self.window(index), self.ahead(index)
-            return prompt_layer_cache(length, size, bias, window=window, ahead=ahead)
+            cache = prompt_layer_cache(length, size, bias, window=window, ahead=ahead)
+            return after(index, cache)
 
         return self.run_layers(tokens[:, None], position, cache_of, source=source)
 
@@ -152,7 +182,12 @@ class DecoderNetwork(nn.Module):
         return None
 
     def prefill_chunk(
-        self, prompt: Layers, tokens: Array, length: Array, first: Array
+        self,
+        prompt: Layers,
+        tokens: Array,
+        length: Array,
+        first: Array,
+        prefix: Layers | None = None,
     ) -> tuple[Array, Layers]:
         """Runs C tokens of causal prompts, after all earlier ones.
 
@@ -160,19 +195,22 @@ class DecoderNetwork(nn.Module):
           prompt: each layer's keys and values ``[B, H, P, d]`` of the earlier tokens.
           tokens: int32 ``[B, C]``.
           length: int32 ``[B]``, the lengths of the whole prompts.
-          first: int32 scalar, the position of the first of the tokens.
+          first: int32 scalar, the position of the first of the tokens in their prompts.
+          prefix: as for ``prefill``.
 
         Returns:
           The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
         """
         position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
         bias = self.prompt_bias(position, num_keys(prompt))
+        after_all, after = self._after(prefix, position)
 
         def cache_of(index: int | Array, _: None, held: KeyValue) -> LayerCache:
             layer, window = stack_index(index), self.window(index)
-            return chunk_layer_cache(held, length, position, bias, layer, window=window)
+            cache = chunk_layer_cache(held, length, position, bias, layer, window=window)
+            return after(index, cache)
 
-        return self.run_layers(tokens[:, None], position, cache_of, written=prompt)
+        return self.run_layers(tokens[:, None], after_all, cache_of, written=prompt)
 
     def extend(
         self,
@@ -181,22 +219,27 @@ class DecoderNetwork(nn.Module):
         start: Array | int,
         visible: Array | None = None,
         position: Array | None = None,
+        prefix: Layers | None = None,
     ) -> tuple[Array, Cache]:
         """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
+
+        After a ``prefix``, as for ``prefill``, positions are counted from the first token after it.
 
         Returns:
           The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
         """
         view, cache = view_of(cache, tokens.shape[-1], start, visible, position)
         bias = self.biases(view)
+        after_all, after = self._after(prefix, view.position)
 
         def cache_of(index: int | Array, prompt: KeyValue, slots: KeyValue) -> LayerCache:
             layer, window = stack_index(index), self.window(index)
-            return slot_layer_cache(prompt, slots, view, start, bias, layer, window=window)
+            cache = slot_layer_cache(prompt, slots, view, start, bias, layer, window=window)
+            return after(index, cache)
 
         hidden, slots = self.run_layers(
             tokens,
-            view.position,
+            after_all,
             cache_of,
             source=cache.source,
             read=cache.prompt,

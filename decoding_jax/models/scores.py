@@ -22,8 +22,9 @@ class Part(NamedTuple):
     instead, so that it is never held whole.
 
     Attributes:
-      key: ``[B, H, K, d]``, shared by the lanes, or ``[B, W, H, K, d]``. A stack of layers has an
-        axis N before H. An array may have more than K keys; those from K on are not read.
+      key: ``[H, K, d]``, shared by all rows; ``[B, H, K, d]``, shared by the lanes of a row; or
+        ``[B, W, H, K, d]``. A stack of layers has an axis N before H. An array may have more than K
+        keys; those from K on are not read.
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``, with a last axis of K.
       bias: None, or what is added to the logits; a function of distances needs ``position``.
@@ -89,6 +90,9 @@ def read_part(part: Part, first: Array | int = 0, size: int | None = None) -> Pa
     return part._replace(key=read(part.key), value=read(part.value), layer=None)
 
 
+_AXES = {3: "hkd", 4: "bhkd", 5: "bwhkd"}  # of keys and values, by their number
+
+
 def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Array:
     """The scores, float32 ``[B, W, H, G, T, K]``, -inf where a key is not seen.
 
@@ -98,8 +102,8 @@ def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Ar
       scale: the factor and the bound of the scores.
       first: the position of the part's first key.
     """
-    # A part that the lanes share has no axis of lanes, so it is never tiled.
-    keys = "bhkd" if part.key.ndim == 4 else "bwhkd"
+    # A part that rows or lanes share has no axis of them, so it is never tiled.
+    keys = _AXES[part.key.ndim]
     # The keys come first, so that the longer operand is read in the order of its memory.
     score = jnp.einsum(
         f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
@@ -123,7 +127,7 @@ def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Ar
 
 def weighted(part: Part, weight: Array) -> Array:
     """The weighted sum of the part's values, float32 ``[B, W, H, G, T, d]``."""
-    values = "bhkd" if part.value.ndim == 4 else "bwhkd"
+    values = _AXES[part.value.ndim]
     # The product is in the dtype of the cache, because XLA's CPU backend has no batched bfloat16
     # product of this layout with a float32 result.
     out = jnp.einsum(f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value)

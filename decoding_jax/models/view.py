@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -11,11 +11,13 @@ from decoding_jax.base import Array
 from decoding_jax.models.cache import (
     Cache,
     KeyValue,
+    Layers,
     num_keys,
     prompt_part,
 )
 from decoding_jax.models.scores import Bias, Part
 from decoding_jax.models.slot_writes import write
+from decoding_jax.models.stack import stack_index
 
 
 class View(NamedTuple):
@@ -193,6 +195,41 @@ def chunk_layer_cache(
         return [seen._replace(layer=layer)], stored
 
     return layer_cache
+
+
+def after_shared_prefix(
+    layer_cache: LayerCache,
+    prefix: Layers,
+    index: int | Array,
+    position: Array,
+    bias: Bias | None = None,
+    *,
+    window: Window = None,
+) -> LayerCache:
+    """The cache of one layer whose tokens also see all of a prefix that all rows share.
+
+    Args:
+      layer_cache: the cache of the tokens after the prefix.
+      prefix: each layer's keys and values ``[1, H, F, d]``; stacked, ``[1, N, H, F, d]``.
+      index: the index of the layer, an int32 scalar where layers are scanned.
+      position: int32, broadcastable to ``[B, W, T]``, the positions of the new tokens, counted from
+        the first token of the prefix.
+      bias: None, or ``[B, W, H, G, T, F]``-broadcastable position biases, or a function of
+        distances.
+      window: as for ``prompt_layer_cache``.
+    """
+    layer = stack_index(index)
+    shared: Any = prefix[index] if isinstance(index, int) else prefix
+    mask = jnp.ones((1, 1, 1, num_keys(prefix)), bool)
+    part = Part(shared.key[0], shared.value[0], mask, bias, layer=layer)
+    if window is not None or bias is not None:
+        part = part._replace(position=position, least_distance=0, window=window)
+
+    def with_prefix(new: KeyValue) -> tuple[list[Part], KeyValue]:
+        parts, stored = layer_cache(new)
+        return [part, *parts], stored
+
+    return with_prefix
 
 
 def _seen(

@@ -16,6 +16,7 @@ from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.phrases import constraints
+from decoding_jax.text.shared_prefix import WithText, share_prefix
 from decoding_jax.text.special_tokens import WithSpecialTokens
 from decoding_jax.text.stop_strings import stop_strings
 from decoding_jax.text.stream_text import TextStream, stream_text
@@ -52,6 +53,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "WithSpecialTokens",
+    "WithText",
     "bind_drafter",
     "check_drafter",
     "completions",
@@ -64,6 +66,7 @@ __all__ = [
     "generate",
     "load",
     "load_tokenizer",
+    "share_prefix",
     "stop_strings",
     "stream",
     "stream_text",

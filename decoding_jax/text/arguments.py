@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from decoding_jax import transforms
 from decoding_jax.loop.arguments import check_names, check_settings, signature_of
 from decoding_jax.loop.values import check_count, check_model, describe
+from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES
 
 # The arguments of a strategy that `generate` passes itself.
@@ -136,11 +139,21 @@ def check_texts(texts: Any) -> None:
 
 
 def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
-    """Checks that the tokens of the inputs are in the model's vocabulary.
+    """Checks that the tokens of the inputs are of the model's vocabulary, after its shared prefix.
 
     Raises:
-      ValueError: for an id outside the vocabulary.
+      ValueError: for an id outside the vocabulary, or an input that does not begin with the tokens
+        that the model shares.
     """
+    if isinstance(model, SharedPrefixModel):
+        shared = np.asarray(model.tokens).tolist()
+        for i, row in enumerate(ids):
+            if list(row[: len(shared)]) != shared:
+                raise ValueError(
+                    f"texts: got one at index {i} that does not begin with the {len(shared)} tokens"
+                    " of the model's shared prefix; takes the tokenizer of share_prefix, or whole"
+                    " texts"
+                )
     size = vocabulary_size(model)
     for i, row in enumerate(ids):
         if len(row) and not 0 <= min(row) <= max(row) < size:

@@ -15,7 +15,7 @@ from decoding_jax.registry import STRATEGIES
 from decoding_jax.text.arguments import check_strategy, vocabulary_size
 from decoding_jax.text.batch import context_of, encode_batch, with_end_tokens
 from decoding_jax.text.drafting import bind_drafter
-from decoding_jax.text.sizes import limited, padded_width, rounded_length
+from decoding_jax.text.sizes import limited, padded_width, rounded_length, shared_size
 from decoding_jax.text.stop_strings import compiled_stop, stop_strings
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -78,7 +78,8 @@ class Batch:
         self._unbound, self._ids, self._max_new_tokens = model, ids, max_new_tokens
         max_positions = getattr(model, "max_positions", None)
         longest = max(len(row) for row in ids)
-        self._width = padded_width(longest, max_new_tokens, max_positions)
+        shared = shared_size(model)
+        self._width = padded_width(longest, max_new_tokens, max_positions, shared)
         self.model, self.prompt = encode_batch(model, ids, self._width)
 
     def bind_drafter(self, drafter: Any) -> Any:

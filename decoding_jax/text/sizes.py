@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from decoding_jax.base import Stop
+from decoding_jax.models.shared_prefix import SharedPrefixModel
 
 MIN_WIDTH = 16
 
@@ -33,21 +34,30 @@ def round_up(size: int, least: int = 1) -> int:
     return middle if power > least and size <= middle else 2 * power
 
 
-def padded_width(longest: int, max_new_tokens: int, max_positions: int | None) -> int:
+def shared_size(model: Any) -> int:
+    """F, the number of tokens that all prompts of a model begin with."""
+    return model.tokens.shape[0] if isinstance(model, SharedPrefixModel) else 0
+
+
+def padded_width(
+    longest: int, max_new_tokens: int, max_positions: int | None, shared: int = 0
+) -> int:
     """The width that texts of at most ``longest`` tokens are padded to.
 
-    It is rounded up, but to no more than ``max_positions`` leaves room for.
+    It is rounded up, but to no more than ``max_positions`` leaves room for. Of texts that begin
+    with the same ``shared`` tokens, only what follows is rounded.
 
     Args:
       longest: the number of tokens of the longest text.
       max_new_tokens: the maximum number of new tokens.
       max_positions: the maximum length of the model, or None.
+      shared: the number of shared tokens, ``shared_size`` of the model.
 
     Example:
-      >>> padded_width(20, 8, None), padded_width(20, 8, 30)
-      (32, 22)
+      >>> padded_width(20, 8, None), padded_width(20, 8, 30), padded_width(1020, 8, None, 1000)
+      (32, 22, 1032)
     """
-    width = round_up(longest, MIN_WIDTH)
+    width = shared + round_up(longest - shared, MIN_WIDTH)
     if max_positions is None:
         return width
     return max(longest, min(width, max_positions - max_new_tokens))

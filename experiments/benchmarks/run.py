@@ -5,9 +5,9 @@
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; contrastive search beside greedy decoding; speculative
-decoding beside plain decoding and theory; the batch job, refilled, beside buckets; and, where
-``transformers`` is installed, whole decodes and beam searches of the embedded model beside it on
-the same weights.
+decoding beside plain decoding and theory; the batch job, refilled, beside buckets; a shared prefix
+beside whole prompts; and, where ``transformers`` is installed, whole decodes and beam searches of
+the embedded model beside it on the same weights.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from experiments.benchmarks import (
     best_k,
     contrastive,
     sampling_step,
+    shared_prefix,
     speculative,
     whole_decode,
 )
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "contrastive": contrastive.measure,
     "speculative": speculative.measure,
     "batch_job": batch_job.measure,
+    "shared_prefix": shared_prefix.measure,
 }
 BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}
 

@@ -1,0 +1,210 @@
+"""Decoder-only networks whose prompts all begin with the same tokens.
+
+Few-shot examples and instructions are the same for every row. Their keys and values are computed
+once and stored once, without an axis of rows, and attention reads them as one more part beside a
+row's own prompt and its slots, under one softmax. Queries of all rows and lanes read them in one
+matrix product a head (Juravsky et al. 2024, "Hydragen: High-Throughput LLM Inference with Shared
+Prefixes").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from decoding_jax.base import Array, ModelOutput
+from decoding_jax.models import cache as caches
+from decoding_jax.models.cache import Cache, Layers
+from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import MODEL
+from decoding_jax.pytrees import pytree
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class SharedPrefixModel:
+    """A decoder-only model whose prompts begin with the same F tokens, from ``with_shared_prefix``.
+
+    Prompts are whole: they contain these tokens, so that strategies, transforms and drafters see
+    what they would see without sharing. Only what follows is computed for each row, and a prompt of
+    P tokens needs P - F places in the cache. A row whose prompt does not begin with the tokens has
+    logits that are NaN.
+
+    Attributes:
+      model: the decoder-only model.
+      tokens: int32 ``[F]``, the shared tokens.
+      layers: each layer's keys and values ``[1, H, F, d]`` of these tokens; stacked, ``[1, N, H, F,
+        d]``.
+      hidden: their hidden states, ``[1, 1, F, D]``.
+    """
+
+    model: DecoderModel
+    tokens: Array
+    layers: Layers = dataclasses.field(metadata={"derived": True})
+    hidden: Array = dataclasses.field(metadata={"derived": True})
+
+    ragged = True
+    tree = True
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.model.max_positions
+
+    @property
+    def partition_rules(self) -> dict[str, PartitionSpec]:
+        """See ``sharding.SupportsPartitionRules``."""
+        shared = {"layers/*": PartitionSpec(MODEL, None, None), "tokens": PartitionSpec()}
+        return {**shared, "hidden": PartitionSpec(), **self.model.partition_rules}
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        return self.model.sharded_sizes
+
+    def for_model_axis(self, size: int) -> SharedPrefixModel:
+        """See ``Llama.for_model_axis``."""
+        if not hasattr(self.model, "for_model_axis"):
+            return self
+        return with_shared_prefix(self.model.for_model_axis(size), self.tokens)
+
+    def early_exit(self, num_layers: int) -> SharedPrefixModel:
+        """See ``DecoderModel.early_exit``: the first layers, after the same prefix."""
+        return with_shared_prefix(self.model.early_exit(num_layers), self.tokens)
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.prefill``.
+
+        Raises:
+          ValueError: if prompts have no room for the shared tokens.
+        """
+        shared, size = self.tokens.shape[0], tokens.shape[1]
+        if size < shared:
+            raise ValueError(
+                f"prompt: got {size} tokens; takes those that begin with the {shared} tokens of "
+                "the shared prefix"
+            )
+        rest = tokens[:, shared:]
+        if size == shared:  # one place at least, which is padding here
+            rest = jnp.zeros((tokens.shape[0], 1), jnp.int32)
+        own = jnp.maximum(length - shared, 0)
+        last, hidden, prompt = self.model.run_prompts(
+            rest, own, with_hidden=with_hidden, prefix=self.layers
+        )
+        last = jnp.where((own == 0)[:, None, None, None], self.hidden[:, :, -1:], last)
+        begins = (tokens[:, :shared] == self.tokens[None]).all(-1) & (length >= shared)
+        logits = jnp.where(begins[:, None, None, None], self.project(last), jnp.nan)
+        cache = caches.empty_slots(prompt, own, lanes=lanes, slots=slots)
+        if not with_hidden:
+            return ModelOutput(logits), cache
+        of_prefix = jnp.broadcast_to(self.hidden, (tokens.shape[0], *self.hidden.shape[1:]))
+        return ModelOutput(logits, jnp.concatenate([of_prefix, hidden], 2)[:, :, :size]), cache
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.extend``."""
+        if position is not None:
+            position = jnp.asarray(position, jnp.int32) - self.tokens.shape[0]
+        hidden, cache = self.model.apply(
+            self.model.network.extend, cache, tokens, start, visible, position, self.layers
+        )
+        return ModelOutput(self.project(hidden), hidden), cache
+
+    def project(self, hidden: Array) -> Array:
+        """See ``SupportsProject.project``."""
+        return self.model.project(hidden)
+
+    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
+        """See ``SupportsKeep.keep``."""
+        return self.model.keep(cache, source, start)
+
+    def select(self, cache: Cache, lanes: Array) -> Cache:
+        """See ``SupportsSelect.select``."""
+        return self.model.select(cache, lanes)
+
+
+def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefixModel:
+    """The same model for prompts that all begin with these tokens, which are run once, here.
+
+    Every strategy decodes with it what it decodes with ``model`` from the same prompts; float32
+    log-probabilities differ by rounding.
+
+    Args:
+      model: a decoder-only model of ``decoding_jax.models``, such as a ``Llama``.
+      tokens: the F shared tokens, int32 ``[F]`` or a sequence of ids. With ``prefill_chunk``, they
+        run so many at a time.
+
+    Raises:
+      ValueError: for a model of another kind, for no tokens, for ids outside the vocabulary, or for
+        as many as the model has positions.
+
+    Example:
+      >>> import jax
+      >>> from decoding_jax.models import Llama, LlamaConfig
+      >>> config = LlamaConfig(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
+      ...     num_layers=1, max_positions=32)
+      >>> def keys(key):
+      ...     model = with_shared_prefix(Llama.init(config, key), [1, 2, 3])
+      ...     prompt = jnp.array([[1, 2, 3, 4, 5], [1, 2, 3, 6, 0]])
+      ...     output, cache = model.prefill(prompt, jnp.array([5, 4]), lanes=3, slots=5)
+      ...     return cache.prompt[0].key, model.layers[0].key
+      >>> [x.shape for x in jax.eval_shape(keys, jax.random.key(0))]
+      [(2, 1, 2, 2), (1, 1, 3, 2)]
+    """
+    if not isinstance(model, DecoderModel):
+        raise ValueError(
+            f"model: got a {type(model).__name__}; a shared prefix takes a decoder-only model of "
+            "decoding_jax.models (each input token of an encoder-decoder sees the later ones)"
+        )
+    if getattr(model.config, "bidirectional_prompt", False):
+        raise ValueError(
+            "model: got one with bidirectional_prompt; a shared prefix takes a model whose tokens "
+            "do not see later ones"
+        )
+    ids = np.asarray(tokens)
+    limit = model.max_positions
+    if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"tokens: got {ids.dtype}{list(ids.shape)}; takes a sequence of one token id or more"
+        )
+    if ids.min() < 0 or ids.max() >= model.vocab_size:
+        wrong = ids[(ids < 0) | (ids >= model.vocab_size)][0]
+        raise ValueError(f"tokens: got the id {wrong}; takes ids from 0 to {model.vocab_size - 1}")
+    if limit is not None and ids.size >= limit:
+        raise ValueError(
+            f"tokens: got {ids.size}; takes fewer than the {limit} positions of the model"
+        )
+    shared = jnp.asarray(ids, jnp.int32)
+    return SharedPrefixModel(model, shared, *_run(model, shared))
+
+
+def _shared_keys(model: DecoderModel, tokens: Array) -> tuple[Layers, Array]:
+    """The keys and values, and the hidden states, of tokens ``[F]``."""
+    length = jnp.full((1,), tokens.shape[0], jnp.int32)
+    _, hidden, layers = model.run_prompts(tokens[None], length, with_hidden=True)
+    return layers, hidden
+
+
+_run = jit(_shared_keys, ())

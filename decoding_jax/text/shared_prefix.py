@@ -1,0 +1,144 @@
+"""A text that is put before every input, and whose keys and values are computed and stored once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from decoding_jax.loop.values import describe
+from decoding_jax.models import with_shared_prefix
+from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.storage import StoragePath, storage_path
+from decoding_jax.text.loading import Model
+from decoding_jax.text.tokenizers import Tokenizer
+
+_LOGGER = logging.getLogger(__name__)
+
+# What inputs may begin with: the last tokens of a text can depend on what follows.
+_BEGINNINGS = ("a", "A", "1", " a", " A", "\n", ".", '"', "é", "你")
+
+
+class WithText:
+    """A tokenizer that puts a text before every input, from ``share_prefix``.
+
+    The tokens of an input are those of the text and the input together, as one string. They have to
+    begin with the same tokens.
+
+    Args:
+      tokenizer: the tokenizer.
+      text: the text.
+      shared: the tokens that every input begins with.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: str, shared: Sequence[int]):
+        self._tokenizer, self._text, self._shared = tokenizer, text, list(shared)
+        self.eos_ids = tokenizer.eos_ids
+        self.generation_config = getattr(tokenizer, "generation_config", None)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of the text and an input.
+
+        Raises:
+          ValueError: if they do not begin with the shared tokens, or end with them.
+        """
+        ids = self._tokenizer.encode(self._text + text)
+        size = len(self._shared)
+        if ids[:size] != self._shared:
+            raise ValueError(
+                f"text: got an input, {describe(text)}, that changes the {size} shared tokens of"
+                " the prefix; takes a prefix that ends where no token crosses, such as a line break"
+            )
+        if not text or len(ids) == size:
+            raise ValueError(f"text: got {describe(text)}, no token after the prefix; takes a text")
+        return ids
+
+    def pieces(self, text: str) -> list[int]:
+        """The token ids of an input alone, without special tokens."""
+        return self._tokenizer.pieces(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, as the tokenizer decodes them."""
+        return self._tokenizer.decode(ids)
+
+    def __getattr__(self, name: str) -> Any:
+        """``settled`` and ``token_texts``, of a tokenizer that has them."""
+        if name not in ("settled", "token_texts"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return getattr(self._tokenizer, name)
+
+
+def share_prefix(
+    model: tuple[Model, Tokenizer], text: str | None = None, file: str | StoragePath | None = None
+) -> tuple[SharedPrefixModel, WithText]:
+    """Puts a text before every input, such as instructions or examples, and runs it once.
+
+    The text's keys and values are stored once for all rows, so a row costs what follows the text.
+    Its tokens are those that the text and the input have as one string. Hence completions are those
+    of ``generate(model, tokenizer, [text + x for x in texts])``, up to the rounding of float32.
+
+    The shared tokens are those of the text that stay the same whatever follows: a tokenizer may
+    join its last characters with the first of an input, such as a space at its end. It is tried
+    with some beginnings, and an input that changes an earlier token is an error (in the batch job,
+    the fault of its record).
+
+    Args:
+      model: a decoder-only model and its tokenizer, as ``load`` returns them. With a
+        ``prefill_chunk``, the text runs so many tokens at a time.
+      text: the text.
+      file: in place of the text, a file that holds it in UTF-8, or its URL.
+
+    Returns:
+      A model and a tokenizer, for ``generate``, ``stream`` and the batch job.
+
+    Raises:
+      ValueError: for no text, for an encoder-decoder, or if no token of the text is shared.
+      OSError: if the file cannot be read.
+
+    Example:
+      >>> import jax
+      >>> from decoding_jax.models import GPT2, GPT2Config
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> config = GPT2Config(259, emb_dim=8, num_heads=2, mlp_dim=8, num_layers=1)
+      >>> model = GPT2.init(config, jax.random.key(0)), ByteTokenizer()
+      >>> shared, tokenizer = share_prefix(model, "In capitals. one: ONE two: TWO ")
+      >>> shared.tokens.shape, tokenizer.decode(tokenizer.encode("three:"))
+      ((31,), 'In capitals. one: ONE two: TWO three:')
+    """
+    if not isinstance(model, tuple) or len(model) != 2:
+        raise ValueError(
+            f"model: got {describe(model)}; takes a model and its tokenizer, as decoding_jax.load "
+            "returns them"
+        )
+    if (text is None) == (file is None):
+        raise ValueError("text: got none and no file, or both; takes one of them")
+    if file is not None:
+        text = storage_path("file", file).read_text(encoding="utf-8")
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"text: got {describe(text)}; takes a text that is not empty")
+    net, tokenizer = model
+    if isinstance(net, SharedPrefixModel):
+        raise ValueError("model: got one with a shared prefix; takes it without, and a whole text")
+    tokens, shared = tokenizer.encode(text), _shared_tokens(tokenizer, text)
+    if not shared:
+        raise ValueError(
+            f"text: got {describe(text)}, none of whose tokens stays the same whatever follows; "
+            "takes a longer one"
+        )
+    _LOGGER.info("shared prefix: %d tokens, of %d of the text alone", len(shared), len(tokens))
+    return with_shared_prefix(net, shared), WithText(tokenizer, text, shared)
+
+
+def _shared_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The first tokens of a text that do not depend on what follows."""
+    shared = tokenizer.encode(text)
+    for beginning in _BEGINNINGS:
+        try:
+            ids = tokenizer.encode(text + beginning)
+        except (
+            Exception
+        ):  # A tokenizer of one's own may refuse a character, which no input has then.
+            continue
+        same = (i for i, (x, y) in enumerate(zip(shared, ids, strict=False)) if x != y)
+        shared = shared[: next(same, min(len(shared), len(ids)))]
+    return shared

@@ -1,0 +1,121 @@
+"""A text before every input: tokens at the seam, ``generate``, streams and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax.models import GPT2, T5, GPT2Config, T5Config
+from decoding_jax.text import share_prefix
+
+CONFIG = GPT2Config(vocab_size=64, emb_dim=16, num_heads=2, mlp_dim=16, num_layers=2)
+PREFIX = "say: yes. say: no. say: "
+TEXTS = ["maybe", "x", "well then"]
+
+
+class Words:
+    """A start token and one token for each letter, where a space joins what follows it."""
+
+    eos_ids = (63,)
+
+    def encode(self, text: str) -> list[int]:
+        ids = [0]
+        for before, letter in zip(" " + text, text, strict=False):
+            if before == " " and letter != " " and len(ids) > 1:
+                ids[-1] = 32 + ord(letter) % 31  # in place of the space
+            else:
+                ids.append(1 + ord(letter) % 31)
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(97 + i % 26) for i in ids)
+
+
+def network() -> Any:
+    shapes = jax.eval_shape(lambda: GPT2.init(CONFIG, jax.random.key(0)).params)
+    draw = np.random.default_rng(0)
+    return GPT2(jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape).astype("f"), shapes), CONFIG)
+
+
+MODEL = network()
+
+
+def same(ours: Any, theirs: Any) -> None:
+    for our_row, their_row in zip(ours, theirs, strict=True):
+        for x, y in zip(our_row, their_row, strict=True):
+            assert (x.text, x.tokens) == (y.text, y.tokens)
+            assert abs(x.log_prob - y.log_prob) < 1e-4
+
+
+def test_tokens_are_those_of_the_whole_text() -> None:
+    plain = Words()
+    model, tokenizer = share_prefix((MODEL, plain), PREFIX)
+    # The space at the end is joined to the first letter of an input, and is not shared.
+    assert model.tokens.tolist() == plain.encode(PREFIX)[:-1]
+    assert [tokenizer.encode(x) for x in TEXTS] == [plain.encode(PREFIX + x) for x in TEXTS]
+
+
+def test_generate_gives_what_whole_texts_give() -> None:
+    plain = Words()
+    model, tokenizer = share_prefix((MODEL, plain), PREFIX)
+    settings = {"max_new_tokens": 5, "with_scores": 2}
+    whole = decoding_jax.generate(MODEL, plain, [PREFIX + x for x in TEXTS], **settings)
+    same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), whole)
+
+
+@pytest.mark.exhaustive
+def test_samples_streams_and_drafts_give_what_whole_texts_give() -> None:
+    plain = Words()
+    model, tokenizer = share_prefix((MODEL, plain), PREFIX)
+    whole = [PREFIX + x for x in TEXTS]
+    for settings in (
+        {"strategy": "sample", "num_samples": 2},
+        {"strategy": "speculative_sample", "drafter": MODEL.early_exit(1), "num_draft_tokens": 2},
+    ):
+        settings |= {"max_new_tokens": 5, "key": jax.random.key(1)}
+        expected = decoding_jax.generate(MODEL, plain, whole, **settings)
+        same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), expected)
+        *_, last = decoding_jax.stream(model, tokenizer, TEXTS, **settings)
+        same(last, expected)
+
+
+def test_a_file_holds_the_text(tmp_path: Any) -> None:
+    path = tmp_path / "examples.txt"
+    path.write_text(PREFIX, encoding="utf-8")
+    model, _ = share_prefix((MODEL, Words()), file=path)
+    assert model.tokens.tolist() == Words().encode(PREFIX)[:-1]
+
+
+class Crossing(Words):
+    """A tokenizer with a token for a whole text."""
+
+    def encode(self, text: str) -> list[int]:
+        return [40] if text.endswith("q") else super().encode(text)
+
+
+def test_what_cannot_be_shared_is_refused(tmp_path: Any) -> None:
+    pair = MODEL, Words()
+    _, tokenizer = shared = share_prefix((MODEL, Crossing()), PREFIX)
+    t5 = T5({}, T5Config(9, 8, 2, 4, 8, 1, 1))
+    for call, message in (
+        (lambda: share_prefix(MODEL, PREFIX), "model: got a GPT2"),
+        (lambda: share_prefix(pair), "text: got none and no file, or both"),
+        (lambda: share_prefix(pair, PREFIX, tmp_path / "x"), "text: got none and no file, or both"),
+        (lambda: share_prefix(pair, ""), "text: got ''; takes a text that is not empty"),
+        (lambda: share_prefix((t5, Words()), PREFIX), "model: got a T5; a shared prefix takes"),
+        (lambda: share_prefix(shared, PREFIX), "model: got one with a shared prefix"),
+        (lambda: tokenizer.encode("q"), "text: got an input, 'q', that changes the 20 shared"),
+        (lambda: tokenizer.encode(""), "text: got '', no token after the prefix"),
+        (
+            lambda: decoding_jax.generate(shared[0], Words(), ["hello"]),
+            "texts: got one at index 0 that does not begin with the 20 tokens",
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
