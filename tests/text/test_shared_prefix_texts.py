@@ -62,7 +62,7 @@ def test_tokens_are_those_of_the_whole_text() -> None:
 def test_generate_gives_what_whole_texts_give() -> None:
     plain = Words()
     model, tokenizer = share_prefix((MODEL, plain), PREFIX)
-    settings = {"max_new_tokens": 5, "with_scores": 2}
+    settings = {"max_new_tokens": 5}
     whole = decoding_jax.generate(MODEL, plain, [PREFIX + x for x in TEXTS], **settings)
     same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), whole)
 
@@ -73,7 +73,7 @@ def test_samples_streams_and_drafts_give_what_whole_texts_give() -> None:
     model, tokenizer = share_prefix((MODEL, plain), PREFIX)
     whole = [PREFIX + x for x in TEXTS]
     for settings in (
-        {"strategy": "sample", "num_samples": 2},
+        {"strategy": "sample", "num_samples": 2, "with_scores": 2},
         {"strategy": "speculative_sample", "drafter": MODEL.early_exit(1), "num_draft_tokens": 2},
     ):
         settings |= {"max_new_tokens": 5, "key": jax.random.key(1)}
