@@ -173,16 +173,7 @@ def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefi
       >>> [x.shape for x in jax.eval_shape(keys, jax.random.key(0))]
       [(2, 1, 2, 2), (1, 1, 3, 2)]
     """
-    if not isinstance(model, DecoderModel):
-        raise ValueError(
-            f"model: got a {type(model).__name__}; a shared prefix takes a decoder-only model of "
-            "decoding_jax.models (each input token of an encoder-decoder sees the later ones)"
-        )
-    if getattr(model.config, "bidirectional_prompt", False):
-        raise ValueError(
-            "model: got one with bidirectional_prompt; a shared prefix takes a model whose tokens "
-            "do not see later ones"
-        )
+    check_decoder(model)
     ids = np.asarray(tokens)
     limit = model.max_positions
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
@@ -198,6 +189,24 @@ def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefi
         )
     shared = jnp.asarray(ids, jnp.int32)
     return SharedPrefixModel(model, shared, *_run(model, shared))
+
+
+def check_decoder(model: Any) -> None:
+    """Refuses a model whose prompts cannot begin with shared tokens.
+
+    Raises:
+      ValueError: for a model of another kind than decoder-only, or whose tokens see later ones.
+    """
+    if not isinstance(model, DecoderModel):
+        raise ValueError(
+            f"model: got a {type(model).__name__}; a shared prefix takes a decoder-only model of "
+            "decoding_jax.models (each input token of an encoder-decoder sees the later ones)"
+        )
+    if getattr(model.config, "bidirectional_prompt", False):
+        raise ValueError(
+            "model: got one with bidirectional_prompt; a shared prefix takes a model whose tokens "
+            "do not see later ones"
+        )
 
 
 def _shared_keys(model: DecoderModel, tokens: Array) -> tuple[Layers, Array]:

@@ -25,6 +25,7 @@ _GENERATE = (
     "key",
     "max_new_tokens",
     "max_time",
+    "share_prefix",
     "stop",
     "stop_strings",
     "strategy",

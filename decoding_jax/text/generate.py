@@ -25,6 +25,7 @@ from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chooser_of, chosen_arguments
 from decoding_jax.text.loading import Model
+from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts, with_strings
 from decoding_jax.text.token_scores import compiled_scores
@@ -48,6 +49,7 @@ def generate(
     max_time: float | None = None,
     config: GenerationConfig | None = None,
     with_scores: bool | int = False,
+    share_prefix: bool = False,
     **settings: Any,
 ) -> list[list[Completion]]:
     """Generates completions of every text.
@@ -81,6 +83,10 @@ def generate(
         each, the entropy of the distribution that it is from, and the five most probable tokens of
         that distribution; a number is how many of these. All are under the model, before any
         transform, and computed by reading the finished sequences once more.
+      share_prefix: whether the tokens that all texts begin with are run and stored once for all of
+        them, where they are many: whole multiples of 64 of them, so that few programs are compiled.
+        For decoder-only models from ``load``. A prefix that further calls have too is better given
+        to ``decoding_jax.share_prefix``, which runs it once for all calls.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
         ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``). Without a strategy, the
@@ -109,6 +115,7 @@ def generate(
         given |= {"stop_strings": stop_strings, "max_time": max_time}
         chosen = chosen_arguments(model, tokenizer, texts, chooser, key, drafter, given)
         chosen |= {"batch_size": batch_size, "with_scores": with_scores}
+        chosen["share_prefix"] = share_prefix
         return generate(model, tokenizer, texts, **chosen)
     stop = with_strings(stop, stop_strings)
     strategy = "greedy" if strategy is None else strategy
@@ -122,6 +129,7 @@ def generate(
     keys = keys_of(draws(run), key, len(texts))
     ids = encode_texts(tokenizer, texts)
     check_tokens(model, ids)
+    model = with_common_prefix(model, ids, share_prefix)
     # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts
     # of similar length into the same batch.
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))

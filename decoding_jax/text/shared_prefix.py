@@ -8,12 +8,15 @@ from typing import Any
 
 from decoding_jax.loop.values import describe
 from decoding_jax.models import with_shared_prefix
-from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.loading import Model
 from decoding_jax.text.tokenizers import Tokenizer
 
 _LOGGER = logging.getLogger(__name__)
+
+GRANULE = 64
+"""What the numbers of shared tokens that are found are multiples of."""
 
 # What inputs may begin with: the last tokens of a text can depend on what follows.
 _BEGINNINGS = ("a", "A", "1", " a", " A", "\n", ".", '"', "é", "你")
@@ -127,6 +130,38 @@ def share_prefix(
         )
     _LOGGER.info("shared prefix: %d tokens, of %d of the text alone", len(shared), len(tokens))
     return with_shared_prefix(net, shared), WithText(tokenizer, text, shared)
+
+
+def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True) -> Any:
+    """The model with the tokens that all of several texts begin with, run and stored once.
+
+    The number of shared tokens is a multiple of ``GRANULE``, and leaves each text a token. A model
+    that has a shared prefix, and one whose texts have fewer tokens in common, is returned as it is.
+
+    Args:
+      model: a decoder-only model from ``load``.
+      ids: the tokens of the texts, none of them empty.
+      wanted: the ``share_prefix`` of a call; with False, the model is returned as it is.
+
+    Raises:
+      ValueError: for a model of another kind, such as an encoder-decoder, or if ``wanted`` is not
+        True or False.
+    """
+    if not isinstance(wanted, bool):
+        raise ValueError(
+            f"share_prefix: got {describe(wanted)}; takes True or False (the function"
+            " decoding_jax.share_prefix takes a text)"
+        )
+    if not wanted:
+        return model
+    check_decoder(model.model if isinstance(model, SharedPrefixModel) else model)
+    first, last = min(ids), max(ids)  # all texts share what these two do
+    most = min(len(row) for row in ids) - 1
+    same = (i for i, (x, y) in enumerate(zip(first, last, strict=False)) if x != y)
+    size = min(next(same, most), most) // GRANULE * GRANULE
+    if len(ids) < 2 or size == 0 or isinstance(model, SharedPrefixModel):
+        return model
+    return with_shared_prefix(model, first[:size])
 
 
 def _shared_tokens(tokenizer: Tokenizer, text: str) -> list[int]:

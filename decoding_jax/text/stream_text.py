@@ -38,6 +38,7 @@ def stream_text(
     max_time: float | None = None,
     config: GenerationConfig | None = None,
     with_scores: bool | int = False,
+    share_prefix: bool = False,
     **settings: Any,
 ) -> TextStream:
     """Decodes texts, and gives out what they say in pieces that no later token changes.
@@ -53,7 +54,7 @@ def stream_text(
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        **settings: as for ``generate``. The texts are decoded as one batch.
+        share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two looks at the texts.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
@@ -79,7 +80,7 @@ def stream_text(
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
     given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
-    given |= {"with_scores": with_scores}
+    given |= {"with_scores": with_scores, "share_prefix": share_prefix}
     return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
 
 

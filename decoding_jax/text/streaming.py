@@ -27,6 +27,7 @@ from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.generation_config.call import chooser_of, chosen_arguments
 from decoding_jax.text.growing import REPLACEMENT
 from decoding_jax.text.loading import Model
+from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts, with_strings
 from decoding_jax.text.token_scores import GrowingScores
@@ -48,6 +49,7 @@ def stream(
     max_time: float | None = None,
     config: GenerationConfig | None = None,
     with_scores: bool | int = False,
+    share_prefix: bool = False,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
@@ -58,7 +60,7 @@ def stream(
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        **settings: as for ``generate``. The texts are decoded as one batch.
+        share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
       with_scores: as for ``generate``. The tokens so far are scored before every item, those that
         have not changed once.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
@@ -77,7 +79,7 @@ def stream(
     given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
     given |= {"max_new_tokens": max_new_tokens, "stop": stop}
     given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
-    given |= {"with_scores": with_scores}
+    given |= {"with_scores": with_scores, "share_prefix": share_prefix}
     call = StreamedCall(model, tokenizer, texts, **given, **settings)
     for growth in call.run():
         rows_so_far = call.completions(growth.output)
@@ -107,7 +109,7 @@ class StreamedCall:
 
     Args:
       model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, stop_strings,
-        max_time, config, with_scores, **settings: as for ``stream``.
+        max_time, config, with_scores, share_prefix, **settings: as for ``stream``.
 
     Attributes:
       tokenizer: the tokenizer.
@@ -134,6 +136,7 @@ class StreamedCall:
         max_time: float | None = None,
         config: GenerationConfig | None = None,
         with_scores: bool | int = False,
+        share_prefix: bool = False,
         **settings: Any,
     ):
         chooser = chooser_of(strategy, config, tokenizer, settings)
@@ -156,6 +159,7 @@ class StreamedCall:
         keys = keys_of(key is not None if callable(strategy) else draws(run), key, len(texts))
         self.tokenizer, self.ids = tokenizer, encode_texts(tokenizer, texts)
         check_tokens(model, self.ids)
+        model = with_common_prefix(model, self.ids, share_prefix)
         drafter = check_drafter(self._build, drafter)
         rows = [*range(len(self.ids)), *[0] * (round_up(len(self.ids)) - len(self.ids))]
         batch = Batch(model, [self.ids[i] for i in rows], max_new_tokens)

@@ -193,6 +193,13 @@ def test_a_row_may_end_with_the_prefix_and_has_to_begin_with_it() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", ["sample", "beam_search", "speculative_sample"])
+def test_nothing_is_decoded_where_the_prefix_is_another(strategy: str) -> None:
+    bound = with_shared_prefix(network("llama"), [*PREFIX[:-1], (PREFIX[-1] + 1) % VOCAB])
+    assert not np.any(run(strategy, bound, bound.model.early_exit(1)).length)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 def test_bfloat16_runs(name: str) -> None:
     output = run("beam_search", shared(network(name, dtype="bfloat16")))

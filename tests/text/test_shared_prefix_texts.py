@@ -11,6 +11,7 @@ import pytest
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config
 from decoding_jax.text import share_prefix
+from decoding_jax.text.shared_prefix import with_common_prefix
 
 CONFIG = GPT2Config(vocab_size=64, emb_dim=16, num_heads=2, mlp_dim=16, num_layers=2)
 PREFIX = "say: yes. say: no. say: "
@@ -81,6 +82,34 @@ def test_samples_streams_and_drafts_give_what_whole_texts_give() -> None:
         same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), expected)
         *_, last = decoding_jax.stream(model, tokenizer, TEXTS, **settings)
         same(last, expected)
+
+
+def test_what_texts_have_in_common_is_found() -> None:
+    ids = [[5] * 70 + [1, 2], [5] * 70 + [3], [5] * 80]
+    assert with_common_prefix(MODEL, ids).tokens.tolist() == [5] * 64
+    assert with_common_prefix(MODEL, [[5] * 64, [5] * 70]) is MODEL  # leaves each text a token
+    assert with_common_prefix(MODEL, ids[:1]) is MODEL
+    assert with_common_prefix(MODEL, [*ids, [1]]) is MODEL
+    with pytest.raises(ValueError, match="share_prefix: got 'text'; takes True or False"):
+        with_common_prefix(MODEL, ids, "text")
+    with pytest.raises(ValueError, match="model: got a T5; a shared prefix takes"):
+        with_common_prefix(T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)), ids)
+
+
+@pytest.mark.exhaustive
+def test_calls_that_share_what_they_find_decode_the_same() -> None:
+    texts = [PREFIX * 5 + x for x in TEXTS]
+    assert with_common_prefix(MODEL, [Words().encode(x) for x in texts]).tokens.shape == (64,)
+    expected = decoding_jax.generate(MODEL, Words(), texts, max_new_tokens=5)
+    settings = {"max_new_tokens": 5, "share_prefix": True}
+    same(decoding_jax.generate(MODEL, Words(), texts, **settings), expected)
+    chosen = decoding_jax.generate(MODEL, Words(), texts, do_sample=False, **settings)
+    same(chosen, expected)
+    *_, last = decoding_jax.stream(MODEL, Words(), texts, **settings)
+    same(last, expected)
+    pieces = decoding_jax.stream_text(MODEL, Words(), texts, **settings)
+    assert list(pieces)
+    same(pieces.output, expected)
 
 
 def test_a_file_holds_the_text(tmp_path: Any) -> None:
