@@ -46,12 +46,6 @@ def check_job(
         for item in source:
             if not hasattr(item, "error"):
                 raise ValueError(f"source: got {describe(item)} among its items; {_SOURCE}")
-    mesh = mesh_of(net)
-    if mesh is not None and any(d.process_index != jax.process_index() for d in mesh.devices.flat):
-        raise ValueError(
-            f"model: got one on {mesh.devices.size} devices of several processes, each of which "
-            f"decodes shards of its own; takes a mesh of at most {jax.local_device_count()} devices"
-        )
     if not callable(strategy) or isinstance(strategy, type):
         raise ValueError(
             f"strategy: got {describe(strategy)}; takes a function such as "
@@ -63,6 +57,21 @@ def check_job(
     if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):
         raise ValueError(f"buckets: got {describe(buckets)}; takes a list of widths")
     check_stop(stop)
+
+
+def check_own_devices(model: Any) -> None:
+    """Checks that a model is on devices of this process only.
+
+    Raises:
+      ValueError: if it is on a mesh of several processes.
+    """
+    mesh = mesh_of(model)
+    if mesh is not None and any(d.process_index != jax.process_index() for d in mesh.devices.flat):
+        raise ValueError(
+            f"model: got one on {mesh.devices.size} devices of several processes, each of which "
+            f"decodes batches of its own; takes a mesh of at most {jax.local_device_count()} "
+            "devices, or infer.run, in which processes share a mesh"
+        )
 
 
 def check_counts(**counts: int) -> None:

@@ -15,7 +15,13 @@ import numpy as np
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names
-from decoding_jax.infer.arguments import check_counts, check_job, check_seed, with_tokenizer
+from decoding_jax.infer.arguments import (
+    check_counts,
+    check_job,
+    check_own_devices,
+    check_seed,
+    with_tokenizer,
+)
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.records import Record
@@ -95,6 +101,7 @@ class BatchDecoder:
         elif not isinstance(model, tuple):
             model = load(model)
         check_job(model, [], strategy, None, buckets, stop)
+        check_own_devices(model[0])
         check_counts(batch_size=batch_size, max_input_length=max_input_length)
         check_seed(seed)
         self._columns = inputs, index

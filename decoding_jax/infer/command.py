@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +17,7 @@ from absl import flags
 from decoding_jax.infer import gin_names, progress
 from decoding_jax.infer.gin_reading import UsageError, read_gin, rewrite
 from decoding_jax.infer.job import run
+from decoding_jax.infer.processes import SharedError
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
 
@@ -46,15 +50,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = _define_flags()
     try:
         return _main(values, list(sys.argv if argv is None else argv))
-    except KeyboardInterrupt:
+    except BaseException as e:
+        if isinstance(e, SharedError) or not _is_waited_for():
+            return _status(e, values)
+        try:
+            status = _status(e, values)
+        except BaseException:
+            status = 1
+            traceback.print_exc()
+        # The other processes of the mesh cannot go on. JAX would wait for them at the exit.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _status(error: BaseException, values: flags.FlagValues) -> int:
+    """Reports an error in one line, and returns the exit status. A bug is raised again."""
+    if isinstance(error, KeyboardInterrupt):
         return _fail("interrupted; the same command continues after the last finished shard", 130)
-    except UsageError as e:
-        return _fail(str(e), 2)
-    except (ValueError, OSError, TypeError) as e:
-        line = _first_line(e)
-        if line is None or (values.is_parsed() and values.traceback):
-            raise
-        return _fail(line, 1)
+    if isinstance(error, UsageError):
+        return _fail(str(error), 2)
+    line = _first_line(error)
+    if line is None or (values.is_parsed() and values.traceback):
+        raise error
+    return _fail(line, 1)
+
+
+def _is_waited_for() -> bool:
+    """Whether other processes wait for this one, since a mesh spans them."""
+    if not jax.distributed.is_initialized():
+        return False
+    sizes = (math.prod(mesh.values()) for mesh in gin_names.meshes())
+    return jax.process_count() > 1 and any(n > jax.local_device_count() for n in sizes)
 
 
 def _main(values: flags.FlagValues, argv: list[str]) -> int:
@@ -131,8 +158,9 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_boolean(
         "distributed",
         False,
-        "Start jax.distributed, and share the shards among its processes. On TPUs, under Slurm and "
-        "under Open MPI the processes find each other; elsewhere give the next three flags too.",
+        "Start jax.distributed, and share the shards among its processes, or a mesh of all their "
+        "devices. On TPUs, under Slurm and under Open MPI the processes find each other; elsewhere "
+        "give the next three flags too.",
         flag_values=values,
     )
     flags.DEFINE_string(
@@ -160,8 +188,16 @@ def _define_flags() -> flags.FlagValues:
     return values
 
 
-def _first_line(error: Exception) -> str | None:
+def _first_line(error: BaseException) -> str | None:
     """The message of an invalid job, without gin's additions; None for a bug in the program."""
+    if isinstance(error, jax.errors.JaxRuntimeError) and _is_waited_for():
+        reason = str(error).partition("\n")[0]
+        return (
+            f"the devices of the mesh cannot go on, as when another process ends ({reason}); the "
+            "same command on all processes continues after the last finished shard"
+        )
+    if not isinstance(error, (ValueError, OSError, TypeError)):
+        return None
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if isinstance(error, TypeError):

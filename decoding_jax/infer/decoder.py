@@ -22,7 +22,7 @@ from decoding_jax.infer.row_inputs import (
 )
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
-from decoding_jax.ops.mesh import in_mesh
+from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,7 +39,8 @@ class Decoder:
     The key of a row is the job's seed folded with the index of its input, so the random numbers of
     a row depend neither on the other rows of its batch nor on its position among them. The rows
     are spread over the local devices, and each device holds a copy of the model; or, if the model
-    is on a mesh, over the axis ``data`` of that mesh.
+    is on a mesh, over the axis ``data`` of that mesh. If the mesh spans several processes, all of
+    them decode the same inputs in the same order.
 
     Args:
       model: an encoder-decoder, or a language model.
@@ -174,7 +175,9 @@ class Decoder:
         if not self._refill:
             return
         self._not_refilled = "the strategy is a function of your own"
-        if self._call is not None:
+        if self._inputs.spans_processes:
+            self._not_refilled = "the mesh spreads rows over several processes"
+        elif self._call is not None:
             self._not_refilled = obstacle(self._call, rows(1), rows(2))
         if self._call is None or self._not_refilled is not None:
             return
@@ -225,7 +228,7 @@ class Decoder:
                 decoded = next(batches, None)
                 if decoded is None:
                     return
-                members, output = decoded[0], jax.device_get(decoded[1])
+                members, output = decoded[0], to_host(decoded[1])
             context = context_of(self._model, [ids[m] for m in members])
             made = completions(self._tokenizer, output, len(members), context)
             self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)

@@ -13,6 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from decoding_jax.infer.processes import pieces_digest
+from decoding_jax.ops.mesh import is_apart
+
 _MAX_ENTRIES = 16  # of an array that is written out
 _MAX_CHARACTERS = 1000  # of a part that is written out
 
@@ -123,8 +126,10 @@ def _array(value: Any, part: Any) -> str:
     name = str(value.dtype)
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
+    shape = ", ".join(map(str, value.shape))
+    if isinstance(value, jax.Array) and is_apart(value):
+        return f"{name}[{shape}] pieces:{pieces_digest(value)}"
     array = np.asarray(value)
-    shape = ", ".join(map(str, array.shape))
     if array.dtype == object:
         entries = part(array.tolist())
     elif array.size <= _MAX_ENTRIES:

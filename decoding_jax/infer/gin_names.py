@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import re
@@ -87,6 +88,12 @@ def settings() -> list[str]:
     return sorted(
         f"{k} = {v}" for k, v in values.items() if k not in macros and not _NOT_LISTED.search(k)
     )
+
+
+def meshes() -> list[dict[str, int]]:
+    """Returns the meshes that models are loaded to, as the sizes of their axes."""
+    found = (re.fullmatch(r"(.*[./])?load\.mesh = (\{.*\})", line) for line in settings())
+    return [ast.literal_eval(match[2]) for match in found if match]
 
 
 def _replace(value: str, macros: dict[str, str]) -> str:

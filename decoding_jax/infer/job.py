@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.infer import buckets as bucketing
-from decoding_jax.infer import gin_names, lock, manifest, progress, records, shards, summaries
+from decoding_jax.infer import gin_names, lock, manifest, progress, records, summaries
 from decoding_jax.infer.arguments import (
     check_counts,
     check_job,
@@ -23,6 +21,8 @@ from decoding_jax.infer.arguments import (
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.item_decoder import ItemDecoder
+from decoding_jax.infer.output import Output
+from decoding_jax.infer.processes import processes_of
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.scoring import Scorer
 from decoding_jax.infer.shard_decoder import Shard, decode_shards
@@ -64,7 +64,8 @@ def run(
     depend on other shards. A job that is killed leaves finished shards. When the job is started
     again, it skips these shards and ends with the same ``job.json`` and shards, byte for byte, as a
     job that was not interrupted (on the same kind of device). If several processes run
-    (``jax.distributed``), the shards are assigned to them in turn.
+    (``jax.distributed``), the shards are assigned to them in turn; or, if the model is on a mesh of
+    the devices of all of them, they decode every shard together, and process 0 writes and reports.
 
     Args:
       model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
@@ -131,6 +132,7 @@ def run(
     """
     check_job(model, source, strategy, output_dir, buckets, stop)
     net, tokenizer = model
+    processes = processes_of(net)
     directory = None if output_dir is None else storage_path("output_dir", output_dir)
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
@@ -150,7 +152,7 @@ def run(
         with_info=with_info,
     )
     decoder.check(widths[-1])
-    inputs = manifest.survey(source, shard_size)
+    inputs = processes.each(lambda: manifest.survey(source, shard_size))
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
     decoder.expect(inputs.count)
@@ -161,11 +163,11 @@ def run(
     figures = [figure for figure, is_wanted in with_figures.items() if is_wanted]
     num_alternatives = check_top_tokens(with_top_tokens, net)
     scored = bool(figures) or num_alternatives > 0
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"inputs": {"count": inputs.count, "sha256": inputs.digest}}
     if directory is not None:
         settings = {
             **manifest.environment(),
-            "inputs": {"count": inputs.count, "sha256": inputs.digest},
+            **settings,
             "model": digest(net),
             "tokenizer": manifest.tokenizer_digest(tokenizer),
             "strategy": describe(strategy),
@@ -186,6 +188,7 @@ def run(
             settings["with_info"] = True
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
+    processes.check_same(settings)
     item_decoder = ItemDecoder(
         decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or scored
     )
@@ -194,27 +197,15 @@ def run(
         scorer = Scorer(figures, num_alternatives, net, tokenizer, batch_size, widths)
     faults: Counter[str] = Counter()
     finished_before = 0
-    process, num_processes = jax.process_index(), jax.process_count()
-    num_shards = len(inputs.of_shards)
-    assigned = range(process, num_shards, num_processes)
+    assigned = processes.assigned(len(inputs.of_shards))
+    output = None if directory is None else Output(directory, name, inputs, processes)
     num_inputs = sum(inputs.size_of(shard) for shard in assigned)
     with contextlib.ExitStack() as stack:
-        if directory is not None:
-            _make_directory(directory)
-            check_lock = stack.enter_context(
-                lock.hold(directory, process, num_processes, lock_seconds)
-            )
-            manifest.claim(directory, settings)
-        bar = stack.enter_context(
-            contextlib.closing(progress.Bar(num_inputs, compiling=decoder.compiling))
-        )
-        paths = {}
-        if directory is not None:
-            paths = {
-                shard: directory / shards.shard_name(name, shard, num_shards) for shard in assigned
-            }
-        names = set() if directory is None else {path.name for path in directory.iterdir()}
-        existing = {shard for shard, path in paths.items() if path.name in names}
+        if output is not None:
+            stack.enter_context(output.claimed(settings, lock_seconds))
+        bar = progress.Bar(num_inputs, compiling=decoder.compiling, shown=processes.writes)
+        stack.enter_context(contextlib.closing(bar))
+        existing = frozenset() if output is None else output.existing
         bar.skip(sum(inputs.size_of(shard) for shard in existing))
 
         def unfinished() -> Iterator[Shard]:
@@ -223,11 +214,11 @@ def run(
                 if number not in assigned:
                     continue
                 shard = Shard(number, number * shard_size, items)
-                if number in existing:
-                    found = _read_finished(paths[number], items, shard.first)
+                if output is not None and number in existing:
+                    found = output.faults_of_finished(number, items, shard.first)
                     if found is not None:
                         finished_before += 1
-                        faults += records.count_faults(found)
+                        faults += found
                         continue
                     bar.skip(-len(items))
                 yield shard
@@ -237,11 +228,10 @@ def run(
                 for shard, of_shard in decode_shards(item_decoder, together, bar):
                     if scorer is not None:
                         of_shard = scorer.add(of_shard, with_tokens=with_tokens)
-                    if shard.number in paths:
-                        check_lock()
-                        shards.write_records(paths[shard.number], of_shard)
+                    if output is not None:
+                        output.write(shard.number, of_shard)
                     faults += records.count_faults(of_shard)
-                    if report is not None:
+                    if report is not None and processes.writes:
                         for record in of_shard:
                             report(record)
         summary = Summary(
@@ -254,8 +244,8 @@ def run(
             seconds=max(0.0, bar.working.seconds() - decoder.compiling.seconds()),
             waste=decoder.row_steps.waste,
         )
-        if directory is not None:
-            summaries.write(directory, summary, process, num_processes)
+        if output is not None:
+            output.write_summary(summary)
     _LOGGER.info("%s", summaries.to_text(summary, directory))
     return summary
 
@@ -270,20 +260,3 @@ def _windows(of_job: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
             window = []
     if window:
         yield window
-
-
-def _make_directory(directory: StoragePath) -> None:
-    if directory.is_file():
-        raise ValueError(f"output_dir: {directory} is a file; takes a directory")
-    directory.mkdir(parents=True, exist_ok=True)
-
-
-def _read_finished(path: StoragePath, items: Sequence[Item], first: int) -> list[Record] | None:
-    """Reads a shard that an earlier run has finished; None if it has to be decoded again."""
-    try:
-        return shards.read_records(path, items, first)
-    except FileNotFoundError:
-        return None
-    except ValueError as e:
-        _LOGGER.warning("%s; the shard is decoded again", e)
-        return None

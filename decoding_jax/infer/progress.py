@@ -52,12 +52,14 @@ class Bar(tqdm):
       total: the number of inputs.
       compiling: measures the time of compilation, which is left out of the rate and of the
         estimate of the time left.
+      shown: whether the bar is printed.
     """
 
-    def __init__(self, total: int, compiling: Stopwatch | None = None):
+    def __init__(self, total: int, compiling: Stopwatch | None = None, *, shown: bool = True):
         self.working = Stopwatch()
         self._compiling = Stopwatch() if compiling is None else compiling
-        super().__init__(total=total, desc="decoding", unit="input", **on_stderr())
+        disable = not shown
+        super().__init__(total=total, desc="decoding", unit="input", disable=disable, **on_stderr())
 
     def skip(self, count: int) -> None:
         """Counts inputs that an earlier run has decoded as done, but not for the rate.
@@ -66,6 +68,8 @@ class Bar(tqdm):
           count: the number of inputs. It is negative for inputs that were skipped before but have
             to be decoded again.
         """
+        if self.disable:
+            return
         self.initial += count
         self.n += count
         self.last_print_n += count

@@ -14,7 +14,7 @@ from decoding_jax.infer.row_inputs import RowInputs, RowSteps, SplitInputs, keep
 from decoding_jax.loop import refill
 from decoding_jax.loop.refill import Call, Progress, Rows
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import spread_rows
+from decoding_jax.ops.mesh import spread_rows, to_host
 
 
 class Group(NamedTuple):
@@ -134,7 +134,7 @@ class RefilledBatch:
             )
             if ended is not None:  # While the device decodes, the caller uses what has ended.
                 yield ended
-            ended = self._take(places, jax.device_get(progress))
+            ended = self._take(places, to_host(progress))
         if ended is not None:
             yield ended
 

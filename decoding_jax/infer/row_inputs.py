@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.ops.mesh import DATA, mesh_of
+from decoding_jax.ops.mesh import DATA, mesh_of, put
 from decoding_jax.pytrees import pytree
 from decoding_jax.rows import row_arguments, take_rows, with_rows
 from decoding_jax.text import bind_drafter, check_drafter, encode_batch
@@ -111,6 +111,7 @@ class RowInputMaker:
 
     Attributes:
       spread: the number of devices, or groups of devices, that rows are spread over.
+      spans_processes: whether these are devices of several processes.
     """
 
     def __init__(
@@ -130,6 +131,8 @@ class RowInputMaker:
         elif len(devices) > 1:
             mesh = Mesh(np.array(devices), (DATA,))
             model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
+        owners = set() if mesh is None else {device.process_index for device in mesh.devices.flat}
+        self.spans_processes = self.spread > 1 and len(owners) > 1
         self._mesh = mesh
         self._model = model
         self._drafter = drafter
@@ -169,7 +172,8 @@ class RowInputMaker:
         made = RowInputs(bound_model, prompt, jnp.asarray(rows), drafter, settings)
         if self._mesh is None:
             return made
-        spec = PartitionSpec(DATA) if count % self.spread == 0 else PartitionSpec()
+        is_spread = self.spread > 1 and count % self.spread == 0
+        spec = PartitionSpec(DATA) if is_spread else PartitionSpec()
         return _put(made, NamedSharding(self._mesh, spec), self._shared())
 
     def split(self, inputs: RowInputs) -> SplitInputs:
@@ -192,7 +196,7 @@ def _put(tree: Any, sharding: NamedSharding, skip: set[int] | frozenset[int] = f
 
     def move(leaf: Any) -> Any:
         stays = id(leaf) in skip or not _is_array(leaf)
-        return leaf if stays else jax.device_put(leaf, sharding)
+        return leaf if stays else put(leaf, sharding)
 
     return jax.tree.map(move, tree)
 

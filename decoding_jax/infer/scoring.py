@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,6 +12,7 @@ from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.infer import memory
 from decoding_jax.infer.records import Record, plain
 from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import to_host
 from decoding_jax.text import Tokenizer, encode_batch
 from decoding_jax.text.sizes import rounded_length
 from decoding_jax.text.token_scores import token_scores
@@ -105,7 +105,7 @@ class Scorer:
                 tokens[b, n, : len(of_output)] = of_output
         with memory.checked(self._model, self._batch_size, width, spread=1):
             scores = self._score(model, prompt, jnp.asarray(tokens), jnp.int32(length))
-            return jax.device_get(scores)
+            return to_host(scores)
 
 
 def _with_scores(record: Record, scores: dict[str, np.ndarray], with_tokens: bool) -> Record:

@@ -2,15 +2,18 @@
 
 The functions of this module name a layout where the compiler would have to guess one. They look at
 the mesh in context (``jax.set_mesh``), and change nothing without one, or where its axes have other
-names. ``in_mesh`` puts a call into that context.
+names. ``in_mesh`` puts a call into that context. ``put`` and ``to_host`` also serve meshes that
+span several processes, all of which then make the same calls in the same order.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax.base import Array
@@ -98,9 +101,59 @@ def spread_rows(tree: Any) -> Any:
         if size == 1 or x.shape[0] % size:
             return x
         spec = PartitionSpec(DATA, *sharding.spec[1:])
-        return jax.device_put(x, NamedSharding(sharding.mesh, spec))
+        return put(x, NamedSharding(sharding.mesh, spec))
 
     return jax.tree.map(move, tree)
+
+
+def put(x: Any, sharding: jax.sharding.Sharding) -> Array:
+    """Lays an array out, perhaps over devices of other processes, which have the same array.
+
+    Args:
+      x: an array of this process, which each process then lays out on its own devices and compares
+        with no other, or one that is on the devices of ``sharding`` already.
+      sharding: where it is laid out.
+
+    Example:
+      >>> put(np.ones(2), jax.sharding.SingleDeviceSharding(jax.devices()[0])).shape
+      (2,)
+    """
+    if sharding.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return _mover(sharding)(x)
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+
+def is_apart(x: Any) -> bool:
+    """Whether a part of an array is on devices of other processes only."""
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
+        return False
+    return not (x.is_fully_addressable or x.is_fully_replicated)
+
+
+def to_host(tree: Any) -> Any:
+    """Copies the arrays of a pytree to the host, as ``jax.device_get`` does.
+
+    Of arrays on a mesh that spans several processes, each process gets the whole.
+
+    Example:
+      >>> to_host({"rows": jax.numpy.ones(2)})
+      {'rows': array([1., 1.], dtype=float32)}
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    apart = [x for x in leaves if is_apart(x)]
+    if apart:
+        gathered = iter(_mover(NamedSharding(apart[0].sharding.mesh, PartitionSpec()))(apart))
+        leaves = [next(gathered) if is_apart(x) else x for x in leaves]
+    return jax.device_get(jax.tree.unflatten(structure, leaves))
+
+
+@functools.cache
+def _mover(sharding: jax.sharding.Sharding) -> Callable[[Any], Any]:
+    """A compiled program that lays arrays out anew on the devices that they are on."""
+    return jax.jit(lambda arrays: arrays, out_shardings=sharding)
 
 
 def map_rows(function: Callable[..., Any], x: Array) -> Any:
@@ -191,7 +244,7 @@ def _on(mesh: Mesh, tree: Any) -> Any:
             return x
         if sharding.mesh.axis_names != mesh.axis_names or sharding.mesh.size != mesh.size:
             return x
-        return jax.device_put(x, NamedSharding(mesh, sharding.spec))
+        return put(x, NamedSharding(mesh, sharding.spec))
 
     return jax.tree.map(convert, tree)
 

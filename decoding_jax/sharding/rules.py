@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax.ops.mesh import DATA, MODEL
+from decoding_jax.ops.mesh import DATA, MODEL, put
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def shard(model: T, mesh: Mesh, rules: Rules | None = None) -> T:
 
     Args:
       model: as for ``partition_specs``.
-      mesh: as for ``shardings``.
+      mesh: as for ``shardings``. If it spans several processes, each of them has the same model.
       rules: as for ``partition_specs``; ``{"*": PartitionSpec()}`` puts a copy of a small draft on
         every device.
 
@@ -138,7 +138,7 @@ def shard(model: T, mesh: Mesh, rules: Rules | None = None) -> T:
     check_mesh(mesh)
     if rules is None:
         model = fit_model_axis(model, mesh)
-    return jax.device_put(model, shardings(model, mesh, rules))
+    return jax.tree.map(put, model, shardings(model, mesh, rules))
 
 
 def fit_model_axis(model: T, mesh: Mesh | AbstractMesh) -> T:

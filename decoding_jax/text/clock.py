@@ -10,6 +10,7 @@ from typing import Any
 from decoding_jax import loop
 from decoding_jax.base import DecodeOutput
 from decoding_jax.loop.values import describe
+from decoding_jax.ops.mesh import mesh_of
 
 _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 
@@ -20,15 +21,23 @@ class Clock:
     Args:
       max_time: seconds from now on, or None for no limit.
       chunk: the number of steps between two looks, or None for as many as fit into 50 ms.
+      model: the model that is called.
 
     Raises:
-      ValueError: for anything but None or a number above 0.
+      ValueError: for anything but None or a number above 0, and for a number with a model on a mesh
+        of several processes, whose clocks differ.
     """
 
-    def __init__(self, max_time: float | None, chunk: int | None = None):
+    def __init__(self, max_time: float | None, chunk: int | None = None, *, model: Any):
         is_number = isinstance(max_time, (int, float)) and not isinstance(max_time, bool)
         if max_time is not None and not (is_number and max_time > 0):
             raise ValueError(f"max_time: got {describe(max_time)}; takes seconds above 0")
+        mesh = None if max_time is None else mesh_of(model)
+        if mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1:
+            raise ValueError(
+                f"max_time: got {max_time} with a model on a mesh of several processes, whose "
+                "clocks differ; takes None there"
+            )
         self._last = time.monotonic()
         self._end = math.inf if max_time is None else self._last + max_time
         self._chunk, self._steps = chunk, 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
+from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
 from decoding_jax.text.batch import (
@@ -108,7 +108,7 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
-    clock = Clock(max_time)
+    clock = Clock(max_time, model=model)
     chooser = chooser_of(strategy, config, tokenizer, settings)
     if chooser is not None:
         given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
@@ -167,7 +167,7 @@ def generate(
                     num_alternatives=num_alternatives,
                 )
         context = context_of(model, [ids[i] for i in members])
-        output, scores = jax.device_get((output, scores))
+        output, scores = to_host((output, scores))
         decoded = completions(tokenizer, output, len(members), context, scores)
         for i, row in zip(members, decoded, strict=True):
             results[i] = row

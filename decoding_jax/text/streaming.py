@@ -12,6 +12,7 @@ import numpy as np
 from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
+from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
 from decoding_jax.text.batch import (
@@ -174,7 +175,7 @@ class StreamedCall:
             self._scores = GrowingScores(batch.model, batch.prompt, num_alternatives)
         self._args = (batch.model, batch.prompt, None if keys is None else keys[jnp.asarray(rows)])
         settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
-        self._clock = Clock(max_time, chunk)
+        self._clock = Clock(max_time, chunk, model=model)
         self._settings: dict[str, Any] = {"chunk": self._clock.steps, **settings}
 
     def run(self) -> Iterator[Growth]:
@@ -185,7 +186,7 @@ class StreamedCall:
             with compilation_announced():
                 so_far = next(progress)
             last = bool(so_far.last) or self._clock.is_over(so_far.output)
-            output, settled = jax.device_get((so_far.output, so_far.settled))
+            output, settled = to_host((so_far.output, so_far.settled))
             yield Growth(output, settled, last)
 
     def first_prompt(self) -> np.ndarray:

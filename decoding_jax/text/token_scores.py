@@ -13,6 +13,7 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import clean, log_softmax
+from decoding_jax.ops.mesh import to_host
 from decoding_jax.ops.top_k import top_k
 
 CHUNK = 16
@@ -239,4 +240,4 @@ class GrowingScores:
             )
         self._tokens, self._length = now, ends
         # Copies, since the next call gives the memory of these scores away.
-        return jax.tree.map(lambda x: np.array(x)[:, :, :size], self._scoring.scores)
+        return jax.tree.map(lambda x: np.array(x)[:, :, :size], to_host(self._scoring.scores))

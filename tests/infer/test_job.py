@@ -93,15 +93,15 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
 
 
 def test_meshes_of_several_processes(byte_t5, tmp_path, monkeypatch):
-    """A mesh that fits into a process is made of its devices; a job takes no larger one."""
+    """A mesh that fits into a process is made of its devices; a larger one is of all processes."""
     model = decoding_jax.load(byte_t5, mesh={"data": 2, "model": 1})
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    line = (
-        r"^model: got one on 2 devices of several processes, .* takes a mesh of at most 8 devices"
-    )
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    line = r"^model: got one on 2 devices of 1 of 2 processes; takes a mesh of at most 8 "
     with pytest.raises(ValueError, match=line):
         infer.run(model, [infer.Item("one")], decoding_jax.greedy, tmp_path)
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"^model: got one on 2 devices of several processes, "):
+        infer.BatchDecoder(model, decoding_jax.greedy)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[4:])
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
     assert set(as_mesh({"data": 2, "model": 1}).devices.flat) == set(jax.devices()[4:6])

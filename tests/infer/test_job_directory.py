@@ -190,10 +190,10 @@ def test_a_summary_of_the_last_run(decode, tmp_path):
 
 def test_processes_share_the_shards(decode, monkeypatch, tmp_path):
     whole = decode(LINES, "whole", shard_size=2)
-    monkeypatch.setattr(job.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(job.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert set(decode(LINES, shard_size=2)) == {"job.json", "decodes-00001-of-00003.jsonl"}
     part = json.loads((tmp_path / "out" / "summary-00001-of-00002.json").read_text())
     assert (part["inputs"], part["process"], part["processes"]) == (2, 1, 2)
-    monkeypatch.setattr(job.jax, "process_index", lambda: 0)
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
     assert decode(LINES, shard_size=2) == whole

@@ -1,0 +1,205 @@
+"""Two processes whose devices are one mesh: what they agree on, and jobs that they run together."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from infer_fakes import files_of, records_of
+
+from decoding_jax.infer import processes
+from decoding_jax.infer.command import main
+from decoding_jax.infer.processes import Processes, SharedError
+from decoding_jax.models import T5, T5Config, save_model
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Calls a function with ``Processes`` in two threads that exchange texts as processes do."""
+    barrier, texts, me = threading.Barrier(2, timeout=10), ["", ""], threading.local()
+
+    def exchanged(text):
+        texts[me.index] = text
+        barrier.wait()
+        found = list(texts)
+        barrier.wait()
+        return found
+
+    monkeypatch.setattr(processes, "_exchanged", exchanged)
+
+    def call(function):
+        results = [None, None]
+
+        def run(index):
+            me.index = index
+            try:
+                results[index] = function(Processes(index, 2, one_program=True))
+            except SharedError as e:
+                results[index] = str(e)
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    return call
+
+
+def test_process_0_decides_and_an_error_is_everyones(both):
+    def fail():
+        raise OSError("no space left\nsecond line")
+
+    assert both(lambda p: p.first(lambda: p.index + 5)) == [5, None]
+    assert both(lambda p: p.agreed(lambda: [p.index, {"a": 1}])) == [[0, {"a": 1}]] * 2
+    assert both(lambda p: p.each(lambda: p.index)) == [0, 1]
+    assert both(lambda p: p.first(fail)) == ["no space left"] * 2
+    assert both(lambda p: p.each(fail if p.index else lambda: None)) == ["no space left"] * 2
+    assert both(lambda p: p.check_same({"seed": 0, "gin": ["a"]})) == [None] * 2
+    expected = (
+        "process 1: got another job than process 0 (not the same: inputs, name); takes the same "
+        "files, settings and inputs on all processes of a mesh"
+    )
+    settings = [{"inputs": 3, "seed": 0}, {"inputs": 4, "seed": 0, "name": "x"}]
+    assert both(lambda p: p.check_same(settings[p.index])) == [expected] * 2
+    assert both(lambda p: (p.writes, p.writer, p.assigned(3))) == [
+        (True, (0, 1), range(3)),
+        (False, (0, 1), range(3)),
+    ]
+
+
+def test_processes_with_shards_of_their_own_exchange_nothing():
+    alone = Processes(1, 2, one_program=False)
+    assert alone.first(lambda: 5) == alone.agreed(lambda: 5) == alone.each(lambda: 5) == 5
+    alone.check_same({"seed": 0})
+    assert alone.writes
+    assert (alone.writer, alone.assigned(5)) == ((1, 2), range(1, 5, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A T5 with eight heads, and inputs, one of them faulty."""
+    directory = tmp_path_factory.mktemp("one_program")
+    shape = {"vocab_size": 384, "emb_dim": 8, "num_heads": 8, "head_dim": 2, "mlp_dim": 8}
+    config = T5Config(**shape, num_encoder_layers=1, num_decoder_layers=1)
+    normal = np.random.default_rng(3).normal
+    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)))
+    model = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
+    save_model(model, directory / "model", settings={"eos_token_id": 1})
+    (directory / "inputs.txt").write_text("".join(f"number {i * i}\n" for i in range(9)) + "\n")
+    return directory
+
+
+def argv(folder, out, mesh):
+    bindings = {
+        "MODEL_DIR": str(folder / "model"),
+        "INPUT": str(folder / "inputs.txt"),
+        "OUTPUT_DIR": str(out),
+        "MAX_INPUT_LENGTH": 16,
+        "MAX_NEW_TOKENS": 8,
+        "BATCH_SIZE": 4,
+        "SHARD_SIZE": 2,
+        "MESH": mesh,
+    }
+    files = ("models/directory.gin", "strategies/greedy.gin", "runs/infer.gin")
+    return [
+        *(f"--gin_file={name}" for name in files),
+        *(f"--gin.{name}={value!r}" for name, value in bindings.items()),
+        "--gin.infer.run.with_token_log_probs=True",
+    ]
+
+
+def start(folder, out, *of_one):
+    """Starts two processes of four devices each, the second with further arguments."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    together = ["--distributed", f"--coordinator_address={address}", "--num_processes=2"]
+    devices = "--xla_force_host_platform_device_count="
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace(f"{devices}8", f"{devices}4"),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+    command = [sys.executable, "-m", "decoding_jax.infer", *argv(folder, out, {"model": 8})]
+    return [
+        subprocess.Popen(
+            [*command, *together, f"--process_id={i}", *(of_one if i else ())],
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        for i in range(2)
+    ]
+
+
+def end(jobs):
+    """The exit status of each process, and what it printed."""
+    try:
+        printed = [job.communicate(timeout=120)[1].decode() for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    return [job.returncode for job in jobs], printed
+
+
+@pytest.mark.exhaustive
+def test_a_mesh_of_two_processes_decodes_as_one_device(folder, tmp_path):
+    """One of them is killed; the other one ends by itself, and both are started again."""
+    out = tmp_path / "two"
+    jobs = start(folder, out)
+    while not list(out.glob("decodes-*")) and all(job.poll() is None for job in jobs):
+        time.sleep(0.002)
+    jobs[1].send_signal(signal.SIGKILL)
+    (status, killed), (printed, _) = end(jobs)
+    assert (status, killed) == (1, -signal.SIGKILL), printed
+    assert "the same command on all processes continues" in printed.splitlines()[-1]
+    finished = len(list(out.glob("decodes-*")))
+    assert 1 <= finished < 5
+    status, printed = end(start(folder, out))
+    assert status == [0, 0], printed
+    for text in printed:
+        assert "inputs: 10, faulty: 1 (empty: 1)" in text
+        assert f"shards finished before: {finished}" in text
+    assert ["input/s]" in text for text in printed] == [True, False]
+
+    assert main(["infer", *argv(folder, tmp_path / "one", None)]) == 0
+    two, one = files_of(out), files_of(tmp_path / "one")
+    assert two.keys() == one.keys()
+    assert json.loads((out / "summary.json").read_text())["processes"] == 1
+    for found, expected in zip(records_of(two), records_of(one), strict=True):
+        for made, output in zip(found.pop("outputs"), expected.pop("outputs"), strict=True):
+            for name in ("log_prob", "score", "token_log_probs"):
+                np.testing.assert_allclose(made.pop(name), output.pop(name), rtol=2e-5, atol=2e-5)
+            assert made == output
+        assert found == expected
+
+
+@pytest.mark.exhaustive
+def test_processes_with_different_inputs_are_refused(folder, tmp_path):
+    (tmp_path / "other.txt").write_text("another input\n")
+    other = f"--gin.INPUT={str(tmp_path / 'other.txt')!r}"
+    status, printed = end(start(folder, tmp_path / "out", other))
+    assert status == [1, 1], printed
+    for text in printed:
+        assert "process 1: got another job than process 0 (not the same: inputs)" in text
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_process_that_fails_alone_does_not_wait(folder, tmp_path):
+    missing = f"--gin.MODEL_DIR={str(tmp_path / 'missing')!r}"
+    status, printed = end(start(folder, tmp_path / "out", missing))
+    assert 0 not in status
+    assert printed[1].splitlines()[-1].endswith("missing: no such directory"), printed[1]
