@@ -69,19 +69,23 @@ def test_generate_gives_what_whole_texts_give() -> None:
 
 
 @pytest.mark.exhaustive
-def test_samples_streams_and_drafts_give_what_whole_texts_give() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "sample", "num_samples": 2, "with_scores": 2},
+        {"strategy": "speculative_sample", "drafter": MODEL.early_exit(1), "num_draft_tokens": 2},
+    ],
+    ids=lambda settings: settings["strategy"],
+)
+def test_samples_streams_and_drafts_give_what_whole_texts_give(settings: dict[str, Any]) -> None:
     plain = Words()
     model, tokenizer = share_prefix((MODEL, plain), PREFIX)
     whole = [PREFIX + x for x in TEXTS]
-    for settings in (
-        {"strategy": "sample", "num_samples": 2, "with_scores": 2},
-        {"strategy": "speculative_sample", "drafter": MODEL.early_exit(1), "num_draft_tokens": 2},
-    ):
-        settings |= {"max_new_tokens": 5, "key": jax.random.key(1)}
-        expected = decoding_jax.generate(MODEL, plain, whole, **settings)
-        same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), expected)
-        *_, last = decoding_jax.stream(model, tokenizer, TEXTS, **settings)
-        same(last, expected)
+    settings = {**settings, "max_new_tokens": 5, "key": jax.random.key(1)}
+    expected = decoding_jax.generate(MODEL, plain, whole, **settings)
+    same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), expected)
+    *_, last = decoding_jax.stream(model, tokenizer, TEXTS, **settings)
+    same(last, expected)
 
 
 def test_what_texts_have_in_common_is_found() -> None:
