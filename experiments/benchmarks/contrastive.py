@@ -62,8 +62,8 @@ def theirs(ids: np.ndarray, top_k: int, new_tokens: int) -> Callable[[], object]
     model.eval()
     inputs = torch.from_numpy(ids.astype(np.int64))
     mask = torch.ones_like(inputs)
-    settings = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
-    settings |= {"penalty_alpha": ALPHA, "top_k": top_k}
+    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+    settings |= {"do_sample": False, "penalty_alpha": ALPHA, "top_k": top_k}
 
     def run() -> None:
         with torch.inference_mode():

@@ -69,6 +69,11 @@ def steps(model: Any, token: Any, cache: Any) -> Any:
     return jax.lax.scan(step, (token, cache), jnp.arange(STEPS, dtype=jnp.int32))[1].T
 
 
+def blocked(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The run, which then returns once its result is there."""
+    return lambda: jax.block_until_ready(run())
+
+
 def measure_rows(model: Any, rows: int, shared: int, repeats: int) -> dict[str, Any]:
     """The figures of batches of so many rows."""
     draw = np.random.default_rng(0)
@@ -76,16 +81,15 @@ def measure_rows(model: Any, rows: int, shared: int, repeats: int) -> dict[str, 
     own = draw.integers(1, CONFIG.vocab_size, (rows, OWN), np.int32)
     tokens = np.concatenate([np.tile(prefix, (rows, 1)), own], 1)
     prompt = Prompt(jnp.asarray(tokens), jnp.full(rows, shared + OWN, jnp.int32))
-    models = {"whole": model, "shared": with_shared_prefix(model, prefix)}
+    models = {"whole": model, "shared": with_shared_prefix(model, jnp.asarray(prefix))}
     begun = {name: begin(m, prompt) for name, m in models.items()}
     runs: dict[str, Callable[[], object]] = {
-        "begin": lambda: jax.block_until_ready(with_shared_prefix(model, prefix))
+        "begin": lambda: jax.block_until_ready(with_shared_prefix(model, jnp.asarray(prefix)))
     }
     for name, m in models.items():
         first = functools.partial(decoding_jax.greedy, m, prompt, max_new_tokens=1)
-        runs[f"{name} first"] = lambda first=first: jax.block_until_ready(first())
-        after = functools.partial(steps, m, *begun[name])
-        runs[f"{name} steps"] = lambda after=after: jax.block_until_ready(after())
+        runs[f"{name} first"] = blocked(first)
+        runs[f"{name} steps"] = blocked(functools.partial(steps, m, *begun[name]))
     seconds = interleaved(runs, repeats)
     for name in models:
         seconds[f"{name} step"] = [x / STEPS for x in seconds.pop(f"{name} steps")]
