@@ -175,9 +175,7 @@ class Decoder:
         if not self._refill:
             return
         self._not_refilled = "the strategy is a function of your own"
-        if self._inputs.spans_processes:
-            self._not_refilled = "the mesh spreads rows over several processes"
-        elif self._call is not None:
+        if self._call is not None:
             self._not_refilled = obstacle(self._call, rows(1), rows(2))
         if self._call is None or self._not_refilled is not None:
             return

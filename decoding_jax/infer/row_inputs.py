@@ -111,7 +111,6 @@ class RowInputMaker:
 
     Attributes:
       spread: the number of devices, or groups of devices, that rows are spread over.
-      spans_processes: whether these are devices of several processes.
     """
 
     def __init__(
@@ -131,8 +130,6 @@ class RowInputMaker:
         elif len(devices) > 1:
             mesh = Mesh(np.array(devices), (DATA,))
             model, drafter = _put((model, drafter), NamedSharding(mesh, PartitionSpec()))
-        owners = set() if mesh is None else {device.process_index for device in mesh.devices.flat}
-        self.spans_processes = self.spread > 1 and len(owners) > 1
         self._mesh = mesh
         self._model = model
         self._drafter = drafter

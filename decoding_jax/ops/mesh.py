@@ -121,7 +121,8 @@ def put(x: Any, sharding: jax.sharding.Sharding) -> Array:
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        return _mover(sharding)(x)
+        # On CPUs, several programs of several processes at a time may wait for each other for ever.
+        return jax.block_until_ready(_mover(sharding)(x))
     host = np.asarray(x)
     return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 

@@ -120,7 +120,7 @@ def argv(folder, out, mesh):
     ]
 
 
-def start(folder, out, *of_one):
+def start(folder, out, *of_one, mesh=None):
     """Starts two processes of four devices each, the second with further arguments."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -133,7 +133,7 @@ def start(folder, out, *of_one):
         "XLA_FLAGS": os.environ["XLA_FLAGS"].replace(f"{devices}8", f"{devices}4"),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
-    command = [sys.executable, "-m", "decoding_jax.infer", *argv(folder, out, {"model": 8})]
+    command = [sys.executable, "-m", "decoding_jax.infer", *argv(folder, out, mesh or {"model": 8})]
     return [
         subprocess.Popen(
             [*command, *together, f"--process_id={i}", *(of_one if i else ())],
@@ -174,10 +174,23 @@ def test_a_mesh_of_two_processes_decodes_as_one_device(folder, tmp_path):
         assert f"shards finished before: {finished}" in text
     assert ["input/s]" in text for text in printed] == [True, False]
 
-    assert main(["infer", *argv(folder, tmp_path / "one", None)]) == 0
-    two, one = files_of(out), files_of(tmp_path / "one")
-    assert two.keys() == one.keys()
+    check_as_on_one_device(folder, out, tmp_path / "one")
     assert json.loads((out / "summary.json").read_text())["processes"] == 1
+
+
+@pytest.mark.exhaustive
+def test_rows_that_are_spread_over_processes_are_refilled(folder, tmp_path):
+    status, printed = end(start(folder, tmp_path / "two", mesh={"data": 2, "model": 4}))
+    assert status == [0, 0], printed
+    assert not any("not refilled" in text for text in printed)
+    check_as_on_one_device(folder, tmp_path / "two", tmp_path / "one")
+
+
+def check_as_on_one_device(folder, out, directory):
+    """The same records as those of a job of one process, with rounding of its own."""
+    assert main(["infer", *argv(folder, directory, None)]) == 0
+    two, one = files_of(out), files_of(directory)
+    assert two.keys() == one.keys()
     for found, expected in zip(records_of(two), records_of(one), strict=True):
         for made, output in zip(found.pop("outputs"), expected.pop("outputs"), strict=True):
             for name in ("log_prob", "score", "token_log_probs"):
