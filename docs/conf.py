@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import decoding_jax  # noqa: E402
-from experiments.site import api, docstrings, strategies  # noqa: E402
+from experiments.site import api, docstrings, notebooks, strategies  # noqa: E402
 
 project = "decoding_jax"
 author = "The decoding_jax authors"
@@ -29,6 +29,7 @@ napoleon_attr_annotations = False
 
 generated = ROOT / "docs" / "generated"
 api.write(generated / "api")
+notebooks.write(generated / "notebooks")
 (generated / "strategies.md").write_text(strategies.page())
 
 
