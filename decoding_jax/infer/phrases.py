@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.base import Array, Stop, Transform
+from decoding_jax.loop import Static, Steps, search, steps_of
+from decoding_jax.rows import PerRow
 from decoding_jax.strategies import constrained_beam_search
 from decoding_jax.strategies.beam.competition import EarlyStopping
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty
@@ -13,21 +15,20 @@ from decoding_jax.text import Tokenizer, constraints
 Phrases = Sequence[str | Sequence[int]]
 
 
+@search
 def beam_search_with_phrases(
-    model: LanguageModel,
-    prompt: Prompt,
     *,
-    tokenizer: Tokenizer,
-    phrases: Phrases = (),
-    alternatives: Sequence[Phrases] = (),
-    beam_size: int,
-    num_return: int | None = None,
-    max_new_tokens: int,
-    length_penalty: float | Array | LengthPenalty = 0.0,
-    early_stopping: EarlyStopping = False,
+    tokenizer: Static[Tokenizer],
+    phrases: Static[Phrases] = (),
+    alternatives: Static[Sequence[Phrases]] = (),
+    beam_size: Static[int],
+    num_return: Static[int | None] = None,
+    max_new_tokens: Static[int],
+    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
+    early_stopping: Static[EarlyStopping] = False,
     transform: Transform | None = None,
     stop: Stop | None = None,
-) -> DecodeOutput:
+) -> Steps:
     """Runs ``decoding_jax.constrained_beam_search`` with constraints that are given as strings.
 
     Args:
@@ -63,9 +64,7 @@ def beam_search_with_phrases(
       >>> "gare" in made[0]["outputs"][0]["text"]
       True
     """
-    return constrained_beam_search(
-        model,
-        prompt,
+    return steps_of(constrained_beam_search)(
         constraints=constraints(tokenizer, phrases, alternatives),
         beam_size=beam_size,
         num_return=num_return,

@@ -32,6 +32,8 @@ STRATEGIES = {
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2},
     "stochastic_beam_search": {"beam_size": 3},
     "constrained_beam_search": {"beam_size": 3, "constraints": Constraints(phrases=((3, 1),))},
+    "beam_search_with_phrases": {"beam_size": 3, "phrases": ((3, 1),), "tokenizer": Digits()},
+    "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},
     "best_k_search": {"k": 2, "budget": 8, "num_return": 2},
     "best_first_search": {"budget": 8, "num_return": 2, "gamma": TEMPERATURES / 2},
     "token": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "token"},
@@ -59,7 +61,8 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, wit
     if name.startswith("best"):
         del settings["transform"]
     drafts = "num_draft_tokens" in settings
-    function = getattr(decoding_jax, "speculative_sample" if drafts else name)
+    module = infer if name in infer.__all__ else decoding_jax
+    function = getattr(module, "speculative_sample" if drafts else name)
     decoder = Decoder(
         model,
         Digits(),

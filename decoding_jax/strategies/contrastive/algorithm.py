@@ -28,6 +28,7 @@ from decoding_jax.loop import (
     search,
     stopping,
 )
+from decoding_jax.loop.counters import over_axes, per_lane
 from decoding_jax.loop.values import check_count
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
@@ -41,7 +42,7 @@ class ContrastiveInfo(NamedTuple):
     """Statistics of a contrastive search.
 
     Attributes:
-      model_calls: int32, the prefill and one ``extend`` a step.
+      model_calls: int32, the prefill and one ``extend`` a step; or ``[B]``, of each row.
     """
 
     model_calls: Array
@@ -55,7 +56,7 @@ class State(NamedTuple):
       sequences: the sequences decoded so far, one a row.
       logits: float32 ``[B, V]``, after the last token of each.
       context: the hidden states of prompt and new tokens.
-      step: int32, the number of steps, which is the number of slots in use.
+      step: int32, a scalar or ``[B]``, the number of steps, which is the number of slots in use.
     """
 
     cache: Cache
@@ -148,11 +149,13 @@ def contrastive_search(
         tokens = tokens.astype(jnp.int32)
         # One call of the model for all of them, as siblings after the tokens so far.
         assert isinstance(model, SupportsKeep)
-        slot = jnp.arange(max_new_tokens - 1 + tokens.shape[1], dtype=jnp.int32)
-        visible = jnp.broadcast_to(slot < start, (tokens.shape[0], 1, tokens.shape[1], slot.size))
+        slot = jnp.arange(max_new_tokens - 1 + tokens.shape[1], dtype=jnp.int32)[None, None, None]
+        visible = jnp.broadcast_to(
+            slot < over_axes(start, 4), (tokens.shape[0], 1, tokens.shape[1], slot.size)
+        )
         position = (prompt.length + start)[:, None, None]
         output, cache = model_calls.extend(
-            model, state.cache, tokens[:, None], start, visible, position
+            model, state.cache, tokens[:, None], per_lane(start, 1), visible, position
         )
         if output.hidden is None:
             raise ValueError(
@@ -167,7 +170,8 @@ def contrastive_search(
         score = (1 - alpha) * probability - alpha * penalty
         chosen = lowest_argmax(jnp.where(best > -jnp.inf, score, -jnp.inf))[:, None]
         token = jnp.take_along_axis(tokens, chosen, 1)
-        cache = model.keep(cache, start + chosen[..., None], start)
+        source = over_axes(start, 3) + chosen[..., None]
+        cache = model.keep(cache, source, per_lane(start, 1))
 
         sequences = append_token(old, token, state.logits[:, None], allowed, stop, max_new_tokens)
         logits = jnp.take_along_axis(output.logits[:, 0], chosen[..., None], 1)[:, 0]
@@ -183,6 +187,9 @@ def contrastive_search(
     def done(state: State) -> Array:
         return state.sequences.done.all()
 
+    def row_done(state: State) -> Array:
+        return state.sequences.done.all(-1)
+
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         tokens, length, log_prob = state.sequences[:3]
         finished = state.sequences.finished
@@ -192,7 +199,7 @@ def contrastive_search(
     def settled(state: State) -> Array:
         return state.sequences.length
 
-    return Steps(init, step, done, finalize, settled=settled)
+    return Steps(init, step, done, finalize, row_done, settled)
 
 
 def _check_model(model: LanguageModel) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import exact
 
 
@@ -47,13 +49,24 @@ def start(hidden: Array, length: Array, max_new_tokens: int) -> Context:
 
 
 def add(context: Context, hidden: Array, place: Array) -> Context:
-    """Adds the hidden states ``[B, 1, D]``, of norm 1, of one token a row."""
+    """Adds one token a row.
+
+    Args:
+      context: the tokens so far.
+      hidden: ``[B, 1, D]``, of norm 1.
+      place: int32, a scalar below P + L, or ``[B]``. Of the latter, places from P + L on are
+        dropped.
+    """
     size = context.hidden.shape[1]
-    zero = jnp.int32(0)
-    return Context(
-        lax.dynamic_update_slice(context.hidden, hidden, (zero, place, zero)),
-        context.exists | (jnp.arange(size, dtype=jnp.int32)[None] == place),
-    )
+    is_place = jnp.arange(size, dtype=jnp.int32)[None] == over_axes(place, 2)
+    if place.ndim:
+        states = jax.vmap(lambda h, new, p: h.at[p].set(new[0], mode="drop"))(
+            context.hidden, hidden, place
+        )
+    else:
+        zero = jnp.int32(0)
+        states = lax.dynamic_update_slice(context.hidden, hidden, (zero, place, zero))
+    return Context(states, context.exists | is_place)
 
 
 def largest_cosine(context: Context, hidden: Array) -> Array:
