@@ -27,9 +27,9 @@ class Processes:
 
     Where a mesh spans them, they run one program: all of them decode the same inputs in the same
     order, and process 0 alone writes. What depends on more than the job's settings, such as which
-    files exist, is found out by process 0, and the others are told. The methods are then called by
-    all processes, in the same order; where each process decodes shards of its own, they only call
-    what they are given.
+    files exist, is decided by process 0, which sends it to the others. The methods are then called
+    by all processes, in the same order; where each process decodes shards of its own, they only
+    call what they are given.
 
     Attributes:
       index: the index of this process.

@@ -18,6 +18,7 @@ from decoding_jax.models.cache import Cache, Layers
 from decoding_jax.models.decoder_network import DecoderNetwork
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.layers import last_real
+from decoding_jax.models.network_model import NetworkModel
 
 M = TypeVar("M")
 
@@ -52,7 +53,7 @@ def with_prefill_chunk(model: M, chunk: int) -> M:
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderModel:
+class DecoderModel(NetworkModel):
     """A decoder-only network with its parameters, a ``LanguageModel``.
 
     It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network`` and
@@ -68,18 +69,12 @@ class DecoderModel:
 
     network: ClassVar[type[DecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]]
-    ragged = True
-    tree = True
 
     @classmethod
     def init(cls, config: Any, key: Array) -> Self:
         """A network with random parameters (float32)."""
         one = jnp.ones((1, 1), jnp.int32)
         return cls(cls.network(config).init(key, one, one[0])["params"], config)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
 
     @property
     def max_positions(self) -> int:
@@ -107,10 +102,6 @@ class DecoderModel:
         params = first_layers(self.params, num_layers, self.config.num_layers)
         config = dataclasses.replace(self.config, num_layers=num_layers)
         return dataclasses.replace(self, params=params, config=config)
-
-    def apply(self, method: Any, *args: Any) -> Any:
-        """Calls a method of the network."""
-        return self.network(self.config).apply({"params": self.params}, *args, method=method)
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
@@ -182,27 +173,3 @@ class DecoderModel:
         # Chunks of nothing but padding are left out.
         prompt, kept = lax.fori_loop(0, end.max() // chunk + 1, run, (prompt, kept))
         return last_real(kept, length) if with_hidden else kept, kept, prompt
-
-    def extend(
-        self,
-        cache: Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-    ) -> tuple[ModelOutput, Cache]:
-        """See ``LanguageModel.extend``."""
-        hidden, cache = self.apply(self.network.extend, cache, tokens, start, visible, position)
-        return ModelOutput(self.project(hidden), hidden), cache
-
-    def project(self, hidden: Array) -> Array:
-        """See ``SupportsProject.project``."""
-        return self.apply(self.network.project, hidden)
-
-    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
-        """See ``SupportsKeep.keep``."""
-        return caches.keep(cache, source, start)
-
-    def select(self, cache: Cache, lanes: Array) -> Cache:
-        """See ``SupportsSelect.select``."""
-        return caches.select(cache, lanes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from decoding_jax.base import Array
 from decoding_jax.models.cache import Cache, KeyValue, Layers, num_keys
-from decoding_jax.models.encoder_decoder_network import source_mask
+from decoding_jax.models.encoder_decoder_network import read_with_source, source_mask
 from decoding_jax.models.layers import Output, vocabulary_logits
 from decoding_jax.models.scores import Bias, Part
 from decoding_jax.models.stack import run_layers, stack_index
@@ -100,9 +100,7 @@ class DecoderNetwork(nn.Module):
         if source is not None:
             keys, length = source
             mask = source_mask(length, num_keys(keys))
-        both: Any = (keys, read)
-        if isinstance(self.layers, Sequence):
-            both = [[x if x is None else x[i] for x in (keys, read)] for i in range(num_layers)]
+        both = read_with_source(self.layers, keys, read, num_layers)
 
         def run(layer: Any, x: Array, index: Any, both: Any, held: Any) -> tuple[Array, KeyValue]:
             keys, read = both

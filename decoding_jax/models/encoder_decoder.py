@@ -16,6 +16,7 @@ from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
 from decoding_jax.models.layers import last_real
+from decoding_jax.models.network_model import NetworkModel
 from decoding_jax.ops.mesh import over_rows
 
 
@@ -43,7 +44,7 @@ class EncoderDecoder:
     @property
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
-        return {name: getattr(self.config, name) for name in self.bound.sharded_names}
+        return self.bound.sizes_of(self.config)
 
     @classmethod
     def init(cls, config: Any, key: Array) -> Self:
@@ -96,7 +97,7 @@ class EncoderDecoder:
 
 
 @dataclasses.dataclass(frozen=True)
-class BoundEncoderDecoder:
+class BoundEncoderDecoder(NetworkModel):
     """The decoder of an encoder-decoder that is bound to inputs, a ``LanguageModel``.
 
     It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``. The keys and
@@ -118,8 +119,6 @@ class BoundEncoderDecoder:
     network: ClassVar[type[EncoderDecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]]
     sharded_names: ClassVar[tuple[str, ...]]
-    ragged = True
-    tree = True
 
     @property
     def max_positions(self) -> int | None:
@@ -129,11 +128,12 @@ class BoundEncoderDecoder:
     @property
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
-        return {name: getattr(self.config, name) for name in self.sharded_names}
+        return self.sizes_of(self.config)
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
+    @classmethod
+    def sizes_of(cls, config: Any) -> dict[str, int]:
+        """The sizes of a network that the axis ``model`` of a mesh has to divide."""
+        return {name: getattr(config, name) for name in cls.sharded_names}
 
     def early_exit(self, num_layers: int) -> Self:
         """``EncoderDecoder.early_exit``, bound to the same inputs."""
@@ -145,9 +145,6 @@ class BoundEncoderDecoder:
         batch_size = self.source.shape[0] if batch_size is None else batch_size
         start = jnp.full((batch_size, 1), self.config.start_id, jnp.int32)
         return Prompt(start, jnp.ones(batch_size, jnp.int32))
-
-    def _apply(self, method: Any, *args: Any) -> Any:
-        return self.network(self.config).apply({"params": self.params}, *args, method=method)
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
@@ -163,37 +160,13 @@ class BoundEncoderDecoder:
                 " inputs bound"
             )
         inputs, inputs_length = over_rows(self.source), over_rows(self.source_length)
-        source = self._apply(self.network.encode, inputs, inputs_length)
-        hidden, prompt = self._apply(self.network.prefill, tokens, length, source, inputs_length)
+        source = self.apply(self.network.encode, inputs, inputs_length)
+        hidden, prompt = self.apply(self.network.prefill, tokens, length, source, inputs_length)
         logits = self.project(last_real(hidden, length))
         cache = caches.empty_slots(
             prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
         )
         return ModelOutput(logits, hidden if with_hidden else None), cache
-
-    def extend(
-        self,
-        cache: Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-    ) -> tuple[ModelOutput, Cache]:
-        """See ``LanguageModel.extend``."""
-        hidden, cache = self._apply(self.network.extend, cache, tokens, start, visible, position)
-        return ModelOutput(self.project(hidden), hidden), cache
-
-    def project(self, hidden: Array) -> Array:
-        """See ``SupportsProject.project``."""
-        return self._apply(self.network.project, hidden)
-
-    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
-        """See ``SupportsKeep.keep``."""
-        return caches.keep(cache, source, start)
-
-    def select(self, cache: Cache, lanes: Array) -> Cache:
-        """See ``SupportsSelect.select``."""
-        return caches.select(cache, lanes)
 
 
 def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:

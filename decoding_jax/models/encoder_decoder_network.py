@@ -31,20 +31,39 @@ def source_mask(length: Array, size: int) -> Array:
     return (index[None] < length[:, None])[:, None, None]
 
 
-def source_keys(layers: Any, encoded: Array, num_layers: int) -> Layers:
-    """The keys and values ``[B, H, P, d]`` of each layer's cross-attention.
+def cross_attention_keys(layer: Any, encoded: Array) -> KeyValue:
+    """The keys and values of a layer's ``encoder_decoder_attention``."""
+    return layer.encoder_decoder_attention.keys(encoded)
+
+
+def source_keys(
+    layers: Any,
+    encoded: Array,
+    num_layers: int,
+    keys_of: Callable[[Any, Array], KeyValue] = cross_attention_keys,
+) -> Layers:
+    """The keys and values ``[B, H, P, d]`` of the inputs in each layer.
 
     Args:
-      layers: the layers of the decoder, from ``stack.make_layers``, whose cross-attention is called
-        ``encoder_decoder_attention`` and has a method ``keys``.
+      layers: the layers of the decoder, from ``stack.make_layers``.
       encoded: ``[B, 1, P, D]``, the output of the encoder.
       num_layers: the number of layers.
+      keys_of: the keys and values of a layer, from the layer and ``encoded``.
     """
 
     def run(layer: Any, x: Array, *_: Any) -> tuple[Array, KeyValue]:
-        return x, prompt_part(layer.encoder_decoder_attention.keys(x))
+        return x, prompt_part(keys_of(layer, x))
 
     return run_layers(layers, run, encoded, num_layers)[1]
+
+
+def read_with_source(
+    layers: Any, source: Layers | None, prompt: Layers | None, num_layers: int
+) -> Any:
+    """Pairs of each layer's inputs and prompt, either of which may be None, for ``run_layers``."""
+    if not isinstance(layers, Sequence):
+        return source, prompt
+    return [tuple(x if x is None else x[i] for x in (source, prompt)) for i in range(num_layers)]
 
 
 def run_decoder_layers(
@@ -77,9 +96,7 @@ def run_decoder_layers(
         layer_cache = cache_of(layer, index, prompt, written)
         return layer(x, layer_cache, Part(inputs.key, inputs.value, mask))
 
-    read: Any = (source, prompt)
-    if isinstance(layers, Sequence):
-        read = [(kv, None if prompt is None else prompt[i]) for i, kv in enumerate(source)]
+    read = read_with_source(layers, source, prompt, num_layers)
     return run_layers(layers, run, x, num_layers, read=read, written=slots)
 
 

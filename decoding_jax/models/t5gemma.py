@@ -15,13 +15,12 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models import llama
-from decoding_jax.models.cache import Cache, KeyValue, Layers, prompt_part
+from decoding_jax.models.cache import Cache, KeyValue, Layers
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
-from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
+from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork, source_keys
 from decoding_jax.models.gemma import GemmaConfig, GemmaLayer, GemmaNetwork, attention, norm
 from decoding_jax.models.repeated_heads import repeated_heads
 from decoding_jax.models.scores import Part
-from decoding_jax.models.stack import run_layers
 from decoding_jax.models.view import LayerCache, Window
 from decoding_jax.ops.mesh import DATA
 from decoding_jax.pytrees import pytree
@@ -147,11 +146,8 @@ class T5GemmaDecoder(T5GemmaStack):
 
     def source(self, encoded: Array) -> Layers:
         """The keys and values of each layer's inputs."""
-
-        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, KeyValue]:
-            return x, prompt_part(layer.source(x))
-
-        return run_layers(self.layers, run, encoded, self.config.num_layers)[1]
+        count = self.config.num_layers
+        return source_keys(self.layers, encoded, count, lambda layer, x: layer.source(x))
 
 
 class T5GemmaNetwork(EncoderDecoderNetwork):
@@ -203,13 +199,6 @@ PARTITION_RULES = {
 bound inputs over ``data``."""
 
 
-def sharded_sizes(config: T5GemmaConfig) -> dict[str, int]:
-    """The sizes that the axis ``model`` of a mesh has to divide."""
-    names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
-    sizes = {f"encoder.{name}": getattr(config.encoder, name) for name in names}
-    return sizes | {name: getattr(config, name) for name in names}
-
-
 def for_model_axis(model: Any, size: int) -> Any:
     """``Llama.for_model_axis`` of encoder and decoder."""
     params, encoder = dict(model.params), model.config.encoder
@@ -242,6 +231,7 @@ class BoundT5Gemma(BoundEncoderDecoder):
 
     network: ClassVar[type[EncoderDecoderNetwork]] = T5GemmaNetwork
     partition_rules = PARTITION_RULES
+    sharded_names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
     for_model_axis = for_model_axis
 
     @property
@@ -249,10 +239,12 @@ class BoundT5Gemma(BoundEncoderDecoder):
         """The maximum of the decoder or of the encoder, whichever is smaller."""
         return min(self.config.max_positions, self.config.encoder.max_positions)
 
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return sharded_sizes(self.config)
+    @classmethod
+    def sizes_of(cls, config: T5GemmaConfig) -> dict[str, int]:
+        """See ``BoundEncoderDecoder.sizes_of``; those of the encoder too."""
+        names = cls.sharded_names
+        sizes = {f"encoder.{name}": getattr(config.encoder, name) for name in names}
+        return sizes | super().sizes_of(config)
 
 
 @pytree
@@ -283,8 +275,3 @@ class T5Gemma(EncoderDecoder):
 
     bound: ClassVar[type[BoundEncoderDecoder]] = BoundT5Gemma
     for_model_axis = for_model_axis
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        return sharded_sizes(self.config)

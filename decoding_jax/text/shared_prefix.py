@@ -12,6 +12,7 @@ from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.loading import Model
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.wrapped_tokenizer import WrappedTokenizer
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ GRANULE = 64
 _BEGINNINGS = ("a", "A", "1", " a", " A", "\n", ".", '"', "é", "你")
 
 
-class WithText:
+class WithText(WrappedTokenizer):
     """A tokenizer that puts a text before every input, from ``share_prefix``.
 
     The tokens of an input are those of the text and the input together, as one string. They have to
@@ -35,9 +36,8 @@ class WithText:
     """
 
     def __init__(self, tokenizer: Tokenizer, text: str, shared: Sequence[int]):
-        self._tokenizer, self._text, self._shared = tokenizer, text, list(shared)
-        self.eos_ids = tokenizer.eos_ids
-        self.generation_config = getattr(tokenizer, "generation_config", None)
+        super().__init__(tokenizer)
+        self._text, self._shared = text, list(shared)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of the text and an input.
@@ -55,20 +55,6 @@ class WithText:
         if not text or len(ids) == size:
             raise ValueError(f"text: got {describe(text)}, no token after the prefix; takes a text")
         return ids
-
-    def pieces(self, text: str) -> list[int]:
-        """The token ids of an input alone, without special tokens."""
-        return self._tokenizer.pieces(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, as the tokenizer decodes them."""
-        return self._tokenizer.decode(ids)
-
-    def __getattr__(self, name: str) -> Any:
-        """``settled`` and ``token_texts``, of a tokenizer that has them."""
-        if name not in ("settled", "token_texts"):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        return getattr(self._tokenizer, name)
 
 
 def share_prefix(

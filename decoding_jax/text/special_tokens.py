@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.wrapped_tokenizer import WrappedTokenizer
 
 
-class WithSpecialTokens:
+class WithSpecialTokens(WrappedTokenizer):
     """A tokenizer that puts other special tokens around every input.
 
     A tokenizer from ``load`` puts those around it that its file names, which are of one source
@@ -28,24 +28,9 @@ class WithSpecialTokens:
     def __init__(
         self, tokenizer: Tokenizer, *, prefix: Sequence[int] = (), suffix: Sequence[int] = ()
     ):
-        self._tokenizer, self._prefix, self._suffix = tokenizer, list(prefix), list(suffix)
-        self.eos_ids = tokenizer.eos_ids
-        self.generation_config = getattr(tokenizer, "generation_config", None)
+        super().__init__(tokenizer)
+        self._prefix, self._suffix = list(prefix), list(suffix)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of an input, between the special tokens."""
-        return [*self._prefix, *self._tokenizer.pieces(text), *self._suffix]
-
-    def pieces(self, text: str) -> list[int]:
-        """The token ids without special tokens."""
-        return self._tokenizer.pieces(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, as the tokenizer decodes them."""
-        return self._tokenizer.decode(ids)
-
-    def __getattr__(self, name: str) -> Any:
-        """``settled`` and ``token_texts``, of a tokenizer that has them."""
-        if name not in ("settled", "token_texts"):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        return getattr(self._tokenizer, name)
+        return [*self._prefix, *self.pieces(text), *self._suffix]

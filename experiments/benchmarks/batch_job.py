@@ -29,8 +29,9 @@ import decoding_jax
 from decoding_jax.infer import buckets
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.row_inputs import RowSteps
-from decoding_jax.text import default_stop, embedded
+from decoding_jax.text import default_stop
 from experiments import held_out
+from experiments.benchmarks.beside import transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
@@ -116,10 +117,8 @@ class Job:
 def theirs(ids: list[list[int]], strategy: str, batch_size: int) -> Callable[[], object]:
     """The sorted batches by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
-    from transformers import T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], dtype=torch.float32)
-    model.eval()
+    model = transformers_t5(MODEL)
     by_length = sorted(ids, key=len, reverse=True)
     settings: dict[str, Any] = {"max_new_tokens": NEW_TOKENS}
     if strategy != "greedy":

@@ -23,7 +23,8 @@ from tqdm import tqdm
 import decoding_jax
 from decoding_jax import Stop
 from decoding_jax.pytrees import pytree
-from decoding_jax.text import embedded, encode_batch
+from decoding_jax.text import encode_batch
+from experiments.benchmarks.beside import torch_inputs, transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
@@ -78,18 +79,14 @@ def ours(ids: np.ndarray, width: int, new_tokens: int, *, tree: bool) -> Run:
 def theirs(ids: np.ndarray, width: int) -> Run:
     """The same search by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
-    from transformers import T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], dtype=torch.float32)
-    model.eval()
-    inputs = torch.from_numpy(ids.astype(np.int64))
-    mask = torch.ones_like(inputs)
+    model, inputs = transformers_t5(MODEL), torch_inputs(ids)
     settings: dict[str, Any] = {"num_beams": width, "do_sample": False, "use_cache": True}
     settings |= {"length_penalty": 0.0, "eos_token_id": None}
 
     def run(count: int) -> None:
         with torch.inference_mode():
-            model.generate(inputs, attention_mask=mask, max_new_tokens=count, **settings)
+            model.generate(**inputs, max_new_tokens=count, **settings)
 
     return run
 

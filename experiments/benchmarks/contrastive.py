@@ -22,7 +22,8 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.text import embedded, encode_batch
+from decoding_jax.text import encode_batch
+from experiments.benchmarks.beside import torch_inputs, transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 MODEL = "translation-en-fr"
@@ -56,18 +57,14 @@ def theirs(ids: np.ndarray, top_k: int, new_tokens: int) -> Callable[[], object]
     if int(importlib.metadata.version("transformers").split(".")[0]) > 4:
         return None
     import torch
-    from transformers import T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], torch_dtype=torch.float32)
-    model.eval()
-    inputs = torch.from_numpy(ids.astype(np.int64))
-    mask = torch.ones_like(inputs)
+    model, inputs = transformers_t5(MODEL), torch_inputs(ids)
     settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
     settings |= {"do_sample": False, "penalty_alpha": ALPHA, "top_k": top_k}
 
     def run() -> None:
         with torch.inference_mode():
-            model.generate(inputs, attention_mask=mask, **settings)
+            model.generate(**inputs, **settings)
 
     return run
 

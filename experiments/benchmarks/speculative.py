@@ -28,8 +28,9 @@ from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.strategies.speculative import emitted_tokens, speed_up
-from decoding_jax.text import embedded, encode_batch
+from decoding_jax.text import encode_batch
 from experiments import held_out
+from experiments.benchmarks.beside import transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
@@ -131,11 +132,9 @@ def assisted(new_tokens: int, repeats: int, size: int = 4) -> dict | None:
     if not (importlib.util.find_spec("transformers") and importlib.util.find_spec("torch")):
         return None
     import torch
-    from transformers import T5ForConditionalGeneration
 
     ids = np.asarray(inputs(1), np.int32)
-    load = T5ForConditionalGeneration.from_pretrained
-    theirs, helper = (load(embedded()[n], dtype=torch.float32).eval() for n in (TARGET, DRAFT))
+    theirs, helper = transformers_t5(TARGET), transformers_t5(DRAFT)
     config = helper.generation_config
     config.num_assistant_tokens, config.num_assistant_tokens_schedule = size, "constant"
     config.assistant_confidence_threshold = 0.0

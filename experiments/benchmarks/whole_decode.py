@@ -17,7 +17,8 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.text import embedded, encode_batch
+from decoding_jax.text import encode_batch
+from experiments.benchmarks.beside import torch_inputs, transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 matplotlib.use("Agg")
@@ -48,19 +49,15 @@ def ours(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], object]
 def theirs(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], object]:
     """The same decode by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
-    from transformers import T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration.from_pretrained(embedded()[MODEL], dtype=torch.float32)
-    model.eval()
-    inputs = torch.from_numpy(ids.astype(np.int64))
-    mask = torch.ones_like(inputs)
+    model, inputs = transformers_t5(MODEL), torch_inputs(ids)
     settings = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "use_cache": True}
     if samples:
         settings |= {"do_sample": True, "top_k": 0, "num_return_sequences": samples}
 
     def run() -> None:
         with torch.inference_mode():
-            model.generate(inputs, attention_mask=mask, **settings)
+            model.generate(**inputs, **settings)
 
     return run
 

@@ -36,18 +36,23 @@ INPUTS = 160
 LONGEST_WAIT = 120.0  # seconds until processes that have lost another one are ended
 
 
-def save_small_model(directory: Path) -> None:
-    """Saves a T5 over bytes with random weights, so that nearly all the time is not the model's."""
-    config = T5Config(
-        vocab_size=384,
-        emb_dim=8,
-        num_heads=1,
-        head_dim=8,
-        mlp_dim=8,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
-    normal = np.random.default_rng(3).normal
+def save_small_model(directory: Path, seed: int = 3, **changes: int) -> None:
+    """Saves a T5 over bytes with random weights, so that nearly all the time is not the model's.
+
+    Args:
+      directory: where it is saved.
+      seed: of the weights.
+      **changes: what differs from the smallest ``T5Config``.
+    """
+    shape: dict[str, Any] = {
+        "vocab_size": 384,
+        "emb_dim": 8,
+        "num_heads": 1,
+        "head_dim": 8,
+        "mlp_dim": 8,
+    }
+    config = T5Config(**{**shape, "num_encoder_layers": 1, "num_decoder_layers": 1, **changes})
+    normal = np.random.default_rng(seed).normal
     shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)))
     model = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
     save_model(model, directory, settings={"eos_token_id": 1})

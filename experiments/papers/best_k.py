@@ -229,7 +229,7 @@ class Measure:
 
 
 def completed(row: Sequence[Completion]) -> list[Completion]:
-    """The completions that have ended; of a best-k search, those that it took from the frontier."""
+    """The finished completions; of a best-k search, those among the first ``completed``."""
     count = getattr(row[0].info, "completed", len(row)) if row else 0
     return [c for c in row[: int(count)] if c.finished]
 

@@ -18,7 +18,7 @@ Decode = Callable[..., decoding_jax.DecodeOutput]
 
 
 class Batch(NamedTuple):
-    """What a batch of rows came to.
+    """The results of a batch of rows.
 
     Attributes:
       completions: those of each row.

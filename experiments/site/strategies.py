@@ -57,12 +57,13 @@ def page() -> str:
         "| strategy | random | appending | own positions | trees | job | mesh | certified |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    kinds = models()
     for name, strategy in sorted(STRATEGIES.items()):
-        drafter = {"drafter": models()[-1]} if strategy.drafts else {}
+        drafter = {"drafter": kinds[-1]} if strategy.drafts else {}
         steps = strategy.build_steps(**drafter, **_settings(name))
         columns = [
             _yes(strategy.draws),
-            *(_yes(runs_on(name, model)) for model in models()),
+            *(_yes(runs_on(name, model)) for model in kinds),
             _yes(steps.row_done is not None),
             _yes(name in on_mesh),
             f"{cases[name]} cases" if name in cases else "no",

@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from decoding_jax.infer.command import main
-from decoding_jax.models import T5, T5Config, save_model
+from experiments.cloud.preemptions import save_small_model
 
 # Meshes of more devices than there are.
 SMALLER = {"v5e_64_llama_70b": {"MESH": {"data": 2, "model": 4}}}
@@ -18,12 +16,7 @@ RECIPES = sorted((Path(__file__).parent.parent.parent / "configs" / "tpu").glob(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
-    shape = {"vocab_size": 384, "emb_dim": 16, "num_heads": 4, "head_dim": 4, "mlp_dim": 16}
-    config = T5Config(**shape, num_encoder_layers=1, num_decoder_layers=1)
-    normal = np.random.default_rng(0).normal
-    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)))
-    params = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
-    save_model(params, directory, settings={"eos_token_id": 1})
+    save_small_model(directory, seed=0, emb_dim=16, num_heads=4, head_dim=4, mlp_dim=16)
     return directory
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from infer_fakes import files_of, records_of
@@ -18,7 +17,7 @@ from infer_fakes import files_of, records_of
 from decoding_jax.infer import processes
 from decoding_jax.infer.command import main
 from decoding_jax.infer.processes import Processes, SharedError
-from decoding_jax.models import T5, T5Config, save_model
+from experiments.cloud.preemptions import save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -91,12 +90,7 @@ def test_processes_with_shards_of_their_own_exchange_nothing():
 def folder(tmp_path_factory):
     """A T5 with eight heads, and inputs, one of them faulty."""
     directory = tmp_path_factory.mktemp("one_program")
-    shape = {"vocab_size": 384, "emb_dim": 8, "num_heads": 8, "head_dim": 2, "mlp_dim": 8}
-    config = T5Config(**shape, num_encoder_layers=1, num_decoder_layers=1)
-    normal = np.random.default_rng(3).normal
-    shapes = jax.eval_shape(lambda: T5.init(config, jax.random.key(0)))
-    model = jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
-    save_model(model, directory / "model", settings={"eos_token_id": 1})
+    save_small_model(directory / "model", num_heads=8, head_dim=2)
     (directory / "inputs.txt").write_text("".join(f"number {i * i}\n" for i in range(9)) + "\n")
     return directory
 

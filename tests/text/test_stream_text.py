@@ -220,7 +220,7 @@ def test_the_event_loop_goes_on_while_a_step_computes():
             nonlocal waits
             if threading.current_thread() is not threading.main_thread():
                 turned.clear()
-                assert turned.wait(60), "the event loop stands still"
+                assert turned.wait(60), "the event loop is blocked"
                 waits += 1
             return super().decode(tokens)
 
