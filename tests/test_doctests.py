@@ -28,6 +28,7 @@ LONG = {
     for name in (
         "codes.arithmetic",
         "codes.cdf",
+        "estimators.pruning",
         "infer.batch_decoder",
         "infer.job",
         "infer.phrases",
