@@ -25,6 +25,7 @@ from decoding_jax.infer.arguments import (
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.records import Record
+from decoding_jax.infer.scoring import make_scorer
 from decoding_jax.infer.sources import Item
 from decoding_jax.rows import row_arguments, with_rows
 from decoding_jax.text import Tokenizer, load, with_end_tokens
@@ -62,6 +63,9 @@ class BatchDecoder:
       stop: as for ``infer.run``.
       drafter: as for ``infer.run``.
       with_tokens: whether outputs contain token ids.
+      with_num_tokens, with_info: as for ``infer.run``.
+      with_token_log_probs, with_token_entropies, with_top_tokens: as for ``infer.run``. What they
+        add is computed by one more pass of the model over each batch.
       refill: as for ``infer.run``.
 
     Raises:
@@ -94,6 +98,11 @@ class BatchDecoder:
         stop: Stop | None = None,
         drafter: Any = None,
         with_tokens: bool = False,
+        with_num_tokens: bool = False,
+        with_info: bool = False,
+        with_token_log_probs: bool = False,
+        with_token_entropies: bool = False,
+        with_top_tokens: int = 0,
         refill: bool = True,
     ):
         if callable(model):
@@ -124,9 +133,27 @@ class BatchDecoder:
             batch_size=batch_size,
             drafter=drafter,
             refill=refill,
+            with_info=with_info,
         )
         decoder.check(widths[-1])
-        self._decoder = ItemDecoder(decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens)
+        self._scorer = make_scorer(
+            net,
+            tokenizer,
+            batch_size,
+            widths,
+            with_token_log_probs=with_token_log_probs,
+            with_token_entropies=with_token_entropies,
+            with_top_tokens=with_top_tokens,
+        )
+        self._with_tokens = with_tokens
+        self._decoder = ItemDecoder(
+            decoder,
+            tokenizer,
+            widths,
+            seed=seed,
+            with_tokens=with_tokens or self._scorer is not None,
+            with_num_tokens=with_num_tokens,
+        )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Decodes a batch.
@@ -164,6 +191,8 @@ class BatchDecoder:
             self._decoder.decode([_item(text) for text in texts], [int(n) for n in numbers])
         )
         made = [records[i] for i in range(len(texts))]
+        if self._scorer is not None:
+            made = self._scorer.add(made, with_tokens=self._with_tokens)
         return {
             **batch,
             "outputs": _objects([record["outputs"] for record in made]),

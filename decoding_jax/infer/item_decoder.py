@@ -30,6 +30,7 @@ class ItemDecoder:
         width is a fault.
       seed: the seed of the job, which records contain.
       with_tokens: whether records contain token ids.
+      with_num_tokens: whether they contain the number of tokens of each output.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class ItemDecoder:
         *,
         seed: int,
         with_tokens: bool,
+        with_num_tokens: bool,
     ):
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._widths = widths
         self._seed = seed
         self._with_tokens = with_tokens
+        self._with_num_tokens = with_num_tokens
 
     def decode(self, items: Sequence[Item], numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
         """Decodes items together, and yields records as they are made.
@@ -80,6 +83,7 @@ class ItemDecoder:
                         of_input,
                         seed=self._seed,
                         with_tokens=self._with_tokens,
+                        with_num_tokens=self._with_num_tokens,
                     )
                     yield place, records.with_id(record, item.id)
 

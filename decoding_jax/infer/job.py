@@ -15,7 +15,6 @@ from decoding_jax.infer.arguments import (
     check_counts,
     check_job,
     check_seed,
-    check_top_tokens,
     with_tokenizer,
 )
 from decoding_jax.infer.decoder import Decoder
@@ -24,7 +23,7 @@ from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.output import Output
 from decoding_jax.infer.processes import processes_of
 from decoding_jax.infer.records import Record
-from decoding_jax.infer.scoring import Scorer
+from decoding_jax.infer.scoring import make_scorer
 from decoding_jax.infer.shard_decoder import Shard, decode_shards
 from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
@@ -49,6 +48,7 @@ def run(
     buckets: Sequence[int] | None = None,
     stop: Stop | None = None,
     with_tokens: bool = False,
+    with_num_tokens: bool = False,
     with_info: bool = False,
     with_token_log_probs: bool = False,
     with_token_entropies: bool = False,
@@ -91,6 +91,7 @@ def run(
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs.
       with_tokens: whether records contain token ids.
+      with_num_tokens: whether each output has the number of its tokens, the end token included.
       with_info: whether each output has the ``info`` of the strategy, such as the drafted and
         accepted tokens of ``speculative_sample``, without what is about a whole batch.
       with_token_log_probs: whether records contain the log-probability of each token, which is
@@ -156,13 +157,15 @@ def run(
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
     decoder.expect(inputs.count)
-    with_figures = {
-        "token_log_probs": with_token_log_probs,
-        "token_entropies": with_token_entropies,
-    }
-    figures = [figure for figure, is_wanted in with_figures.items() if is_wanted]
-    num_alternatives = check_top_tokens(with_top_tokens, net)
-    scored = bool(figures) or num_alternatives > 0
+    scorer = make_scorer(
+        net,
+        tokenizer,
+        batch_size,
+        widths,
+        with_token_log_probs=with_token_log_probs,
+        with_token_entropies=with_token_entropies,
+        with_top_tokens=with_top_tokens,
+    )
     settings: dict[str, Any] = {"inputs": {"count": inputs.count, "sha256": inputs.digest}}
     if directory is not None:
         settings = {
@@ -181,20 +184,20 @@ def run(
             "with_tokens": with_tokens,
             "name": name,
         }
-        settings |= {f"with_{figure}": True for figure in figures}
-        if num_alternatives:
-            settings["with_top_tokens"] = num_alternatives
-        if with_info:
-            settings["with_info"] = True
+        settings |= {} if scorer is None else scorer.settings
+        settings |= {"with_info": True} if with_info else {}
+        settings |= {"with_num_tokens": True} if with_num_tokens else {}
         if drafter is not None:
             settings["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
     processes.check_same(settings)
     item_decoder = ItemDecoder(
-        decoder, tokenizer, widths, seed=seed, with_tokens=with_tokens or scored
+        decoder,
+        tokenizer,
+        widths,
+        seed=seed,
+        with_tokens=with_tokens or scorer is not None,
+        with_num_tokens=with_num_tokens,
     )
-    scorer = None
-    if scored:
-        scorer = Scorer(figures, num_alternatives, net, tokenizer, batch_size, widths)
     faults: Counter[str] = Counter()
     finished_before = 0
     assigned = processes.assigned(len(inputs.of_shards))

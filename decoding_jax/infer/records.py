@@ -26,6 +26,7 @@ def decoded(
     *,
     seed: int,
     with_tokens: bool = False,
+    with_num_tokens: bool = False,
 ) -> Record:
     """Returns the record of an input and its completions.
 
@@ -38,6 +39,7 @@ def decoded(
       completions: the completions of the input, in the strategy's order.
       seed: the seed of the job.
       with_tokens: whether the record contains token ids.
+      with_num_tokens: whether it contains the number of tokens of each completion.
 
     Example:
       >>> hello = Completion("Bonjour.", [5, 1], log_prob=-0.5, score=-0.5, finished=True)
@@ -52,6 +54,7 @@ def decoded(
             "rank": rank[i],
             "text": c.text,
             **({"tokens": list(c.tokens)} if with_tokens else {}),
+            **({"num_tokens": len(c.tokens)} if with_num_tokens else {}),
             "log_prob": rounded(c.log_prob),
             "score": rounded(c.score),
             "finished": c.finished,

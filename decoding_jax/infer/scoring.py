@@ -10,6 +10,7 @@ import numpy as np
 
 from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.infer import memory
+from decoding_jax.infer.arguments import check_top_tokens
 from decoding_jax.infer.records import Record, plain
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.mesh import to_host
@@ -18,6 +19,33 @@ from decoding_jax.text.sizes import rounded_length
 from decoding_jax.text.token_scores import token_scores
 
 _TOP = ("top_tokens", "top_log_probs")
+
+
+def make_scorer(
+    model: Any,
+    tokenizer: Tokenizer,
+    batch_size: int,
+    widths: Sequence[int],
+    *,
+    with_token_log_probs: bool,
+    with_token_entropies: bool,
+    with_top_tokens: int,
+) -> Scorer | None:
+    """The scorer of the figures that are wanted; None if none is.
+
+    Args:
+      model, tokenizer, batch_size, widths: as for ``Scorer``.
+      with_token_log_probs, with_token_entropies, with_top_tokens: as for ``infer.run``.
+
+    Raises:
+      ValueError: if ``with_top_tokens`` is not a number from 0 to the size of the vocabulary.
+    """
+    wanted = {"token_log_probs": with_token_log_probs, "token_entropies": with_token_entropies}
+    names = [name for name, is_wanted in wanted.items() if is_wanted]
+    num_alternatives = check_top_tokens(with_top_tokens, model)
+    if not names and not num_alternatives:
+        return None
+    return Scorer(names, num_alternatives, model, tokenizer, batch_size, widths)
 
 
 class Scorer:
@@ -34,6 +62,9 @@ class Scorer:
       tokenizer: the tokenizer of the model.
       batch_size: the number of records that are scored together.
       widths: the widths that inputs are padded to, in ascending order.
+
+    Attributes:
+      settings: the settings of ``infer.run`` that ask for these figures.
     """
 
     def __init__(
@@ -45,6 +76,9 @@ class Scorer:
         batch_size: int,
         widths: Sequence[int],
     ):
+        self.settings: dict[str, Any] = {f"with_{name}": True for name in names}
+        if num_alternatives:
+            self.settings["with_top_tokens"] = num_alternatives
         self._names = [*names, *(_TOP if num_alternatives else ())]
         self._model = model
         self._tokenizer = tokenizer

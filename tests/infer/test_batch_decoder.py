@@ -47,6 +47,33 @@ def test_a_batch_is_decoded_as_in_the_job():
         assert list(made) == [expected[i] for i in index]
 
 
+def test_outputs_have_the_figures_that_the_job_gives():
+    wanted = {"with_num_tokens": True, "with_token_log_probs": True, "with_top_tokens": 2}
+    expected = []
+    items = [infer.Item(text) for text in TEXTS[:4]]
+    infer.run(make_model(), items, STRATEGY, report=expected.append, **SETTINGS, **wanted)
+    decoder = BatchDecoder(make_model, STRATEGY, **SETTINGS, **wanted)
+    made = decoder(columns([2, 0, 3, 1]))["outputs"]
+    for i, outputs in zip([2, 0, 3, 1], made, strict=True):
+        assert outputs == expected[i]["outputs"]
+        for output in outputs:
+            assert output["num_tokens"] == len(output["top_tokens"]) > 0
+            assert sum(output["token_log_probs"]) == pytest.approx(output["log_prob"], abs=1e-5)
+            assert "tokens" not in output
+
+
+@pytest.mark.exhaustive
+def test_outputs_have_the_info_of_the_strategy():
+    drafts = functools.partial(
+        decoding_jax.speculative_sample, num_draft_tokens=2, max_new_tokens=4
+    )
+    decoder = BatchDecoder(
+        make_model, drafts, **SETTINGS, drafter=make_model()[0], with_info=True, with_tokens=True
+    )
+    for (output,) in decoder(columns([0, 1]))["outputs"]:
+        assert output["info"]["emitted"] == len(output["tokens"]) - 1
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
