@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,27 @@ def check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
+
+
+def check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:
+    """Checks that models have positions for the longest inputs of a job.
+
+    Args:
+      width: the number of tokens of these inputs, those of a shared prefix included.
+      shared: the number of tokens of the shared prefix.
+      models: models that read the inputs, by the names of their arguments.
+
+    Raises:
+      ValueError: if one has fewer positions.
+    """
+    for name, model in models.items():
+        limit = getattr(model, "max_positions", None)
+        if limit is not None and width > limit:
+            rest = f", and the shared prefix takes {shared} of them" if shared else ""
+            raise ValueError(
+                f"max_input_length: got {width - shared}; takes at most {limit - shared}: the "
+                f"{name} has {limit} positions{rest}"
+            )
 
 
 def check_seed(seed: int) -> None:

@@ -11,6 +11,7 @@ import jax
 
 from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.infer import gin_names, memory
+from decoding_jax.infer.arguments import check_positions
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refilled import RefilledBatch
 from decoding_jax.infer.row_inputs import (
@@ -22,8 +23,10 @@ from decoding_jax.infer.row_inputs import (
 )
 from decoding_jax.infer.separate import SeparateBatches
 from decoding_jax.loop.refill import Call, obstacle
+from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
+from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -167,6 +170,7 @@ class Decoder:
         def rows(count: int) -> RowInputs:
             return self._inputs.make([[0]], [0], width, count)
 
+        check_positions(width, shared_size(self._model), _readers(self._model, rows(1)))
         output = in_mesh(
             lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size)
         )
@@ -236,3 +240,11 @@ class Decoder:
         """The number rounded up to a multiple of the devices that rows are spread over."""
         spread = self._inputs.spread
         return -(-count // spread) * spread
+
+
+def _readers(model: Any, rows: RowInputs) -> dict[str, Any]:
+    """The models that read the inputs, by name: the target, and a drafter that is a model."""
+    drafter = getattr(rows.drafter, "model", rows.drafter)
+    # A language model beside an encoder-decoder reads what is decoded, and not the inputs.
+    reads = isinstance(drafter, BoundEncoderDecoder) or not isinstance(model, EncoderDecoder)
+    return {"model": rows.model, **({"drafter": drafter} if reads else {})}

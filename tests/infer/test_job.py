@@ -7,11 +7,12 @@ import logging
 import gin.config as gin
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from infer_fakes import LINES, draw, records_of
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, infer, transforms
+from decoding_jax import Prompt, Stop, infer, models, transforms
 from decoding_jax.infer import gin_names, separate
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.sharding.rules import as_mesh
@@ -202,6 +203,30 @@ def test_a_model_too_small_for_the_buckets_is_an_error_before_decoding(table, tm
     with pytest.raises(ValueError, match="10 positions"):
         infer.run((model, table[1]), [infer.Item("1")], strategy, tmp_path, max_input_length=16)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model", "drafter", "language model"])
+def test_inputs_longer_than_the_positions_are_an_error_before_decoding(table, name):
+    """Otherwise an encoder would fail only when it meets such an input."""
+    settings, drafter = {"max_new_tokens": 1}, None
+    strategy, model = decoding_jax.greedy, bart(8)
+    if name == "drafter":
+        strategy, model, drafter = decoding_jax.speculative_sample, bart(16), bart(8)
+        settings["num_draft_tokens"] = 2
+    if name == "language model":
+        model = dataclasses.replace(table[0], max_positions=8)
+    kind = "drafter" if drafter else "model"
+    message = f"max_input_length: got 9; takes at most 8: the {kind} has 8 positions"
+    strategy = functools.partial(strategy, **settings)
+    given = {"report": list, "max_input_length": 9, "drafter": drafter}
+    with pytest.raises(ValueError, match=message):
+        infer.run((model, table[1]), [infer.Item("1")], strategy, **given)
+
+
+def bart(positions):
+    config = models.BartConfig(7, 4, 2, 2, 8, 8, 1, 1, max_positions=positions)
+    shapes = jax.eval_shape(lambda: models.Bart.init(config, jax.random.key(0)))
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
 
 
 def test_neither_directory_nor_report(table):
