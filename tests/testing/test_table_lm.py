@@ -258,14 +258,24 @@ class SelectsNothing(TableLM):
 )
 def test_a_broken_model_is_caught(trial, broken, check):
     """A check that nothing fails shows nothing."""
-    if broken not in REGISTERED:
-        # Not register_dataclass: its nodes can pass for one another, and their programs too.
-        pytree(broken)
-        REGISTERED.add(broken)
-    model = broken(MODEL.table, MODEL.features)
+    model = table_of(broken)
     mutant = trial._replace(model=model, row_model=lambda row: model)
     with pytest.raises(AssertionError):
         check(mutant)
 
 
+def test_a_model_that_counts_the_padding_is_told_so():
+    message = r"the same prompts, padded to 10 tokens instead of 4 \(padding must not change"
+    with pytest.raises(AssertionError, match=message):
+        check_model(table_of(Padded))
+
+
 REGISTERED: set[type] = set()
+
+
+def table_of(broken):
+    if broken not in REGISTERED:
+        # Not register_dataclass: its nodes can pass for one another, and their programs too.
+        pytree(broken)
+        REGISTERED.add(broken)
+    return broken(MODEL.table, MODEL.features)

@@ -8,7 +8,10 @@ from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend, 
 
 
 def check_prefill(trial: Trial) -> None:
-    """A prompt made longer by a path gives the logits that extending by the path gives."""
+    """A prompt made longer by a path gives the logits that extending by the path gives.
+
+    All prompts are padded to the same width, the one that is not made longer too.
+    """
     model, (tokens, length) = trial.model, trial.prompt
     width = tokens.shape[1]
     for count in range(SLOTS + 1):
@@ -18,7 +21,13 @@ def check_prefill(trial: Trial) -> None:
             longer[row, n : n + count] = trial.tokens[row, 0, :count]
         output, _ = prefill(model, longer, length + count, LANES, SLOTS)
         want = trial.reference[:, :1, count - 1 : count] if count else trial.start()[0]
-        trial.same(output.logits, want, f"a prompt longer by {count} tokens")
+        what = f"a prompt longer by {count} token{'s' if count > 1 else ''}"
+        if count == 0:
+            what = (
+                f"the same prompts, padded to {width + SLOTS} tokens instead of {width} (padding "
+                "must not change the logits)"
+            )
+        trial.same(output.logits, want, what)
 
 
 def check_hidden(trial: Trial) -> None:
