@@ -149,18 +149,14 @@ class Decoder:
         """The number of inputs that are best decoded together."""
         return 1 if self.group_size is None else _WINDOW * self.batch_size
 
-    def expect(self, count: int, stop: Stop | None = None) -> None:
+    def expect(self, count: int) -> None:
         """Sets the number of inputs of the job.
-
-        Args:
-          count: the number of inputs.
-          stop: stop conditions with a value for each input, in place of those so far; or None.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
-        self._inputs.expect(count, **({} if stop is None else {"stop": stop}))
+        self._inputs.expect(count)
 
     def check(self, width: int) -> None:
         """Traces the strategy for batches of ``width`` tokens, without compiling it.

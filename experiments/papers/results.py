@@ -97,6 +97,7 @@ def versions() -> dict[str, Any]:
         "device": device.device_kind,
         "devices": jax.device_count(),
         "cpus": os.cpu_count(),
+        "cpus_used": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
     }
 
 

@@ -3,10 +3,11 @@
     python -m experiments.papers.speculative --gin_file=configs/papers/speculative.gin
 
 Every input is decoded alone, plainly by the target, plainly by the draft, and by speculation with
-each K, in turn and several times. The tables show quality and time beside those of plain decoding,
-the percentiles of a token's latency, and over K the time of a token, the tokens of a loop over
-K + 1 and the time of a loop, beside what theory predicts. The experiment continues where it was
-killed, and writes ``speculative.json``, ``.md`` and ``.png``.
+each K, in turn and several times. Decodings of a single token are timed among them; what they take
+is not the loop's. The tables show quality and time beside those of plain decoding, the acceptance
+rate of each domain, the percentiles of a token's latency, and over K the time of a token, the
+tokens of a loop over K + 1 and the time of a loop, beside what theory predicts. The experiment
+continues where it was killed, and writes ``speculative.json``, ``.md`` and ``.png``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from decoding_jax import loop, transforms
 from decoding_jax.text import completions
 from experiments.benchmarks.speculative import call
 from experiments.benchmarks.timing import interleaved, median_ratio
-from experiments.papers import command, speculative_results
+from experiments.papers import command, speculative_report, speculative_results
 from experiments.papers.decoding import Decoder, keys_of
 from experiments.papers.metrics import Scores
 from experiments.papers.records import Records
@@ -98,7 +99,7 @@ def run(
     }
     contest = Contest(decoder, draft[0], scores, sizes, verifier, repeats, seed)
     work: dict[str, Callable[[], Any]] = {
-        "costs": functools.partial(block_costs, decoder, sizes, repeats)
+        "costs": functools.partial(block_costs, decoder, draft[0], sizes, repeats)
     }
     for pair in settings:
         for i in range(len(task.inputs)):
@@ -115,14 +116,19 @@ def run(
         **described,
         "inputs_cut": decoder.cut,
         "versions": versions(),
-        "results": speculative_results.analyse(measured, made["costs"], described),
+        "results": speculative_results.analyse(measured, made["costs"], described, task.domains),
     }
-    write(folder, "speculative", data, speculative_results.markdown, speculative_results.plot)
+    write(folder, "speculative", data, speculative_report.markdown, speculative_report.plot)
     return data
 
 
-def block_costs(decoder: Decoder, sizes: Sequence[int], repeats: int) -> dict[str, float]:
-    """v for each K: the time of a call of the target with K + 1 tokens over that with one."""
+def block_costs(
+    decoder: Decoder, draft: Any, sizes: Sequence[int], repeats: int
+) -> dict[str, float]:
+    """v for each K, and as ``operations`` those of a call of the draft over one of the target.
+
+    v is the time of a call of the target with K + 1 tokens over that with one.
+    """
     model, prompt = decoder.bind([0])
     steps = 32
 
@@ -132,8 +138,18 @@ def block_costs(decoder: Decoder, sizes: Sequence[int], repeats: int) -> dict[st
 
     cache = begin(model)
     runs = {str(n): call(model, cache, 1, n, steps) for n in (1, *(size + 1 for size in sizes))}
-    seconds = interleaved(runs, max(5, repeats))
-    return {str(size): median_ratio(seconds, str(size + 1), "1") for size in sizes}
+    seconds = interleaved(runs, max(15, repeats))
+    found = {str(size): median_ratio(seconds, str(size + 1), "1") for size in sizes}
+    drafting, _ = decoder.bind([0], model=draft)
+    return {**found, "operations": operations(drafting, prompt) / operations(model, prompt)}
+
+
+def operations(model: Any, prompt: Any) -> float:
+    """The floating-point operations of a call with one token, by the compiler's count."""
+    token, start = np.ones((1, 1, 1), np.int32), np.zeros((1, 1), np.int32)
+    _, cache = jax.eval_shape(lambda m: m.prefill(*prompt, lanes=1, slots=2), model)
+    one = jax.jit(lambda m, cache: m.extend(cache, token, start)).lower(model, cache)
+    return float(one.compile().cost_analysis()["flops"])
 
 
 class Contest:
@@ -154,7 +170,10 @@ class Contest:
         self._repeats, self._seed = repeats, seed
 
     def __call__(self, pair: Sequence[float], input_: int, table_size: int) -> dict[str, Any]:
-        """Tokens, seconds, scores and counts of each way; latencies of two of them."""
+        """Tokens, seconds, scores and counts of each way; latencies of two of them.
+
+        ``first`` has the seconds of decoding a single token: prefills, and what surrounds the loop.
+        """
         temperature, top_p = pair
         greedy = temperature == 0
         target, prompt = self._decoder.bind([input_])
@@ -181,17 +200,25 @@ class Contest:
             }
             arguments = (target, draft, prompt, None if greedy else key)
             ways[str(size)] = decoding_jax.speculative_sample, arguments, settings
+        firsts = {"target": "target", "draft": "draft", "speculation": str(table_size)}
+        timed = dict(ways)
+        for name, way in firsts.items():
+            strategy, arguments, settings = ways[way]
+            timed[f"first {name}"] = strategy, arguments, {**settings, "max_new_tokens": 1}
         outputs: dict[str, Any] = {}
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for name, (strategy, arguments, settings) in ways.items():  # compiles what has to be
+        seconds: dict[str, list[float]] = {name: [] for name in timed}
+        for name, (strategy, arguments, settings) in timed.items():  # compiles what has to be
             outputs[name] = jax.device_get(strategy(*arguments, **settings))
         for _ in range(self._repeats):
-            for name, (strategy, arguments, settings) in ways.items():
+            for name, (strategy, arguments, settings) in timed.items():
                 start = time.perf_counter()
                 jax.block_until_ready(strategy(*arguments, **settings))
                 seconds[name].append(round(time.perf_counter() - start, 6))
-        made: dict[str, Any] = {}
-        for name, output in outputs.items():
+        made: dict[str, Any] = {
+            "first": {name: statistics.median(seconds[f"first {name}"]) for name in firsts}
+        }
+        for name in ways:
+            output = outputs[name]
             context = [self._decoder.context(input_)]
             ((completion,),) = completions(self._decoder.tokenizer, output, 1, context)
             value: dict[str, Any] = {

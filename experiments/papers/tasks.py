@@ -20,16 +20,23 @@ class Task:
       name: what tables call it.
       inputs: the texts that the model is given.
       references: one list of texts for each input.
+      domains: the name of the domain of each input, or None for one domain.
 
     Raises:
-      ValueError: if there is no input, or not one list of references for each.
+      ValueError: if there is no input, or not one list of references and one domain for each.
     """
 
     name: str
     inputs: Sequence[str]
     references: Sequence[Sequence[str]]
+    domains: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.domains is not None and len(self.domains) != len(self.inputs):
+            raise ValueError(
+                f"task {self.name}: got {len(self.inputs)} inputs and {len(self.domains)} domains; "
+                "takes one for each input"
+            )
         if not self.inputs or len(self.inputs) != len(self.references):
             raise ValueError(
                 f"task {self.name}: got {len(self.inputs)} inputs and {len(self.references)} lists "
@@ -46,15 +53,25 @@ class Task:
 def tatoeba(count: int | None = None) -> Task:
     """Held-out sentences of the embedded model, English to French, from Tatoeba.
 
+    Their domains are questions, and other sentences of up to five words and of more.
+
     Args:
       count: the number of sentences, taken at even distances; None for all.
 
     Example:
-      >>> tatoeba(2).inputs[0]
-      'Stop!'
+      >>> tatoeba(2).inputs[0], tatoeba(2).domains[0]
+      ('Stop!', 'up to five words')
     """
     found = _spread(held_out.read(), count)
-    return Task("Tatoeba, held out", [s.english for s in found], [s.references for s in found])
+    english = [s.english for s in found]
+    name = "Tatoeba, held out"
+    return Task(name, english, [s.references for s in found], [_form(text) for text in english])
+
+
+def _form(text: str) -> str:
+    if text.rstrip().endswith("?"):
+        return "questions"
+    return "up to five words" if len(text.split()) <= 5 else "more than five words"
 
 
 def json_lines(
@@ -64,6 +81,7 @@ def json_lines(
     prefix: str = "",
     count: int | None = None,
     name: str | None = None,
+    domain: str | None = None,
 ) -> Task:
     """A file with one JSON object per line.
 
@@ -74,6 +92,7 @@ def json_lines(
       prefix: text put before each input, such as ``"summarize: "`` for T5.
       count: the number of lines, taken at even distances; None for all.
       name: the name of the task, by default that of the file.
+      domain: the key of the name of the input's domain, a text; None for one domain.
 
     Raises:
       ValueError: in one line, for a file that is not there, and a line without these keys.
@@ -95,9 +114,13 @@ def json_lines(
         references = [references] if isinstance(references, str) else references
         if not _is_text(text) or not references or not all(map(_is_text, references)):
             raise ValueError(f"{path}:{number}: got an empty text; takes texts with characters")
-        pairs.append((prefix + text, references))
+        of = None if domain is None else row.get(domain)
+        if domain is not None and not _is_text(of):
+            raise ValueError(f"{path}:{number}: got {of!r} as {domain!r}; takes a text")
+        pairs.append((prefix + text, references, of))
     pairs = _spread(pairs, count)
-    return Task(name or file.stem, [p[0] for p in pairs], [p[1] for p in pairs])
+    domains = None if domain is None else [p[2] for p in pairs]
+    return Task(name or file.stem, [p[0] for p in pairs], [p[1] for p in pairs], domains)
 
 
 def seqio_task(name: str, split: str = "validation", count: int | None = None) -> Task:

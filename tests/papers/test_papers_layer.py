@@ -13,20 +13,20 @@ from decoding_jax.infer import gin_names, gin_reading
 from experiments.papers import (
     arithmetic_estimates,
     arithmetic_results,
-    best_k_results,
+    best_k_report,
     command,
     metrics,
     records,
     results,
-    speculative_results,
+    speculative_report,
     tasks,
 )
 from experiments.papers.arithmetic_bound import alone_after
 
 EXPERIMENTS = {
     "arithmetic": arithmetic_results,
-    "best_k": best_k_results,
-    "speculative": speculative_results,
+    "best_k": best_k_report,
+    "speculative": speculative_report,
 }
 
 
@@ -63,6 +63,26 @@ def test_a_faulty_line_is_named(tmp_path, line, words):
     with pytest.raises(ValueError, match=words) as caught:
         tasks.json_lines(write_lines(tmp_path / "task.jsonl", line))
     assert "task.jsonl:1: " in str(caught.value)
+
+
+def test_domains(tmp_path):
+    lines = [
+        '{"inputs": "one", "targets": "eins", "of": "numbers"}',
+        '{"inputs": "blue", "targets": "blau", "of": ""}',
+    ]
+    path = write_lines(tmp_path / "task.jsonl", *lines)
+    assert tasks.json_lines(path).domains is None
+    with pytest.raises(ValueError, match=r"task\.jsonl:2: got '' as 'of'; takes a text"):
+        tasks.json_lines(path, domain="of")
+    path = write_lines(tmp_path / "one.jsonl", lines[0])
+    assert tasks.json_lines(path, domain="of").domains == ["numbers"]
+    with pytest.raises(ValueError, match="got 1 inputs and 2 domains"):
+        tasks.Task("none", ["one"], [["eins"]], ["numbers", "numbers"])
+    assert set(tasks.tatoeba(60).domains) == {
+        "questions",
+        "up to five words",
+        "more than five words",
+    }
 
 
 def test_faulty_tasks_and_metrics():

@@ -1,0 +1,177 @@
+"""The tables and panels of the experiment on best-k search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from experiments.papers.best_k_results import (
+    RULES,
+    SCORES,
+    ablated_names,
+    first_names,
+    name_of,
+    with_budget,
+)
+from experiments.papers.results import shown, table
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+SETS = ("S", "unique", "none", "distinct-1", "distinct-2", "distinct-3")
+DIGITS = {"S": 1, "unique": 1, "distinct-1": 2, "distinct-2": 2, "distinct-3": 2, "none": 2}
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The tables of ``best_k.md``."""
+    first, metrics = data["metrics"][0], data["metrics"]
+    main = first_names(data["results"], data)
+    used = data["versions"]["cpus_used"] or data["versions"]["cpus"]
+    parts = [
+        f"# Best-k search: {data['model']} on {data['task']['name']}\n\n"
+        f"{data['task']['inputs']} inputs, at most {data['max_new_tokens']} tokens; "
+        f"{data['beam_size']} beams or samples, a budget of "
+        f"{data['budget']} expansions; diversity penalty {data['diversity_penalty']:g}, nucleus "
+        f"{data['nucleus']:g}, typical {data['typical']:g}; seed {data['seed']}; "
+        f"{used} of {data['versions']['cpus']} processors ({data['versions']['device']}). Brackets "
+        "hold 95% intervals, by the bootstrap over inputs; those of times, over "
+        "batches.\n",
+        "\n## Completed texts of an input\n\n",
+        'S counts the texts, "unique" the different ones, and "none" is the share of inputs '
+        "without any.\n\n",
+        _table(data, main, SETS),
+        "\n## Mean scores of a text\n\n",
+        _table(data, main, metrics),
+        "\n## Scores of the best text of an input\n\n",
+        _table(data, main, [f"{metric} oracle" for metric in metrics]),
+        f"\n## Reranking: the {first} of the text that a rule chooses\n\n",
+        _table(data, main, [first, *RULES, f"{first} oracle"]),
+        "\n## Time\n\n",
+        f"Seconds of an input, in batches of {data['batch_size']}, all decoded in turn in one "
+        "process. Calls are those of the model, for the searches that count them.\n\n",
+        _times(data, main),
+        "\n## k, score and kappa\n\n",
+        _table(data, ablated_names(data), ["S", "unique", "distinct-2", first, f"{first} oracle"]),
+    ]
+    if data["budgets"]:
+        parts += [
+            "\n## The share of inputs without a text, over budgets\n\n",
+            table(
+                ["strategy", *map(str, [*data["budgets"], data["budget"]])],
+                (
+                    [name, *(shown(value, 2) for value in values)]
+                    for name, values in failures(data).items()
+                ),
+            ),
+        ]
+    return "".join(parts)
+
+
+def failures(data: dict[str, Any]) -> dict[str, list[Sequence[float]]]:
+    """The share of inputs without a text of each search, in the small budgets and the usual one."""
+    searches = ["best-first", *(name_of(max(data["ks"]), s, data["kappa"]) for s in SCORES)]
+    found = data["results"]
+    return {
+        name: [
+            found[at]["none"]
+            for at in (*(with_budget(name, small) for small in data["budgets"]), name)
+        ]
+        for name in searches
+        if name in found
+    }
+
+
+def _table(data: dict[str, Any], names: Sequence[str], columns: Sequence[str]) -> str:
+    def cell(name: str, column: str) -> str:
+        return shown(data["results"][name][column], DIGITS.get(column, 1))
+
+    return table(["strategy", *columns], ([n, *(cell(n, c) for c in columns)] for n in names))
+
+
+def _times(data: dict[str, Any], names: Sequence[str]) -> str:
+    times = data["times"]
+    columns = {"seconds": 3, "over beam search": 2, "best-first over it": 2, "calls": 0}
+    rows = [
+        [
+            name,
+            *(
+                shown(times[name][c], digits) if c in times[name] else ""
+                for c, digits in columns.items()
+            ),
+        ]
+        for name in names
+        if name in times
+    ]
+    return table(["strategy", *columns], rows)
+
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    """Quality over diversity, the ablation, and failures over budgets."""
+    figure, axes = plt.subplots(1, 4, figsize=(17, 4.6), layout="constrained")
+    first, found = data["metrics"][0], data["results"]
+    main = first_names(found, data)
+    for i, name in enumerate(main):
+        (x, left, right), (y, low, high) = found[name]["unique"], found[name][first]
+        axes[0].errorbar(
+            x,
+            y,
+            xerr=[[x - left], [right - x]],
+            yerr=[[y - low], [high - y]],
+            fmt="^" if name.startswith("best-") else "o",
+            color=plt.get_cmap("tab20")(i),
+            elinewidth=0.6,
+            label=name,
+        )
+    axes[0].set_xlabel("different texts of an input")
+    axes[0].set_ylabel(f"mean {first} of a text")
+    if all(found[name]["unique"][1] > 0 for name in main):
+        axes[0].set_xscale("log")
+        axes[0].xaxis.set_major_formatter("{x:g}")
+        axes[0].xaxis.set_minor_formatter("{x:g}")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
+    )
+    labels = {"unique": "different texts of an input", first: f"mean {first} of a text"}
+    for ax, (column, words) in zip(axes[1:3], labels.items(), strict=True):
+        for j, score in enumerate(SCORES):
+            for i, k in enumerate(data["ks"]):
+                names = [name_of(k, score, kappa) for kappa in data["kappas"]]
+                values = np.asarray([found[name][column] for name in names], float).T
+                ax.errorbar(
+                    np.arange(len(names)) + 0.08 * (i + len(data["ks"]) * j - 1),
+                    values[0],
+                    np.abs(values[1:] - values[0]),
+                    fmt=("o-", "o--")[j],
+                    color=f"C{i}",
+                    capsize=2,
+                    markersize=4,
+                    label=f"k = {k}, {score}",
+                )
+        ax.set_xticks(range(len(data["kappas"])), [f"{kappa:g}" for kappa in data["kappas"]])
+        ax.set_xlabel("kappa")
+        ax.set_ylabel(words)
+    axes[1].legend(fontsize=8)
+    budgets = [*data["budgets"], data["budget"]]
+    for i, (name, values) in enumerate(failures(data).items()):
+        value = np.asarray(values, float).T
+        axes[3].errorbar(
+            np.arange(len(budgets)) + 0.08 * (i - 1),
+            value[0],
+            np.abs(value[1:] - value[0]),
+            fmt="o-",
+            color=f"C{i + 2}",
+            capsize=2,
+            markersize=4,
+            label=name,
+        )
+    axes[3].set_xticks(range(len(budgets)), [f"{budget}" for budget in budgets])
+    axes[3].set_xlabel("budget")
+    axes[3].set_ylabel("share of inputs without a text")
+    axes[3].set_ylim(0)
+    axes[3].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
