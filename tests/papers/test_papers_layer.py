@@ -13,8 +13,10 @@ from decoding_jax.infer import gin_names, gin_reading
 from experiments.papers import (
     arithmetic_estimates,
     arithmetic_results,
+    bayes_risk,
     best_k_report,
     command,
+    fewer_samples_results,
     metrics,
     records,
     results,
@@ -25,7 +27,9 @@ from experiments.papers.arithmetic_bound import alone_after
 
 EXPERIMENTS = {
     "arithmetic": arithmetic_results,
+    "bayes_risk": bayes_risk,
     "best_k": best_k_report,
+    "fewer_samples": fewer_samples_results,
     "speculative": speculative_report,
 }
 
