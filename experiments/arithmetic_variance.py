@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -23,19 +24,26 @@ from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch
-from experiments import held_out
+from experiments import held_out, quick
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 STRATEGIES = {"independent": "iid", "arithmetic": "lattice"}
+QUICK = {"model": quick.MODEL, "sentences": 2, "runs": 2, "num_samples": [2]}
 
 
 def bleu_means(
-    sentences: list[held_out.Sentence], points: str, count: int, runs: int, seed: int, bar: tqdm
+    name: str,
+    sentences: list[held_out.Sentence],
+    points: str,
+    count: int,
+    runs: int,
+    seed: int,
+    bar: tqdm,
 ) -> np.ndarray:
-    """Mean sentence-BLEU of ``count`` samples: float64 ``[sentences, runs]``."""
-    model, tokenizer = decoding_jax.load("translation-en-fr")
+    """Mean sentence-BLEU of ``count`` samples of a model: float64 ``[sentences, runs]``."""
+    model, tokenizer = decoding_jax.load(name)
     stop = default_stop(tokenizer)
     ids = [tokenizer.encode(s.english) for s in sentences]
     width = max(len(row) for row in ids)
@@ -87,16 +95,17 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="translation-en-fr", help="a directory, or a name")
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--num_samples", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
     args.out.mkdir(parents=True, exist_ok=True)
 
     everything = held_out.read()
@@ -107,7 +116,9 @@ def main() -> None:
     with tqdm(total=total, unit="sentence") as bar:
         for count in args.num_samples:
             means = {
-                name: bleu_means(sentences, points, count, args.runs, args.seed + s, bar)
+                name: bleu_means(
+                    args.model, sentences, points, count, args.runs, args.seed + s, bar
+                )
                 for s, (name, points) in enumerate(STRATEGIES.items())
             }
             ratio, low, high = ratio_interval(means["arithmetic"], means["independent"], rng)

@@ -8,29 +8,34 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import sacrebleu
 
 import decoding_jax
-from experiments import held_out
+from experiments import held_out, quick
+
+QUICK = {"model": quick.MODEL, "sentences": 2, "batch_size": 2}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--model", default="translation-en-fr", help="a directory, or a name")
     parser.add_argument("--english", type=Path)
     parser.add_argument("--french", type=Path)
+    parser.add_argument("--sentences", type=int, help="the first ones only")
     parser.add_argument("--batch_size", type=int, default=64)
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
 
     if args.english and args.french:
         lines = [p.read_text(encoding="utf-8").splitlines() for p in (args.english, args.french)]
         sentences = [held_out.Sentence(e, [f]) for e, f in zip(*lines, strict=True)]
     else:
         sentences = held_out.read()
+    sentences = sentences[: args.sentences]
     model, tokenizer = decoding_jax.load(args.model)
     rows = decoding_jax.generate(
         model,

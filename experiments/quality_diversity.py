@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ import decoding_jax
 from decoding_jax import transforms
 from decoding_jax.estimators import diversity, quality
 from decoding_jax.text import Completion, completions, default_stop, encode_batch, unique
-from experiments import held_out
+from experiments import held_out, quick
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -40,6 +40,13 @@ from matplotlib import pyplot as plt
 Decode = Callable[..., decoding_jax.DecodeOutput]
 Fed = Callable[[decoding_jax.DecodeOutput], np.ndarray]
 BATCH = 16
+QUICK = {
+    "model": quick.MODEL,
+    "sentences": 2,
+    "budget": 12,
+    "max_new_tokens": 4,
+    "strategies": ["beam search", "arithmetic", "best-5"],
+}
 FAMILIES = {"beam": "o", "sample": "s", "best-k": "^"}
 
 
@@ -95,10 +102,10 @@ def strategies(count: int, budget: int) -> dict[str, tuple[str, Decode, Fed]]:
 
 
 class Task:
-    """The sentences as batches for the embedded model."""
+    """The sentences as batches for a model."""
 
-    def __init__(self, sentences: list[held_out.Sentence], max_new_tokens: int):
-        self.model, self.tokenizer = decoding_jax.load("translation-en-fr")
+    def __init__(self, name: str, sentences: list[held_out.Sentence], max_new_tokens: int):
+        self.model, self.tokenizer = decoding_jax.load(name)
         self.ids = [self.tokenizer.encode(s.english) for s in sentences]
         self.settings = {
             "max_new_tokens": max_new_tokens,
@@ -154,24 +161,30 @@ def plot(results: dict[str, dict[str, float]], families: dict[str, str], path: P
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="translation-en-fr", help="a directory, or a name")
+    parser.add_argument("--strategies", nargs="+", metavar="NAME", help="some of them")
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--budget", type=int, default=100, help="token forwards a sentence")
     parser.add_argument("--max_new_tokens", type=int, default=32)
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
+    for name in args.strategies or []:
+        if name not in (known := strategies(1, args.budget)):
+            parser.error(f"--strategies: got {name!r}; takes {', '.join(known)}")
     args.out.mkdir(parents=True, exist_ok=True)
 
     everything = held_out.read()
     sentences = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
-    task = Task(sentences, args.max_new_tokens)
+    task = Task(args.model, sentences, args.max_new_tokens)
     with tqdm(total=0, unit="batch", disable=True) as bar:
         _, length = task.decode(decoding_jax.greedy, fed_by_lanes, bar)
     count = max(1, int(args.budget / length))
     chosen = strategies(count, args.budget)
+    chosen = {name: chosen[name] for name in args.strategies or chosen}
 
     results = {}
     with tqdm(total=len(chosen) * -(-len(sentences) // BATCH), unit="batch") as bar:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,13 +29,19 @@ from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.testing.near_ties import Difference, code_differences, greedy_differences
 from decoding_jax.text import bind_drafter, default_stop, encode_batch
 from decoding_jax.transforms import Temperature
-from experiments import held_out
+from experiments import held_out, quick
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
-LENGTH = 32
 TEMPERATURES = (1.0, 0.5)
 SAMPLES = {1: 16, 4: 8, 16: 4}
 """Of a row, by the number of rows, where decoding is by code."""
+QUICK = {
+    "batches": [1],
+    "calls": 1,
+    "verifiers": ["greedy"],
+    "target": quick.MODEL,
+    "max_new_tokens": 4,
+}
 MARGINS = {"greedy": 2e-5, "code": 1.6e-4}
 """Logits agree to 1e-5, the probabilities of 32 tokens to half of that for each."""
 
@@ -71,12 +78,15 @@ def parts_of(batches: list[int]) -> list[Part]:
     return parts
 
 
-def compare(part: Part, ids: list[list[int]], width: int, key: Any) -> list[Difference]:
+def compare(
+    part: Part, args: argparse.Namespace, ids: list[list[int]], width: int, key: Any
+) -> list[Difference]:
     """The lanes of one batch in which speculation and the target alone differ."""
-    (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in (TARGET, DRAFT))
+    (target, tokenizer), (draft, _) = (decoding_jax.load(name) for name in (args.target, DRAFT))
     drafter = bind_drafter(draft if part.drafter == "draft" else PromptLookup(), target, ids, width)
     model, prompt = encode_batch(target, ids, width)
-    settings: dict[str, Any] = {"max_new_tokens": LENGTH, "stop": default_stop(tokenizer)}
+    settings: dict[str, Any] = {"stop": default_stop(tokenizer)}
+    settings["max_new_tokens"] = args.max_new_tokens
     if part.verifier == "code":
         settings["num_samples"] = part.samples
         settings["transform"] = Temperature(part.temperature)
@@ -90,39 +100,45 @@ def compare(part: Part, ids: list[list[int]], width: int, key: Any) -> list[Diff
     return greedy_differences(model, prompt, got, want)
 
 
-def measure(part: Part, calls: int, seed: int) -> dict[str, Any]:
+def measure(part: Part, args: argparse.Namespace) -> dict[str, Any]:
     """All batches of a part: how many sequences, and the differences."""
-    _, tokenizer = decoding_jax.load(TARGET)
+    _, tokenizer = decoding_jax.load(args.target)
     ids = [tokenizer.encode(s.english) for s in held_out.read()]
     width = max(map(len, ids))
-    ids = ids[: calls * part.batch]
+    ids = ids[: args.calls * part.batch]
     margins: list[float] = []
     batches = [ids[i : i + part.batch] for i in range(0, len(ids), part.batch)]
     batches = [batch for batch in batches if len(batch) == part.batch]
     for i, batch in enumerate(tqdm(batches, part.name, unit="batch", leave=False)):
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        margins += [d.margin for d in compare(part, batch, width, key)]
+        key = jax.random.fold_in(jax.random.key(args.seed), i)
+        margins += [d.margin for d in compare(part, args, batch, width, key)]
     sequences = len(batches) * part.batch * part.samples
     return {**part._asdict(), "sequences": sequences, "margins": margins}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", type=int, nargs="+", default=list(SAMPLES))
     parser.add_argument("--calls", type=int, default=64, help="batches of each size")
+    parser.add_argument("--verifiers", nargs="+", choices=list(MARGINS), default=list(MARGINS))
+    parser.add_argument("--target", default=TARGET, help="a directory, or a name")
+    parser.add_argument("--max_new_tokens", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
     args.out.mkdir(parents=True, exist_ok=True)
 
     print("verifier  drafter  rows x samples  sequences  differ  largest margin")
-    found: dict[str, list[dict[str, Any]]] = {"greedy": [], "code": []}
+    found: dict[str, list[dict[str, Any]]] = {verifier: [] for verifier in args.verifiers}
     for part in parts_of(args.batches):
-        path = args.out / f"{part.name}-{args.calls}-{args.seed}.json"
+        if part.verifier not in found:
+            continue
+        own = f"{Path(args.target).name}-{args.max_new_tokens}-{args.calls}-{args.seed}"
+        path = args.out / f"{part.name}-{own}.json"
         if not path.exists():
-            text = json.dumps(measure(part, args.calls, args.seed))
+            text = json.dumps(measure(part, args))
             path.with_suffix(".tmp").write_text(text + "\n")
             path.with_suffix(".tmp").replace(path)
         row = json.loads(path.read_text())

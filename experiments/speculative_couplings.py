@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,11 +30,18 @@ from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch
-from experiments import held_out
+from experiments import held_out, quick
 from experiments.arithmetic_variance import ratio_interval
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
+QUICK = {
+    "target": quick.MODEL,
+    "sentences": 2,
+    "runs": 2,
+    "num_samples": 2,
+    "verifiers": ["token"],
+}
 VERIFIERS = ("token", "block", "gumbel", "code", "coded_token")
 
 
@@ -51,11 +59,11 @@ class Row(NamedTuple):
     judged: int
 
 
-def distributions(ids: list[list[int]], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def distributions(ids: list[list[int]], name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Target and draft distributions at the positions of a sample of each sentence: ``[n, V]``."""
     width = max(len(row) for row in ids)
-    models = [encode_batch(decoding_jax.load(name)[0], ids, width) for name in (TARGET, DRAFT)]
-    stop = default_stop(decoding_jax.load(TARGET)[1])
+    models = [encode_batch(decoding_jax.load(n)[0], ids, width) for n in (name, DRAFT)]
+    stop = default_stop(decoding_jax.load(name)[1])
     (target, prompt), _ = models
     key = jax.random.key(seed)
     output = decoding_jax.sample(target, prompt, key, max_new_tokens=LENGTH, stop=stop)
@@ -89,10 +97,10 @@ def inversion_chance(p: np.ndarray, q: np.ndarray, order: np.ndarray) -> float:
     return float(np.maximum(overlap, 0).sum())
 
 
-def chances(p: np.ndarray, q: np.ndarray, seed: int) -> dict[str, float]:
+def chances(p: np.ndarray, q: np.ndarray, name: str, seed: int) -> dict[str, float]:
     """The mean chance of the same token, over positions."""
     rng = np.random.default_rng(seed)
-    model, _ = decoding_jax.load(TARGET)
+    model, _ = decoding_jax.load(name)
     table = np.asarray(model.params["token_embedder"]["embedding"], np.float64)
     table = table - table.mean(0)
     principal = table @ np.linalg.eigh(table.T @ table)[1][:, -1]
@@ -106,8 +114,8 @@ def chances(p: np.ndarray, q: np.ndarray, seed: int) -> dict[str, float]:
         "maximal": float(np.minimum(p, q).sum(-1).mean()),
         "gumbel": float(np.mean([gumbel_chance(*pair) for pair in zip(p, q, strict=True)])),
     }
-    for name, order in orders.items():
-        means[f"code, {name}"] = float(
+    for kind, order in orders.items():
+        means[f"code, {kind}"] = float(
             np.mean([inversion_chance(a, b, order) for a, b in zip(p, q, strict=True)])
         )
     # An order of each position's own, which target and draft both know once the draft is there.
@@ -117,33 +125,38 @@ def chances(p: np.ndarray, q: np.ndarray, seed: int) -> dict[str, float]:
     return means
 
 
-def decode(ids: list[list[int]], keys: Any, verifier: str, count: int, width: int) -> Any:
+def decode(
+    ids: list[list[int]], keys: Any, args: argparse.Namespace, verifier: str, width: int
+) -> Any:
     """N samples of every row by speculation with four drafted tokens."""
-    target, prompt = encode_batch(decoding_jax.load(TARGET)[0], ids, width)
+    model, tokenizer = decoding_jax.load(args.target)
+    target, prompt = encode_batch(model, ids, width)
     draft, _ = encode_batch(decoding_jax.load(DRAFT)[0], ids, width)
     return decoding_jax.speculative_sample(
         target,
         draft,
         prompt,
         keys,
-        num_samples=count,
+        num_samples=args.num_samples,
         num_draft_tokens=4,
         verifier=verifier,
         max_new_tokens=LENGTH,
-        stop=default_stop(decoding_jax.load(TARGET)[1]),
+        stop=default_stop(tokenizer),
     )
 
 
-def score(sentence: held_out.Sentence, keys: Any, verifier: str, count: int, width: int) -> Row:
+def score(
+    sentence: held_out.Sentence, keys: Any, args: argparse.Namespace, verifier: str, width: int
+) -> Row:
     """Decodes N samples of a sentence for every key, as the rows of one batch."""
-    _, tokenizer = decoding_jax.load(TARGET)
+    _, tokenizer = decoding_jax.load(args.target)
 
     @cache
     def bleu(text: str) -> float:
         return sacrebleu.sentence_bleu(text, sentence.references).score
 
     rows = [tokenizer.encode(sentence.english)] * len(keys)
-    output = jax.device_get(decode(rows, keys, verifier, count, width))
+    output = jax.device_get(decode(rows, keys, args, verifier, width))
     accepted, rejected = int(output.info.accepted.sum()), int(output.info.rejected.sum())
     texts = completions(tokenizer, output, len(rows))
     means = [float(np.mean([bleu(c.text) for c in row])) for row in texts]
@@ -164,7 +177,7 @@ def decode_all(
     sentences: list[held_out.Sentence], verifiers: list[str], args: argparse.Namespace
 ) -> dict[str, list[Row]]:
     """Every sentence's row for every verifier, from ``--out`` where it is there already."""
-    _, tokenizer = decoding_jax.load(TARGET)
+    _, tokenizer = decoding_jax.load(args.target)
     width = max(len(tokenizer.encode(s.english)) for s in sentences)
     paths = {verifier: args.out / f"{verifier}.jsonl" for verifier in verifiers}
     found = {verifier: read_rows(path) for verifier, path in paths.items()}
@@ -177,7 +190,7 @@ def decode_all(
             with open(paths[verifier], "a", encoding="utf-8") as out:
                 for i in range(len(rows), len(sentences)):
                     keys = jax.random.split(jax.random.fold_in(key, i), args.runs)
-                    rows.append(score(sentences[i], keys, verifier, args.num_samples, width))
+                    rows.append(score(sentences[i], keys, args, verifier, width))
                     out.write(json.dumps(rows[-1]._asdict()) + "\n")
                     out.flush()
                     bar.update()
@@ -192,27 +205,29 @@ def check_settings(out: Path, settings: dict[str, Any]) -> None:
     path.write_text(json.dumps(settings) + "\n")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", default=TARGET, help="a directory, or a name")
     parser.add_argument("--sentences", type=int, default=64)
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--num_samples", type=int, default=16)
     parser.add_argument("--verifiers", nargs="+", default=list(VERIFIERS), choices=VERIFIERS)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
     args.out.mkdir(parents=True, exist_ok=True)
-    names = ("sentences", "runs", "num_samples", "seed")
+    names = ("target", "sentences", "runs", "num_samples", "seed")
     settings = {name: getattr(args, name) for name in names}
     check_settings(args.out, settings)
 
     everything = held_out.read()
     sentences = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
-    _, tokenizer = decoding_jax.load(TARGET)
-    p, q = distributions([tokenizer.encode(s.english) for s in sentences], args.seed)
-    same = chances(p, q, args.seed)
+    _, tokenizer = decoding_jax.load(args.target)
+    ids = [tokenizer.encode(s.english) for s in sentences]
+    p, q = distributions(ids, args.target, args.seed)
+    same = chances(p, q, args.target, args.seed)
     print(f"the chance of the same token, over {len(p)} positions")
     for name, chance in same.items():
         print(f"  {name:26} {chance:.3f}", flush=True)

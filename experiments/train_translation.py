@@ -10,9 +10,11 @@ checkpoint. ``--model draft`` trains the draft, ``--export DIR`` writes the Hugg
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,11 @@ from decoding_jax.models.checkpoint import save_model
 from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.models.t5_network import T5Network
+from experiments import quick
 from experiments import translation_data as data
 
 VOCAB_SIZE = 8000
+QUICK = {"model": "draft", "held_out": 4, "tokens": 64, "epochs": 0.5}
 MODELS = {
     "target": T5Config(VOCAB_SIZE, 256, 4, 64, 896, 4, 4, logits_via_embedding=True),
     "draft": T5Config(VOCAB_SIZE, 128, 4, 32, 512, 2, 1, logits_via_embedding=True),
@@ -88,13 +92,15 @@ def make_optimizer(params: Any, config: T5Config, steps: int, peak: float) -> An
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="fra-eng.tsv.gz")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--model", choices=sorted(MODELS), default="target")
+    parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE)
+    parser.add_argument("--held_out", type=int, default=2000, help="pairs of the test set")
     parser.add_argument("--epochs", type=float, default=2.4)
     parser.add_argument("--tokens", type=int, default=1024, help="tokens a batch and side")
     parser.add_argument("--learning_rate", type=float, default=1.5e-3)
@@ -103,13 +109,13 @@ def main() -> None:
     parser.add_argument("--checkpoint_every", type=int, default=500, help="steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export", type=Path, help="where to write the trained model")
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, QUICK)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    train, test = data.split(data.read_pairs(args.data), held_out=2000, seed=0)
+    train, test = data.split(data.read_pairs(args.data), held_out=args.held_out, seed=0)
     pieces = args.out / "spiece.model"
     if not pieces.exists():
-        data.train_tokenizer(train, pieces, VOCAB_SIZE)
+        data.train_tokenizer(train, pieces, args.vocab_size)
     with open(args.out / "held_out.jsonl", "w", encoding="utf-8") as f:
         for english, french in zip(*test, strict=True):
             f.write(json.dumps({"en": english, "fr": french}, ensure_ascii=False) + "\n")
@@ -118,9 +124,8 @@ def main() -> None:
         tokenizer.encode(train.english), tokenizer.encode(train.french), args.tokens, args.seed
     )
 
-    config = T5Config(
-        **{**MODELS[args.model].__dict__, "dtype": "bfloat16", "dropout_rate": args.dropout}
-    )
+    plain = dataclasses.replace(MODELS[args.model], vocab_size=args.vocab_size)
+    config = dataclasses.replace(plain, dtype="bfloat16", dropout_rate=args.dropout)
     key = jax.random.key(args.seed)
     params = T5.init(config, key).params
     steps = int(args.epochs * batches.steps_per_epoch)
@@ -156,7 +161,7 @@ def main() -> None:
             partial.replace(checkpoint)
     if args.export:
         args.export.mkdir(parents=True, exist_ok=True)
-        save_model(T5(params, MODELS[args.model]), args.export, dtype="bfloat16")
+        save_model(T5(params, plain), args.export, dtype="bfloat16")
         (args.export / "spiece.model").write_bytes(pieces.read_bytes())
 
 

@@ -17,7 +17,7 @@ import importlib.util
 import json
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,10 +70,11 @@ class Job:
       strategy: one of ``STRATEGIES``.
       batch_size: the number of rows.
       way: ``buckets``, ``sorted`` or ``refilled``.
+      name: of the model.
     """
 
-    def __init__(self, ids: list[list[int]], strategy: str, batch_size: int, way: str):
-        model, tokenizer = decoding_jax.load(MODEL)
+    def __init__(self, ids: list[list[int]], strategy: str, batch_size: int, way: str, name: str):
+        model, tokenizer = decoding_jax.load(name)
         self.batch_size = batch_size
         self.ids = ids
         self.is_refilled = way == "refilled"
@@ -114,11 +115,11 @@ class Job:
             self.usage.rows.append(float(sum(n > step for n in steps_of_rows)))
 
 
-def theirs(ids: list[list[int]], strategy: str, batch_size: int) -> Callable[[], object]:
+def theirs(ids: list[list[int]], strategy: str, batch_size: int, name: str) -> Callable[[], object]:
     """The sorted batches by ``transformers``, in float32 on as many threads as there are cores."""
     import torch
 
-    model = transformers_t5(MODEL)
+    model = transformers_t5(name)
     by_length = sorted(ids, key=len, reverse=True)
     settings: dict[str, Any] = {"max_new_tokens": NEW_TOKENS}
     if strategy != "greedy":
@@ -156,6 +157,8 @@ def measure(
     batch_sizes: tuple[int, ...] = (32, 64),
     count: int | None = None,
     times: int = 2,
+    strategies: Sequence[str] = tuple(STRATEGIES),
+    name: str = MODEL,
 ) -> None:
     """Times all cases, prints a table, and writes ``batch_job.json`` and a plot of each case.
 
@@ -165,19 +168,23 @@ def measure(
       batch_sizes: the numbers of rows.
       count: the number of different sentences; None for all.
       times: how often each sentence is an input.
+      strategies: names in ``STRATEGIES``.
+      name: of the model.
     """
     out.mkdir(parents=True, exist_ok=True)
-    _, tokenizer = decoding_jax.load(MODEL)
+    _, tokenizer = decoding_jax.load(name)
     sentences = [s.english for s in held_out.read()]
     random.Random(0).shuffle(sentences)
     ids = [tokenizer.encode(s) for s in sentences[:count]] * times
     beside = all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
     rows = []
-    for strategy, batch_size in tqdm([(s, b) for s in STRATEGIES for b in batch_sizes]):
-        jobs = {w: Job(ids, strategy, batch_size, w) for w in ("buckets", "sorted", "refilled")}
+    for strategy, batch_size in tqdm([(s, b) for s in strategies for b in batch_sizes]):
+        jobs = {
+            w: Job(ids, strategy, batch_size, w, name) for w in ("buckets", "sorted", "refilled")
+        }
         runs: dict[str, Callable[[], object]] = {**jobs}
         if beside:
-            runs["transformers"] = theirs(ids, strategy, batch_size)
+            runs["transformers"] = theirs(ids, strategy, batch_size, name)
         seconds = interleaved(runs, repeats)
         waste = {way: job.usage.waste(batch_size) for way, job in jobs.items()}
         rows.append(
@@ -194,8 +201,8 @@ def measure(
             }
         )
         usages = {way: jobs[way].usage for way in ("buckets", "refilled")}
-        name = f"batch_job_{strategy.replace(' ', '_')}_{batch_size}.png"
-        plot(usages, f"{strategy}, {batch_size} rows, {len(ids)} sentences", out / name)
+        file = f"batch_job_{strategy.replace(' ', '_')}_{batch_size}.png"
+        plot(usages, f"{strategy}, {batch_size} rows, {len(ids)} sentences", out / file)
     names = ("buckets", "sorted", "refilled", "transformers")
     print(f"{'strategy':10}  {'rows':>4}  " + "  ".join(f"{n:>12}" for n in names) + "  speed-up")
     for r in rows:

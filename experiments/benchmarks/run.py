@@ -2,6 +2,7 @@
 
     python -m experiments.benchmarks.run --out runs/benchmarks
     python -m experiments.benchmarks.run --out runs/benchmarks --only beam_search
+    python -m experiments.benchmarks.run --out runs/quick --quick
 
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; contrastive search beside greedy decoding; speculative
@@ -14,8 +15,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from experiments import quick
 from experiments.benchmarks import (
     batch_job,
     beam_search,
@@ -27,7 +31,7 @@ from experiments.benchmarks import (
     whole_decode,
 )
 
-BENCHMARKS = {
+BENCHMARKS: dict[str, Callable[..., None]] = {
     "sampling_step": sampling_step.measure,
     "whole_decode": whole_decode.measure,
     "beam_search": beam_search.measure,
@@ -37,10 +41,35 @@ BENCHMARKS = {
     "batch_job": batch_job.measure,
     "shared_prefix": shared_prefix.measure,
 }
+QUICK: dict[str, dict[str, Any]] = {
+    "sampling_step": {"repeats": 1, "vocabularies": (64,), "row_counts": (8,)},
+    "whole_decode": {"repeats": 1, "new_tokens": 4, "cases": [(1, 0)]},
+    "beam_search": {"repeats": 1, "points": [(1, 2, 6)]},
+    "best_k": {"repeats": 1, "points": [(1, 2, 4)]},
+    "contrastive": {"repeats": 1, "points": [(1, 2, 4)]},
+    "speculative": {
+        "repeats": 1,
+        "new_tokens": 5,
+        "batches": (1,),
+        "sizes": (1,),
+        "target_name": quick.MODEL,
+        "beside_transformers": False,
+    },
+    "batch_job": {
+        "repeats": 1,
+        "batch_sizes": (1,),
+        "count": 1,
+        "times": 2,
+        "strategies": ("greedy",),
+        "name": quick.MODEL,
+    },
+    "shared_prefix": {"repeats": 1, "sizes": (1,), "shared": 64},
+}
+"""The settings of the quick form of each."""
 BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -48,13 +77,13 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="some of them"
     )
-    args = parser.parse_args()
+    args = quick.parse(parser, argv, {})
     installed = all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
     for name in args.only:
         if name in BESIDE_TRANSFORMERS and not installed:
             print(f"{name}: left out, transformers and torch are not installed")
         else:
-            BENCHMARKS[name](args.out)
+            BENCHMARKS[name](args.out, **(QUICK[name] if args.quick else {}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -72,12 +72,17 @@ def plot(table: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def measure(out: Path, repeats: int = 25) -> None:
+def measure(
+    out: Path,
+    repeats: int = 25,
+    vocabularies: Sequence[int] = VOCABULARIES,
+    row_counts: Sequence[int] = ROWS,
+) -> None:
     """Times all sizes, prints a table, and writes ``sampling_step.json`` and ``.png``."""
     out.mkdir(parents=True, exist_ok=True)
 
     table = []
-    for vocab_size, rows in tqdm([(v, r) for v in VOCABULARIES for r in ROWS]):
+    for vocab_size, rows in tqdm([(v, r) for v in vocabularies for r in row_counts]):
         seconds = interleaved(steps(rows, vocab_size), repeats)
         row: dict = {"vocab_size": vocab_size, "rows": rows}
         for name in NAMES:

@@ -16,7 +16,7 @@ import argparse
 import importlib.util
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,12 @@ def call(model: Any, cache: Any, batch: int, tokens: int, new_tokens: int) -> Ca
     return lambda: jax.block_until_ready(run(model, cache))
 
 
-def measure_batch(batch: int, new_tokens: int, repeats: int) -> list[dict]:
+def measure_batch(
+    batch: int, new_tokens: int, repeats: int, sizes: Sequence[int], target_name: str
+) -> list[dict]:
     """One row of the table for each K."""
     ids = inputs(batch)
-    target, prompt = encode_batch(decoding_jax.load(TARGET)[0], ids, WIDTH)
+    target, prompt = encode_batch(decoding_jax.load(target_name)[0], ids, WIDTH)
     draft, _ = encode_batch(decoding_jax.load(DRAFT)[0], ids, WIDTH)
     key, infos = jax.random.key(0), {}
 
@@ -86,16 +88,16 @@ def measure_batch(batch: int, new_tokens: int, repeats: int) -> list[dict]:
 
         return run
 
-    _, cache = jax.jit(lambda m: m.prefill(*prompt, lanes=1, slots=new_tokens + 8))(target)
+    _, cache = jax.jit(lambda m: m.prefill(*prompt, lanes=1, slots=new_tokens + max(sizes)))(target)
     runs: dict[str, Callable[[], object]] = {"target": plain(target), "draft": plain(draft)}
     runs["1 token"] = call(target, cache, batch, 1, new_tokens)
-    for size in SIZES:
+    for size in sizes:
         runs[f"{size + 1} tokens"] = call(target, cache, batch, size + 1, new_tokens)
         runs[f"K = {size}"] = speculative(size)
     seconds = interleaved(runs, repeats)
 
     rows = []
-    for size in SIZES:
+    for size in sizes:
         info, name = infos[size], f"K = {size}"
         c = median_ratio(seconds, "draft", "target")
         v = median_ratio(seconds, f"{size + 1} tokens", "1 token")
@@ -209,10 +211,22 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def measure(out: Path, repeats: int = 15, new_tokens: int = 65) -> None:
+def measure(
+    out: Path,
+    repeats: int = 15,
+    new_tokens: int = 65,
+    batches: Sequence[int] = BATCHES,
+    sizes: Sequence[int] = SIZES,
+    target_name: str = TARGET,
+    beside_transformers: bool = True,
+) -> None:
     """Times all sizes, prints a table, and writes ``speculative.json`` and ``.png``."""
     out.mkdir(parents=True, exist_ok=True)
-    rows = [r for batch in tqdm(BATCHES) for r in measure_batch(batch, new_tokens, repeats)]
+    rows = [
+        row
+        for batch in tqdm(batches)
+        for row in measure_batch(batch, new_tokens, repeats, sizes, target_name)
+    ]
     print("batch  K   plain ms        ms   accepted     R     c     v   speed-up  theory   ratio")
     for r in rows:
         print(
@@ -220,7 +234,7 @@ def measure(out: Path, repeats: int = 15, new_tokens: int = 65) -> None:
             f"  {r['R']:4.2f}  {r['c']:4.2f}  {r['v']:4.2f}   {r['speed_up']:8.2f}"
             f"  {r['theory']:6.2f}  {r['measured/theory']:6.2f}"
         )
-    beside = assisted(new_tokens, repeats)
+    beside = assisted(new_tokens, repeats) if beside_transformers else None
     if beside is not None:
         print(f"greedy, batch 1, K = {beside['K']}, beside transformers: {json.dumps(beside)}")
     table = {"sweep": rows, "assisted": beside}

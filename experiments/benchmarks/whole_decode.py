@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -26,6 +26,7 @@ from matplotlib import pyplot as plt
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
+CASES = [(batch, samples) for batch in (1, 8) for samples in (0, 1, 8)]
 
 
 def ours(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], object]:
@@ -73,12 +74,16 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def measure(out: Path, repeats: int = 9, new_tokens: int = 32) -> None:
+def measure(
+    out: Path,
+    repeats: int = 9,
+    new_tokens: int = 32,
+    cases: Sequence[tuple[int, int]] = CASES,
+) -> None:
     """Times all cases, prints a table, and writes ``whole_decode.json`` and ``.png``."""
     out.mkdir(parents=True, exist_ok=True)
 
     rng = np.random.default_rng(0)
-    cases = [(batch, samples) for batch in (1, 8) for samples in (0, 1, 8)]
     rows = []
     for batch, samples in tqdm(cases):
         ids = rng.integers(3, 8000, (batch, SOURCE_TOKENS)).astype(np.int32)

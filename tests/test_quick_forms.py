@@ -1,0 +1,76 @@
+"""The quick forms of the experiments run to their end and write their files."""
+
+import gzip
+import importlib
+import importlib.util
+import itertools
+import json
+
+import jax
+import pytest
+
+import decoding_jax
+from experiments import train_translation
+from experiments.benchmarks import run
+
+FORMS = {
+    "arithmetic_variance": ("variance.json", "variance.png"),
+    "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
+    "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
+    "speculative_couplings": ("couplings.json", "token.jsonl"),
+}
+PLOTS = {"sampling_step", "whole_decode", "beam_search", "best_k", "speculative"}
+
+
+def packages(*names):
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FORMS)
+def test_an_experiment(name, tmp_path, capsys):
+    packages("matplotlib", "sacrebleu", "rouge_score")
+    importlib.import_module(f"experiments.{name}").main(["--quick", "--out", str(tmp_path)])
+    for file in FORMS[name]:
+        assert (tmp_path / file).stat().st_size > 50
+        if file.endswith(".json"):
+            json.loads((tmp_path / file).read_text())
+    assert len(capsys.readouterr().out.splitlines()) > 2
+
+
+@pytest.mark.exhaustive
+def test_the_evaluation_of_a_model(capsys):
+    packages("sacrebleu")
+    importlib.import_module("experiments.evaluate_translation").main(["--quick"])
+    assert "translation-en-fr-draft: BLEU = " in capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+def test_the_training_of_a_model(tmp_path):
+    """Of short sentences of one length, so that one program is compiled."""
+    words = itertools.product(("I", "we", "you"), ("eat", "see", "hear"), ("it", "her", "all"))
+    pairs = "".join(f"{a} {b} {c}\t{a} {c} {b}\tlicence\n" for a, b, c in words)
+    with gzip.open(tmp_path / "pairs.gz", "wt", encoding="utf-8") as file:
+        file.write(pairs)
+    given = {"data": "pairs.gz", "out": "run", "export": "model"}
+    paths = itertools.chain(*((f"--{name}", str(tmp_path / path)) for name, path in given.items()))
+    with jax.numpy_dtype_promotion("standard"):  # As the command has it.
+        train_translation.main(["--quick", "--vocab_size=22", *paths])
+    assert len((tmp_path / "run" / "held_out.jsonl").read_text().splitlines()) == 4
+    model, tokenizer = decoding_jax.load(tmp_path / "model")
+    assert model.config.vocab_size == 22
+    assert tokenizer.encode("I see it")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", run.BENCHMARKS)
+def test_a_benchmark(name, tmp_path, capsys):
+    packages("matplotlib")
+    if name in run.BESIDE_TRANSFORMERS:
+        packages("transformers", "torch")
+    run.main(["--quick", "--out", str(tmp_path), "--only", name])
+    assert json.loads((tmp_path / f"{name}.json").read_text())
+    assert name not in PLOTS or (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert len(capsys.readouterr().out.splitlines()) > 1
