@@ -34,6 +34,10 @@ class UncachedModel:
     def tree(self) -> bool:
         return True
 
+    @property
+    def widens(self) -> bool:
+        return True
+
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Tokens]:

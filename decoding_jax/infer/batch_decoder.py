@@ -133,6 +133,7 @@ class BatchDecoder:
             batch_size=batch_size,
             drafter=drafter,
             refill=refill,
+            mixed=False,
             with_info=with_info,
         )
         decoder.check(widths[-1])

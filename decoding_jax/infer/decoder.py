@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from decoding_jax.infer.row_inputs import (
     keep_info,
 )
 from decoding_jax.infer.separate import SeparateBatches
-from decoding_jax.loop.refill import Call, obstacle
+from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
@@ -30,7 +30,10 @@ from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
 
-_WINDOW = 128  # inputs for each row of a batch that is refilled
+# Inputs for each row of a batch that is refilled: where inputs of all widths share the batch, and
+# where each width has a batch, and a last input, of its own.
+_TOGETHER = 32
+_WINDOW = 128
 
 
 class Decoder:
@@ -57,6 +60,8 @@ class Decoder:
       devices: the devices to use for a model that is not on a mesh. The default is the local
         devices.
       refill: whether batches are refilled where that is possible.
+      mixed: whether inputs of all widths share one refilled batch where that is possible. The last
+        bits of a result in float32 then depend on the inputs that are decoded together.
       with_info: whether completions have the ``info`` of the strategy, as a dictionary of those
         values that have an axis of rows.
 
@@ -64,6 +69,8 @@ class Decoder:
       batch_size: the number of rows of a batch, after rounding.
       group_size: the number of inputs that are begun together in a batch that is refilled, or None
         where batches are not refilled; ``check`` sets it.
+      together: the number of inputs to decode by each call of ``decode``, of which the last bits of
+        their results depend, or None where no input's depend on other ones; ``check`` sets it.
       tokens: the number of tokens of the completions so far.
       compiling: measures the time that compilation takes.
     """
@@ -80,6 +87,7 @@ class Decoder:
         drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
         refill: bool = False,
+        mixed: bool = True,
         with_info: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
@@ -98,6 +106,7 @@ class Decoder:
         self._model = model
         self._tokenizer = tokenizer
         self._widths: set[int] = set()
+        self.together: int | None = None
         takes_key = "key" in inspect.signature(strategy).parameters
         innermost = gin_names.innermost(strategy)
         build_steps: Any = getattr(innermost, "build_steps", None)
@@ -125,6 +134,7 @@ class Decoder:
         self._strategy = decode
         self._call = None if build_steps is None else call
         self._refill = refill
+        self._mixed = mixed
         self._with_info = with_info
         self._not_refilled: str | None = None
         self._batches: SeparateBatches | RefilledBatch = SeparateBatches(decode, self.batch_size)
@@ -146,8 +156,9 @@ class Decoder:
 
     @property
     def window(self) -> int:
-        """The number of inputs that are best decoded together."""
-        return 1 if self.group_size is None else _WINDOW * self.batch_size
+        """The number of inputs that are best decoded by one call of ``decode``."""
+        is_refilled = self.group_size is not None and self.together is None
+        return _WINDOW * self.batch_size if is_refilled else 1
 
     def expect(self, count: int) -> None:
         """Sets the number of inputs of the job.
@@ -193,40 +204,51 @@ class Decoder:
             self._strategy.__name__,
         )
         self.group_size = size
+        if self._mixed and widens(self._call, rows(1)):
+            self.together = _TOGETHER * self.batch_size
 
     def decode(
-        self, ids: Sequence[list[int]], index: Sequence[int], width: int
+        self,
+        ids: Sequence[list[int]],
+        index: Sequence[int],
+        by_width: Mapping[int, Sequence[int]],
     ) -> Iterator[tuple[Sequence[int], list[list[Completion]]]]:
-        """Decodes inputs of about the same length, and yields completions as they are made.
+        """Decodes inputs, and yields completions as they are made.
 
         Args:
           ids: the tokens of the inputs.
           index: the index of each input in the job.
-          width: the length that the tokens are padded to. Each width is compiled once.
+          by_width: the inputs that are padded to each width, by number, counted in the order of
+            ``ids``; the widest first. Each width is compiled once.
 
         Yields:
-          The numbers of some inputs, counted in the order of ``ids``, and their completions. Every
-          input comes once.
+          The numbers of some inputs, and their completions. Every input comes once.
 
         Raises:
           ValueError: if the batch does not fit into the memory of a device.
         """
+        parts = [by_width] if self.together else [{w: by_width[w]} for w in by_width]
+        for part in parts:
+            if part:
+                yield from self._decode(ids, index, part)
 
-        def make(members: Sequence[int], count: int) -> RowInputs:
+    def _decode(
+        self,
+        ids: Sequence[list[int]],
+        index: Sequence[int],
+        by_width: Mapping[int, Sequence[int]],
+    ) -> Iterator[tuple[Sequence[int], list[list[Completion]]]]:
+        """As ``decode``, of widths that share a batch."""
+
+        def make(members: Sequence[int], width: int, count: int) -> RowInputs:
+            self._announce(width)
             tokens = [ids[m] for m in members]
             return self._inputs.make(tokens, [index[m] for m in members], width, count)
 
-        is_new = width not in self._widths
-        if is_new:
-            if not self._widths and self._not_refilled is not None:
-                _LOGGER.info("batches are not refilled: %s", self._not_refilled)
-            self._widths.add(width)
-            rows, number = self.batch_size, len(self._widths)
-            _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
-        compiling = self.compiling if is_new else None
-        batches = self._batches.decode(len(ids), make, compiling)
+        widest = max(by_width)
+        batches = self._batches.decode(by_width, make, self.compiling)
         while True:
-            with memory.checked(self._model, self.batch_size, width, self._inputs.spread):
+            with memory.checked(self._model, self.batch_size, widest, self._inputs.spread):
                 decoded = next(batches, None)
                 if decoded is None:
                     return
@@ -235,6 +257,16 @@ class Decoder:
             made = completions(self._tokenizer, output, len(members), context)
             self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             yield members, made
+
+    def _announce(self, width: int) -> None:
+        """Logs that a width is compiled, before its first group or batch."""
+        if width in self._widths:
+            return
+        if not self._widths and self._not_refilled is not None:
+            _LOGGER.info("batches are not refilled: %s", self._not_refilled)
+        self._widths.add(width)
+        rows, number = self.batch_size, len(self._widths)
+        _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
 
     def _rounded(self, count: int) -> int:
         """The number rounded up to a multiple of the devices that rows are spread over."""

@@ -69,23 +69,21 @@ class ItemDecoder:
             else:
                 record = records.fault(number, item.inputs, error, seed=self._seed)
                 yield place, records.with_id(record, item.id)
-        by_width = buckets.by_width([len(x.tokens) for x in inputs], self._widths)
-        for width, chosen in by_width.items():
-            of_width = [inputs[n] for n in chosen]
-            ids, index = [x.tokens for x in of_width], [x.number for x in of_width]
-            for members, completions in self._decoder.decode(ids, index, width):
-                for m, of_input in zip(members, completions, strict=True):
-                    place, number, _ = of_width[m]
-                    item = items[place]
-                    record = records.decoded(
-                        number,
-                        item.inputs,
-                        of_input,
-                        seed=self._seed,
-                        with_tokens=self._with_tokens,
-                        with_num_tokens=self._with_num_tokens,
-                    )
-                    yield place, records.with_id(record, item.id)
+        ids, index = [x.tokens for x in inputs], [x.number for x in inputs]
+        by_width = buckets.by_width([len(x) for x in ids], self._widths)
+        for members, completions in self._decoder.decode(ids, index, by_width):
+            for m, of_input in zip(members, completions, strict=True):
+                place, number, _ = inputs[m]
+                item = items[place]
+                record = records.decoded(
+                    number,
+                    item.inputs,
+                    of_input,
+                    seed=self._seed,
+                    with_tokens=self._with_tokens,
+                    with_num_tokens=self._with_num_tokens,
+                )
+                yield place, records.with_id(record, item.id)
 
     def _encode(self, item: Item) -> tuple[list[int], str | None]:
         """The tokens of an item and None, or no tokens and the error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,9 +151,11 @@ def run(
         batch_size=batch_size,
         drafter=drafter,
         refill=refill,
+        mixed=len(widths) > 1,
         with_info=with_info,
     )
     decoder.check(widths[-1])
+    together = -(-(decoder.together or 1) // shard_size)  # shards
     inputs = processes.each(lambda: manifest.survey(source, shard_size))
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
@@ -178,6 +181,7 @@ def run(
             "seed": seed,
             "batch_size": decoder.batch_size,
             "group_size": decoder.group_size,
+            "shards_together": together,
             "shard_size": shard_size,
             "buckets": widths,
             "stop": describe(stop),
@@ -200,8 +204,8 @@ def run(
     )
     faults: Counter[str] = Counter()
     finished_before = 0
-    assigned = processes.assigned(len(inputs.of_shards))
-    output = None if directory is None else Output(directory, name, inputs, processes)
+    assigned = processes.assigned(len(inputs.of_shards), together)
+    output = None if directory is None else Output(directory, name, inputs, processes, assigned)
     num_inputs = sum(inputs.size_of(shard) for shard in assigned)
     with contextlib.ExitStack() as stack:
         if output is not None:
@@ -211,10 +215,11 @@ def run(
         existing = frozenset() if output is None else output.existing
         bar.skip(sum(inputs.size_of(shard) for shard in existing))
 
-        def unfinished() -> Iterator[Shard]:
+        def shards_of_process() -> Iterator[Shard]:
             nonlocal finished_before, faults
+            mine = frozenset(assigned)
             for number, items in enumerate(manifest.unchanged(source, inputs)):
-                if number not in assigned:
+                if number not in mine:
                     continue
                 shard = Shard(number, number * shard_size, items)
                 if output is not None and number in existing:
@@ -222,13 +227,14 @@ def run(
                     if found is not None:
                         finished_before += 1
                         faults += found
+                        yield shard._replace(is_finished=True)
                         continue
                     bar.skip(-len(items))
                 yield shard
 
-        for together in _windows(unfinished(), decoder.window):
+        for window in _windows(shards_of_process(), decoder.window, together):
             with bar.working:
-                for shard, of_shard in decode_shards(item_decoder, together, bar):
+                for shard, of_shard in decode_shards(item_decoder, window, bar):
                     if scorer is not None:
                         of_shard = scorer.add(of_shard, with_tokens=with_tokens)
                     if output is not None:
@@ -253,12 +259,21 @@ def run(
     return summary
 
 
-def _windows(of_job: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
-    """Yields shards that are decoded together: as many as have ``size`` items, or one."""
+def _windows(of_process: Iterable[Shard], size: int, together: int) -> Iterator[list[Shard]]:
+    """Yields shards that are decoded together.
+
+    Args:
+      of_process: the shards of this process.
+      size: the number of items to yield at a time.
+      together: shards whose numbers have the same quotient by this number are not separated, and
+        are decoded again unless all of them are finished.
+    """
     window: list[Shard] = []
-    for shard in of_job:
-        window.append(shard)
-        if sum(len(s.items) for s in window) >= size:
+    for _, group in itertools.groupby(of_process, lambda shard: shard.number // together):
+        shards = list(group)
+        if not all(shard.is_finished for shard in shards):
+            window += shards
+        if sum(len(shard.items) for shard in window) >= size:
             yield window
             window = []
     if window:

@@ -27,19 +27,27 @@ class Output:
       name: the prefix of the names of shards.
       inputs: the inputs of the job.
       processes: the processes of the job.
+      assigned: the shards of this process.
 
     Attributes:
       existing: the shards of this process whose files exist when the directory is claimed. They may
         turn out not to be whole.
     """
 
-    def __init__(self, directory: StoragePath, name: str, inputs: Inputs, processes: Processes):
+    def __init__(
+        self,
+        directory: StoragePath,
+        name: str,
+        inputs: Inputs,
+        processes: Processes,
+        assigned: Sequence[int],
+    ):
         self._directory = directory
         self._processes = processes
         count = len(inputs.of_shards)
         self._paths = {
             shard: directory / shards.shard_name(name, shard, count)
-            for shard in processes.assigned(count)
+            for shard in assigned
         }
         self._check_lock: Callable[[], None] | None = None
         self.existing: frozenset[int] = frozenset()

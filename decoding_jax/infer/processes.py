@@ -51,10 +51,15 @@ class Processes:
         """The index of this process among those that write, and their number."""
         return (0, 1) if self.one_program else (self.index, self.count)
 
-    def assigned(self, num_shards: int) -> range:
-        """The shards that this process decodes."""
+    def assigned(self, num_shards: int, together: int = 1) -> list[int]:
+        """The shards that this process decodes.
+
+        Args:
+          num_shards: the number of shards of the job.
+          together: the number of shards, one after another, that go to the same process.
+        """
         index, count = self.writer
-        return range(index, num_shards, count)
+        return [shard for shard in range(num_shards) if shard // together % count == index]
 
     def first(self, function: Callable[[], T]) -> T | None:
         """Calls a function on process 0, and raises its error on all processes.

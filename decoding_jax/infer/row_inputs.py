@@ -36,6 +36,11 @@ class RowInputs(NamedTuple):
     settings: dict[str, Any]
 
 
+MakeRows = Callable[[Sequence[int], int, int], RowInputs]
+"""``(members, width, count) -> RowInputs``: the arguments of ``count`` rows with these inputs, by
+number, padded to a width. The rows are filled up with copies of the first input."""
+
+
 class RowSteps(NamedTuple):
     """Steps, summed over rows.
 

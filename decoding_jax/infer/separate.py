@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.row_inputs import RowInputs, RowSteps
+from decoding_jax.infer.row_inputs import MakeRows, RowInputs, RowSteps
 from decoding_jax.ops.jit import jit
 
 
@@ -26,6 +26,7 @@ class SeparateBatches:
     def __init__(self, decode: Callable[[RowInputs], DecodeOutput], size: int):
         self._decode = jit(decode, ())
         self._size = size
+        self._widths: set[int] = set()
         self.batches = 0
         self.row_steps = RowSteps(0, 0)
 
@@ -35,32 +36,31 @@ class SeparateBatches:
         return self._decode.cache_size()  # type: ignore[attr-defined]
 
     def decode(
-        self,
-        count: int,
-        make: Callable[[Sequence[int], int], RowInputs],
-        compiling: Stopwatch | None,
+        self, by_width: Mapping[int, Sequence[int]], make: MakeRows, compiling: Stopwatch
     ) -> Iterator[tuple[Sequence[int], DecodeOutput]]:
-        """Decodes inputs of one width.
+        """Decodes inputs, in batches of one width.
 
         Args:
-          count: the number of inputs.
-          make: makes the arguments of the inputs with these numbers, in this number of rows.
-          compiling: measures the time of compilation; None if the width has been compiled.
+          by_width: the inputs of each width, by number.
+          make: makes the arguments of inputs.
+          compiling: measures the time of compilation.
 
         Yields:
           The numbers of the inputs of a batch, and their output, after the next batch has been
           started.
         """
         started = None
-        for first in range(0, count, self._size):
-            members = range(first, min(first + self._size, count))
-            inputs = make(members, self._size)
-            with contextlib.nullcontext() if compiling is None else compiling:
-                output = self._decode(inputs)
-            compiling = None
-            self.batches += 1
-            if started is not None:
-                yield started
-            started = members, output
+        for width, of_width in by_width.items():
+            for first in range(0, len(of_width), self._size):
+                members = of_width[first : first + self._size]
+                inputs = make(members, width, self._size)
+                is_new = width not in self._widths
+                self._widths.add(width)
+                with compiling if is_new else contextlib.nullcontext():
+                    output = self._decode(inputs)
+                self.batches += 1
+                if started is not None:
+                    yield started
+                started = members, output
         if started is not None:
             yield started

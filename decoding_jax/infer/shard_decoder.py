@@ -19,17 +19,22 @@ class Shard(NamedTuple):
       number: the number of the shard in the job.
       first: the index of its first item in the job.
       items: its items.
+      is_finished: whether its records have been written before.
     """
 
     number: int
     first: int
     items: Sequence[Item]
+    is_finished: bool = False
 
 
 def decode_shards(
     decoder: ItemDecoder, shards: Sequence[Shard], bar: tqdm
 ) -> Iterator[tuple[Shard, list[Record]]]:
     """Decodes the items of several shards together, and yields each shard once it is whole.
+
+    Shards that are finished are decoded too where they are given, because the last bits of the
+    others' results may depend on them, and are not yielded.
 
     Args:
       decoder: decodes items.
@@ -45,6 +50,8 @@ def decode_shards(
     made: list[dict[int, Record]] = [{} for _ in shards]
     for place, record in decoder.decode(items, numbers):
         s, i = places[place]
+        if shards[s].is_finished:
+            continue
         made[s][i] = record
         bar.update(1)
         if len(made[s]) == len(shards[s].items):

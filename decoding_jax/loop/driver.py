@@ -31,6 +31,10 @@ class Steps(NamedTuple):
       settled: ``state -> int32 [B, N]``, how many of the first tokens of each sequence of
         ``finalize`` no later step changes; None for a strategy that says nothing before a row is
         done. Texts are streamed as far as their tokens are settled.
+      widens: whether the state of a row that has been padded to P prompt tokens, or encoder inputs,
+        is that of the row padded to more or fewer of them, which still hold it, once its arrays are
+        padded with zeros at the end of each axis, or cut. ``loop.refill`` relies on this to move
+        rows to a batch of another width, where the model has ``widens`` too.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]
@@ -39,6 +43,7 @@ class Steps(NamedTuple):
     finalize: Callable[[Prompt, Any], DecodeOutput]
     row_done: Callable[[Any], Array] | None = None
     settled: Callable[[Any], Array] | None = None
+    widens: bool = False
 
 
 def check_prompt(prompt: Prompt) -> Prompt:

@@ -9,6 +9,12 @@ Models"). Three programs do this, each compiled once for its shapes:
 - ``insert`` puts them in the places of rows that have ended, and leaves all others untouched,
 - ``advance`` runs the steps of all rows until enough of them have ended.
 
+Newcomers may be padded to fewer prompt tokens, or encoder inputs, than the rows are. Their state is
+padded further when they are inserted, so that their prefill is that of their own width, while rows
+of all widths share one batch (as in JetStream, whose prefills are of many widths and whose decoding
+state is one). ``narrow`` cuts the batch to what its rows need, once the widest have ended. Both
+need ``Steps.widens`` and a model with ``widens``.
+
 This holds for every strategy whose ``Steps`` have ``row_done``. A row's result is the same as that
 of ``run``, since it depends neither on the other rows nor on when it came.
 """
@@ -112,15 +118,42 @@ def insert(rows: Rows, new: Rows, places: Array) -> Rows:
 
     Args:
       rows: B rows.
-      new: N rows.
+      new: N rows, padded to the width of ``rows`` or a smaller one.
       places: int32 ``[N]``, different places. Newcomers whose place is B or more are dropped.
 
     Example:
-      >>> rows, new = Rows(jnp.array([5, 6, 7]), ()), Rows(jnp.array([8, 9]), ())
+      >>> rows, new = Rows(jnp.array([[5, 1], [6, 2], [7, 3]]), ()), Rows(jnp.array([[8], [9]]), ())
       >>> insert(rows, new, jnp.array([2, 3])).given.tolist()
-      [5, 6, 8]
+      [[5, 1], [6, 2], [8, 0]]
     """
-    return jax.tree.map(lambda x, y: x.at[places].set(y, mode="drop"), rows, new)
+    return jax.tree.map(
+        lambda x, y: x.at[places].set(_resized(y, x.shape), mode="drop"), rows, new
+    )
+
+
+def narrow(rows: Rows, source: Array, like: Any) -> Rows:
+    """Cuts rows to a smaller width.
+
+    Args:
+      rows: B rows.
+      source: int32 ``[B]``, the row that each place takes over. Those named fit into the new width.
+      like: arrays, or their shapes, of any number of rows of the new width.
+
+    Example:
+      >>> rows, like = Rows(jnp.array([[5, 1], [6, 0]]), ()), Rows(jnp.zeros((1, 1)), ())
+      >>> narrow(rows, jnp.array([1, 1]), like).given.tolist()
+      [[6], [6]]
+    """
+    return jax.tree.map(lambda x, y: _resized(x[source], y.shape), rows, like)
+
+
+def _resized(x: Array, shape: tuple[int, ...]) -> Array:
+    """An array padded with zeros, or cut, to all sizes of a shape but the first."""
+    if x.shape[1:] == shape[1:]:
+        return x
+    sizes = list(zip(x.shape[1:], shape[1:], strict=True))
+    x = x[(slice(None), *(slice(min(size, wanted)) for size, wanted in sizes))]
+    return jnp.pad(x, ((0, 0), *((0, max(0, wanted - size)) for size, wanted in sizes)))
 
 
 def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tuple[Rows, Progress]:
@@ -152,6 +185,17 @@ def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tupl
     )
     output = steps.finalize(prompt, state)
     return Rows(rows.given, state), Progress(ended(state), output, num_steps, num_used)
+
+
+def widens(make_call: MakeCall, given: Any) -> bool:
+    """Whether rows may be moved to a batch of another width.
+
+    Args:
+      make_call: makes the strategy's call.
+      given: what some rows are given.
+    """
+    steps, model, _, _ = make_call(given)
+    return steps.widens and getattr(model, "widens", False)
 
 
 def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:

@@ -21,6 +21,7 @@ class NetworkModel:
     config: Any
     ragged = True
     tree = True
+    widens = True
 
     @property
     def vocab_size(self) -> int:

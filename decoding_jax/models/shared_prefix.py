@@ -51,6 +51,7 @@ class SharedPrefixModel:
 
     ragged = True
     tree = True
+    widens = True
 
     @property
     def config(self) -> Any:

@@ -138,4 +138,4 @@ def token_by_token(
     def settled(state: State) -> Array:
         return state.lanes.length
 
-    return Steps(init, step, done, finalize, row_done, settled)
+    return Steps(init, step, done, finalize, row_done, settled, widens=True)

@@ -77,6 +77,8 @@ class TableLM:
     ragged: bool = static(True)
     tree: bool = static(True)
 
+    widens = True
+
     @property
     def vocab_size(self) -> int:
         return self.table.shape[-1]

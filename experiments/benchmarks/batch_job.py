@@ -2,7 +2,8 @@
 
 The embedded model translates the held-out sentences, shuffled, greedily and with four samples a
 sentence. ``buckets`` are batches in file order, each of which lasts as long as its longest row;
-``sorted`` are the same batches with the longest inputs first; ``refilled`` is what the job does.
+``sorted`` are the same batches with the longest inputs first; ``refilled`` is what the job does,
+which decodes 32 sentences for each row together.
 Where ``transformers`` is installed, its ``generate`` decodes the sorted batches too. All in one
 process, interleaved; medians, and medians of the ratios of neighbouring runs.
 
@@ -79,9 +80,6 @@ class Job:
         self.ids = ids
         self.is_refilled = way == "refilled"
         widths = buckets.widths(max(len(x) for x in ids))
-        self.members = buckets.by_width([len(x) for x in ids], widths)
-        if way == "buckets":
-            self.members = {width: sorted(members) for width, members in self.members.items()}
         self.decoder = Decoder(
             model,
             tokenizer,
@@ -92,14 +90,19 @@ class Job:
             refill=self.is_refilled,
         )
         self.decoder.check(widths[-1])
+        size = self.decoder.together or len(ids)
+        self.parts = [range(i, min(i + size, len(ids))) for i in range(0, len(ids), size)]
+        self.by_width = [buckets.by_width([len(ids[i]) for i in part], widths) for part in self.parts]
+        if way == "buckets":
+            [members] = self.by_width
+            self.by_width = [{width: sorted(members[width]) for width in members}]
         self.usage = Usage([], [])
         self.counted = RowSteps(0, 0)
 
     def __call__(self) -> None:
         self.usage = Usage([], [])
-        for width, members in self.members.items():
-            ids = [self.ids[m] for m in members]
-            for _, rows in self.decoder.decode(ids, members, width):
+        for part, by_width in zip(self.parts, self.by_width, strict=True):
+            for _, rows in self.decoder.decode([self.ids[i] for i in part], part, by_width):
                 self._count([max(len(c.tokens) for c in row) - 1 for row in rows])
 
     def _count(self, steps_of_rows: list[int]) -> None:

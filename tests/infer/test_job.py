@@ -69,7 +69,7 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
         assert count == 1 or not any(x.sharding.is_fully_replicated for x in rows)
-        [(_, completions)] = decoder.decode(ids, [0, 1, 2], 16)
+        [(_, completions)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
         made.append(completions)
     for [one], [eight] in zip(*made, strict=True):
         assert one.tokens == eight.tokens
@@ -86,7 +86,7 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     for each in (model, sharded):
         decoder = Decoder(each, tokenizer, greedy, **given, devices=jax.devices()[:1])
         assert decoder.batch_size == (4 if each is sharded else 3)
-        [(_, completions)] = decoder.decode(ids, [0, 1, 2], 16)
+        [(_, completions)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
         made.append(completions)
     assert [[c.tokens for c in row] for row in made[0]] == [
         [c.tokens for c in row] for row in made[1]

@@ -72,9 +72,9 @@ def test_process_0_decides_and_an_error_is_everyones(both):
     )
     settings = [{"inputs": 3, "seed": 0}, {"inputs": 4, "seed": 0, "name": "x"}]
     assert both(lambda p: p.check_same(settings[p.index])) == [expected] * 2
-    assert both(lambda p: (p.writes, p.writer, p.assigned(3))) == [
-        (True, (0, 1), range(3)),
-        (False, (0, 1), range(3)),
+    assert both(lambda p: (p.writes, p.writer, p.assigned(5, 2))) == [
+        (True, (0, 1), [0, 1, 2, 3, 4]),
+        (False, (0, 1), [0, 1, 2, 3, 4]),
     ]
 
 
@@ -83,7 +83,8 @@ def test_processes_with_shards_of_their_own_exchange_nothing():
     assert alone.first(lambda: 5) == alone.agreed(lambda: 5) == alone.each(lambda: 5) == 5
     alone.check_same({"seed": 0})
     assert alone.writes
-    assert (alone.writer, alone.assigned(5)) == ((1, 2), range(1, 5, 2))
+    assert (alone.writer, alone.assigned(5)) == ((1, 2), [1, 3])
+    assert alone.assigned(7, together=2) == [2, 3, 6]
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, wit
 def decode(decoder, order=range(COUNT)):
     """The completions of every input by its index, decoded in this order."""
     found = {}
-    for members, made in decoder.decode([IDS[i] for i in order], list(order), 8):
+    for members, made in decoder.decode([IDS[i] for i in order], list(order), {8: range(len(order))}):
         found.update({order[m]: of_input for m, of_input in zip(members, made, strict=True)})
     assert len(found) == len(order)
     return [found[i] for i in sorted(found)]

@@ -226,4 +226,4 @@ def beam_steps(
         shared = shared_tokens(search.hypotheses(state.beam, state.step))[:, None]
         return jnp.where(jnp.arange(num_return)[None] == 0, shared, 0)
 
-    return Steps(init, step, done, finalize, row_done, settled)
+    return Steps(init, step, done, finalize, row_done, settled, widens=True)

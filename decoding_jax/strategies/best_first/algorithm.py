@@ -291,4 +291,4 @@ def best_first(
             ),
         )
 
-    return Steps(init, step, done, finalize, row_done)
+    return Steps(init, step, done, finalize, row_done, widens=True)

@@ -267,7 +267,8 @@ def speculative_sample(
     def settled(state: State) -> Array:
         return state.sequences.length
 
-    return Steps(init, step, done, finalize, row_done, settled)
+    widens = getattr(drafter, "widens", False)
+    return Steps(init, step, done, finalize, row_done, settled, widens)
 
 
 def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:

@@ -27,6 +27,8 @@ class Bigram:
 
     logits: Any = dataclasses.field(metadata={"shared_axes": None})
 
+    widens = True
+
     @property
     def vocab_size(self) -> int:
         return self.logits.shape[-1]
@@ -58,6 +60,8 @@ class NextToken:
     """
 
     table: Any = dataclasses.field(metadata={"shared_axes": None})
+
+    widens = True
 
     @classmethod
     def from_texts(cls, texts: Iterable[Sequence[int]], vocab_size: int) -> NextToken:

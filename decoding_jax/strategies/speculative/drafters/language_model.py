@@ -58,6 +58,10 @@ class ModelDrafter:
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
+    @property
+    def widens(self) -> bool:
+        return getattr(self.model, "widens", False)
+
     def bind(self, tokens: Array, length: Array) -> ModelDrafter:
         """See ``SupportsBind.bind``: binds a model that uses encoder inputs."""
         if not hasattr(self.model, "bind"):

@@ -45,6 +45,8 @@ class PromptLookup:
     size: int = dataclasses.field(default=3, metadata={"static": True})
     source: Prompt | None = dataclasses.field(default=None, metadata={"shared_axes": _SHARED})
 
+    widens = True
+
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size: got {self.size}; takes 1 or more")
