@@ -48,9 +48,8 @@ class ModelOutput(NamedTuple):
 class LanguageModel(Protocol):
     """A language model as every strategy sees it: ``prefill``, then ``extend`` over a cache.
 
-    A model is a pytree (weights are leaves, settings are static), so it passes through ``jit``.
-    ``keep``, ``select`` and ``project`` are optional: see the protocols named ``Supports...``. So is
-    ``widens``: whether caches of prompts of other widths P differ in zeros at the end of their axes.
+    A model is a pytree (weights are leaves, settings are static). ``keep``, ``select``, ``project``
+    and ``widens`` are optional: see the protocols named ``Supports...``, and ``loop.Steps.widens``.
 
     Attributes:
       vocab_size: V.

@@ -65,7 +65,7 @@ def run(
     depend on other shards. A job that is killed leaves finished shards. When the job is started
     again, it skips these shards and ends with the same ``job.json`` and shards, byte for byte, as a
     job that was not interrupted (on the same kind of device). If several processes run
-    (``jax.distributed``), the shards are assigned to them in turn; or, if the model is on a mesh of
+    (``jax.distributed``), shards, or those that share a batch, are assigned to them in turn; or, if the model is on a mesh of
     the devices of all of them, they decode every shard together, and process 0 writes and reports.
 
     Args:
@@ -85,7 +85,9 @@ def run(
       batch_size: the number of inputs that are decoded together. It is rounded up to a multiple of
         the number of devices.
       shard_size: the number of inputs of a shard. Shards are decoded several at a time where
-        batches are refilled, and otherwise one after another.
+        batches are refilled, and otherwise one after another. Shards that share a batch because
+        they have 32 inputs for each of its rows are decoded again as a whole, unless all of them
+        are finished.
       max_input_length: the maximum number of tokens of an input, without a shared prefix. A longer
         input is recorded as a fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.

@@ -46,8 +46,7 @@ class Output:
         self._processes = processes
         count = len(inputs.of_shards)
         self._paths = {
-            shard: directory / shards.shard_name(name, shard, count)
-            for shard in assigned
+            shard: directory / shards.shard_name(name, shard, count) for shard in assigned
         }
         self._check_lock: Callable[[], None] | None = None
         self.existing: frozenset[int] = frozenset()

@@ -184,7 +184,8 @@ class RefilledBatch:
                 inputs = self._split(make(of_group, width, self.group_size))
                 with self._first(compiling, "begin", width):
                     rows = self._begin(inputs)
-                self._begun_shapes.setdefault(width, jax.eval_shape(lambda x: x, rows))
+                if width not in self._begun_shapes:
+                    self._begun_shapes[width] = jax.eval_shape(lambda x: x, rows)
                 self.batches += 1
                 yield Group(width, of_group, inputs.without_rows(), rows)
 

@@ -126,9 +126,7 @@ def insert(rows: Rows, new: Rows, places: Array) -> Rows:
       >>> insert(rows, new, jnp.array([2, 3])).given.tolist()
       [[5, 1], [6, 2], [8, 0]]
     """
-    return jax.tree.map(
-        lambda x, y: x.at[places].set(_resized(y, x.shape), mode="drop"), rows, new
-    )
+    return jax.tree.map(lambda x, y: x.at[places].set(resized(y, x.shape), mode="drop"), rows, new)
 
 
 def narrow(rows: Rows, source: Array, like: Any) -> Rows:
@@ -144,11 +142,16 @@ def narrow(rows: Rows, source: Array, like: Any) -> Rows:
       >>> narrow(rows, jnp.array([1, 1]), like).given.tolist()
       [[6], [6]]
     """
-    return jax.tree.map(lambda x, y: _resized(x[source], y.shape), rows, like)
+    return jax.tree.map(lambda x, y: resized(x[source], y.shape), rows, like)
 
 
-def _resized(x: Array, shape: tuple[int, ...]) -> Array:
-    """An array padded with zeros, or cut, to all sizes of a shape but the first."""
+def resized(x: Array, shape: tuple[int, ...]) -> Array:
+    """An array that is padded with zeros, or cut, to all sizes of a shape but the first.
+
+    Example:
+      >>> resized(jnp.ones((1, 2, 3), jnp.int32), (5, 3, 2)).tolist()
+      [[[1, 1], [1, 1], [0, 0]]]
+    """
     if x.shape[1:] == shape[1:]:
         return x
     sizes = list(zip(x.shape[1:], shape[1:], strict=True))

@@ -92,7 +92,9 @@ class Job:
         self.decoder.check(widths[-1])
         size = self.decoder.together or len(ids)
         self.parts = [range(i, min(i + size, len(ids))) for i in range(0, len(ids), size)]
-        self.by_width = [buckets.by_width([len(ids[i]) for i in part], widths) for part in self.parts]
+        self.by_width = [
+            buckets.by_width([len(ids[i]) for i in part], widths) for part in self.parts
+        ]
         if way == "buckets":
             [members] = self.by_width
             self.by_width = [{width: sorted(members[width]) for width in members}]

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import logging
 
 import jax
@@ -51,7 +52,7 @@ every = pytest.mark.parametrize(
 )
 
 
-def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, with_info=False):
+def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **settings_of_decoder):
     """A decoder of a strategy whose temperatures and limits differ from input to input."""
     settings = {
         "max_new_tokens": 6,
@@ -73,17 +74,22 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, wit
         drafter=(PromptLookup() if name == "lookup" else DRAFT) if drafts else None,
         devices=jax.devices()[:devices],
         refill=refill,
-        with_info=with_info,
+        **settings_of_decoder,
     )
     decoder.check(8)
     decoder.expect(COUNT)
     return decoder
 
 
-def decode(decoder, order=range(COUNT)):
-    """The completions of every input by its index, decoded in this order."""
+def decode(decoder, order=range(COUNT), widths=(8,)):
+    """The completions of every input by its index, decoded in this order at each width."""
     found = {}
-    for members, made in decoder.decode([IDS[i] for i in order], list(order), {8: range(len(order))}):
+    by_width = {
+        width: [n for n, i in enumerate(order) if least < len(IDS[i]) <= width]
+        for least, width in zip((0, *widths), widths, strict=False)
+    }
+    widest_first = dict(reversed(by_width.items()))
+    for members, made in decoder.decode([IDS[i] for i in order], list(order), widest_first):
         found.update({order[m]: of_input for m, of_input in zip(members, made, strict=True)})
     assert len(found) == len(order)
     return [found[i] for i in sorted(found)]
@@ -117,6 +123,31 @@ def test_the_order_of_inputs_changes_no_bit(name):
     assert decode(decoder, shuffled) == whole
     assert decode(decoder, shuffled[:6]) == [whole[i] for i in sorted(shuffled[:6])]
     assert decoder.compilations == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n == "greedy" else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in STRATEGIES
+        if n != "contrastive_search"
+    ],
+)
+def test_inputs_of_all_widths_share_a_batch(name):
+    """The widest begin; each is prefilled at its own width, and the batch narrows as they end."""
+    expected = decode(make_decoder(name, refill=False))
+    decoder = make_decoder(name)
+    assert decoder.together == 32 * 4
+    found = decode(decoder, widths=(1, 3, 5))
+    check_equal(found, expected)
+    assert decoder.compilations == 3
+    steps = decoder.row_steps.taken
+    shuffled = np.random.default_rng(1).permutation(COUNT).tolist()
+    assert decode(decoder, shuffled, widths=(1, 3, 5)) == found
+    apart = make_decoder(name, mixed=False)
+    assert apart.together is None
+    check_equal(decode(apart, widths=(1, 3, 5)), expected)
+    assert steps < apart.row_steps.taken
 
 
 @pytest.mark.exhaustive
@@ -192,8 +223,11 @@ def test_what_cannot_be_refilled_is_decoded_in_batches(table, caplog):
         assert lines == [f"batches are not refilled: {reason}"]
 
 
-def test_a_killed_job_ends_with_the_same_bytes(table, tmp_path):
-    """Shards of one window are decoded together, and each of them is written as a whole."""
+@pytest.mark.parametrize("model", ["table", pytest.param("network", marks=pytest.mark.exhaustive)])
+def test_a_killed_job_ends_with_the_same_bytes(model, request, tmp_path):
+    """Shards that share a batch are decoded together again, unless all of them are written."""
+    net = request.getfixturevalue("table" if model == "table" else "byte_t5")
+    net = net if model == "table" else decoding_jax.load(net)
     items = [infer.Item(LINES[i % 6], id=i) for i in range(20)]
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=4)
 
@@ -205,12 +239,15 @@ def test_a_killed_job_ends_with_the_same_bytes(table, tmp_path):
             if len(reported) == killed_after:
                 raise KeyboardInterrupt
 
-        settings = {"batch_size": 2, "shard_size": 3, "max_input_length": 16}
+        settings = {"batch_size": 2, "shard_size": 3, "max_input_length": 16, "buckets": [4]}
         with pytest.raises(KeyboardInterrupt) if killed_after else contextlib.nullcontext():
-            infer.run(table, items, greedy, tmp_path / name, report, **settings)
+            summary = infer.run(net, items, greedy, tmp_path / name, report, **settings)
+            assert (summary.inputs, summary.compilations) == (20, 2)
+            assert len(reported) == 20 - 3 * summary.finished_before
         return files_of(tmp_path / name)
 
     whole = run("whole")
     assert [record["id"] for record in records_of(whole)] == list(range(20))
+    assert json.loads(whole["job.json"])["shards_together"] == -(-8 * 32 // 3)
     assert 1 < len(run("killed", killed_after=5)) < len(whole)
     assert run("killed") == whole

@@ -25,6 +25,7 @@ from decoding_jax.testing.conformance.chain import (
     check_ragged,
     check_rewind,
     check_rows_alone,
+    check_widens,
 )
 from decoding_jax.testing.conformance.tree import (
     check_keep,
@@ -42,6 +43,7 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     check_rows_alone: (),
     check_padding: (),
     check_junk: ("rewinds",),
+    check_widens: ("widens",),
     check_ragged: ("ragged",),
     check_out_of_range: ("ragged",),
     check_tree: ("tree",),

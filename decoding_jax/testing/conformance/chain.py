@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 
+from decoding_jax.loop.refill import resized
 from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend, prefill
 
 
@@ -91,6 +93,17 @@ def check_padding(trial: Trial) -> None:
     trial.same(output.logits, trial.start()[0], "prefill with other padding")
     output, _ = extend(trial.model, cache, trial.tokens, 0)
     trial.same(output.logits, trial.reference, "extend after other padding")
+
+
+def check_widens(trial: Trial) -> None:
+    """A cache serves prompts that are padded further, once its arrays are, and the other way."""
+    (tokens, length), (_, narrow) = trial.prompt, trial.start()
+    padded = np.pad(tokens, ((0, 0), (0, 3)))
+    _, wide = prefill(trial.model, padded, length, LANES, SLOTS)
+    for cache, like, what in ((narrow, wide, "padded"), (wide, narrow, "cut")):
+        cache = jax.tree.map(lambda x, y: resized(x, y.shape), cache, like)
+        output, _ = extend(trial.model, cache, trial.tokens, 0)
+        trial.same(output.logits, trial.reference, f"extend after a cache was {what}")
 
 
 def check_ragged(trial: Trial) -> None:
