@@ -65,8 +65,9 @@ def run(
     depend on other shards. A job that is killed leaves finished shards. When the job is started
     again, it skips these shards and ends with the same ``job.json`` and shards, byte for byte, as a
     job that was not interrupted (on the same kind of device). If several processes run
-    (``jax.distributed``), shards, or those that share a batch, are assigned to them in turn; or, if the model is on a mesh of
-    the devices of all of them, they decode every shard together, and process 0 writes and reports.
+    (``jax.distributed``), shards, or groups of them that share a batch, are assigned to them in
+    turn; or, if the model is on a mesh of the devices of all of them, they decode every shard
+    together, and process 0 writes and reports.
 
     Args:
       model: a model and its tokenizer, as ``decoding_jax.load`` returns them.
