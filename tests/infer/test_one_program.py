@@ -112,6 +112,7 @@ def argv(folder, out, mesh):
         *(f"--gin_file={name}" for name in files),
         *(f"--gin.{name}={value!r}" for name, value in bindings.items()),
         "--gin.infer.run.with_token_log_probs=True",
+        "--gin.infer.run.buckets=[9]",
     ]
 
 
