@@ -37,8 +37,8 @@ class CsvRows:
       >>> _ = path.write_text('key,en\na,"Well, hello."\nb\n')
       >>> for item in CsvRows(str(path), column="en", id_column="key"):
       ...     print(item)
-      Item(inputs='Well, hello.', error=None, id='a')
-      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', id=None)
+      Item(inputs='Well, hello.', error=None, id='a', stop_strings=None)
+      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', id=None, stop_strings=None)
     """
 
     path: str

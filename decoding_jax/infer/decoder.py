@@ -160,14 +160,18 @@ class Decoder:
         is_refilled = self.group_size is not None and self.together is None
         return _WINDOW * self.batch_size if is_refilled else 1
 
-    def expect(self, count: int) -> None:
+    def expect(self, count: int, stop: Stop | None = None) -> None:
         """Sets the number of inputs of the job.
+
+        Args:
+          count: the number of inputs.
+          stop: stop conditions with a value for each input, in place of those so far; or None.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
-        self._inputs.expect(count)
+        self._inputs.expect(count, **({} if stop is None else {"stop": stop}))
 
     def check(self, width: int) -> None:
         """Traces the strategy for batches of ``width`` tokens, without compiling it.

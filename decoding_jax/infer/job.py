@@ -30,7 +30,7 @@ from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text import Tokenizer, with_end_tokens
-from decoding_jax.text.calls import shared_strings
+from decoding_jax.text.calls import shared_strings, strings_of_inputs
 from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ def run(
         input is recorded as a fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
-        also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs.
+        also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs but those with
+        ``Item.stop_strings`` of their own.
       with_tokens: whether records contain token ids.
       with_num_tokens: whether each output has the number of its tokens, the end token included.
       with_info: whether each output has the ``info`` of the strategy, such as the drafted and
@@ -162,7 +163,7 @@ def run(
     inputs = processes.each(lambda: manifest.survey(source, shard_size))
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
-    decoder.expect(inputs.count)
+    decoder.expect(inputs.count, strings_of_inputs(stop, inputs.stop_strings, tokenizer, net))
     scorer = make_scorer(
         net,
         tokenizer,

@@ -37,12 +37,14 @@ class Inputs:
       digest: a digest of all inputs in their order.
       of_shards: one digest for the inputs of each shard.
       shard_size: the number of inputs of every shard except the last, which may have fewer.
+      stop_strings: the stop strings of each input, or None where it has those of the job.
     """
 
     count: int
     digest: str
     of_shards: list[str]
     shard_size: int
+    stop_strings: list[tuple[str, ...] | None]
 
     def size_of(self, shard: int) -> int:
         """Returns the number of inputs of a shard."""
@@ -58,11 +60,16 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
       (2, 2)
     """
     count, of_shards = 0, []
+    stop_strings: list[tuple[str, ...] | None] = []
+    different: dict[tuple[str, ...] | None, tuple[str, ...] | None] = {}
     for items in chunks(source, shard_size):
         count += len(items)
         of_shards.append(_digest_of(items))
+        for item in items:
+            own = None if item.stop_strings is None else tuple(item.stop_strings)
+            stop_strings.append(different.setdefault(own, own))
     whole = hashlib.sha256("".join(of_shards).encode()).hexdigest()
-    return Inputs(count, whole, of_shards, shard_size)
+    return Inputs(count, whole, of_shards, shard_size, stop_strings)
 
 
 def unchanged(source: Iterable[Item], inputs: Inputs) -> Iterator[list[Item]]:
@@ -162,7 +169,9 @@ def _is_transient(name: str) -> bool:
 
 
 def _digest_of(items: Sequence[Item]) -> str:
-    text = "".join(f"{json.dumps(item)}\n" for item in items)
+    text = "".join(
+        f"{json.dumps(item[:-1] if item.stop_strings is None else item)}\n" for item in items
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

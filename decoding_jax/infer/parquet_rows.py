@@ -38,8 +38,8 @@ class ParquetRows:
       >>> pyarrow.parquet.write_table(table, path)
       >>> for item in ParquetRows(str(path), column="en", id_column="key"):
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7)
-      Item(inputs='', error="not text: 'en' is null", id=8)
+      Item(inputs='Good morning.', error=None, id=7, stop_strings=None)
+      Item(inputs='', error="not text: 'en' is null", id=8, stop_strings=None)
     """
 
     path: str

@@ -139,19 +139,27 @@ class RowInputMaker:
         self._model = model
         self._drafter = drafter
         self._arguments = row_arguments(strategy)
+        self._num_inputs: int | None = None
+        self._set(settings)
+
+    def _set(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         per_input = {name: settings[name] for name in with_rows(settings, self._arguments)}
-        self._per_input = {**per_input, "drafter": drafter}
-        self._num_inputs: int | None = None
+        self._per_input = {**per_input, "drafter": self._drafter}
 
-    def expect(self, count: int) -> None:
+    def expect(self, count: int, **settings: Any) -> None:
         """Sets the number of inputs of the job.
+
+        Args:
+          count: the number of inputs.
+          **settings: settings with one value for each input, which replace those so far.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
         self._num_inputs = count
+        self._set({**self._settings, **settings})
         take_rows({**self._settings, "drafter": self._drafter}, [0], count, self._arguments)
 
     def make(

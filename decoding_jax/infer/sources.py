@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from decoding_jax.infer import files
+from decoding_jax.text.stop_strings import is_stop_string
 
 
 class Item(NamedTuple):
@@ -22,11 +23,14 @@ class Item(NamedTuple):
       error: None, or the kind of the fault, followed by a colon and the details if there are any.
       id: any JSON value that identifies the input, which its record repeats. None if the input has
         no id.
+      stop_strings: strings that end the texts of this input, in place of ``stop.strings`` of the
+        job; None for those of the job.
     """
 
     inputs: str
     error: str | None = None
     id: Any = None
+    stop_strings: Sequence[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,9 @@ class JsonLines:
     Attributes:
       path: the path or the URL of the file, or the name of a file that comes with the library.
       field: the key of the input in each object.
+      stop_strings: None, or the key of a string or a list of strings that end the texts of the
+        input, in place of ``stop.strings`` of the job. An object without this key has those of the
+        job, and one with an empty list has none.
 
     Raises:
       ValueError: if there is no such file, or it is not whole gzip.
@@ -78,12 +85,13 @@ class JsonLines:
       >>> _ = path.write_text('{"en": "Good morning.", "id": 7}\\n{"fr": "Bonjour."}\\n')
       >>> for item in JsonLines(str(path), field="en"):
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7)
-      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", id=None)
+      Item(inputs='Good morning.', error=None, id=7, stop_strings=None)
+      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", id=None, stop_strings=None)
     """
 
     path: str
     field: str = "inputs"
+    stop_strings: str | None = None
 
     def __post_init__(self) -> None:
         files.find_inputs(self.path)
@@ -112,7 +120,14 @@ class JsonLines:
         text = value[self.field]
         if not isinstance(text, str):
             return Item(line, f"not text: {self.field!r} is {type(text).__name__}", record_id)
-        return text_item(text)._replace(id=record_id)
+        strings = None if self.stop_strings is None else value.get(self.stop_strings)
+        if strings is not None:
+            strings = (strings,) if isinstance(strings, str) else strings
+            if not isinstance(strings, (list, tuple)) or not all(map(is_stop_string, strings)):
+                fault = f"not stop strings: {self.stop_strings!r} is {json.dumps(strings)}"
+                return Item(line, fault, record_id)
+            strings = tuple(strings)
+        return text_item(text)._replace(id=record_id, stop_strings=strings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +195,7 @@ def text_item(text: str) -> Item:
 
     Example:
       >>> text_item("  ")
-      Item(inputs='  ', error='empty', id=None)
+      Item(inputs='  ', error='empty', id=None, stop_strings=None)
     """
     try:
         text.encode("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from decoding_jax.base import Array, Stop
@@ -18,6 +18,9 @@ from decoding_jax.text.drafting import bind_drafter
 from decoding_jax.text.sizes import limited, padded_width, rounded_length, shared_size
 from decoding_jax.text.stop_strings import compiled_stop, stop_strings
 from decoding_jax.text.tokenizers import Tokenizer
+
+MAX_STRINGS = 128
+"""The number of different stop strings of a job's inputs, whose tables grow faster than it."""
 
 DEFAULT_LENGTH = 64
 """``max_new_tokens``, unless it is given or a config has other rules."""
@@ -54,7 +57,46 @@ def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
     begun = not isinstance(model, EncoderDecoder)
     strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
     if strings.chosen.ndim == 2:
-        raise ValueError("stop.strings: got a list of lists; takes one list for all inputs")
+        raise ValueError(
+            "stop.strings: got a list of lists; takes one list for all inputs, beside the strings "
+            "of single inputs, which infer.JsonLines.stop_strings names"
+        )
+    return dataclasses.replace(stop, strings=strings)
+
+
+def strings_of_inputs(
+    stop: Stop, own: Sequence[Sequence[str] | None], tokenizer: Tokenizer, model: Any
+) -> Stop | None:
+    """The stop conditions of a batch job with the strings of its inputs, compiled.
+
+    Args:
+      stop: the conditions of the job, before ``shared_strings``.
+      own: the strings of each input, or None for those of the job.
+      tokenizer: the tokenizer of the model.
+      model: the model.
+
+    Returns:
+      The conditions; None if no input has strings of its own.
+
+    Raises:
+      ValueError: for too many different strings, strings of the job that are compiled already, and
+        as ``stop_strings``.
+    """
+    if all(strings is None for strings in own):
+        return None
+    if isinstance(stop.strings, StopStrings):
+        raise ValueError(
+            "stop.strings: got compiled ones, and inputs with strings of their own; takes strings"
+        )
+    of_job = [stop.strings] if isinstance(stop.strings, str) else list(stop.strings or ())
+    rows = [of_job if strings is None else list(strings) for strings in own]
+    number = len({string for row in rows for string in row})
+    if number > MAX_STRINGS:
+        raise ValueError(
+            f"stop_strings: got {number} different ones of all inputs; takes at most {MAX_STRINGS}"
+        )
+    begun = not isinstance(model, EncoderDecoder)
+    strings = stop_strings(tokenizer, rows, vocabulary_size(model), begun=begun)
     return dataclasses.replace(stop, strings=strings)
 
 

@@ -134,6 +134,11 @@ def with_strings(stop: Stop | None, strings: Any) -> Stop | None:
     return dataclasses.replace(stop, strings=strings)
 
 
+def is_stop_string(string: Any) -> bool:
+    """Whether a value is a string that can end a text: one with characters, all of them text."""
+    return isinstance(string, str) and string != "" and REPLACEMENT not in string
+
+
 def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
     """The strings of each row, or one row for all and True."""
     if isinstance(strings, str):
@@ -146,7 +151,7 @@ def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
     )
     for row in rows:
         for string in row:
-            if not isinstance(string, str) or not string or REPLACEMENT in string:
+            if not is_stop_string(string):
                 raise ValueError(f"stop_strings: got {describe(string)}; {_TAKES}")
     return [list(row) for row in rows], is_shared
 

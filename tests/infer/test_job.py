@@ -208,8 +208,7 @@ def test_a_model_too_small_for_the_buckets_is_an_error_before_decoding(table, tm
 @pytest.mark.parametrize("name", ["model", "drafter", "language model"])
 def test_inputs_longer_than_the_positions_are_an_error_before_decoding(table, name):
     """Otherwise an encoder would fail only when it meets such an input."""
-    settings, drafter = {"max_new_tokens": 1}, None
-    strategy, model = decoding_jax.greedy, bart(8)
+    strategy, settings, model, drafter = decoding_jax.greedy, {"max_new_tokens": 1}, bart(8), None
     if name == "drafter":
         strategy, model, drafter = decoding_jax.speculative_sample, bart(16), bart(8)
         settings["num_draft_tokens"] = 2
