@@ -1,27 +1,25 @@
 """Kills batch jobs of several processes at random moments, starts them again, and compares the end.
 
-Each job has two to four processes that find each other over loopback, and decodes lines with
-refilled arithmetic samples. All its processes get SIGKILL at a random moment, or one of them, and
-the others are ended then, as a scheduler does. It is started again, perhaps with another number of
-processes, and perhaps killed once more. In the end its directory has to hold the files of a job
-that was never killed, byte for byte: every input once, and no lock that stops a start.
+Each job has two to four processes that find each other over loopback. At a random moment of its
+life, or when a random number of its shards is finished, all its processes get SIGKILL, or one of
+them, and the others are ended then, as a scheduler does. It is started again, perhaps with another
+number of processes, and perhaps killed once more. In the end its directory has to hold the files of
+a job that was never killed, byte for byte: every input once, and no lock that stops a start.
 
     python -m experiments.cloud.preemptions --jobs 100 --out runs/preemptions
 
-A command that is started again goes on after the last job.
+A command that is started again goes on after the last job. Two in ten jobs decode greedily with a
+small T5, in batches that are refilled. The others draw tokens without a model, by a strategy that
+compiles in a fraction of a second: what is tested is the job. For the same reason, processes are
+forked from one that has imported the library, and process 0 finds its programs compiled.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,9 +29,11 @@ import numpy as np
 from tqdm import tqdm
 
 from decoding_jax.models import T5, T5Config, save_model
+from experiments.cloud.forked_jobs import DRAWN, KINDS, SHARD_SIZE, Job
 
-INPUTS = 160
-LONGEST_WAIT = 120.0  # seconds until processes that have lost another one are ended
+INPUTS = 400
+SHARDS = INPUTS // SHARD_SIZE
+PROCESSES = (2, 3, 4)
 
 
 def save_small_model(directory: Path, seed: int = 3, **changes: int) -> None:
@@ -58,127 +58,111 @@ def save_small_model(directory: Path, seed: int = 3, **changes: int) -> None:
     save_model(model, directory, settings={"eos_token_id": 1})
 
 
-class Job:
-    """The processes of a job.
-
-    Args:
-      folder: the folder with the model and the inputs.
-      out: the directory of the job.
-      num_processes: how many processes share it.
-    """
-
-    def __init__(self, folder: Path, out: Path, num_processes: int):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        bindings = {
-            "MODEL_DIR": str(folder / "model"),
-            "INPUT": str(folder / "inputs.txt"),
-            "OUTPUT_DIR": str(out),
-            "MAX_INPUT_LENGTH": 16,
-            "MAX_NEW_TOKENS": 24,
-            "NUM_SAMPLES": 2,
-            "BATCH_SIZE": 8,
-            "SHARD_SIZE": 4,
-        }
-        command = [sys.executable, "-m", "decoding_jax.infer"]
-        for name in ("models/directory.gin", "strategies/arithmetic_sample.gin", "runs/infer.gin"):
-            command.append(f"--gin_file={name}")
-        command += [f"--gin.{name}={value!r}" for name, value in bindings.items()]
-        if num_processes > 1:
-            command += [
-                "--distributed",
-                f"--coordinator_address={address}",
-                f"--num_processes={num_processes}",
-            ]
-        self._processes = [
-            subprocess.Popen(
-                [*command, *([f"--process_id={i}"] if num_processes > 1 else [])],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
-            )
-            for i in range(num_processes)
-        ]
-
-    def is_running(self) -> bool:
-        return any(process.poll() is None for process in self._processes)
-
-    def kill(self, one: bool, draw: random.Random) -> None:
-        """Kills one process or all of them; those that are left are ended."""
-        for process in [draw.choice(self._processes)] if one else self._processes:
-            process.send_signal(signal.SIGKILL)
-        for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
-        self.wait()
-
-    def wait(self) -> list[tuple[int, str]]:
-        """The exit status of each process, and what it wrote to standard error."""
-        ended = []
-        for process in self._processes:
-            try:
-                errors = process.communicate(timeout=LONGEST_WAIT)[1]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                errors = process.communicate()[1]
-            ended.append((process.returncode, errors.decode(errors="replace")))
-        return ended
-
-
 def files_of(directory: Path) -> dict[str, bytes]:
     """The files of a job without summaries, which have times."""
     paths = [p for p in sorted(directory.iterdir()) if not p.name.startswith("summary")]
     return {p.name: p.read_bytes() for p in paths}
 
 
-def prepare(folder: Path) -> tuple[float, dict[str, bytes]]:
-    """Makes the model and the inputs, and runs a job that is not killed.
+def finished(out: Path) -> int:
+    """The number of finished shards of a job."""
+    return len(list(out.glob("decodes-*.jsonl")))
 
-    Returns:
-      The seconds that the job takes, and its files.
 
-    Raises:
-      RuntimeError: if it fails.
+def prepare(folder: Path) -> None:
+    """Makes the model and the inputs.
+
+    Args:
+      folder: where to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     save_small_model(folder / "model")
+    (folder / "drawn.gin").write_text(DRAWN)
     (folder / "inputs.txt").write_text("".join(f"number {i}\n" for i in range(INPUTS)))
-    shutil.rmtree(folder / "whole", ignore_errors=True)
-    started = time.monotonic()
-    ((status, errors),) = Job(folder, folder / "whole", 1).wait()
-    if status:
-        raise RuntimeError(errors)
-    return time.monotonic() - started, files_of(folder / "whole")
 
 
-def run_job(number: int, folder: Path, duration: float, expected: dict[str, bytes]) -> dict:
-    """Runs one job, kills it once or twice, and runs it to its end.
+def run_whole(folder: Path, kind: str) -> tuple[float, dict[str, bytes]]:
+    """Runs a job of one process and one of three that are not killed, and compares them.
+
+    Returns:
+      The seconds that the job of three processes takes, and the files of both.
 
     Raises:
-      RuntimeError: if it does not end with the expected bytes.
+      RuntimeError: if one fails or does not have every input once, or they end with other files.
+    """
+    found, seconds = [], 0.0
+    for processes in (1, 3):
+        out = folder / f"{kind}-{processes}"
+        shutil.rmtree(out, ignore_errors=True)
+        started = time.monotonic()
+        ended = Job(folder, kind, out, processes).wait()
+        seconds = time.monotonic() - started
+        if any(status for status, _ in ended):
+            raise RuntimeError(f"{processes} processes: {ended}")
+        found.append(files_of(out))
+    files = found[0]
+    shards = [text for name, text in sorted(files.items()) if name.startswith("decodes-")]
+    records = [json.loads(line) for text in shards for line in text.splitlines()]
+    whole = [(r["index"], r["inputs"], len(r["outputs"])) for r in records]
+    if whole != [(i, f"number {i}", 1) for i in range(INPUTS)] or found[1] != files:
+        raise RuntimeError("jobs that are not killed do not have every input once")
+    return seconds, files
+
+
+def kill_once(folder: Path, kind: str, out: Path, seconds: float, draw: random.Random) -> dict:
+    """Starts a job or starts it again, and kills it.
+
+    Returns:
+      What was drawn; the number of shards that were finished before, and when it was killed; and
+      whether a process was running then.
+    """
+    processes, one = draw.choice(PROCESSES), draw.random() < 0.5
+    before = finished(out)
+    # A third of the moments are uniform in time, the others in the shards that are left.
+    by_time = draw.random() < 1 / 3
+    limit = draw.uniform(0, seconds) if by_time else float("inf")
+    enough = SHARDS if by_time else draw.randrange(before, SHARDS)
+    job = Job(folder, kind, out, processes)
+    started = time.monotonic()
+    while job.is_running() and time.monotonic() - started < limit and finished(out) < enough:
+        time.sleep(0.005)
+    was_running = job.is_running()
+    job.kill(one, draw)
+    found = {"processes": processes, "one": one, "by_time": by_time, "before": before}
+    return {**found, "shards": finished(out), "hit": was_running}
+
+
+def run_job(
+    number: int, kind: str, folder: Path, seconds: float, expected: dict[str, bytes]
+) -> dict[str, Any]:
+    """Runs one job, kills it once or twice while it runs, and runs it to its end.
+
+    Args:
+      number: what the moments are drawn from.
+      kind: one of ``KINDS``.
+      folder: what ``prepare`` has made.
+      seconds: how long a job takes.
+      expected: the files of a job that was not killed.
+
+    Raises:
+      RuntimeError: if it does not end with these files.
     """
     draw = random.Random(number)
     out = folder / f"job-{number}"
-    shutil.rmtree(out, ignore_errors=True)
+    wanted = draw.choice([1, 1, 2])
     kills: list[dict[str, Any]] = []
-    for _ in range(draw.choice([1, 1, 2])):
-        processes, one = draw.randint(2, 4), draw.random() < 0.5
-        seconds = draw.uniform(0.2, 1.0) * duration
-        job = Job(folder, out, processes)
-        started = time.monotonic()
-        while job.is_running() and time.monotonic() - started < seconds:
-            time.sleep(0.01)
-        was_running = job.is_running()
-        job.kill(one, draw)
-        shards = len(list(out.glob("decodes-*"))) if out.exists() else 0
-        kills.append({"processes": processes, "one": one, "shards": shards, "hit": was_running})
-    processes = draw.randint(2, 4)
-    ended = Job(folder, out, processes).wait()
+    while sum(kill["hit"] for kill in kills) < wanted:
+        if not kills or not kills[-1]["hit"]:
+            # Nothing to kill was left: the job begins anew.
+            shutil.rmtree(out, ignore_errors=True)
+            kills = []
+        kills.append(kill_once(folder, kind, out, seconds, draw))
+    processes = draw.choice(PROCESSES)
+    ended = Job(folder, kind, out, processes).wait()
     if any(status for status, _ in ended) or files_of(out) != expected:
         raise RuntimeError(f"job {number}: {kills} {ended}")
     shutil.rmtree(out)
-    return {"job": number, "kills": kills, "processes": processes}
+    return {"job": number, "kind": kind, "kills": kills, "processes": processes}
 
 
 def main() -> None:
@@ -187,20 +171,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     args = parser.parse_args()
     folder = args.out.resolve()
-    duration, expected = prepare(folder)
+    prepare(folder)
+    whole = {kind: run_whole(folder, kind) for kind in KINDS}
     log = folder / "preemptions.jsonl"
     done = log.read_text().splitlines() if log.exists() else []
     for number in tqdm(range(len(done), args.jobs), initial=len(done), total=args.jobs):
-        row = run_job(number, folder, duration, expected)
+        kind = "greedy" if number % 5 == 0 else "drawn"
+        row = run_job(number, kind, folder, *whole[kind])
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     kills = [kill for row in rows for kill in row["kills"]]
-    hits = [kill for kill in kills if kill["hit"]]
-    partly = [kill for kill in hits if 0 < kill["shards"] < INPUTS // 4]
+    partly = [kill for kill in kills if 0 < kill["shards"] < SHARDS]
     print(
-        f"{len(rows)} jobs ended with the same bytes after {len(kills)} kills: {len(hits)} of "
-        f"running processes, {len(partly)} of a job with some shards finished"
+        f"{len(rows)} jobs ended with the same bytes after {len(kills)} kills of running "
+        f"processes, {len(partly)} of them of a job with some of its {SHARDS} shards finished"
     )
 
 

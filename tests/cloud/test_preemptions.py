@@ -7,5 +7,6 @@ from experiments.cloud import preemptions
 
 @pytest.mark.exhaustive
 def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path):
-    duration, expected = preemptions.prepare(tmp_path)
-    assert preemptions.run_job(1, tmp_path, duration, expected)["kills"]
+    preemptions.prepare(tmp_path)
+    whole = preemptions.run_whole(tmp_path, "drawn")
+    assert preemptions.run_job(1, "drawn", tmp_path, *whole)["kills"]
