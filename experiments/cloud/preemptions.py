@@ -119,9 +119,9 @@ def kill_once(folder: Path, kind: str, out: Path, seconds: float, draw: random.R
     processes, one = draw.choice(PROCESSES), draw.random() < 0.5
     before = finished(out)
     # A third of the moments are uniform in time, the others in the shards that are left.
-    by_time = draw.random() < 1 / 3
+    by_time = draw.random() < 1 / 3 or before == SHARDS
     limit = draw.uniform(0, seconds) if by_time else float("inf")
-    enough = SHARDS if by_time else draw.randrange(before, SHARDS)
+    enough = SHARDS + 1 if by_time else draw.randrange(before, SHARDS)
     job = Job(folder, kind, out, processes)
     started = time.monotonic()
     while job.is_running() and time.monotonic() - started < limit and finished(out) < enough:
