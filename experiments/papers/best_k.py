@@ -68,8 +68,8 @@ def run(
       ks: the numbers of hypotheses that best-k search expands at a time.
       kappa: the weight of the decay in the first tables, one of ``kappas``.
       kappas: those of the ablation.
-      budgets: smaller budgets, in which best-first search and that with the largest k are run, to
-        count the inputs for which they complete nothing.
+      budgets: smaller budgets, in which best-first search and that with the largest k and the score
+        "last" are run, to count the inputs for which they complete nothing.
       batch_size: the number of rows of a batch.
       max_new_tokens, max_input_tokens: the limits of the lengths; b times the first is the budget.
       seed: of all keys and of the bootstrap.
@@ -184,14 +184,13 @@ def searches(ks: Sequence[int], kappas: Sequence[float], budget: int) -> dict[st
 
 
 def in_small_budgets(k: int, kappa: float, budgets: Sequence[int]) -> dict[str, Decode]:
-    """Best-first search, and best-k search with each score, in each budget."""
+    """Best-first search and best-k search with the score "last", in each budget."""
     found = {}
     for budget in budgets:
         first = _search(decoding_jax.best_first_search, budget=budget, num_return="all")
         found[best_k_results.with_budget("best-first", budget)] = first
-        for score in best_k_results.SCORES:
-            name = best_k_results.name_of(k, score, kappa)
-            found[best_k_results.with_budget(name, budget)] = _best_k(k, score, kappa, budget)
+        name = best_k_results.with_budget(best_k_results.name_of(k, "last", kappa), budget)
+        found[name] = _best_k(k, "last", kappa, budget)
     return found
 
 

@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 SETS = ("S", "unique", "none", "distinct-1", "distinct-2", "distinct-3")
-DIGITS = {"S": 1, "unique": 1, "distinct-1": 2, "distinct-2": 2, "distinct-3": 2, "none": 2}
+DIGITS = {"distinct-1": 2, "distinct-2": 2, "distinct-3": 2, "none": 2}
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -55,7 +55,15 @@ def markdown(data: dict[str, Any]) -> str:
         "process. Calls are those of the model, for the searches that count them.\n\n",
         _times(data, main),
         "\n## k, score and kappa\n\n",
-        _table(data, ablated_names(data), ["S", "unique", "distinct-2", first, f"{first} oracle"]),
+        f"Changes are from kappa = {data['kappas'][0]:g} with the same k and score.\n\n",
+        _table(
+            data,
+            ablated_names(data),
+            [
+                *("S", "unique", "unique, change", "distinct-2"),
+                *(first, f"{first}, change", f"{first} oracle"),
+            ],
+        ),
     ]
     if data["budgets"]:
         parts += [
@@ -73,7 +81,7 @@ def markdown(data: dict[str, Any]) -> str:
 
 def failures(data: dict[str, Any]) -> dict[str, list[Sequence[float]]]:
     """The share of inputs without a text of each search, in the small budgets and the usual one."""
-    searches = ["best-first", *(name_of(max(data["ks"]), s, data["kappa"]) for s in SCORES)]
+    searches = ["best-first", name_of(max(data["ks"]), "last", data["kappa"])]
     found = data["results"]
     return {
         name: [
@@ -130,12 +138,18 @@ def plot(data: dict[str, Any], path: Path) -> None:
     axes[0].set_ylabel(f"mean {first} of a text")
     if all(found[name]["unique"][1] > 0 for name in main):
         axes[0].set_xscale("log")
-        axes[0].xaxis.set_major_formatter("{x:g}")
-        axes[0].xaxis.set_minor_formatter("{x:g}")
+        low, high = axes[0].get_xlim()
+        axes[0].set_xticks([], minor=True)
+        ticks = [x for x in (1, 2, 5, 10, 20, 50, 100, 200, 500) if low <= x <= high]
+        axes[0].set_xticks(ticks, [f"{x}" for x in ticks])
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
     )
-    labels = {"unique": "different texts of an input", first: f"mean {first} of a text"}
+    base = f"change from kappa = {data['kappas'][0]:g}"
+    labels = {
+        "unique, change": f"different texts of an input: {base}",
+        f"{first}, change": f"mean {first} of a text: {base}",
+    }
     for ax, (column, words) in zip(axes[1:3], labels.items(), strict=True):
         for j, score in enumerate(SCORES):
             for i, k in enumerate(data["ks"]):
@@ -153,7 +167,8 @@ def plot(data: dict[str, Any], path: Path) -> None:
                 )
         ax.set_xticks(range(len(data["kappas"])), [f"{kappa:g}" for kappa in data["kappas"]])
         ax.set_xlabel("kappa")
-        ax.set_ylabel(words)
+        ax.set_ylabel(words, fontsize=9)
+        ax.axhline(0, color="0.5", linewidth=0.8)
     axes[1].legend(fontsize=8)
     budgets = [*data["budgets"], data["budget"]]
     for i, (name, values) in enumerate(failures(data).items()):

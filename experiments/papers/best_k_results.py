@@ -65,7 +65,8 @@ def analyse(
 
     Returns:
       ``results``, by strategy and column: ``none`` is the share of inputs without a completed text,
-      and each rule of reranking also has what it gains above a text's mean score. ``times``:
+      each rule of reranking also has what it gains above a text's mean score, and each search of
+      the ablation how it differs from that with the first kappa. ``times``:
       ``seconds`` of an input, ``calls`` of the model, and the ratios
       ``over beam search`` and ``best-first over it``. Inputs of a full batch have the same seconds,
       so the intervals of times in batches resample batches.
@@ -83,6 +84,14 @@ def analyse(
             column: interval(mean, np.asarray(values, float), seed=seed)
             for column, values in columns.items()
         }
+    for score in SCORES:
+        for k in given["ks"]:
+            names = [name_of(k, score, kappa) for kappa in given["kappas"]]
+            for column in ("unique", first):
+                base, *others = (np.asarray([row[column] for row in measured[n]]) for n in names)
+                for name, values in zip(names, (base, *others), strict=True):
+                    change = interval(mean, values - base, seed=seed)
+                    found[name][f"{column}, change"] = change
     full = {
         name: [row for row in rows[:: given["batch_size"]] if row["seconds"] is not None]
         for name, rows in measured.items()

@@ -62,7 +62,7 @@ def test_a_batch_that_is_not_full_has_no_seconds():
         {"S": n, "bleu": 10.0 * n, "seconds": 0.5 if i < 2 else None, "calls": 4}
         for i, n in enumerate([0, 2, 4])
     ]
-    given = {"batch_size": 2, "seed": 0, "metrics": ["bleu"]}
+    given = {"batch_size": 2, "seed": 0, "metrics": ["bleu"], "ks": []}
     found = best_k_results.analyse({"best-first": rows}, given)
     assert found["results"]["best-first"]["S"].value == 2
     assert found["results"]["best-first"]["none"].value == pytest.approx(1 / 3)
@@ -72,7 +72,7 @@ def test_a_batch_that_is_not_full_has_no_seconds():
 
 
 def test_times_are_beside_those_of_beam_search_and_best_first():
-    given = {"batch_size": 1, "seed": 0, "metrics": ["bleu"]}
+    given = {"batch_size": 1, "seed": 0, "metrics": ["bleu"], "ks": []}
 
     def rows(*seconds, calls=None):
         return [{"S": 1, "bleu": 1.0, "seconds": s, "calls": calls} for s in seconds]
@@ -82,6 +82,20 @@ def test_times_are_beside_those_of_beam_search_and_best_first():
     assert times["other"]["over beam search"] == (1.5, 1.5, 1.5)
     assert times["other"]["best-first over it"] == (2, 2, 2)
     assert "calls" not in times["beam search"]
+
+
+def test_changes_are_from_the_first_kappa():
+    given = {"batch_size": 1, "seed": 0, "metrics": ["bleu"], "ks": [2], "kappas": [0.0, 0.1]}
+
+    def rows(*bleu):
+        return [{"S": 1, "unique": 3, "bleu": b, "seconds": 1.0, "calls": 1} for b in bleu]
+
+    names = best_k_results.ablated_names(given)
+    measured = dict(zip(names, (rows(1, 5), rows(3, 7), rows(2, 2), rows(1, 1)), strict=True))
+    found = best_k_results.analyse(measured, given)["results"]
+    assert [found[name]["bleu, change"].value for name in names] == [0, 2, 0, -1]
+    assert found[names[1]]["bleu, change"] == (2, 2, 2)
+    assert found[names[1]]["unique, change"].value == 0
 
 
 def test_names_of_the_first_tables():
@@ -119,7 +133,7 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
     assert command.main("experiments.papers.best_k", arguments) == 0, capsys.readouterr().err
     data = json.loads((tmp_path / "best_k.json").read_text())
     assert list(data["results"])[:3] == ["beam search", "beam + nucleus", "best-first"]
-    assert len(data["results"]) == 7 + 3
+    assert len(data["results"]) == 7 + 2
     assert list(data["times"]) == list(data["results"])[:7]
     for found in data["results"].values():
         value, low, high = found["S"]
