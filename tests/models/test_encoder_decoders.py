@@ -19,10 +19,8 @@ from folders import change, copy
 from test_more_families import same
 
 import decoding_jax
-from decoding_jax import sharding
 from decoding_jax.models.bart_layers import sinusoids
 from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
-from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.testing import check_model
 
 SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0, 0, 0]], np.int32)
@@ -63,24 +61,6 @@ def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
         prompt = model.start_prompt()
         found.append(decoding_jax.greedy(model, prompt, max_new_tokens=6).tokens)
     np.testing.assert_array_equal(*found)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["mbart", "marian", "t5gemma", "t5gemma2"])
-def test_layers_are_stacked_sharded_and_dropped(family: str) -> None:
-    """The parameters, in which nothing is computed."""
-    model = load_model(FIXTURES / family)
-    scanned = load_model(FIXTURES / family, scan_layers=True)
-    same(with_scanned_layers(model), scanned)
-    same(with_separate_layers(scanned), model)
-    for kind in (model, scanned):
-        own = jax.eval_shape(lambda kind=kind: type(kind).init(kind.config, jax.random.key(0)))
-        assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, kind)
-    same(model.early_exit(1), model)  # its decoder has one layer
-    mesh = jax.make_mesh((4, 2), ("data", "model"))
-    placed = load_model(FIXTURES / family, mesh=mesh)
-    same(placed, sharding.shard(model, mesh))
-    assert len({leaf.sharding.spec for leaf in jax.tree.leaves(placed)}) > 2
 
 
 def test_inputs_and_outputs_have_as_many_tokens_as_positions() -> None:

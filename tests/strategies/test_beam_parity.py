@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_transformers
+from tiny_transformers import VOCAB
 
 import decoding_jax
 from decoding_jax import Prompt, Stop
 from decoding_jax.loop import run
-from decoding_jax.models.checkpoint import load_model
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.competition import Rules
 from decoding_jax.strategies.beam.length_penalty import PowerPenalty
@@ -20,7 +21,7 @@ from decoding_jax.strategies.beam.loop import beam_steps, single_beam
 # transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-VOCAB, WIDTH, LENGTH = 24, 4, 9
+WIDTH, LENGTH = 4, 9
 TOKENS = np.array([[5, 9, 11, 2], [8, 4, 0, 0], [6, 12, 20, 0]])
 LENGTHS = np.array([4, 2, 3])
 PENALTIES = (0.0, 1.0, 2.0, -0.5)
@@ -32,44 +33,10 @@ PENALTIES = (0.0, 1.0, 2.0, -0.5)
 )
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
     """A random network in ``transformers``, the same network loaded, and two end tokens."""
-    torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
-    transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
-    transformers.utils.logging.disable_progress_bar()
-    torch.manual_seed(0)
-    spread = {"initializer_range": 0.3 if request.param == "gpt2" else 0.25}
-    if request.param == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2, **spread
-        )
-        reference = transformers.GPT2LMHeadModel(config)
-    elif request.param == "llama":
-        config = transformers.LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=32,
-            **spread,
-        )
-        reference = transformers.LlamaForCausalLM(config)
-    else:
-        config = transformers.T5Config(
-            vocab_size=VOCAB,
-            d_model=16,
-            d_kv=8,
-            d_ff=24,
-            num_layers=2,
-            num_heads=2,
-            initializer_factor=1.0,
-            decoder_start_token_id=0,
-        )
-        reference = transformers.T5ForConditionalGeneration(config)
-    reference.eval()
-    directory = tmp_path_factory.mktemp(request.param)
-    reference.save_pretrained(directory)
-    loaded = load_model(directory)
+    pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
+    pytest.importorskip("transformers", reason="parity needs the extra `parity`")
+    reference = tiny_transformers.network(request.param)
+    loaded = tiny_transformers.loaded(reference, tmp_path_factory.mktemp(request.param))
     # End tokens that occur often enough, but not so often that all sequences end at once.
     endless = decoding_jax.beam_search(*bind_model(loaded), beam_size=WIDTH, max_new_tokens=LENGTH)
     common = np.bincount(np.asarray(endless.tokens[:, :, 3:]).ravel(), minlength=VOCAB).argsort()

@@ -4,9 +4,9 @@ import copy
 
 import numpy as np
 import pytest
+import tiny_transformers
 
 from decoding_jax import loop
-from decoding_jax.models.checkpoint import load_model
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.strategies.speculative import Heuristic
 from decoding_jax.text.batch import encode_batch
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
 transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
 
-VOCAB, NEW = 24, 30
+NEW = 30
 SCHEDULE, THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"
 PROMPTS = ([5, 9, 11, 2], [8, 4, 9], [6, 12, 20, 20, 3])
 
@@ -25,23 +25,15 @@ PROMPTS = ([5, 9, 11, 2], [8, 4, 9], [6, 12, 20, 20, 3])
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """A random GPT-2 and a draft near it, in ``transformers`` and loaded."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
-    )
-    target = transformers.GPT2LMHeadModel(config).eval()
+    target = tiny_transformers.network("gpt2")
     draft = copy.deepcopy(target)
     with torch.no_grad():
         for weights in draft.parameters():
             weights += 0.03 * torch.randn_like(weights)
     found = []
     for name, model in (("target", target), ("draft", draft)):
-        directory = tmp_path_factory.mktemp(name)
-        model.save_pretrained(directory)
+        found.append((model, tiny_transformers.loaded(model, tmp_path_factory.mktemp(name))))
         model.generation_config = transformers.GenerationConfig(pad_token_id=0)
-        found.append((model, load_model(directory)))
     return found
 
 

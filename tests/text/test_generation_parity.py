@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_transformers
+from tiny_transformers import VOCAB
 from words import Words
 
 import decoding_jax
 from decoding_jax.base import Prefix
-from decoding_jax.models.checkpoint import load_model
 from decoding_jax.text.generation_config import GenerationConfig, choose
 
 # transformers and PyTorch emit warnings that do not concern this project.
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
 transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
 
-VOCAB = 24
 TEXTS = ("5 9 11 2", "8 4", "6 12 20")
 EOS = (3, 17)
 FAMILIES = ("gpt2", "t5")
@@ -31,34 +31,13 @@ FAMILIES = ("gpt2", "t5")
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """Random networks in ``transformers``, and the same networks loaded."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    gpt2 = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=40, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
-    )
-    t5 = transformers.T5Config(
-        vocab_size=VOCAB,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=2,
-        num_heads=2,
-        decoder_start_token_id=0,
-    )
-    made = {
-        "gpt2": transformers.GPT2LMHeadModel(gpt2),
-        "t5": transformers.T5ForConditionalGeneration(t5),
-    }
     found = {}
-    for name, model in made.items():
-        model.eval()
-        directory = tmp_path_factory.mktemp(name)
-        model.save_pretrained(directory)
+    for name in FAMILIES:
+        model = tiny_transformers.network(name)
+        found[name] = model, tiny_transformers.loaded(model, tmp_path_factory.mktemp(name))
         model.generation_config = transformers.GenerationConfig(
             eos_token_id=list(EOS), pad_token_id=0, decoder_start_token_id=0
         )
-        found[name] = model, load_model(directory)
     return found
 
 
