@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from adapted import (
     BEAMS,
     CHAINS,
@@ -31,7 +32,6 @@ STEPS = {
     "positions": (place, {"positions": True}),
     "blocks": (place, {"positions": True, "blocks": True}),
 }
-REPRESENTATIVE = {("sample", "appends"), ("beam_search", "appends"), ("sample", "blocks")}
 
 
 def adapted(how, table=TABLE):
@@ -41,13 +41,14 @@ def adapted(how, table=TABLE):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [
-        pytest.param(
-            name, how, marks=() if (name, how) in REPRESENTATIVE else pytest.mark.exhaustive
-        )
-        for how in STEPS
-        for name in (*SAMPLERS, *BEAMS, *(() if how == "appends" else CHAINS))
-    ],
+    tiers.combinations(
+        [
+            (name, how)
+            for how in STEPS
+            for name in (*SAMPLERS, *BEAMS, *(() if how == "appends" else CHAINS))
+        ],
+        default=[("sample", "appends"), ("beam_search", "appends"), ("sample", "blocks")],
+    ),
 )
 def test_a_strategy_decodes_what_it_does_on_the_table(name, how):
     model, draft = (adapted(how, table) for table in (TABLE, DRAFT))

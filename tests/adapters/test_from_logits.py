@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from adapted import (
     BEAMS,
     CHAINS,
@@ -26,21 +27,18 @@ from decoding_jax import adapters
 from decoding_jax.testing import check_model, chi_square, enumerate_distribution
 
 FUNCTIONS = {"next token": next_token, "every token": every_token}
-REPRESENTATIVE = ("sample", "beam_search")
-
-
-def exhaustive_but(name, function):
-    chosen = name in REPRESENTATIVE and function == "every token"
-    return () if chosen else (pytest.mark.exhaustive,)
 
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [
-        pytest.param(name, function, marks=exhaustive_but(name, function))
-        for name in (*SAMPLERS, *BEAMS, *CHAINS, *TREES)
-        for function in FUNCTIONS
-    ],
+    tiers.combinations(
+        [
+            (name, function)
+            for name in (*SAMPLERS, *BEAMS, *CHAINS, *TREES)
+            for function in FUNCTIONS
+        ],
+        default=[("sample", "every token"), ("beam_search", "every token")],
+    ),
 )
 def test_every_strategy_decodes_what_it_does_on_the_table(name, function):
     model, draft = (from_logits(FUNCTIONS[function], t) for t in (TABLE, DRAFT))

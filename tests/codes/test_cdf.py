@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from decoding_jax import codes
 from decoding_jax.ops import uint64
@@ -163,11 +164,7 @@ def test_logits_that_are_not_finite_have_a_distribution() -> None:
 
 @pytest.mark.parametrize(
     "size",
-    [
-        97,
-        pytest.param(256, marks=pytest.mark.exhaustive),
-        pytest.param(8_000, marks=pytest.mark.exhaustive),
-    ],
+    tiers.values(97, exhaustive=[256], release=[8_000]),
 )
 def test_a_nan_anywhere_counts_as_banned(size) -> None:
     """Each row has one NaN or two, after its maximum except in the first rows."""
@@ -192,8 +189,7 @@ def test_a_nan_anywhere_counts_as_banned(size) -> None:
     np.testing.assert_array_equal(sums(spoiled), sums(banned))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("size", [97, 1, 5, 8_000])
+@pytest.mark.parametrize("size", tiers.values(exhaustive=[1, 8_000], release=[5, 97]))
 def test_a_draw_of_known_sums_is_the_draw(size) -> None:
     logits = np.array(list(distributions(size).values()), np.float32)
     logits[0, size // 2] = np.nan

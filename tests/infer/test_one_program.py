@@ -174,7 +174,7 @@ def test_a_mesh_of_two_processes_decodes_as_one_device(folder, tmp_path):
     assert json.loads((out / "summary.json").read_text())["processes"] == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_that_are_spread_over_processes_are_refilled(folder, tmp_path):
     status, printed = end(start(folder, tmp_path / "two", mesh={"data": 2, "model": 4}))
     assert status == [0, 0], printed

@@ -8,6 +8,7 @@ import logging
 import jax
 import numpy as np
 import pytest
+import tiers
 from infer_fakes import LINES, Digits, files_of, records_of
 
 import decoding_jax
@@ -46,9 +47,15 @@ STRATEGIES = {
     "lookup": {"num_draft_tokens": 2},
 }
 SHOWN = ("arithmetic_sample", "beam_search")
+RELEASE = ("greedy verifier", "gumbel", "code", "lookup")  # "token", "block" and "tree" stay.
+WIDENED = ("greedy", "arithmetic_sample", "beam_search", "best_k_search", "token", "tree")
 every = pytest.mark.parametrize(
     "name",
-    [n if n in SHOWN else pytest.param(n, marks=pytest.mark.exhaustive) for n in STRATEGIES],
+    tiers.values(
+        *SHOWN,
+        exhaustive=[name for name in STRATEGIES if name not in SHOWN + RELEASE],
+        release=RELEASE,
+    ),
 )
 
 
@@ -127,11 +134,11 @@ def test_the_order_of_inputs_changes_no_bit(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n == "greedy" else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in STRATEGIES
-        if n != "contrastive_search"
-    ],
+    tiers.values(
+        WIDENED[0],
+        exhaustive=WIDENED[1:],
+        release=[name for name in STRATEGIES if name not in WIDENED + ("contrastive_search",)],
+    ),
 )
 def test_inputs_of_all_widths_share_a_batch(name):
     """The widest begin; each is prefilled at its own width, and the batch narrows as they end."""
@@ -150,8 +157,7 @@ def test_inputs_of_all_widths_share_a_batch(name):
     assert steps < apart.row_steps.taken
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("batch_size", [2, 3, 8])
+@pytest.mark.parametrize("batch_size", tiers.values(exhaustive=[2, 8], release=[3]))
 def test_any_number_of_rows_gives_the_same(batch_size):
     expected = decode(make_decoder("arithmetic_sample", 4))
     decoder = make_decoder("arithmetic_sample", batch_size)

@@ -81,8 +81,13 @@ def test_programs_of_networks_are_of_32_bits(name: str) -> None:
             check_types(jax.make_jaxpr(lambda call=call: call()[:5])(), products=True)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("names", [("sample", "beam_search"), ()], ids=["some", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("sample", "beam_search"), marks=pytest.mark.exhaustive, id="some"),
+        pytest.param((), marks=pytest.mark.release, id="all"),
+    ],
+)
 def test_tokens_are_the_same_with_64_bits_and_strict_promotion(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import tiers
 import tokenizers
-from families import BART, FIXTURES, VOCAB, torch_model
+from families import FIXTURES, VOCAB, torch_model
 from folders import change, copy
 from test_more_families import same
 
@@ -27,8 +28,9 @@ SOURCE = np.array([[5, 9, 2, 33, 3], [3, 0, 0, 0, 0], [4, 4, 7, 0, 0], [8, 6, 0,
 LENGTH = np.array([5, 1, 3, 2], np.int32)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5gemma", "t5gemma2"])
+@pytest.mark.parametrize(
+    "family", tiers.values(exhaustive=["bart", "t5gemma2"], release=["m2m_100", "t5gemma"])
+)
 def test_verbs_do_what_they_say(family: str) -> None:
     model = load_model(FIXTURES / family)
 
@@ -41,8 +43,9 @@ def test_verbs_do_what_they_say(family: str) -> None:
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["mbart", "m2m_100", "t5gemma", "t5gemma2"])
+@pytest.mark.parametrize(
+    "family", tiers.values(exhaustive=["mbart", "t5gemma2"], release=["m2m_100", "t5gemma"])
+)
 def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     model = load_model(FIXTURES / family, scan_layers=True)
@@ -52,8 +55,9 @@ def test_scanned_layers_and_bfloat16_compute_nearly_the_same(family: str) -> Non
         assert np.abs(got[part] - stored[part]).mean() < 0.05 * stored[part].std()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5gemma", "t5gemma2"])
+@pytest.mark.parametrize(
+    "family", tiers.values(exhaustive=["bart", "t5gemma2"], release=["m2m_100", "t5gemma"])
+)
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     found = []
     for mesh in (None, jax.make_mesh((4, 2), ("data", "model"))):
@@ -142,9 +146,13 @@ def words(directory: Path, end: int) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")  # those of transformers and PyTorch
-@pytest.mark.parametrize("family", [*BART, "t5gemma2"])
+@pytest.mark.parametrize(
+    "family",
+    tiers.values(
+        exhaustive=["bart", "m2m_100", "t5gemma2"], release=["mbart", "pegasus", "marian"]
+    ),
+)
 def test_generate_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
     pytest.importorskip("transformers", reason="parity needs the extra `parity`")

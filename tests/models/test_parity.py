@@ -8,6 +8,7 @@ from typing import Any
 import exam
 import numpy as np
 import pytest
+import tiers
 from families import BART, FAMILIES, torch_model, unscaled
 from variants import VARIANTS
 
@@ -29,6 +30,8 @@ LATER = (
     *("gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
     *(*BART, "t5gemma", "t5gemma2", "umt5"),
 )
+# Settings whose layers another family or variant has, too.
+RELEASE = ("mt5", "byt5", "smollm", *(name for name in VARIANTS if name.endswith("_yarn")))
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
@@ -50,13 +53,12 @@ def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
 
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(family, marks=[] if family == "t5" else [pytest.mark.exhaustive])
-        for family in (
-            *FAMILIES,
-            *VARIANTS,
-        )  # test_fixtures.py compares the others with what PyTorch gave.
-    ],
+    # test_fixtures.py compares the other families with what PyTorch gave.
+    tiers.values(
+        "t5",
+        exhaustive=[name for name in (*FAMILIES, *VARIANTS) if name not in ("t5", *RELEASE)],
+        release=RELEASE,
+    ),
 )
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = torch_model(family, seed=1)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from decoding_jax.models import (
     GPT2,
@@ -56,7 +57,7 @@ def run(model):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n == "llama" else pytest.mark.exhaustive) for n in MODELS],
+    tiers.values("llama", exhaustive=["t5_biases_per_layer"], release=["gpt2", "t5", "t5_decoder"]),
 )
 def test_scanned_layers_compute_the_same(name):
     kind, config = MODELS[name]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import Prompt, sharding, transforms
@@ -124,20 +125,25 @@ CASES = [
     *(
         pytest.param(name, strategy, settings, marks=pytest.mark.exhaustive)
         for name, strategy, settings in [
-            ("llama", "greedy", {}),
             ("llama", "sample", {}),
-            ("llama", "sample", {"scan_layers": True}),
             ("llama", "sample", {"prefill_chunk": 3}),
             ("llama", "best_k_search", {}),
             ("llama", "contrastive_search", {"prefill_chunk": 3}),
             ("gemma", "beam_search", {"scan_layers": True, "prefill_chunk": 3}),
             ("gpt2", "greedy", {}),
-            ("gpt2", "beam_search", {}),
-            ("gemma", "sample", {}),
-            ("gemma", "beam_search", {}),
             ("narrow", "beam_search", {}),
             ("gpt_neox", "sample", {}),
             ("t5_decoder", "beam_search", {"prefill_chunk": 3}),
+        ]
+    ),
+    *(
+        pytest.param(name, strategy, settings, marks=pytest.mark.release)
+        for name, strategy, settings in [
+            ("llama", "greedy", {}),
+            ("llama", "sample", {"scan_layers": True}),
+            ("gpt2", "beam_search", {}),
+            ("gemma", "sample", {}),
+            ("gemma", "beam_search", {}),
         ]
     ),
 ]
@@ -153,8 +159,7 @@ def test_strategies_decode_the_same_after_a_shared_prefix(
     same(run(strategy, shared(model)), run(strategy, model))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["llama", "gemma"])
+@pytest.mark.parametrize("name", tiers.values(exhaustive=["llama"], release=["gemma"]))
 def test_drafts_with_and_without_the_prefix(name: str) -> None:
     model = network(name)
     plain = run("speculative_sample", model, model.early_exit(1))
@@ -232,8 +237,7 @@ def test_a_prompt_without_room_is_refused() -> None:
         shared(network("gpt2")).prefill(WHOLE.tokens[:, :4], WHOLE.length, lanes=1, slots=1)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("shape", [(2, 4), (8, 1), (1, 8)])
+@pytest.mark.parametrize("shape", tiers.values(exhaustive=[(2, 4)], release=[(8, 1), (1, 8)]))
 def test_on_a_mesh(shape: tuple[int, int]) -> None:
     mesh = jax.make_mesh(shape, ("data", "model"))
     model = network("llama", num_heads=8)

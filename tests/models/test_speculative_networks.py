@@ -106,16 +106,14 @@ def test_random_networks(name: str, rows: int, lookup: bool, lanes: int | None) 
     assert check(target, drafter, prompt, stop, lanes) > 0.5
 
 
-@pytest.mark.exhaustive
 @pytest.mark.optimized  # Unoptimized, the programs by code run for longer than they compile.
 @pytest.mark.parametrize(
     ("lanes", "transform", "max_share"),
     [
-        (None, None, 1e-3),
-        (4, transforms.top_k(40), 1e-3),
-        (4, None, 5e-2),
+        pytest.param(None, None, 1e-3, marks=pytest.mark.exhaustive, id="greedy"),
+        pytest.param(4, transforms.top_k(40), 1e-3, marks=pytest.mark.release, id="code-top-k"),
+        pytest.param(4, None, 5e-2, marks=pytest.mark.release, id="code"),
     ],
-    ids=["greedy", "code-top-k", "code"],
 )
 def test_the_embedded_pair(lanes: int | None, transform: Any, max_share: float) -> None:
     """The embedded pair, with 64 greedy sequences and 256 sequences by code.

@@ -1,11 +1,11 @@
 """Every strategy gives the same tokens on a mesh as on one device."""
 
 import functools
-import os
 
 import jax
 import numpy as np
 import pytest
+import tiers
 from jax.sharding import AxisType
 
 import decoding_jax as dj
@@ -112,32 +112,34 @@ def test_a_strategy_on_a_mesh():
     check("beam_search", "llama", (2, 4))
 
 
-# Each strategy on one mesh, in turn; with the variable set, on every mesh (some 10 minutes).
-EVERY_MESH = bool(os.environ.get("DECODING_JAX_EVERY_MESH"))
+def tier(i, j):
+    """The gate takes each strategy on one mesh, in turn."""
+    return pytest.mark.exhaustive if (i + 1) % len(MESHES) == j else pytest.mark.release
+
+
 PAIRS = [
-    (name, shape)
+    pytest.param(name, shape, marks=tier(i, j))
     for i, name in enumerate(STRATEGIES)
     for j, shape in enumerate(MESHES)
-    if EVERY_MESH or (i + 1) % len(MESHES) == j
 ]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "shape"), PAIRS)
 def test_every_strategy_on_a_mesh(name, shape):
     check(name, "llama", shape)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("sample", "gpt2"),
-        ("beam_search", "t5"),
-        ("speculative_sample", "t5"),
-        ("speculative_sample", "table"),
-        ("beam_search", "table"),
-    ],
+    tiers.combinations(
+        [
+            ("sample", "gpt2"),
+            ("beam_search", "t5"),
+            ("speculative_sample", "table"),
+            ("speculative_sample", "t5"),
+            ("beam_search", "table"),
+        ]
+    ),
 )
 def test_every_family_on_a_mesh(name, kind):
     check(name, kind, (2, 4))

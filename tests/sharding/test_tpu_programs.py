@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import functools
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -24,12 +23,14 @@ from experiments.tpu_ledger.cases import SETTINGS, Case, abstract
 from experiments.tpu_ledger.rewrites import rewrites, shape_of
 
 SHAPE = (2, 4)
-# With the variable set, every program is compiled for the other meshes too (some 10 minutes).
-OTHER_SHAPES = ((8, 1), (1, 8)) if os.environ.get("DECODING_JAX_EVERY_MESH") else ()
+OTHER_SHAPES = ((8, 1), (1, 8))
 LAYERS = 2
 COUNTS = Path(__file__).with_name("tpu_programs.json")
-# One quick program; the others are made in the same way.
-CHEAP = ("greedy",)
+# Strategies that share the loop and the caches of one of the others.
+RELEASE = (
+    *("sample, top-k and top-p", "beam_sample", "diverse_beam_search", "constrained_beam_search"),
+    *("best_k_search", "T5 greedy"),
+)
 
 
 def llama():
@@ -111,7 +112,9 @@ def counts(name):
 
 
 def tier(name, shape):
-    return () if name in CHEAP and shape == SHAPE else pytest.mark.exhaustive
+    if shape != SHAPE or name in RELEASE:
+        return pytest.mark.release
+    return () if name == "greedy" else pytest.mark.exhaustive
 
 
 PAIRS = [

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import command
@@ -54,15 +55,17 @@ def test_one_completion_is_printed_as_it_grows_and_as_a_table(capsys):
     assert line.split()[2] == streamed
 
 
+SHOWN = ("sample", "beam_search")
+EXHAUSTIVE = ("speculative_sample", "constrained_beam_search")  # They need more than a name.
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=() if name in ("sample", "beam_search") else pytest.mark.exhaustive
-        )
-        for name in STRATEGIES
-        if name != "greedy"
-    ],
+    tiers.values(
+        *SHOWN,
+        exhaustive=EXHAUSTIVE,
+        release=[name for name in STRATEGIES if name not in ("greedy", *SHOWN, *EXHAUSTIVE)],
+    ),
 )
 def test_every_strategy_runs_with_its_name_alone(name, capsys):
     needs = {

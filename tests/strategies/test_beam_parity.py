@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 import tiny_transformers
 from tiny_transformers import VOCAB
 
@@ -29,7 +30,7 @@ PENALTIES = (0.0, 1.0, 2.0, -0.5)
 
 @pytest.fixture(
     scope="module",
-    params=["gpt2", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("llama", "t5"))],
+    params=tiers.values("gpt2", exhaustive=["t5"], release=["llama"]),
 )
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
     """A random network in ``transformers``, the same network loaded, and two end tokens."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, loop, strategies
@@ -65,17 +66,14 @@ DRAFTERS = {
 }
 
 
-def rare(*names):
-    return [pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
-
-
 @pytest.mark.parametrize(
     "name",
-    [
+    tiers.values(
         "itself",
         "prompt lookup",
-        *rare("another", "the most probable", "confident", "bigram", "next token"),
-    ],
+        exhaustive=["bigram", "next token"],
+        release=["another", "the most probable", "confident"],
+    ),
 )
 def test_greedy_does_not_depend_on_the_drafter(name):
     """The sequences equal those of ``greedy`` to the bit."""
@@ -85,7 +83,12 @@ def test_greedy_does_not_depend_on_the_drafter(name):
     assert got.info.target_calls <= greedy.info.model_calls - 1
 
 
-@pytest.mark.parametrize("name", rare("itself", "the most probable", "confident", "prompt lookup"))
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        exhaustive=["itself", "prompt lookup"], release=["the most probable", "confident"]
+    ),
+)
 def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     """A drafter with distributions, and a guesser. Codes are those of ``arithmetic_sample``."""
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
@@ -94,10 +97,9 @@ def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("verifier", "size"),
-    [*((name, 3) for name in VERIFIERS), ("token", 1), ("greedy", 8)],
+    tiers.combinations([*((name, 3) for name in VERIFIERS), ("token", 1), ("greedy", 8)]),
 )
 def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     """A gap in the draft's cache lowers acceptance without changing any distribution."""

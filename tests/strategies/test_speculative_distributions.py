@@ -143,15 +143,13 @@ CASES = [
 
 # Other tests compare the verifiers of 2, 3 and 5, and the guesses of 6, 8 and 9, to the bit.
 # The block verifier, 1, and the tree of drafts, 7, take longest.
-RARE = range(1, 12)
+def tier_of(i):
+    return () if i == 0 else pytest.mark.exhaustive if i < 8 else pytest.mark.release
 
 
 @pytest.mark.parametrize(
     ("verifier", "draft", "problem", "run"),
-    [
-        pytest.param(*c, id=f"{c[0]}-{i}", marks=[pytest.mark.exhaustive] if i in RARE else [])
-        for i, c in enumerate(CASES)
-    ],
+    [pytest.param(*case, id=f"{case[0]}-{i}", marks=tier_of(i)) for i, case in enumerate(CASES)],
 )
 def test_the_distribution_is_the_targets(verifier, draft, problem, run):
     (strategy,) = find([f"speculative_sample/{verifier}"])

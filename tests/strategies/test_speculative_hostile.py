@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, loop, strategies, transforms
@@ -106,7 +107,7 @@ def check(output, model, prompt, stop, transform):
             "code",
             Bigram(SPARSE.table[0, 0]),
             {"num_draft_tokens": Heuristic(max_draft_tokens=6, first=0)},
-            marks=pytest.mark.exhaustive,
+            marks=pytest.mark.release,
         ),
         pytest.param(
             "token",
@@ -161,7 +162,7 @@ def test_a_row_without_a_prompt_harms_no_other():
     assert same_bits(tokens[0], speculate().tokens[0])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_tree_of_drafts_is_streamed():
     *early, last = loop.stream(
         strategies.speculative_sample,
@@ -185,8 +186,7 @@ def gpt2(seed, vocab_size=11, **settings):
     return GPT2.init(config, jax.random.key(seed))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("num_drafts", [1, 2])
+@pytest.mark.parametrize("num_drafts", tiers.values(exhaustive=[2], release=[1]))
 def test_a_network_with_just_enough_positions_equals_one_with_more(num_drafts):
     """Prompt and new tokens fill the 8 positions; blocks are longer than the remaining ones."""
 
@@ -235,16 +235,11 @@ class Spoiled:
         return output._replace(logits=jnp.where(bad, self.value, output.logits), hidden=None)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "verifier",
     [
-        "token",
-        pytest.param("block", marks=pytest.mark.optimized),
-        "gumbel",
-        "code",
-        "greedy",
-        "coded_token",
+        *tiers.values(exhaustive=["token"], release=["gumbel", "code", "greedy", "coded_token"]),
+        pytest.param("block", marks=[pytest.mark.optimized, pytest.mark.release]),
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, codes, loop, strategies, transforms
@@ -34,13 +35,7 @@ def run(name, *, prompt=PROMPT, key=KEY, model=MODEL, **settings):
 every = pytest.mark.parametrize("name", sorted(SETTINGS))
 representative = pytest.mark.parametrize(
     "name",
-    [
-        "greedy",
-        *(
-            pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in ("arithmetic_sample", "sample")
-        ),
-    ],
+    tiers.values("greedy", exhaustive=["arithmetic_sample"], release=["sample"]),
 )
 
 
@@ -174,8 +169,7 @@ def test_sampling_draws_no_vocabulary_of_random_numbers():
     assert "random_fold_in" in text
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", tiers.values(exhaustive=["rbg"], release=["unsafe_rbg"]))
 def test_samples_by_keys_of_other_kinds_have_the_distribution(impl):
     """Other kinds include T5X's hardware keys. Chi-square, 4,096 samples, level 1e-3 a case."""
     prompt = Prompt(PROMPT.tokens[:1], PROMPT.length[:1])

@@ -1,9 +1,12 @@
 """Decode functions on a native model: searches, and callbacks as on T5X's own networks."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from decoding_jax import strategies
 from decoding_jax.base import Prompt, Stop
@@ -52,8 +55,12 @@ def without_two(logits, prefix):
     return logits.at[..., 2].set(-jnp.inf)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["best_first_search", "best_k_search", "constrained_beam_search"])
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        exhaustive=["best_k_search", "constrained_beam_search"], release=["best_first_search"]
+    ),
+)
 def test_searches_are_the_strategies_with_the_best_last(name):
     given = {"transform": without_two, "max_decode_steps": 5}
     limits = np.minimum(LENGTH - GIVEN, 5)
@@ -124,9 +131,12 @@ def bias_by_all_fields(logits, state):
     return logits + jnp.where(is_biased, 1.0 - state.log_prob[:, None] / 10, 0.0)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("rescaled", [False, True])
-@pytest.mark.parametrize("name", ["arithmetic_sample", "temperature_sample"])
+@pytest.mark.parametrize(
+    ("name", "rescaled"),
+    tiers.combinations(
+        itertools.product(["arithmetic_sample", "temperature_sample"], [False, True])
+    ),
+)
 def test_callbacks_have_the_same_effect_as_on_a_t5x_network(name, rescaled):
     settings = {
         "num_decodes": 2,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from flax import traverse_util
 
 from decoding_jax import testing, transforms
@@ -86,8 +87,7 @@ def test_greedy_texts_are_those_of_greedy_decoding(drafter, settings):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("rescaled", [True, False])
+@pytest.mark.parametrize("rescaled", tiers.values(exhaustive=[True], release=[False]))
 def test_the_code_verifier_returns_what_arithmetic_sampling_returns(rescaled):
     settings = {
         "num_decodes": 4,
@@ -125,9 +125,7 @@ def rescaled_distribution(row):
     [
         (DRAFT, {"verifier": "block", "num_draft_tokens": 2}),
         pytest.param(DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}, marks=pytest.mark.exhaustive),
-        pytest.param(
-            Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}, marks=pytest.mark.exhaustive
-        ),
+        pytest.param(Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}, marks=pytest.mark.release),
     ],
 )
 def test_samples_have_the_rescaled_distribution_and_its_scores(drafter, settings):

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import tiers
 import tiny_transformers
 
 from decoding_jax import loop
@@ -131,8 +132,9 @@ CASES = {
 }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", tiers.values(exhaustive=["rising", "confident"], release=["constant"])
+)
 def test_every_block_drafts_as_many_tokens(name, pairs, monkeypatch):
     """Three rows at once against one at a time; the numbers rise, fall, and end with the text."""
     flags, several = CASES[name], set()

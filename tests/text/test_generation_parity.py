@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 import tiny_transformers
 from tiny_transformers import VOCAB
 from words import Words
@@ -110,12 +111,15 @@ def grid():
 GRID = sorted({*grid(), *REPRESENTATIVE})
 
 
+def pairs_of(case):
+    """The pairs of settings that the gate takes at least once."""
+    family, mode, length, logits = case
+    return (family, mode), (family, length), (family, logits), (mode, logits)
+
+
 @pytest.mark.parametrize(
     ("family", "mode", "length", "logits"),
-    [
-        pytest.param(*case, marks=() if case in REPRESENTATIVE else (pytest.mark.exhaustive,))
-        for case in GRID
-    ],
+    tiers.combinations(GRID, REPRESENTATIVE, covers=pairs_of),
 )
 def test_deterministic_modes_decode_the_same_tokens(family, mode, length, logits, pairs):
     model, loaded = pairs[family]
@@ -139,20 +143,17 @@ PROMPT, NEW = 4, 3
 
 @pytest.mark.parametrize(
     ("beams", "warper", "logits"),
-    [
-        pytest.param(
-            beams,
-            warper,
-            logits,
-            marks=()
-            if (beams, warper, logits) in ((1, "most", "all"), (3, "top_p", "plain"))
-            else (pytest.mark.exhaustive,),
-        )
-        for beams in (1, 3)
-        for warper in WARPERS
-        for logits in LOGITS
-        if beams == 1 or warper != "typical"
-    ],
+    tiers.combinations(
+        [
+            (beams, warper, logits)
+            for beams in (1, 3)
+            for warper in WARPERS
+            for logits in LOGITS
+            if beams == 1 or warper != "typical"
+        ],
+        default=[(1, "most", "all"), (3, "top_p", "plain")],
+        covers=lambda case: (case[:2], case[1:2], (case[0], case[2])),
+    ),
 )
 def test_samples_follow_the_same_logits(beams, warper, logits, pairs):
     model, loaded = pairs["gpt2"]

@@ -7,6 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import tiers
 from text_fakes import TABLE, VOCABULARY, Digits
 from tokenizer_zoo import ZOO, zoo
 
@@ -111,10 +112,11 @@ CASES = {
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        pytest.param(name, marks=() if name == "greedy" else pytest.mark.exhaustive)
-        for name in CASES
-    ],
+    tiers.values(
+        "greedy",
+        exhaustive=["beam_search", "best_k_search", "speculative_sample"],
+        release=["sample", "stochastic_beam_search", "constrained_beam_search"],
+    ),
 )
 def test_texts_end_with_the_first_token_that_completes_a_string(strategy):
     """Each text has strings of its own, and none of them before its last token."""

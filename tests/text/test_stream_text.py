@@ -7,6 +7,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+import tiers
 from text_fakes import TABLE, Digits, Halves
 from tokenizer_zoo import ZOO, zoo
 
@@ -78,10 +79,14 @@ CASES = {
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        pytest.param(name, marks=() if name == "greedy" else pytest.mark.exhaustive)
-        for name in CASES
-    ],
+    tiers.values(
+        "greedy",
+        exhaustive=["sample", "beam_search", "best_k_search", "speculative_sample"],
+        release=[
+            *("stochastic_beam_search", "diverse_beam_search", "constrained_beam_search"),
+            "contrastive_search",
+        ],
+    ),
 )
 def test_joined_pieces_are_the_texts_of_generate(strategy):
     settings = {"strategy": strategy, "max_new_tokens": 6, **CASES[strategy]}
@@ -103,12 +108,11 @@ def test_joined_pieces_are_the_texts_of_generate(strategy):
 
 @pytest.mark.parametrize(
     "strategy",
-    [
+    tiers.values(
         "beam_search",
-        pytest.param("diverse_beam_search", marks=pytest.mark.exhaustive),
-        pytest.param("constrained_beam_search", marks=pytest.mark.exhaustive),
-        pytest.param("stochastic_beam_search", marks=pytest.mark.exhaustive),
-    ],
+        exhaustive=["stochastic_beam_search"],
+        release=["diverse_beam_search", "constrained_beam_search"],
+    ),
 )
 def test_a_search_says_as_soon_as_possible_what_its_hypotheses_share(strategy):
     """Only one token may follow each of the first three, so the first ones are shared."""

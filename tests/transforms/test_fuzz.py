@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 import transforms_reference as reference
 
 import decoding_jax
@@ -18,8 +19,6 @@ from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.base import Prefix
 from decoding_jax.testing import TableLM
 from decoding_jax.testing.certificate import checks, enumeration
-
-pytestmark = pytest.mark.exhaustive
 
 ROWS, VOCAB, LENGTH, WIDTH, INF = 8, 4, 4, 3, np.inf
 
@@ -106,7 +105,7 @@ def expected_logits(order, settings, logits, prompt, length, tokens, count):
     return logits
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", tiers.values(exhaustive=range(3), release=range(3, 6)))
 def test_random_chains_of_all_transforms_are_their_equations(seed):
     """100 batches of 8 rows a seed, after prefixes of all lengths; a threshold is never met."""
     draw = np.random.default_rng(seed)
@@ -199,7 +198,13 @@ def without_absent(output, absent):
     return output._replace(**fields)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        exhaustive=["greedy", "arithmetic_sample"],
+        release=["sample", "stochastic_beam_search", "best_first_search"],
+    ),
+)
 def test_random_problems_agree_with_brute_force(name):
     """12 problems of 8 rows; samplers repeat each row 64 times, searches do not need to.
 
