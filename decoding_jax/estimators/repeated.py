@@ -78,12 +78,15 @@ def pass_at_k(correct: Array, k: int) -> Array:
 
 
 def pass_at_k_of_lattice(correct: Array, k: int) -> Array:
-    """An unbiased estimate of the probability that one of k arithmetic samples is correct.
+    """An estimate of the probability that one of k arithmetic samples is correct.
 
-    It is about ``arithmetic_sample(..., num_samples=k)`` with the lattice, whose k samples are
-    spread evenly and are correct together less often than independent ones. Every N/k-th point of
-    a lattice of N is a lattice of k with a uniform shift, so the estimate is the part of these N/k
-    lattices that have a correct sample.
+    It is about samples of the lattice, which are spread evenly and are correct together less often
+    than independent ones. Every N/k-th point of a lattice of N is a lattice of k with a uniform
+    shift, so the estimate is the part of these N/k lattices that have a correct sample. It is
+    unbiased for k samples that carry their codes as long as N do. ``arithmetic_sample`` with
+    ``num_samples=k`` draws fresh bits as soon as a sample is alone among k (``codes.arithmetic``),
+    and its samples then depend on each other less. So for answers that are decided later, its
+    probability is another one, higher or lower, though close on average.
 
     Args:
       correct: bool ``[..., N]``, whether each sample is correct, in the order in which
