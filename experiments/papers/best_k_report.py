@@ -171,8 +171,8 @@ def plot(data: dict[str, Any], path: Path) -> None:
         ax.axhline(0, color="0.5", linewidth=0.8)
     axes[1].legend(fontsize=8)
     budgets = [*data["budgets"], data["budget"]]
-    for i, (name, values) in enumerate(failures(data).items()):
-        value = np.asarray(values, float).T
+    for i, (name, shares) in enumerate(failures(data).items()):
+        value = np.asarray(shares, float).T
         axes[3].errorbar(
             np.arange(len(budgets)) + 0.08 * (i - 1),
             value[0],

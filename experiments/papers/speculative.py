@@ -149,7 +149,8 @@ def operations(model: Any, prompt: Any) -> float:
     token, start = np.ones((1, 1, 1), np.int32), np.zeros((1, 1), np.int32)
     _, cache = jax.eval_shape(lambda m: m.prefill(*prompt, lanes=1, slots=2), model)
     one = jax.jit(lambda m, cache: m.extend(cache, token, start)).lower(model, cache)
-    return float(one.compile().cost_analysis()["flops"])
+    costs: Any = one.compile().cost_analysis()
+    return float(costs["flops"])
 
 
 class Contest:

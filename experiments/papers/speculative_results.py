@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def percentile(
     """
     lists = [[np.asarray(row, float) for row in each] for each in (rows, below or [])]
 
-    def of(inputs: Sequence[int]) -> float:
+    def of(inputs: Iterable[int]) -> float:
         found = [np.concatenate([each[i] for i in inputs]) for each in lists if each]
         if not all(map(len, found)):
             return float("nan")
@@ -165,10 +165,10 @@ def _loops(
     tokens = float(emitted_tokens(rate.value, size))
 
     def over_theory(*columns: np.ndarray) -> np.ndarray:
-        *plain, seconds, emitted, blocks = columns
-        costs = size * quotient_of_quotients(*plain) + block
+        a, b, c, d, seconds, emitted, blocks = columns
+        costs = size * quotient_of_quotients(a, b, c, d) + block
         theory = quotient(emitted, blocks) / costs
-        return quotient_of_quotients(*plain[2:], seconds, emitted) / theory
+        return quotient_of_quotients(c, d, seconds, emitted) / theory
 
     return {
         "acceptance": rate,

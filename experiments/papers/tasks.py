@@ -114,7 +114,7 @@ def json_lines(
         references = [references] if isinstance(references, str) else references
         if not _is_text(text) or not references or not all(map(_is_text, references)):
             raise ValueError(f"{path}:{number}: got an empty text; takes texts with characters")
-        of = None if domain is None else row.get(domain)
+        of = "" if domain is None else row.get(domain)
         if domain is not None and not _is_text(of):
             raise ValueError(f"{path}:{number}: got {of!r} as {domain!r}; takes a text")
         pairs.append((prefix + text, references, of))

@@ -137,7 +137,7 @@ def test_the_order_of_inputs_changes_no_bit(name):
     tiers.values(
         WIDENED[0],
         exhaustive=WIDENED[1:],
-        release=[name for name in STRATEGIES if name not in WIDENED + ("contrastive_search",)],
+        release=[name for name in STRATEGIES if name not in (*WIDENED, "contrastive_search")],
     ),
 )
 def test_inputs_of_all_widths_share_a_batch(name):
