@@ -87,6 +87,6 @@ def steps(name: str, **settings: Any) -> Steps:
 
     Example:
       >>> steps("greedy", max_new_tokens=4)._fields
-      ('init', 'step', 'done', 'finalize', 'row_done', 'settled')
+      ('init', 'step', 'done', 'finalize', 'row_done', 'settled', 'widens')
     """
     return STRATEGIES[name].build_steps(**settings)

@@ -141,7 +141,7 @@ def test_the_demo_prints_its_sentences(command, capsys):
     assert not Path("out").exists()
 
 
-@pytest.mark.exhaustive  # The gate runs the README's main command, too.
+@pytest.mark.release  # The gate runs the README's main command, too.
 @pytest.mark.skipif(not embedded(), reason="the embedded model is not there")
 def test_the_demo_unchanged(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)

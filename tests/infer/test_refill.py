@@ -47,7 +47,10 @@ STRATEGIES = {
     "lookup": {"num_draft_tokens": 2},
 }
 SHOWN = ("arithmetic_sample", "beam_search")
-RELEASE = ("greedy verifier", "gumbel", "code", "lookup")  # "token", "block" and "tree" stay.
+RELEASE = (
+    *("beam_sample", "diverse_beam_search", "best_first_search"),
+    *("block", "greedy verifier", "gumbel", "code", "lookup"),
+)
 WIDENED = ("greedy", "arithmetic_sample", "beam_search", "best_k_search", "token", "tree")
 every = pytest.mark.parametrize(
     "name",

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from every_strategy import RULES, TRANSFORM, TRIE, network, strategies, table
 
 from decoding_jax import codes
@@ -49,13 +50,17 @@ def test_every_strategy_is_included() -> None:
     assert {name.partition(",")[0] for name in NAMES} == set(STRATEGIES)
 
 
+VARIANTS = ("speculative_sample, block", "speculative_sample, tree")
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        # The variants of a strategy have a comma in their names.
-        pytest.param(name, marks=[pytest.mark.exhaustive] if "," in name else [])
-        for name in NAMES
-    ],
+    # The variants of a strategy have a comma in their names.
+    tiers.values(
+        *(name for name in NAMES if "," not in name),
+        exhaustive=VARIANTS,
+        release=[name for name in NAMES if "," in name and name not in VARIANTS],
+    ),
 )
 def test_programs_are_of_32_bits_and_have_no_product(name: str) -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from test_networks import SOURCE, SOURCE_LENGTH, bound, network
 
 import decoding_jax
@@ -26,8 +27,7 @@ def chain_log_probs(model, prompt, tokens, length):
     return jnp.where(place < length[..., None], each, 0).sum(-1)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["t5", "gpt2", "llama"])
+@pytest.mark.parametrize("name", tiers.values(exhaustive=["t5"], release=["gpt2", "llama"]))
 def test_log_probabilities_are_those_of_a_chain(name: str) -> None:
     model = bound(network(name))
     if name == "t5":

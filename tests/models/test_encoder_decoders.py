@@ -150,7 +150,7 @@ def words(directory: Path, end: int) -> None:
 @pytest.mark.parametrize(
     "family",
     tiers.values(
-        exhaustive=["bart", "m2m_100", "t5gemma2"], release=["mbart", "pegasus", "marian"]
+        exhaustive=["m2m_100", "t5gemma2"], release=["bart", "mbart", "pegasus", "marian"]
     ),
 )
 def test_generate_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import tiers
 from families import FIXTURES
 
 from decoding_jax import Prompt, greedy, sharding
@@ -22,8 +23,7 @@ FAMILIES = ["gemma2", "gemma3", "gpt_neox", "mistral", "qwen3"]
 ENCODER_DECODERS = ["mbart", "marian", "t5gemma", "t5gemma2"]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
+@pytest.mark.parametrize("family", tiers.values(exhaustive=["gemma3"], release=["gpt_neox"]))
 def test_verbs_do_what_they_say(family: str) -> None:
     ran = check_model(load_model(FIXTURES / family), tolerance=1e-4)
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)

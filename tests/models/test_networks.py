@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from decoding_jax.base import LanguageModel, SupportsKeep, SupportsSelect
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
@@ -70,9 +71,7 @@ def prefill(model: Any, tokens: Any, length: Any, lanes: int = 2, slots: int = 6
 extend = jax.jit(lambda model, *args: model.extend(*args))
 
 
-@pytest.mark.parametrize(
-    "name", ["t5", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("gpt2", "llama"))]
-)
+@pytest.mark.parametrize("name", tiers.values("t5", exhaustive=["llama"], release=["gpt2"]))
 def test_verbs_do_what_they_say(name: str) -> None:
     model = network(name)
 

@@ -31,7 +31,10 @@ LATER = (
     *(*BART, "t5gemma", "t5gemma2", "umt5"),
 )
 # Settings whose layers another family or variant has, too.
-RELEASE = ("mt5", "byt5", "smollm", *(name for name in VARIANTS if name.endswith("_yarn")))
+RELEASE = (
+    *("mt5", "byt5", "smollm", "mbart", "pegasus", "ul2", "umt5_scaled", "gpt_neox_serial"),
+    *(name for name in VARIANTS if name.endswith(("_yarn", "_others"))),
+)
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:

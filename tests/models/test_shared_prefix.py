@@ -127,12 +127,10 @@ CASES = [
         for name, strategy, settings in [
             ("llama", "sample", {}),
             ("llama", "sample", {"prefill_chunk": 3}),
-            ("llama", "best_k_search", {}),
             ("llama", "contrastive_search", {"prefill_chunk": 3}),
             ("gemma", "beam_search", {"scan_layers": True, "prefill_chunk": 3}),
             ("gpt2", "greedy", {}),
             ("narrow", "beam_search", {}),
-            ("gpt_neox", "sample", {}),
             ("t5_decoder", "beam_search", {"prefill_chunk": 3}),
         ]
     ),
@@ -140,6 +138,8 @@ CASES = [
         pytest.param(name, strategy, settings, marks=pytest.mark.release)
         for name, strategy, settings in [
             ("llama", "greedy", {}),
+            ("llama", "best_k_search", {}),
+            ("gpt_neox", "sample", {}),
             ("llama", "sample", {"scan_layers": True}),
             ("gpt2", "beam_search", {}),
             ("gemma", "sample", {}),

@@ -113,8 +113,8 @@ def test_a_strategy_on_a_mesh():
 
 
 def tier(i, j):
-    """The gate takes each strategy on one mesh, in turn."""
-    return pytest.mark.exhaustive if (i + 1) % len(MESHES) == j else pytest.mark.release
+    """The gate takes every second strategy on one mesh, in turn."""
+    return pytest.mark.exhaustive if i % 2 and (i // 2) % len(MESHES) == j else pytest.mark.release
 
 
 PAIRS = [

@@ -101,7 +101,7 @@ def check(output, model, prompt, stop, transform):
 @pytest.mark.parametrize(
     ("verifier", "drafter", "settings"),
     [
-        pytest.param("block", SPARSE, {"num_draft_tokens": 4}, marks=pytest.mark.exhaustive),
+        pytest.param("block", SPARSE, {"num_draft_tokens": 4}, marks=pytest.mark.release),
         ("coded_token", NextToken(np.array([2, 3, -1, 1, 0])), {"num_draft_tokens": 16}),
         pytest.param(
             "code",

@@ -267,14 +267,14 @@ def test_mistakes_of_beams_are_found(monkeypatch):
     [
         "greedy",
         "beam_search",
-        pytest.param("beam_sample/2", marks=pytest.mark.release),
+        *(
+            pytest.param(name, marks=pytest.mark.release)
+            for name in ("beam_search/1", "beam_sample/1", "beam_sample/2", "best_first_search")
+        ),
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
             for name in (
-                "beam_search/1",
-                "beam_sample/1",
                 "arithmetic_sample/lattice",
-                "best_first_search",
                 "best_k_search",
                 "constrained_beam_search",
                 "diverse_beam_search",

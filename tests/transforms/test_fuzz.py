@@ -201,8 +201,8 @@ def without_absent(output, absent):
 @pytest.mark.parametrize(
     "name",
     tiers.values(
-        exhaustive=["greedy", "arithmetic_sample"],
-        release=["sample", "stochastic_beam_search", "best_first_search"],
+        exhaustive=["greedy"],
+        release=["sample", "arithmetic_sample", "stochastic_beam_search", "best_first_search"],
     ),
 )
 def test_random_problems_agree_with_brute_force(name):
