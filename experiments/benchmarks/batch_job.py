@@ -151,7 +151,7 @@ def plot(usages: dict[str, Usage], title: str, path: Path) -> None:
     axes.set_xlabel("steps")
     axes.set_ylabel("rows in use")
     axes.set_title(title)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
