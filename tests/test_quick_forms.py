@@ -9,6 +9,8 @@ import json
 import jax
 import pytest
 
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+
 import decoding_jax
 from experiments import train_translation
 from experiments.benchmarks import run

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from pages import ROOT
 
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+
 from experiments.papers import command
 from experiments.papers import fewer_samples_truth as truth
 from experiments.papers.fewer_samples_results import as_many

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from pages import ROOT
 
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+
 from decoding_jax.infer import gin_names, gin_reading
 from experiments.papers import (
     arithmetic_estimates,
