@@ -24,7 +24,7 @@ from decoding_jax.ops import random
 
 
 class Chosen(NamedTuple):
-    """What a pruned search for the best candidate came to.
+    """The result of a pruned search for the best candidate.
 
     Attributes:
       best: the index of the candidate.
@@ -65,7 +65,7 @@ def minimum_bayes_risk(
       num_resamples: of the bootstrap.
 
     Returns:
-      The choice, with what it took.
+      The choice, and the number of utilities that were computed for it.
 
     Raises:
       ValueError: for a raw key, without texts or references, for an alpha outside [0, 1], a

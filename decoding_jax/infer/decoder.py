@@ -69,8 +69,8 @@ class Decoder:
       batch_size: the number of rows of a batch, after rounding.
       group_size: the number of inputs that are begun together in a batch that is refilled, or None
         where batches are not refilled; ``check`` sets it.
-      together: the number of inputs to decode by each call of ``decode``, of which the last bits of
-        their results depend, or None where no input's depend on other ones; ``check`` sets it.
+      together: the number of inputs of each call of ``decode``, on all of which the last bits of
+        each result may depend, or None where a result depends on no other input; ``check`` sets it.
       tokens: the number of tokens of the completions so far.
       compiling: measures the time that compilation takes.
     """

@@ -76,7 +76,6 @@ class TableLM:
     max_positions: int | None = static(None)
     ragged: bool = static(True)
     tree: bool = static(True)
-
     widens = True
 
     @property

@@ -89,17 +89,21 @@ class Decoder:
         found = context_of(self.model, [self.ids[input_]])
         return [] if found is None else list(found[0])
 
-    def __call__(self, decode: Decode, inputs: Sequence[int], keys: Any) -> Batch:
+    def __call__(
+        self, decode: Decode, inputs: Sequence[int], keys: Any, places: int | None = None
+    ) -> Batch:
         """Decodes a batch.
 
         Args:
           decode: the strategy.
-          inputs: the number of the input of each row, ``batch_size`` or fewer.
+          inputs: the number of the input of each row, ``places`` or fewer.
           keys: one key for each row, typed keys ``[len(inputs)]``.
+          places: the number of rows, by default ``batch_size``.
         """
         inputs = list(inputs)
-        model, prompt = self.bind(inputs)
-        keys = keys[np.minimum(np.arange(self.batch_size), len(inputs) - 1)]
+        places = self.batch_size if places is None else places
+        model, prompt = self.bind(inputs, places)
+        keys = keys[np.minimum(np.arange(places), len(inputs) - 1)]
         output = jax.device_get(decode(model, prompt, keys, **self.limits))
         context = context_of(self.model, [self.ids[i] for i in inputs])
         return Batch(completions(self.tokenizer, output, len(inputs), context), output)

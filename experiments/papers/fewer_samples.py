@@ -1,9 +1,9 @@
-"""How many independent samples find, or elect, a right answer as often as N arithmetic ones.
+"""How many independent samples find a right answer, or vote for it, as often as N arithmetic ones.
 
     python -m experiments.papers.fewer_samples --gin_file=configs/papers/fewer_samples.gin
 
 pass@N is the probability that one of N samples is right, and a vote (self-consistency) is right if
-the answer that most samples reach is the most probable one, which an endless vote would elect; a
+the answer that most samples reach is the most probable one, the limit of votes of more samples; a
 tie of t answers counts 1 / t.
 
 First on tasks whose truth is known: random tables, from which texts of T tokens are drawn, at
@@ -225,16 +225,12 @@ def _input(settings: dict[str, Any], decoder: Decoder, task: Task, number: int) 
 
     def decode(points: str, count: int) -> list[list[str]]:
         calls = settings["lanes"] // count
-        bound, prompt = decoder.bind([number], calls)
         keys = keys_of(settings["seed"], f"{points} {count} {number}", range(calls))
-        output = decoding_jax.arithmetic_sample(
-            bound, prompt, keys, num_samples=count, points=points, **decoder.limits
+        strategy = functools.partial(
+            decoding_jax.arithmetic_sample, num_samples=count, points=points
         )
-        context = decoding_jax.text.context_of(decoder.model, [decoder.ids[number]] * calls)
-        rows = decoding_jax.text.completions(
-            decoder.tokenizer, jax.device_get(output), calls, context
-        )
-        return [[completion.text for completion in row] for row in rows]
+        batch = decoder(strategy, [number] * calls, keys, places=calls)
+        return [[completion.text for completion in row] for row in batch.completions]
 
     alone = right(decode("iid", max(settings["text_counts"])))
     calls = {count: right(decode("lattice", count)) for count in settings["text_counts"]}
