@@ -88,7 +88,7 @@ class Job:
             "MODEL_DIR": str(folder / "model"),
             "INPUT": str(folder / "inputs.txt"),
             "OUTPUT_DIR": str(out),
-            "MAX_INPUT_LENGTH": 16,
+            "MAX_INPUT_LENGTH": 64,
             "BATCH_SIZE": 8,
             "SHARD_SIZE": SHARD_SIZE,
         }
@@ -96,7 +96,8 @@ class Job:
         if kind == "drawn":
             strategy = str(folder / "drawn.gin")
         else:
-            bindings["MAX_NEW_TOKENS"] = 24
+            # A refilled batch takes 64 inputs, so a job has seven of them.
+            bindings |= {"MAX_NEW_TOKENS": 24, "BATCH_SIZE": 2}
         files = ("models/directory.gin", strategy, "runs/infer.gin")
         flags = [f"--gin_file={name}" for name in files]
         flags += [f"--gin.{name}={value!r}" for name, value in bindings.items()]

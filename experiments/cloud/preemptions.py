@@ -4,7 +4,8 @@ Each job has two to four processes that find each other over loopback. At a rand
 life, or when a random number of its shards is finished, all its processes get SIGKILL, or one of
 them, and the others are ended then, as a scheduler does. It is started again, perhaps with another
 number of processes, and perhaps killed once more. In the end its directory has to hold the files of
-a job that was never killed, byte for byte: every input once, and no lock that stops a start.
+a job that was never killed, byte for byte: every input once, and no lock that stops a start. The
+inputs have several widths, and all of them share the refilled batches.
 
     python -m experiments.cloud.preemptions --jobs 100 --out runs/preemptions
 
@@ -64,6 +65,11 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in paths}
 
 
+def text_of(i: int) -> str:
+    """The text of input ``i``, of 8 to 46 bytes."""
+    return f"number {i}" + " and more" * (i * i % 11 // 2)
+
+
 def finished(out: Path) -> int:
     """The number of finished shards of a job."""
     return len(list(out.glob("decodes-*.jsonl")))
@@ -78,7 +84,7 @@ def prepare(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_small_model(folder / "model")
     (folder / "drawn.gin").write_text(DRAWN)
-    (folder / "inputs.txt").write_text("".join(f"number {i}\n" for i in range(INPUTS)))
+    (folder / "inputs.txt").write_text("".join(text_of(i) + "\n" for i in range(INPUTS)))
 
 
 def run_whole(folder: Path, kind: str) -> tuple[float, dict[str, bytes]]:
@@ -104,7 +110,7 @@ def run_whole(folder: Path, kind: str) -> tuple[float, dict[str, bytes]]:
     shards = [text for name, text in sorted(files.items()) if name.startswith("decodes-")]
     records = [json.loads(line) for text in shards for line in text.splitlines()]
     whole = [(r["index"], r["inputs"], len(r["outputs"])) for r in records]
-    if whole != [(i, f"number {i}", 1) for i in range(INPUTS)] or found[1] != files:
+    if whole != [(i, text_of(i), 1) for i in range(INPUTS)] or found[1] != files:
         raise RuntimeError("jobs that are not killed do not have every input once")
     return seconds, files
 

@@ -70,6 +70,12 @@ CHAINS = ("speculative_sample", "speculative_sample, block", "speculative_sample
 TREES = ("best_first_search", "best_k_search", "speculative_sample, two drafts")
 
 
+def group_and_function(case):
+    """The group of a strategy, and the model's function: what ``.ci/run`` takes at least once."""
+    name, function = case
+    return [next(g for g in (SAMPLERS, BEAMS, CHAINS, TREES) if name in g), function]
+
+
 def run(name, model, draft, **changes):
     """The output of a strategy on ``PROMPT``, on the host."""
     key = jax.random.key(7)

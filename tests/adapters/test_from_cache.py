@@ -18,6 +18,7 @@ from adapted import (
     assert_one_line,
     assert_same,
     from_cache,
+    group_and_function,
     init,
     place,
     run,
@@ -48,6 +49,7 @@ def adapted(how, table=TABLE):
             for name in (*SAMPLERS, *BEAMS, *(() if how == "appends" else CHAINS))
         ],
         default=[("sample", "appends"), ("beam_search", "appends"), ("sample", "blocks")],
+        covers=group_and_function,
     ),
 )
 def test_a_strategy_decodes_what_it_does_on_the_table(name, how):

@@ -18,6 +18,7 @@ from adapted import (
     assert_same,
     every_token,
     from_logits,
+    group_and_function,
     next_token,
     run,
 )
@@ -38,6 +39,7 @@ FUNCTIONS = {"next token": next_token, "every token": every_token}
             for function in FUNCTIONS
         ],
         default=[("sample", "every token"), ("beam_search", "every token")],
+        covers=group_and_function,
     ),
 )
 def test_every_strategy_decodes_what_it_does_on_the_table(name, function):

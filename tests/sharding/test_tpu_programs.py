@@ -29,7 +29,8 @@ COUNTS = Path(__file__).with_name("tpu_programs.json")
 # Strategies that share the loop and the caches of one of the others.
 RELEASE = (
     *("sample, top-k and top-p", "beam_sample", "diverse_beam_search", "constrained_beam_search"),
-    *("arithmetic_sample", "stochastic_beam_search", "best_k_search", "T5 greedy"),
+    *("arithmetic_sample", "stochastic_beam_search", "best_k_search", "best_first_search"),
+    *("T5 greedy", "T5 beam_search"),
 )
 
 

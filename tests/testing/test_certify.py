@@ -236,7 +236,7 @@ def test_a_merged_case_finds_mistakes_of_one_combination(monkeypatch):
     assert certify_case(wrong, merged, "as is").failure is not None
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_processes_share_the_cases():
     names = ["greedy", "tiny_strategies:my_sampler"]
     case = {"transform": "none", "stop": "one token", "model": "smooth", "run": "as is"}

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config
@@ -68,13 +69,18 @@ def test_generate_gives_what_whole_texts_give() -> None:
     same(decoding_jax.generate(model, tokenizer, TEXTS, **settings), whole)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"strategy": "sample", "num_samples": 2, "with_scores": 2},
-        {"strategy": "speculative_sample", "drafter": MODEL.early_exit(1), "num_draft_tokens": 2},
-    ],
+    tiers.values(
+        exhaustive=[{"strategy": "sample", "num_samples": 2, "with_scores": 2}],
+        release=[
+            {
+                "strategy": "speculative_sample",
+                "drafter": MODEL.early_exit(1),
+                "num_draft_tokens": 2,
+            }
+        ],
+    ),
     ids=lambda settings: settings["strategy"],
 )
 def test_samples_streams_and_drafts_give_what_whole_texts_give(settings: dict[str, Any]) -> None:
