@@ -14,6 +14,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,14 @@ def main(argv: Sequence[str]) -> int:
     args.environments = args.environments.absolute()
     if args.prepare:
         for name in args.prepare:
-            environments.prepare(name, args.environments)
+            try:
+                environments.prepare(name, args.environments)
+            except subprocess.CalledProcessError as e:
+                print(
+                    f"{name}: failed with status {e.returncode}: {shlex.join(e.cmd)}",
+                    file=sys.stderr,
+                )
+                return 1
         return 0
     audit = json.loads(args.out.read_text()) if args.out.exists() else {}
     if args.report:

@@ -147,7 +147,8 @@ def commands(name: str, directory: Path) -> list[list[str]]:
         git = ["git", "-C", str(root / f"repository{i}")]
         lines += [
             ["git", "init", "--quiet", str(root / f"repository{i}")],
-            [*git, "remote", "add", "origin", checkout.url],
+            # Unlike `git remote add`, this may be repeated after a failure.
+            [*git, "config", "remote.origin.url", checkout.url],
             [*git, "fetch", "--depth=1", "--filter=blob:none", "origin", checkout.commit],
             ["mkdir", "-p", str(root / "source")],
             [

@@ -85,12 +85,13 @@ def _deviation(ax: Any, data: dict[str, Any]) -> None:
         colour = ax.lines[-1].get_color()
         known = [r for r in mine if r["bound"]]
         ax.plot([r["N"] for r in known], [r["bound"][0] for r in known], ":", color=colour)
+    if any(r["bound"] for r in rows):
+        ax.plot([], [], ":", color="0.4", label="lower bound")
     ax.axhline(0.5, color="0.4", linestyle="--", linewidth=0.8)
     _log_counts(ax, sorted({r["N"] for r in rows}))
     ax.set_ylim(0, 1.1)
     ax.set_ylabel("arithmetic / independent")
-    dotted = " (dotted: lower bound)" if any(r["bound"] for r in rows) else ""
-    ax.set_title(f"standard deviation of mean {metric}{dotted}")
+    ax.set_title(f"standard deviation of mean {metric}")
     ax.legend(fontsize=7)
 
 

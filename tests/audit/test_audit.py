@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -132,6 +133,35 @@ def test_the_rows_belong_to_pinned_environments_and_to_their_programs():
         assert all(re.fullmatch("[0-9a-f]{40}", c.commit) for c in made.checkouts)
         lines = environments.commands(name, ROOT)
         assert sum("fetch" in line for line in lines) == len(made.checkouts)
+
+
+def test_a_checkout_may_be_repeated(tmp_path, monkeypatch):
+    """As after a failure: of one folder of a repository, at a commit."""
+    repository, made = tmp_path / "repository", tmp_path / "made"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for folder in ("kept", "left"):
+        (repository / folder).mkdir(parents=True)
+        (repository / folder / "file.py").write_text(folder)
+    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
+    for line in (["add", "."], ["commit", "--quiet", "-m", "files"]):
+        subprocess.run([*git, *line], check=True)
+    found = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    checkout = environments.Checkout(str(repository), found.stdout.strip(), ("kept",))
+    monkeypatch.setitem(
+        environments.ENVIRONMENTS,
+        "t5x",
+        dataclasses.replace(environments.ENVIRONMENTS["t5x"], packages=(), checkouts=(checkout,)),
+    )
+    for _ in range(2):
+        for line in environments.commands("t5x", made)[1:]:  # without the virtual environment
+            subprocess.run(line, check=True, capture_output=True)
+    assert [path.name for path in (made / "t5x" / "source").iterdir()] == ["kept"]
+
+
+def test_what_failed_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(environments, "commands", lambda name, directory: [["false", "a b"]])
+    assert main(["--prepare", "t5x", "--environments", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "t5x: failed with status 1: false 'a b'\n"
 
 
 @pytest.mark.exhaustive
