@@ -1,8 +1,8 @@
 """Language models from functions of your own: nothing to subclass, nothing to register.
 
 ``from_logits`` takes a function from tokens to logits, and ``from_cache`` a cache that grows by the
-tokens it is fed. What they return is a ``LanguageModel``, which strategies, ``generate``,
-``stream`` and ``testing.check_model`` take like any other.
+tokens it is fed. Both return a ``LanguageModel``, which strategies, ``generate``, ``stream`` and
+``testing.check_model`` take like any other.
 """
 
 from decoding_jax.adapters.from_cache import CachedModel, from_cache

@@ -54,7 +54,7 @@ def check_logits(name: str, logits: Any, *shapes: tuple[str, tuple[int, ...]]) -
 
     Args:
       name: the function's name.
-      logits: what it has returned.
+      logits: its result.
       *shapes: each a shape in letters, such as ``"[B, V]"``, and in numbers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A language model from a cache of one's own that grows by the tokens it is fed."""
+"""A language model from a user's cache that grows by the tokens it is fed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class LaneCache(NamedTuple):
     """A user's caches, one for each lane, and the tokens that they hold.
 
     Attributes:
-      own: the leaves of the user's cache, each ``[B, W, ...]``.
+      inner: the leaves of the user's cache, each ``[B, W, ...]``.
       tokens: the tokens by slot.
     """
 
-    own: Any
+    inner: Any
     tokens: Tokens
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class CachedModel:
-    """A language model with one cache of a user's own for each lane. See ``from_cache``."""
+    """A language model with one of the user's caches for each lane. See ``from_cache``."""
 
     parameters: Any
     init: Callable[..., Any] = dataclasses.field(metadata={"static": True})
@@ -62,12 +62,12 @@ class CachedModel:
         held = paths.start_tokens(tokens, length, lanes, slots)
         batch, width = held.prompt.shape
         # Made at once for each row and not copied to it, so that every array may be updated.
-        own = jax.tree.map(jnp.asarray, self.init(width + slots))
-        own = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x))), own)
+        inner = jax.tree.map(jnp.asarray, self.init(width + slots))
+        inner = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x))), inner)
         prompt = paths.clean_paths(held.prompt, held.length, self.vocab_size)
-        logits, own = jax.vmap(self._feed_prompt)(own, prompt, held.length)
-        own = jax.tree.map(lambda x: jnp.repeat(x[:, None], lanes, 1), own)
-        return ModelOutput(logits[:, None, None]), LaneCache(own, held)
+        logits, inner = jax.vmap(self._feed_prompt)(inner, prompt, held.length)
+        inner = jax.tree.map(lambda x: jnp.repeat(x[:, None], lanes, 1), inner)
+        return ModelOutput(logits[:, None, None]), LaneCache(inner, held)
 
     def extend(
         self,
@@ -90,7 +90,7 @@ class CachedModel:
                 f"start: got shape {list(start.shape)}; a model from from_cache takes a scalar, "
                 "unless its step takes positions and positions=True says so"
             )
-        own, held = cache
+        inner, held = cache
         start = jnp.broadcast_to(start, tokens.shape[:2]) if start.ndim else start
         place = jnp.broadcast_to(held.length[:, None] + start, tokens.shape[:2])
         held = paths.add(held, tokens, start, place[..., None])
@@ -98,8 +98,8 @@ class CachedModel:
             tokens = paths.clean_paths(
                 tokens, jnp.full_like(place, tokens.shape[2]), self.vocab_size
             )
-            logits, own = jax.vmap(jax.vmap(self._feed))(own, tokens, place)
-            return ModelOutput(logits), LaneCache(own, held)
+            logits, inner = jax.vmap(jax.vmap(self._feed))(inner, tokens, place)
+            return ModelOutput(logits), LaneCache(inner, held)
         # A block begins where all of it has room. The places that it covers before or after the
         # new tokens are fed the tokens that they hold, which changes nothing.
         size = held.prompt.shape[1] + held.slots.shape[-1]
@@ -109,55 +109,55 @@ class CachedModel:
         chains = paths.chains(held, size)
         chains = paths.clean_paths(chains, jnp.full_like(place, size), self.vocab_size)
         block = jnp.take_along_axis(chains, first[..., None] + offset, -1)
-        logits, own = jax.vmap(jax.vmap(self._feed))(own, block, first)
+        logits, inner = jax.vmap(jax.vmap(self._feed))(inner, block, first)
         index = (place - first)[..., None] + jnp.arange(tokens.shape[2], dtype=jnp.int32)[
             None, None
         ]
         logits = jnp.take_along_axis(logits, jnp.clip(index, 0, count - 1)[..., None], 2)
-        return ModelOutput(logits), LaneCache(own, held)
+        return ModelOutput(logits), LaneCache(inner, held)
 
     def select(self, cache: LaneCache, lanes: Array) -> LaneCache:
         """See ``base.SupportsSelect.select``."""
-        own = jax.tree.map(lambda x: paths.gather_lanes(x, lanes), cache.own)
-        return LaneCache(own, paths.select(cache.tokens, lanes))
+        inner = jax.tree.map(lambda x: paths.gather_lanes(x, lanes), cache.inner)
+        return LaneCache(inner, paths.select(cache.tokens, lanes))
 
-    def _feed_prompt(self, own: Any, prompt: Array, length: Array) -> tuple[Array, Any]:
+    def _feed_prompt(self, inner: Any, prompt: Array, length: Array) -> tuple[Array, Any]:
         """The logits ``[V]`` after a prompt ``[P]``, and the cache with it."""
         if self.blocks:
-            logits, own = self._call(own, prompt, jnp.int32(0))
-            return logits[length - 1], own
+            logits, inner = self._call(inner, prompt, jnp.int32(0))
+            return logits[length - 1], inner
 
         def body(carry: Any, token_and_place: Any) -> tuple[Any, None]:
-            own, logits = carry
+            inner, logits = carry
             token, place = token_and_place
-            new_logits, new = self._call(own, token[None], place)
+            new_logits, new = self._call(inner, token[None], place)
             # With positions, later tokens overwrite the padding. Without, it is never taken in.
             if not self.positions:
-                new = jax.tree.map(lambda n, o: jnp.where(place < length, n, o), new, own)
+                new = jax.tree.map(lambda n, o: jnp.where(place < length, n, o), new, inner)
             return (new, jnp.where(place == length - 1, new_logits[0], logits)), None
 
         places = jnp.arange(prompt.shape[0], dtype=jnp.int32)
         empty = jnp.zeros(self.vocab_size, jnp.float32)
-        (own, logits), _ = lax.scan(body, (own, empty), (prompt, places))
-        return logits, own
+        (inner, logits), _ = lax.scan(body, (inner, empty), (prompt, places))
+        return logits, inner
 
-    def _feed(self, own: Any, tokens: Array, place: Array) -> tuple[Array, Any]:
+    def _feed(self, inner: Any, tokens: Array, place: Array) -> tuple[Array, Any]:
         """Feeds one lane tokens ``[T]`` at ``place`` and following; logits ``[T, V]``."""
         if self.blocks or tokens.shape[0] == 1:
-            return self._call(own, tokens, place)
+            return self._call(inner, tokens, place)
 
-        def body(own: Any, token_and_place: Any) -> tuple[Any, Array]:
+        def body(inner: Any, token_and_place: Any) -> tuple[Any, Array]:
             token, place = token_and_place
-            logits, own = self._call(own, token[None], place)
-            return own, logits[0]
+            logits, inner = self._call(inner, token[None], place)
+            return inner, logits[0]
 
         places = place + jnp.arange(tokens.shape[0], dtype=jnp.int32)
-        own, logits = lax.scan(body, own, (tokens, places))
-        return logits, own
+        inner, logits = lax.scan(body, inner, (tokens, places))
+        return logits, inner
 
-    def _call(self, own: Any, tokens: Array, place: Array) -> tuple[Array, Any]:
+    def _call(self, inner: Any, tokens: Array, place: Array) -> tuple[Array, Any]:
         """One call of ``step``, whose results are checked; float32 logits ``[T, V]``."""
-        args: list[Any] = [own, tokens[None]]
+        args: list[Any] = [inner, tokens[None]]
         if self.parameters is not None:
             args.insert(0, self.parameters)
         if self.positions:
@@ -170,7 +170,7 @@ class CachedModel:
         logits, new = returned
         check_logits("step", logits, ("[1, T, V]", (1, tokens.shape[0], self.vocab_size)))
         new = jax.tree.map(jnp.asarray, new)
-        check_same_cache(own, new, "step: got a cache")
+        check_same_cache(inner, new, "step: got a cache")
         return logits[0].astype(jnp.float32), new
 
 

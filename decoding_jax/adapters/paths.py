@@ -116,7 +116,7 @@ def _prompts(tokens: Tokens, size: int) -> Array:
 
 
 def clean_paths(paths: Array, length: Array, vocab_size: int) -> Array:
-    """Paths ``[..., size]`` of ``length [...]``, with 0 after the end and for what is no token."""
+    """Paths ``[..., size]`` of ``length [...]``, with 0 after the end and for non-tokens."""
     place = jnp.arange(paths.shape[-1], dtype=jnp.int32)
     real = place.reshape((1,) * length.ndim + (-1,)) < length[..., None]
     return jnp.where(real & (paths >= 0) & (paths < vocab_size), paths, 0)

@@ -60,21 +60,21 @@ def strings_of(stop: Stop) -> StopStrings | None:
     """The stop strings, compiled.
 
     Raises:
-      ValueError: for strings that are not.
+      ValueError: for strings that are not compiled.
     """
     if stop.strings is None or isinstance(stop.strings, StopStrings):
         return stop.strings
     raise ValueError(
-        f"stop.strings: got {stop.strings!r}; takes what decoding_jax.text.stop_strings makes of "
-        "them, which decoding_jax.generate does by itself"
+        f"stop.strings: got {stop.strings!r}; takes the result of decoding_jax.text.stop_strings, "
+        "which decoding_jax.generate calls by itself"
     )
 
 
 def num_endings(stop: Stop) -> int:
     """The largest number of tokens with which a sequence may end."""
     strings = strings_of(stop)
-    most = 0 if strings is None else strings.max_ends
-    return end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0] + most
+    num_strings = 0 if strings is None else strings.max_ends
+    return end_tokens(stop).shape[-1] + jnp.shape(stop.sequences)[-2:][0] + num_strings
 
 
 def last_tokens(stop: Stop) -> list[Array]:

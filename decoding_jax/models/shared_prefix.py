@@ -103,14 +103,14 @@ class SharedPrefixModel:
         rest = tokens[:, shared:]
         if size == shared:  # one place at least, which is padding here
             rest = jnp.zeros((tokens.shape[0], 1), jnp.int32)
-        own = jnp.maximum(length - shared, 0)
+        rest_length = jnp.maximum(length - shared, 0)
         last, hidden, prompt = self.model.run_prompts(
-            rest, own, with_hidden=with_hidden, prefix=self.layers
+            rest, rest_length, with_hidden=with_hidden, prefix=self.layers
         )
-        last = jnp.where((own == 0)[:, None, None, None], self.hidden[:, :, -1:], last)
+        last = jnp.where((rest_length == 0)[:, None, None, None], self.hidden[:, :, -1:], last)
         begins = (tokens[:, :shared] == self.tokens[None]).all(-1) & (length >= shared)
         logits = jnp.where(begins[:, None, None, None], self.project(last), jnp.nan)
-        cache = caches.empty_slots(prompt, own, lanes=lanes, slots=slots)
+        cache = caches.empty_slots(prompt, rest_length, lanes=lanes, slots=slots)
         if not with_hidden:
             return ModelOutput(logits), cache
         of_prefix = jnp.broadcast_to(self.hidden, (tokens.shape[0], *self.hidden.shape[1:]))

@@ -162,9 +162,9 @@ def divided(
       >>> divided("contrastive_search", [("top_k", 5), ("temperature", 0.5)])
       ({'top_k': 5}, [('temperature', 0.5)])
     """
-    own = settings_of(strategy)
-    settings = {name: value for name, value in chosen if name in own}
-    return settings, [(name, value) for name, value in chosen if name not in own]
+    known = settings_of(strategy)
+    settings = {name: value for name, value in chosen if name in known}
+    return settings, [(name, value) for name, value in chosen if name not in known]
 
 
 def transform_of(chosen: Sequence[tuple[str, Any]]) -> Any:

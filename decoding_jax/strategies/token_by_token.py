@@ -48,7 +48,7 @@ class State(NamedTuple):
 
     Attributes:
       cache: the model's cache.
-      lanes: the sequences decoded so far.
+      sequences: the sequences decoded so far.
       token: int32 ``[B, W]``, the last token of each sequence, which is not in the cache yet.
       strategy_state: the state of the strategy, such as random keys.
       step: int32, a scalar or ``[B]``, the number of tokens that have been chosen for each
@@ -56,7 +56,7 @@ class State(NamedTuple):
     """
 
     cache: Cache
-    lanes: Sequences
+    sequences: Sequences
     token: Array
     strategy_state: Any
     step: Array
@@ -90,7 +90,7 @@ def token_by_token(
 
     def advance(logits: Array, prompt: Prompt, state: State) -> State:
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
-        old = state.lanes
+        old = state.sequences
         logits = clean(logits)
         allowed = stopping.ban_end_tokens(stop, logits, old.length[..., None])
         if transform is not None:
@@ -119,13 +119,13 @@ def token_by_token(
         return advance(output.logits, prompt, state._replace(cache=cache))
 
     def done(state: State) -> Array:
-        return state.lanes.done.all()
+        return state.sequences.done.all()
 
     def row_done(state: State) -> Array:
-        return state.lanes.done.all(-1)
+        return state.sequences.done.all(-1)
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        sequences = state.lanes
+        sequences = state.sequences
         return DecodeOutput(
             tokens=sequences.tokens,
             length=sequences.length,
@@ -136,6 +136,6 @@ def token_by_token(
         )
 
     def settled(state: State) -> Array:
-        return state.lanes.length
+        return state.sequences.length
 
     return Steps(init, step, done, finalize, row_done, settled, widens=True)

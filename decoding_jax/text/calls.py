@@ -20,10 +20,12 @@ from decoding_jax.text.stop_strings import compiled_stop, stop_strings
 from decoding_jax.text.tokenizers import Tokenizer
 
 MAX_STRINGS = 128
-"""The number of different stop strings of a job's inputs, whose tables grow faster than it."""
+"""The largest number of different stop strings of a job's inputs.
+
+The tables grow faster than this number."""
 
 DEFAULT_LENGTH = 64
-"""``max_new_tokens``, unless it is given or a config has other rules."""
+"""The ``max_new_tokens`` of a call without one, unless a config has other rules."""
 
 
 def find_strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
@@ -65,31 +67,34 @@ def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
 
 
 def strings_of_inputs(
-    stop: Stop, own: Sequence[Sequence[str] | None], tokenizer: Tokenizer, model: Any
+    stop: Stop,
+    input_strings: Sequence[Sequence[str] | None],
+    tokenizer: Tokenizer,
+    model: Any,
 ) -> Stop | None:
     """The stop conditions of a batch job with the strings of its inputs, compiled.
 
     Args:
       stop: the conditions of the job, before ``shared_strings``.
-      own: the strings of each input, or None for those of the job.
+      input_strings: the strings of each input, or None for those of the job.
       tokenizer: the tokenizer of the model.
       model: the model.
 
     Returns:
-      The conditions; None if no input has strings of its own.
+      The conditions; None if no input has strings.
 
     Raises:
       ValueError: for too many different strings, strings of the job that are compiled already, and
         as ``stop_strings``.
     """
-    if all(strings is None for strings in own):
+    if all(strings is None for strings in input_strings):
         return None
     if isinstance(stop.strings, StopStrings):
         raise ValueError(
             "stop.strings: got compiled ones, and inputs with strings of their own; takes strings"
         )
     of_job = [stop.strings] if isinstance(stop.strings, str) else list(stop.strings or ())
-    rows = [of_job if strings is None else list(strings) for strings in own]
+    rows = [of_job if strings is None else list(strings) for strings in input_strings]
     number = len({string for row in rows for string in row})
     if number > MAX_STRINGS:
         raise ValueError(

@@ -235,7 +235,7 @@ def test_tokenizers_that_cannot_say_their_texts_are_refused():
     with pytest.raises(ValueError, match="with the decoder BPEDecoder"):
         text.stop_strings(tokenizer, "cat", size)
     prompt = decoding_jax.Prompt(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
-    with pytest.raises(ValueError, match=r"stop.strings: got 'a'; takes what .*stop_strings makes"):
+    with pytest.raises(ValueError, match=r"stop.strings: got 'a'; takes the result of .*strings"):
         decoding_jax.greedy(TABLE, prompt, max_new_tokens=2, stop=Stop(strings="a"))
     with pytest.raises(ValueError, match=r"stop_strings: got some, and stop.strings too"):
         decoding_jax.generate(TABLE, Spelled(), ["1"], stop=Stop(strings="a"), stop_strings="b")

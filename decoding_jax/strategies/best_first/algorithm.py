@@ -113,7 +113,7 @@ def best_first(
       k: the largest number of hypotheses expanded in one call of the model.
       budget: C, the largest number of hypotheses that a row expands, its prompt included.
       num_return: N, or "all" for every completed hypothesis.
-      frontier_size: F, the room for open hypotheses in the frontier, and for ended ones.
+      frontier_size: F, the largest number of open hypotheses in the frontier, and of ended ones.
       fallback: whether rows that complete nothing within the budget are finished greedily.
 
     Raises:
@@ -224,7 +224,7 @@ def best_first(
                 jnp.where(begins, num_fallback, num_pops),
                 still_greedy | begins,
             )
-        num_pops = jnp.where(settled(heap, results), 0, num_pops)
+        num_pops = jnp.where(is_decided(heap, results), 0, num_pops)
         num_pops = jnp.minimum(num_pops, is_open.sum(1, dtype=jnp.int32))
         is_popped = jnp.arange(k, dtype=jnp.int32)[None] < num_pops[:, None]
         remaining = ~frontier.members(jnp.where(is_popped, best, size), size)
@@ -248,7 +248,7 @@ def best_first(
         final = score.final(nodes.log_prob, nodes.length)
         return frontier.take(nodes, frontier.best(final, nodes.kind != ABSENT, size))
 
-    def settled(heap: Nodes, results: Nodes) -> Array:
+    def is_decided(heap: Nodes, results: Nodes) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
         limit = stopping.limits(stop, heap.kind.shape[0], max_new_tokens)[:, None]
         length = jnp.where(heap.kind == OPEN, limit, heap.length)

@@ -81,7 +81,7 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
     return Softmax(logits, peak, exact.sum_last(sums)[..., None], sums)
 
 
-def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
+def ensure_support(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
     """Gives all the mass to token 0 where every token is banned.
 
     A path without an allowed continuation continues with token 0, under both target and draft, so
@@ -92,18 +92,18 @@ def settle(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
       peak: ``[..., 1]``, the largest of them.
 
     Returns:
-      The settled logits, a bool ``[...]`` that is true where every token was banned, and the
-      largest of the settled logits.
+      The logits, of which at least one is above -inf; a bool ``[...]`` that is true where every
+      token was banned; and the largest of the logits.
 
     Example:
-      >>> settle(jnp.array([-jnp.inf, -jnp.inf]), jnp.array([-jnp.inf]))[0].tolist()
+      >>> ensure_support(jnp.array([-jnp.inf, -jnp.inf]), jnp.array([-jnp.inf]))[0].tolist()
       [0.0, -inf]
     """
     dead = peak[..., 0] == -jnp.inf
     first = jnp.arange(logits.shape[-1], dtype=jnp.int32) == 0
     first = first.reshape((1,) * dead.ndim + first.shape)
-    settled = jnp.where(dead[..., None] & first, 0.0, logits)
-    return settled, dead, jnp.where(dead[..., None], 0.0, peak)
+    logits = jnp.where(dead[..., None] & first, 0.0, logits)
+    return logits, dead, jnp.where(dead[..., None], 0.0, peak)
 
 
 def one_hot(token: Array, size: int) -> Array:
@@ -145,10 +145,10 @@ def uniform(bits: Array) -> Array:
 
 __all__ = [
     "Softmax",
+    "ensure_support",
     "excess",
     "one_hot",
     "residual",
-    "settle",
     "softmax",
     "uniform",
 ]

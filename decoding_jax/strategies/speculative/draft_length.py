@@ -77,10 +77,10 @@ class Heuristic:
     """K grows by 2 after a fully accepted block, else shrinks by 1: the rule of ``transformers``.
 
     Attributes:
-      max_draft_tokens: the largest K, 1 or more. With None, ``speculative_sample`` takes a number
-        that K reaches in no text of ``max_new_tokens`` (see ``reached``), so nothing holds K back.
-        Only where drafts end before K tokens, as with ``min_confidence`` or ``PromptLookup``, can K
-        grow faster, and is held there.
+      max_draft_tokens: the largest K, 1 or more. With None, ``speculative_sample`` computes a bound
+        that K does not exceed within ``max_new_tokens`` (see ``max_reached``), so K is not limited.
+        If drafts may end before K tokens, as with ``min_confidence`` or ``PromptLookup``, K can
+        grow faster, and is clipped at that bound.
       first: the K of the first block, 0 or more.
 
     Example:
@@ -115,21 +115,22 @@ class Heuristic:
         """The same rule with a largest K, which texts of ``max_new_tokens`` never exceed."""
         if self.max_draft_tokens is not None:
             return self
-        return dataclasses.replace(self, max_draft_tokens=reached(self.first, max_new_tokens))
+        return dataclasses.replace(self, max_draft_tokens=max_reached(self.first, max_new_tokens))
 
 
-def reached(first: int, max_new_tokens: int) -> int:
-    """A number of tokens that no block drafts more of if K grows by 2 or shrinks by 1.
+def max_reached(first: int, max_new_tokens: int) -> int:
+    """An upper bound of the tokens that a block drafts, if K grows by 2 or shrinks by 1.
 
-    K grows from k to k + 2 by k + 1 tokens, so K^2 / 4 grows by no more than the text, and K is at
-    most the root of ``first^2 + 4 (length - 1)``. A block also needs room for its tokens.
+    While K grows from k to k + 2, the text grows by k + 1 tokens. So K^2 / 4 grows no faster than
+    the text, and K is at most the square root of ``first^2 + 4 (length - 1)``. A block also drafts
+    no more tokens than the text has room for.
 
     Args:
       first: the K of the first block, which begins after one token.
       max_new_tokens: the maximum number of new tokens.
 
     Example:
-      >>> [reached(first, 64) for first in (1, 5, 20, 100)]
+      >>> [max_reached(first, 64) for first in (1, 5, 20, 100)]
       [13, 14, 23, 62]
     """
     before = range(1, max_new_tokens)
@@ -187,10 +188,10 @@ def _check(count: int) -> None:
 
 
 def as_draft_length(num_draft_tokens: int | DraftLength, max_new_tokens: int) -> DraftLength:
-    """Converts an int to ``Fixed``, and gives a ``Heuristic`` without a largest K one.
+    """Converts an int to ``Fixed``, and sets the largest K of a ``Heuristic`` that has none.
 
     Args:
-      num_draft_tokens: K, or what chooses it. Other objects are returned unchanged.
+      num_draft_tokens: K, or an object that chooses it. Other objects are returned unchanged.
       max_new_tokens: the maximum number of new tokens.
 
     Raises:

@@ -10,14 +10,15 @@ from jax import lax
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.ops.logits import clean, largest
-from decoding_jax.strategies.speculative.distributions import Softmax, settle, softmax
+from decoding_jax.strategies.speculative.distributions import Softmax, ensure_support, softmax
 
 
 class Allowed(NamedTuple):
     """The transformed logits after some paths.
 
     Attributes:
-      logits: float32 ``[B, W, T, V]``, transformed and settled (see ``distributions.settle``).
+      logits: float32 ``[B, W, T, V]``, transformed; token 0 is allowed where every token is
+        banned (see ``distributions.ensure_support``).
       dead: bool ``[B, W, T]``, where no token is allowed.
       peak: float32 ``[B, W, T, 1]``, the largest of the logits.
       unchanged: bool, whether all logits equal the model's; None where that is unknown.
@@ -60,7 +61,7 @@ def allow(
         paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
         prefix = Prefix(*prompt, paths, length)
         changed = clean(model_calls.transformed(transform, banned(), prefix))
-        return Allowed(*settle(changed, changed.max(-1, keepdims=True)), None)
+        return Allowed(*ensure_support(changed, changed.max(-1, keepdims=True)), None)
     # If every row's largest logit is finite, none is NaN or +inf; if no end token is banned either,
     # the logits are unchanged. The branch calls ``banned`` again instead of using its result, since
     # XLA materialises every array that is passed to a branch.
@@ -68,7 +69,7 @@ def allow(
     early = length < stopping.minimum(stop)[:, None, None]
     unchanged = jnp.isfinite(peak).all() & ~early.any()
     peak = lax.cond(unchanged, lambda: peak, lambda: banned().max(-1, keepdims=True))
-    return Allowed(*settle(banned(), peak), unchanged)
+    return Allowed(*ensure_support(banned(), peak), unchanged)
 
 
 def model_distribution(logits: Array, allowed: Allowed, distribution: Softmax) -> Softmax:

@@ -59,7 +59,7 @@ StateCallback = Callable[[SamplingLoopState], SamplingLoopState]
 LogitCallback = Callable[[Array, SamplingLoopState], Array]
 
 
-class LoopFigures(NamedTuple):
+class LoopValues(NamedTuple):
     """The fields of a ``SamplingLoopState`` that the search has and the model does not."""
 
     step: Array
@@ -109,15 +109,15 @@ class Callbacks:
         batch, lanes = token.shape
         rows = batch * lanes
         ended = jnp.zeros((rows, 1), bool)
-        figures = LoopFigures(jnp.int32(0), ended, jnp.zeros(rows, jnp.float32))
+        values = LoopValues(jnp.int32(0), ended, jnp.zeros(rows, jnp.float32))
         base = cache.base if cache.base.ndim == 0 else cache.base[:, None]
         index = jnp.broadcast_to(base, token.shape)
-        new = self._call(cache.network, cache.forced, index, token, figures)
-        cache = _forced_ahead(cache, new, index)._replace(loop=figures)
+        new = self._call(cache.network, cache.forced, index, token, values)
+        cache = _forced_ahead(cache, new, index)._replace(loop=values)
         return cache, new.cur_token.reshape(token.shape).astype(jnp.int32)
 
     def on_logits(
-        self, logits: Array, state: DecodingState, sequences: Array, figures: LoopFigures
+        self, logits: Array, state: DecodingState, sequences: Array, values: LoopValues
     ) -> Array:
         """The logits ``[rows, V]`` after ``logit_fn``, given sequences ``[B, W, L + 2]``."""
         if self.logit_fn is None:
@@ -126,70 +126,70 @@ class Callbacks:
         return self.logit_fn(
             logits,
             SamplingLoopState(
-                figures.step,
+                values.step,
                 state.cur_index,
                 flat,
                 state.cache,
                 state.cur_token,
-                figures.ended,
+                values.ended,
                 self.rng,
-                figures.log_prob,
+                values.log_prob,
             ),
         )
 
     def _call(
-        self, network: Any, sequences: Array, index: Array, token: Array, figures: LoopFigures
+        self, network: Any, sequences: Array, index: Array, token: Array, values: LoopValues
     ) -> SamplingLoopState:
         rows = token.size
         state = SamplingLoopState(
-            figures.step,
+            values.step,
             index.reshape(rows),
             sequences.reshape(rows, -1),
             network,
             token.reshape(rows, 1),
-            figures.ended,
+            values.ended,
             self.rng,
-            figures.log_prob,
+            values.log_prob,
         )
         return state if self.state_fn is None else self.state_fn(state)
 
     def _apply_state_fn(self, state: State) -> State:
         """The state of the loop after ``state_fn``."""
-        outer, lanes = state.cache, state.lanes
+        outer, old = state.cache, state.sequences
         cache = outer.inner if isinstance(outer, RescaledCache) else outer
-        shape, size = lanes.length.shape, lanes.tokens.shape[-1]
+        shape, size = old.length.shape, old.tokens.shape[-1]
         base = cache.base.reshape(-1, 1)
         position = jnp.arange(size + 2, dtype=jnp.int32)[None, None]
         slot = jnp.broadcast_to(position - 1 - base[..., None], (*shape, size + 2))
-        text = jnp.take_along_axis(lanes.tokens, jnp.clip(slot, 0, size - 1), axis=-1)
-        text = jnp.where((slot >= 0) & (slot < lanes.length[..., None]), text, 0)
+        text = jnp.take_along_axis(old.tokens, jnp.clip(slot, 0, size - 1), axis=-1)
+        text = jnp.where((slot >= 0) & (slot < old.length[..., None]), text, 0)
         sequences = jnp.where(cache.forced != 0, cache.forced, text)
         index = jnp.broadcast_to(jnp.minimum(base + state.step, size + 1), shape)
         token = jnp.take_along_axis(sequences, index[..., None], axis=-1)
-        figures = LoopFigures(state.step, lanes.done.reshape(-1, 1), lanes.log_prob.reshape(-1))
+        values = LoopValues(state.step, old.done.reshape(-1, 1), old.log_prob.reshape(-1))
 
-        new = self._call(cache.network, sequences, index, token, figures)
+        new = self._call(cache.network, sequences, index, token, values)
         cache = _forced_ahead(cache, new, index)
         ended = new.ended.reshape(-1, 1)
         log_prob = jnp.asarray(new.log_prob, jnp.float32)
-        cache = cache._replace(loop=LoopFigures(state.step, ended, log_prob))
+        cache = cache._replace(loop=LoopValues(state.step, ended, log_prob))
         new_sequences = new.sequences.reshape(sequences.shape).astype(jnp.int32)
         slot = jnp.arange(size, dtype=jnp.int32)[None, None]
         position = jnp.clip(slot + 1 + base[..., None], 0, size + 1)
-        position = jnp.broadcast_to(position, lanes.tokens.shape)
+        position = jnp.broadcast_to(position, old.tokens.shape)
         tokens = jnp.take_along_axis(new_sequences, position, axis=-1)
-        tokens = jnp.where(slot < lanes.length[..., None], tokens, 0)
+        tokens = jnp.where(slot < old.length[..., None], tokens, 0)
         log_prob, done = log_prob.reshape(shape), ended.reshape(shape)
         # A sum that a callback changed has no rounding error to carry on.
-        lost = jnp.where(log_prob == lanes.log_prob, lanes.log_prob_lost, 0.0)
-        lanes = lanes._replace(tokens=tokens, log_prob=log_prob, log_prob_lost=lost, done=done)
+        lost = jnp.where(log_prob == old.log_prob, old.log_prob_lost, 0.0)
+        changed = old._replace(tokens=tokens, log_prob=log_prob, log_prob_lost=lost, done=done)
         if isinstance(outer, RescaledCache):
             slot_tokens = tokens[..., : outer.tokens.shape[-1]]
             outer = outer._replace(inner=cache, tokens=slot_tokens)
         else:
             outer = cache
         next_token = new.cur_token.reshape(shape).astype(jnp.int32)
-        return state._replace(cache=outer, lanes=lanes, token=next_token)
+        return state._replace(cache=outer, sequences=changed, token=next_token)
 
 
 def _forced_ahead(cache: AdapterCache, new: SamplingLoopState, index: Array) -> AdapterCache:

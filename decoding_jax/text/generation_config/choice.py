@@ -24,7 +24,7 @@ _FOR_BEAMS = ("early_stopping", "length_penalty")
 
 
 class Choice(NamedTuple):
-    """The arguments of ``generate`` that a config amounts to.
+    """The arguments of ``generate`` that a config is equivalent to.
 
     Attributes:
       strategy: the name of the strategy.
@@ -91,7 +91,7 @@ def choose(
             prompt_lengths=prompts,
             min_new_tokens=least,
             max_new_tokens=limit,
-            own=transform,
+            user_transform=transform,
         )
     }
     mode = _mode(config, drafter)
@@ -136,7 +136,7 @@ _BEAMS = {
 
 
 def _refuse(config: GenerationConfig) -> None:
-    """Refuses what cannot be followed, and warns of what has no effect."""
+    """Refuses parameters that cannot be followed, and warns of those without effect."""
     for name, value in config.values.items():
         parameter = PARAMETERS[name]
         if parameter.use == "refused" and value not in (parameter.default, *parameter.harmless):

@@ -56,7 +56,7 @@ def transform_of(
     prompt_lengths: Sequence[int],
     min_new_tokens: Any,
     max_new_tokens: Any,
-    own: Transform | None,
+    user_transform: Transform | None,
 ) -> Transform | None:
     """The transforms of a config, chained.
 
@@ -65,8 +65,9 @@ def transform_of(
       eos_ids: the end tokens.
       prompt_lengths: the number of tokens of each prompt.
       min_new_tokens, max_new_tokens: a number, or one for each text.
-      own: a caller's own transform, which comes between those that penalise and ban, and those that
-        truncate for sampling, as a logits processor of one's own does.
+      user_transform: the caller's transform, or None. It comes after the transforms that penalise
+        and ban, and before those that truncate for sampling, as a custom logits processor does in
+        ``transformers``.
 
     Returns:
       None without any.
@@ -95,8 +96,8 @@ def transform_of(
         found.append(transforms.forced_last_token(token, max_new_tokens))
     if config.suppress_tokens is not None:
         found.append(transforms.banned_sequences(tuple((t,) for t in config.suppress_tokens)))
-    if own is not None:
-        found.append(own)
+    if user_transform is not None:
+        found.append(user_transform)
     if config.do_sample:
         found += _warpers(config, 1 if config.num_beams == 1 else max(len(eos_ids), 1) + 1)
     if config.renormalize_logits:
