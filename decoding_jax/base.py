@@ -31,7 +31,7 @@ Cache = Any
 
 
 class ModelOutput(NamedTuple):
-    """What a model returns for the tokens that it is fed.
+    """The output of a model for the tokens that it is fed.
 
     Attributes:
       logits: float32 ``[B, W, T, V]``. Strategies also take other floating dtypes, such as
@@ -190,14 +190,14 @@ class Transform(Protocol):
 
 
 class DecodeOutput(NamedTuple):
-    """What every strategy returns.
+    """The result of a strategy.
 
     Attributes:
       tokens: int32 ``[B, N, L]``: new tokens only, 0 after the end.
       length: int32 ``[B, N]``: the number of new tokens, including the end token if there is one.
       log_prob: float32 ``[B, N]``, in nats: under the model, before any transform. Samplers, greedy
-        decoding and speculation compensate the rounding of the sum, which is right to its last
-        digit; searches round it at every token.
+        decoding and speculation use compensated summation, which is accurate to the last digit;
+        searches round the sum at every token.
       score: float32 ``[B, N]``: the value that the strategy ranks by.
       finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
         or of allowed tokens.
@@ -215,12 +215,12 @@ class DecodeOutput(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """When a sequence ends. Every setting is a leaf: changing its value does not retrace.
+    """The conditions that end a sequence. Every setting is a leaf: changing it does not retrace.
 
     Attributes:
       eos_ids: end tokens, ints or int32 ``[E]`` (every row) or ``[B, E]`` (per row, padded with
-        -1), emitted and counted. With None, a strategy has none; ``generate``, ``stream`` and the
-        batch job use those of their tokenizer. With ``()``, there are none anywhere.
+        -1), emitted and counted. With None, strategies have no end tokens, and ``generate``,
+        ``stream`` and the batch job use the tokenizer's. With ``()``, there are no end tokens.
       sequences: token sequences that end a text whose last new tokens are one of them: a tuple of
         tuples, or int32 ``[Q, M]`` or ``[B, Q, M]``, left-padded with -1. They are emitted.
       min_new_tokens: int or int32 ``[B]``: until a sequence has this many new tokens, end tokens
@@ -229,7 +229,7 @@ class Stop:
         ``max_new_tokens`` of the strategy, which sizes the buffers. 0 gives an empty sequence. At
         its limit, a row is not ``finished``.
       strings: strings that end a text with the first token that completes one, from
-        ``min_new_tokens`` on. A strategy takes what ``text.stop_strings`` makes of them.
+        ``min_new_tokens`` on. Strategies take them as compiled by ``text.stop_strings``.
 
     Raises:
       ValueError: for a negative id or count or an empty stop sequence, as plain numbers.

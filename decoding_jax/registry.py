@@ -58,10 +58,10 @@ def register(strategy: F) -> F:
 
 
 def _public(strategy: F) -> F:
-    """``register`` for a strategy of the library, which its public name is known by.
+    """Registers a strategy of the library as a member of ``decoding_jax``.
 
-    A compiled strategy can be pickled then, by itself and in ``functools.partial``, as programs of
-    several processes do.
+    A compiled strategy can then be pickled, alone or in a ``functools.partial``, which programs of
+    several processes rely on.
     """
     compiled = register(strategy)
     compiled.__module__ = "decoding_jax"

@@ -14,8 +14,8 @@ Answer = TypeVar("Answer", bound=Hashable)
 def majority(answers: Sequence[Answer | None]) -> Answer | None:
     """The most frequent answer, and of equally frequent ones the first.
 
-    Self-consistency (Wang et al. 2022, arXiv:2203.11171): several samples reason on their own, and
-    the answer that most of them reach is taken.
+    Self-consistency (Wang et al. 2022, arXiv:2203.11171): several samples reason independently, and
+    the most frequent of their answers is returned.
 
     Args:
       answers: the answer of each sample; None for a sample without one, which has no vote.
@@ -34,7 +34,7 @@ def majority(answers: Sequence[Answer | None]) -> Answer | None:
 def minimum_bayes_risk(texts: Sequence[str], utility: Metric) -> int:
     """The number of the sample with the highest mean utility against all samples.
 
-    Every sample is a candidate, and all samples stand for the model's distribution (Kumar and Byrne
+    Every sample is a candidate, and all samples represent the model's distribution (Kumar and Byrne
     2004; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", arXiv:2005.10283, section 5). The
     samples may be dependent, as arithmetic samples are: the mean utility is unbiased where each by
     itself has the model's distribution. Equal texts are compared once.

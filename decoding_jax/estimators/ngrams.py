@@ -2,8 +2,9 @@
 
 Texts become padded arrays of integers on the host. The n-grams are then named as in the algorithm
 of Karp, Miller and Rosenberg 1972 ("Rapid identification of repeated patterns in strings, trees
-and arrays"): one of n tokens is the name of its first n - 1 together with its last, and equal pairs
-are neighbours after a sort. No n-gram is hashed, so no two different ones are taken for the same.
+and arrays"): an n-gram is identified by the name of its first n - 1 tokens together with its last
+token, and equal pairs are neighbours after a sort. Nothing is hashed, so different n-grams never
+have the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Sequences(NamedTuple):
     """Texts as integers.
 
     Attributes:
-      tokens: int32 ``[..., N, L]``, any integers; what follows a text's length is not read.
+      tokens: int32 ``[..., N, L]``, any integers; entries beyond a text's length are not read.
       length: int32 ``[..., N]``.
     """
 
@@ -54,8 +55,8 @@ def words(texts: Sequence[str], ids: dict[Hashable, int] | None = None) -> Seque
 
     Args:
       texts: N texts.
-      ids: the number of each word, to which new words are added. Texts that are compared take the
-        same one. By default it is empty.
+      ids: the number of each word, to which new words are added; by default empty. Pass the same
+        dictionary for all texts that are compared.
 
     Returns:
       ``[N, L]``, as from ``characters``.
@@ -79,9 +80,9 @@ def matches(
     """The number of n-grams that each text shares with each reference.
 
     An n-gram that occurs a times in the text and b times in the reference counts min(a, b) times,
-    as in BLEU and chrF. The occurrences of an n-gram in a text are numbered. What two texts share
-    is then the intersection of two sets, and all intersections are one product of matrices of 0
-    and 1, which is exact in the arithmetic of any device.
+    as in BLEU and chrF. The occurrences of an n-gram in a text are numbered. The n-grams that two
+    texts share are then the intersection of two sets, and all intersections are one product of
+    matrices of 0 and 1, which is exact in the arithmetic of any device.
 
     Args:
       texts: ``[..., N, L]``.

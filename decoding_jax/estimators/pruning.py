@@ -1,9 +1,9 @@
-"""Minimum Bayes risk decoding that spares comparisons with candidates that cannot be the best.
+"""Minimum Bayes risk decoding that skips comparisons of candidates unlikely to be the best.
 
 Cheng and Vlachos 2023, "Faster Minimum Bayes Risk Decoding with Confidence-based Pruning",
 arXiv:2311.14919, algorithms 1 and 2. The number of samples that candidates are compared with grows
-step by step. After each step a bootstrap over these samples says how often each candidate is at
-least as good as the one that is best so far, and those for which it is rare are dropped.
+step by step. After each step, a bootstrap over these samples estimates how often each candidate is
+at least as good as the best one so far. Candidates for which this is rare are dropped.
 """
 
 from __future__ import annotations
@@ -49,28 +49,29 @@ def minimum_bayes_risk(
 ) -> Chosen:
     """The candidate with the highest mean utility, found with fewer comparisons.
 
-    The samples are taken in a random order. So those of a step may be dependent, as arithmetic
-    samples are: they then vary less than the bootstrap supposes, and fewer candidates are dropped
-    than could be. Equal texts are compared once.
+    The samples are taken in a random order, so they may be dependent, as arithmetic samples are.
+    Dependent samples vary less than the bootstrap assumes, so fewer candidates are dropped than
+    could be. Equal texts are compared once.
 
     Args:
       key: a typed key, of the order and of the bootstrap.
       texts: the candidates.
-      utility: ``(texts, references) -> scores [N, M]``, such as ``pairwise.chrf``, or a network of
-        one's own. It is called at each step with what is new.
+      utility: ``(texts, references) -> scores [N, M]``, such as ``pairwise.chrf``, or your own
+        network. Each step calls it with the candidates that are left and the new references.
       references: the samples that candidates are compared with; None for the candidates.
       alpha: from 0 to 1. A candidate is dropped if it is at least as good as the best so far in
-        less than 1 - alpha of the resamples; with 1 none is, and the choice is that of all pairs.
+        less than 1 - alpha of the resamples. With 1, no candidate is dropped, and the choice is
+        that of a comparison of all pairs.
       schedule: the rising numbers of samples of the steps; None for 8, 16, 32 and so on up to all.
-      num_resamples: of the bootstrap.
+      num_resamples: the number of resamples of the bootstrap.
 
     Returns:
       The choice, and the number of utilities that were computed for it.
 
     Raises:
-      ValueError: for a raw key, without texts or references, for an alpha outside [0, 1], a
-        schedule that does not rise from 1 or more to the number of references at the utmost, no
-        resamples, or a utility of another shape.
+      ValueError: for a raw key, no texts or references, an alpha outside [0, 1], a schedule that
+        does not rise within 1 to the number of references, no resamples, or a utility of another
+        shape.
 
     Example:
       >>> from decoding_jax.estimators import pairwise
@@ -140,13 +141,13 @@ def _scores(utility: Utility, texts: list[str], references: list[str]) -> np.nda
 
 @partial(jax.jit, static_argnames=("num_resamples",))
 def _wins(key: Array, scores: Array, count: Array, num_resamples: int) -> Array:
-    """In how many resamples of the columns a row's mean is at least that of the best row.
+    """The number of resamples of the columns in which a row's mean is at least the best row's.
 
     Args:
       key: a typed key.
       scores: float32 ``[N, r]``.
       count: the rows from this one on are padding.
-      num_resamples: how many.
+      num_resamples: the number of resamples.
 
     Returns:
       int32 ``[N]``.

@@ -1,9 +1,10 @@
 """Expectations and pass@k from sets of dependent samples, which are drawn independently.
 
 The samples of one call of ``arithmetic_sample`` depend on each other, so their spread says nothing
-about the error of their mean. Calls with keys of their own are independent, and their means tell
-it (randomised quasi-Monte Carlo: Cranley and Patterson 1976; L'Ecuyer and Lemieux 2002). R is the
-number of such sets, and N the number of samples of each. Independent samples are sets with N = 1.
+about the error of their mean. Calls with different keys are independent, and the spread of their
+means shows the error (randomised quasi-Monte Carlo: Cranley and Patterson 1976; L'Ecuyer and
+Lemieux 2002). R is the number of such sets, and N the number of samples of each. Independent
+samples are sets with N = 1.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 def pass_at_k(correct: Array, k: int) -> Array:
     """An unbiased estimate of the probability that one of k independent samples is correct.
 
-    That is 1 - (1 - p)^k, where p is the probability that a sample is correct. The parts of wrong
-    samples w_1, ..., w_R are independent and have the mean 1 - p, whatever the dependence within a
-    set. Hence a product of k different ones has the mean (1 - p)^k, and the estimate is 1 minus the
-    mean of all such products. With N = 1 this is the estimator of Chen et al. 2021, "Evaluating
-    Large Language Models Trained on Code", arXiv:2107.03374, equation 1.
+    That is 1 - (1 - p)^k, where p is the probability that a sample is correct. The fractions of
+    wrong samples in the sets, w_1, ..., w_R, are independent and have the mean 1 - p, whatever the
+    dependence within a set. Hence a product of k different ones has the mean (1 - p)^k, and the
+    estimate is 1 minus the mean of all such products. With N = 1 this is the estimator of Chen et
+    al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1.
 
     Args:
       correct: bool ``[..., R, N]``, whether each sample is correct.
@@ -68,7 +69,7 @@ def pass_at_k(correct: Array, k: int) -> Array:
     num_sets = correct.shape[-2]
     _check_k(k, num_sets, "the number of sets")
     wrong = 1.0 - correct.astype(jnp.float32).mean(-1)
-    # products[j] is the mean of all products of j different parts among those seen so far.
+    # products[j] is the mean of all products of j different fractions among those seen so far.
     products = [jnp.ones(wrong.shape[:-1]), *[jnp.zeros(wrong.shape[:-1])] * k]
     for seen in range(1, num_sets + 1):
         for j in range(min(k, seen), 0, -1):
@@ -82,11 +83,11 @@ def pass_at_k_of_lattice(correct: Array, k: int) -> Array:
 
     It is about samples of the lattice, which are spread evenly and are correct together less often
     than independent ones. Every N/k-th point of a lattice of N is a lattice of k with a uniform
-    shift, so the estimate is the part of these N/k lattices that have a correct sample. It is
+    shift, so the estimate is the fraction of these N/k lattices that have a correct sample. It is
     unbiased for k samples that carry their codes as long as N do. ``arithmetic_sample`` with
     ``num_samples=k`` draws fresh bits as soon as a sample is alone among k (``codes.arithmetic``),
-    and its samples then depend on each other less. So for answers that are decided later, its
-    probability is another one, higher or lower, though close on average.
+    and its samples then depend on each other less. For answers that are decided by later tokens,
+    its probability therefore differs, in either direction, though little on average.
 
     Args:
       correct: bool ``[..., N]``, whether each sample is correct, in the order in which

@@ -38,7 +38,7 @@ def estimate(
 ) -> Array:
     """Estimates an expectation from sequences that were drawn without replacement.
 
-    The expectation is one under the distribution that the sequences were drawn from.
+    The expectation is under the distribution that the sequences were drawn from.
 
     Kool et al. 2019, equations 14 (unbiased) and 15 (normalised: biased but consistent, with lower
     variance if the mean of the values is far from 0).

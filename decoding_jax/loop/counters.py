@@ -1,8 +1,8 @@
 """Counters of a state: one number for all rows, or one for each row.
 
 While all rows advance together, a counter such as the number of steps is a scalar, and the cache
-is written in place at one slot. Where rows are refilled (``loop.refill``), each row has a number of
-its own. The steps of a strategy take both.
+is written in place at one slot. Where rows are refilled (``loop.refill``), each row has its own
+number. The steps of a strategy take both.
 """
 
 from __future__ import annotations

@@ -21,20 +21,20 @@ class Steps(NamedTuple):
       init: ``(model, prompt, key) -> state``: prefills, and chooses tokens from the logits.
       step: ``(model, prompt, state) -> state``: calls the model once.
       done: ``state -> bool``: whether all rows are done.
-      finalize: ``(prompt, state) -> DecodeOutput``: the result, or of an unfinished state the
+      finalize: ``(prompt, state) -> DecodeOutput``: the result; for an unfinished state, the
         sequences decoded so far.
       row_done: ``state -> bool [B]``, whether each row is done; None for a strategy whose rows
         cannot be exchanged one by one. With it, a strategy declares that every array of its state
         begins with the axis of rows, except scalars; that ``step`` and ``finalize`` also take a
         state whose scalars have one value for each row, ``[B]``; that no row depends on another;
-        and that a row that is done stays as it is. ``loop.refill`` relies on this.
-      settled: ``state -> int32 [B, N]``, how many of the first tokens of each sequence of
-        ``finalize`` no later step changes; None for a strategy that says nothing before a row is
-        done. Texts are streamed as far as their tokens are settled.
-      widens: whether the state of a row that has been padded to P prompt tokens, or encoder inputs,
-        is that of the row padded to more or fewer of them, which still hold it, once its arrays are
-        padded with zeros at the end of each axis, or cut. ``loop.refill`` relies on this to move
-        rows to a batch of another width, where the model has ``widens`` too.
+        and that a row that is done no longer changes. ``loop.refill`` relies on this.
+      settled: ``state -> int32 [B, N]``, the number of leading tokens of each sequence of
+        ``finalize`` that no later step changes; None for a strategy whose tokens may change until
+        their row is done. Streams give out the text of settled tokens only.
+      widens: whether the width that prompts (or encoder inputs) are padded to affects a state only
+        through padding: zero-padded or cut at the end of each axis, the arrays of a row's state
+        become those of the same row at another width that holds it. ``loop.refill`` relies on this
+        to move rows to a batch of another width, if the model has ``widens`` too.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]

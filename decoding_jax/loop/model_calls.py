@@ -135,7 +135,7 @@ def as_logits(
     """Checks the shape and dtype of logits, and converts them to float32.
 
     Args:
-      logits: the value that a function returned.
+      logits: the value returned by a function.
       shape: the shape that it must have.
       source: the beginning of the error.
       function: the name of the function, for the error.
@@ -157,7 +157,7 @@ def as_logits(
 def _prefilled(
     returned: Any, model: LanguageModel, prompt: Prompt, lanes: int, name: str
 ) -> tuple[ModelOutput, Cache]:
-    """Checks what a ``prefill`` has returned, and converts its logits to float32."""
+    """Checks the result of a ``prefill``, and converts its logits to float32."""
     output, cache = _output_and_cache(returned, f"{name}: got", "prefill")
     for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
     shape = (prompt.tokens.shape[0], lanes if for_every_lane else 1, 1, model.vocab_size)

@@ -1,7 +1,7 @@
 """Rows that are refilled: where a row has ended, the next input takes its place.
 
-A batch of ``run`` lasts as long as its longest row. Here B rows advance together, each at a cursor
-of its own, and those that have ended are replaced while the others go on (iteration-level
+A batch of ``run`` lasts as long as its longest row. Here, B rows advance together, each with its
+own cursor, and rows that have ended are replaced while the others continue (iteration-level
 scheduling: Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative
 Models"). Three programs do this, each compiled once for its shapes:
 
@@ -9,14 +9,14 @@ Models"). Three programs do this, each compiled once for its shapes:
 - ``insert`` puts them in the places of rows that have ended, and leaves all others untouched,
 - ``advance`` runs the steps of all rows until enough of them have ended.
 
-Newcomers may be padded to fewer prompt tokens, or encoder inputs, than the rows are. Their state is
-padded further when they are inserted, so that their prefill is that of their own width, while rows
-of all widths share one batch (as in JetStream, whose prefills are of many widths and whose decoding
-state is one). ``narrow`` cuts the batch to what its rows need, once the widest have ended. Both
-need ``Steps.widens`` and a model with ``widens``.
+Newcomers may be padded to fewer prompt tokens (or encoder inputs) than the rows of the batch. They
+are prefilled at that smaller width, and their state is padded further when it is inserted. Rows of
+all widths thus share one batch, as in JetStream, which prefills at many widths and decodes at one.
+``narrow`` cuts the batch to the width that its rows need, once the widest have ended. Both need
+``Steps.widens`` and a model with ``widens``.
 
-This holds for every strategy whose ``Steps`` have ``row_done``. A row's result is the same as that
-of ``run``, since it depends neither on the other rows nor on when it came.
+All strategies whose ``Steps`` have ``row_done`` can be run in this way. A row's result is the same
+as that of ``run``, since it depends neither on the other rows nor on the time of its insertion.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from decoding_jax.ops.mesh import in_mesh, over_rows
 
 
 class Call(NamedTuple):
-    """A strategy and what it is called with.
+    """A strategy and its arguments.
 
     Attributes:
       steps: the strategy's parts.
@@ -50,14 +50,14 @@ class Call(NamedTuple):
 
 
 MakeCall = Callable[[Any], Call]
-"""Makes the call of some rows from what they were given: a pytree of arrays ``[rows, ...]``."""
+"""Makes the call for some rows from their inputs: a pytree of arrays ``[rows, ...]``."""
 
 
 class Rows(NamedTuple):
-    """Rows at cursors of their own.
+    """Rows that each have their own cursor.
 
     Attributes:
-      given: what each row was given: inputs, prompts, keys and settings, arrays ``[B, ...]``.
+      given: the arguments of each row: inputs, prompts, keys and settings, arrays ``[B, ...]``.
       state: the strategy's state, arrays ``[B, ...]``; its scalars have become ``[B]``.
     """
 
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What ``advance`` reports.
+    """The report of ``advance``.
 
     Attributes:
       ended: bool ``[B]``, the rows that have ended, and those that are not in use.
@@ -195,21 +195,21 @@ def widens(make_call: MakeCall, given: Any) -> bool:
 
     Args:
       make_call: makes the strategy's call.
-      given: what some rows are given.
+      given: the arguments of some rows.
     """
     steps, model, _, _ = make_call(given)
     return steps.widens and getattr(model, "widens", False)
 
 
 def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:
-    """What keeps the rows of a strategy from being refilled; None if nothing does.
+    """The reason why the rows of a strategy cannot be refilled; None if they can.
 
     Only shapes are computed.
 
     Args:
       make_call: makes the strategy's call.
-      few: what some rows are given.
-      more: what a larger number of rows are given.
+      few: the arguments of some rows.
+      more: the arguments of a larger number of rows.
     """
     calls = make_call(few), make_call(more)
     if any(call.steps.row_done is None for call in calls):

@@ -53,7 +53,7 @@ def append_token(
     Args:
       old: the sequences.
       token: int32 ``[B, W]``, the chosen tokens.
-      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, of the model, which ``log_prob`` is of.
+      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, the model's, from which ``log_prob`` comes.
       allowed: float32 ``[B, W, V]``, after the transform. A sequence ends without the token where
         all of them are -inf.
       stop: when a sequence ends.

@@ -1,9 +1,10 @@
 """Stop strings: a finite automaton over the bytes that tokens add to a text.
 
 The automaton of Aho and Corasick (1975) reads a text byte by byte; its state is the longest suffix
-that begins a string. Tokens that move all of its states alike are one class, so the tables are
-small for any vocabulary. The state after a text depends on its last bytes alone, as many as the
-longest string has, so a sequence is judged by its last tokens, and no strategy carries a state.
+that begins a string. Tokens that cause the same transition in every state form one class, so the
+tables are small for any vocabulary. The state after a text depends only on its last bytes, as many
+as the longest string has. It is therefore computed from the last tokens of a sequence at each step,
+and no strategy carries it.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
 
 EMPTY, BROKEN = 0, 1
-"""The classes of tokens without text, and of bytes that are no text. All others are from 2 on."""
+"""The classes of tokens without text, and of bytes that are not text. Other classes begin at 2."""
 
 _LEADS = (
     *((0xC2, 0xDF, 1), (0xE0, 0xE0, 2), (0xE1, 0xEC, 3), (0xED, 0xED, 4), (0xEE, 0xEF, 3)),
     *((0xF0, 0xF0, 5), (0xF1, 0xF3, 6), (0xF4, 0xF4, 7)),
 )
-"""The state that each first byte of a character leads to, which says what may follow."""
+"""First and last of a range of bytes that begin a character, and the state after one of them.
+
+The state determines which bytes may follow."""
 
 _CONTINUATIONS = (
     *((1, 0x80, 0xBF, 0), (2, 0xA0, 0xBF, 1), (3, 0x80, 0xBF, 1), (4, 0x80, 0x9F, 1)),
     *((5, 0x90, 0xBF, 3), (6, 0x80, 0xBF, 3), (7, 0x80, 0x8F, 3)),
 )
-"""State, first and last byte that may follow, and the next state; 0 is between characters."""
+"""State, first and last byte that may follow, and the next state; state 0 is between characters."""
 
 _DEAD = 8
 
 
 def _utf8_table() -> np.ndarray:
-    """int32 ``[258, 9]``: what each byte, other text (256) and no text (257) make of a state."""
+    """int32 ``[258, 9]``: the state after each byte, other text (256) or no text (257)."""
     table = np.full((258, 9), _DEAD, np.int32)
     table[:0x80, 0] = 0
     for low, high, state in _LEADS:
@@ -54,7 +57,7 @@ _UTF8 = _utf8_table()
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class StopStrings:
-    """Strings that end a text, for one tokenizer; ``text.stop_strings`` makes them.
+    """Strings that end a text, compiled for one tokenizer by ``text.stop_strings``.
 
     Attributes:
       token_class: int32 ``[V]``, the class of each token in a text that has begun.

@@ -21,11 +21,11 @@ from decoding_jax.ops.mesh import over_rows
 
 
 class Progress(NamedTuple):
-    """What has been decoded so far.
+    """The output so far, and how much of it is final.
 
     Attributes:
-      output: the output, of which ``settled`` says how much is final.
-      settled: int32 ``[B, N]``, how many of the first tokens of each sequence no later step
+      output: the output so far.
+      settled: int32 ``[B, N]``, the number of leading tokens of each sequence that no later step
         changes; all of them once the row is done.
       last: whether all rows are done.
     """
@@ -36,7 +36,7 @@ class Progress(NamedTuple):
 
 
 def progress(steps: Steps, prompt: Prompt, state: Any) -> Progress:
-    """What a state has decoded so far."""
+    """The ``Progress`` of a state."""
     output, last = steps.finalize(prompt, state), steps.done(state)
     ended = last if steps.row_done is None else steps.row_done(state)[:, None] | last
     settled = jnp.zeros_like(output.length) if steps.settled is None else steps.settled(state)

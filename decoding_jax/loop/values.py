@@ -212,7 +212,7 @@ def check_points(points: Any) -> Any:
 
 
 def check_key(key: Any) -> Any:
-    """Refuses a key that is no array; ``ops.random.row_keys`` checks arrays.
+    """Refuses a key that is not an array; ``ops.random.row_keys`` checks arrays.
 
     Raises:
       ValueError: for a plain number or a string.
@@ -223,12 +223,12 @@ def check_key(key: Any) -> Any:
 
 
 def check_drafter(drafter: Any) -> Any:
-    """Refuses a drafter that is clearly none, and returns any other object.
+    """Refuses objects that cannot be a drafter, and returns all others.
 
     Raises:
       ValueError: for a model that is not bound, a pair, a class or a name.
     """
-    # A drafter may have `bind` too, and drafts without it; an unbound model cannot draft at all.
+    # A drafter with `bind` can draft without being bound; an unbound model cannot.
     drafts = any(hasattr(drafter, name) for name in ("prefill", "begin", "guess"))
     if hasattr(drafter, "bind") and not drafts:
         raise ValueError(

@@ -84,7 +84,7 @@ def shardings(model: Any, mesh: Mesh | AbstractMesh, rules: Rules | None = None)
 
     Raises:
       ValueError: for an array that no rule matches, a mesh without these axes, or an axis that does
-        not divide what is laid out over it.
+        not divide the axis of an array that is laid out over it.
 
     Example:
       >>> import jax.numpy as jnp
@@ -161,7 +161,7 @@ def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
     """A mesh, or one of devices with these sizes of axes.
 
     The devices are those of this process if there are enough of them, so that each of several
-    processes has a mesh of its own, and otherwise those of all processes. The axes are automatic.
+    processes has its own mesh, and otherwise those of all processes. The axes are automatic.
 
     Args:
       mesh: a mesh, or the sizes of its axes by name, such as ``{"data": 2, "model": 4}``.

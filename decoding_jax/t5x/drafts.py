@@ -83,7 +83,7 @@ _SHAPE = (
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExit:
-    """The first layers of the target as the draft, which needs no parameters of its own.
+    """The first layers of the target as the draft, which needs no further parameters.
 
     Attributes:
       num_layers: the number of decoder layers, from 1 to the target's.
@@ -130,7 +130,7 @@ def bind(drafter: Any, model: LanguageModel) -> Any:
     """The drafter for one batch of the target.
 
     Args:
-      drafter: what ``ready`` returned. A drafter that uses encoder inputs, such as a T5 or a
+      drafter: from ``ready``. A drafter that uses encoder inputs, such as a T5 or a
         ``PromptLookup`` without a source, is bound to those of the target.
       model: the target. An encoder-decoder is bound to its inputs.
     """

@@ -28,7 +28,7 @@ class Completion(NamedTuple):
       finished: whether a stop condition ended it, rather than the maximum length.
       info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as NumPy values. Each is
         a value of this completion, of its text, or of the whole batch, as the strategy defines it.
-      scores: with ``with_scores``, the figures of each token, NumPy arrays ``[L]`` and ``[L, n]``.
+      scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
     """
 
     text: str
@@ -140,7 +140,7 @@ def completions(
       count: the number of rows that are not padding.
       context: the tokens of the prompts, for a decoder-only model. A tokenizer may drop the space
         between a prompt and its continuation unless it decodes both together.
-      scores: the figures of all tokens of the output, or None.
+      scores: the scores of all tokens of the output, or None.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
     info = jax.tree.map(np.asarray, output.info)

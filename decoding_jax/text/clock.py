@@ -16,11 +16,11 @@ _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 
 
 class Clock:
-    """Says when a call has to end, and how many steps to run before the next look at the clock.
+    """Decides when a call has to end, and how many steps to run until the next check of the time.
 
     Args:
       max_time: seconds from now on, or None for no limit.
-      chunk: the number of steps between two looks, or None for as many as fit into 50 ms.
+      chunk: the number of steps between two checks, or None for as many as fit into 50 ms.
       model: the model that is called.
 
     Raises:

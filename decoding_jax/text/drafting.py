@@ -13,7 +13,7 @@ from decoding_jax.text.batch import pad_tokens
 
 
 def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
-    """Checks that a drafter was given exactly if the strategy takes one.
+    """Checks that a drafter was given if, and only if, the strategy takes one.
 
     Returns:
       The drafter; the model if ``drafter`` is a pair ``(model, tokenizer)``, as from ``load``.

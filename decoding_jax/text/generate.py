@@ -60,8 +60,8 @@ def generate(
       tokenizer: the tokenizer of the model, from ``load``.
       texts: the inputs, none of them empty.
       strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
-        arguments. By default that of the ``generation_config.json`` of the model's directory, if
-        it has one that chooses anything, and else ``"greedy"``.
+        arguments. By default, the ``generation_config.json`` of the model's directory chooses it;
+        without such a file, or if the file sets nothing, it is ``"greedy"``.
       key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
@@ -75,18 +75,19 @@ def generate(
         text; the same as ``strings`` of ``stop``. A text ends with the first token with which it
         contains one, and the string stays in it.
       max_time: the seconds after which no further tokens are decoded. Texts that have not ended are
-        returned as far as they are, each with a token at least, and not ``finished``. The time for
-        compilation counts too.
-      config: in place of a strategy, parameters by the names of ``transformers``, which choose it;
-        they replace those of the model's directory.
+        returned with the tokens decoded so far, at least one each, and are not ``finished``. The
+        time for compilation counts too.
+      config: parameters by the names of ``transformers``, which choose the strategy. They are given
+        instead of ``strategy``, and replace those of the model's directory.
       with_scores: whether completions have the ``scores`` of their tokens: the log-probability of
         each, the entropy of the distribution that it is from, and the five most probable tokens of
-        that distribution; a number is how many of these. All are under the model, before any
-        transform, and computed by reading the finished sequences once more.
-      share_prefix: whether the tokens that all texts begin with are run and stored once for all of
-        them, where they are many: whole multiples of 64 of them, so that few programs are compiled.
-        For decoder-only models from ``load``. A prefix that further calls have too is better given
-        to ``decoding_jax.share_prefix``, which runs it once for all calls.
+        that distribution. A number asks for so many of these tokens instead of five. All scores are
+        under the model, before any transform; they are computed by reading the finished sequences
+        once more.
+      share_prefix: whether the tokens with which all texts begin are run and stored once for all of
+        them. Only a multiple of 64 tokens is shared, so that few programs are compiled. This works
+        for decoder-only models from ``load``. For a prefix that several calls share, use
+        ``decoding_jax.share_prefix``, which runs it once for all calls.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
         ``transform``. A number in them may be an array with one value for each text, such as
         ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``). Without a strategy, the

@@ -1,4 +1,4 @@
-"""The text of a sequence that grows, in pieces that are final."""
+"""The text of a growing sequence, in pieces that are final."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from decoding_jax.text.tokenizers import Tokenizer
 def settled_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The beginning of the text of ``ids`` that no further token changes.
 
-    A tokenizer without a method ``settled`` is taken to decode each beginning of a token list to a
-    beginning of its text, apart from replacement characters at the end.
+    A tokenizer without a method ``settled`` is assumed to decode every prefix of a token list to a
+    prefix of its text, apart from replacement characters at the end.
 
     Example:
       >>> from decoding_jax.text import ByteTokenizer
@@ -33,7 +33,7 @@ class GrowingText:
       context: the tokens of the prompt that the text continues; empty where it continues none.
 
     Attributes:
-      given: what has been given out.
+      given: the text that has been given out.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int]):
@@ -42,14 +42,14 @@ class GrowingText:
         self.given = ""
 
     def grow(self, tokens: Sequence[int]) -> str:
-        """The text that has become final with these tokens, which are all new ones so far."""
+        """The text that these tokens, which are all new tokens so far, have made final."""
         return self._give(self._settled(list(tokens)))
 
     def close(self, text: str) -> str:
         """The rest of the whole text.
 
         Raises:
-          ValueError: if the text does not begin with what has been given out.
+          ValueError: if the text does not begin with the text that has been given out.
         """
         if not text.startswith(self.given):
             raise ValueError(

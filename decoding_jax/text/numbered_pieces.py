@@ -77,7 +77,7 @@ class NumberedPieces:
         return self.decode(ids)
 
     def token_texts(self, size: int) -> TokenTexts:
-        """What each of the ids below ``size`` adds to a text."""
+        """The text that each id below ``size`` adds."""
         texts = [self._texts.get(i, "") for i in range(size)]
         first = [text.lstrip(" ").encode() or None for text in texts]
         return TokenTexts([text.encode() for text in texts], first)

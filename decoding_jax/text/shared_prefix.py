@@ -17,9 +17,9 @@ from decoding_jax.text.wrapped_tokenizer import WrappedTokenizer
 _LOGGER = logging.getLogger(__name__)
 
 GRANULE = 64
-"""What the numbers of shared tokens that are found are multiples of."""
+"""``with_common_prefix`` shares a multiple of this number of tokens."""
 
-# What inputs may begin with: the last tokens of a text can depend on what follows.
+# Beginnings of inputs to try, since the last tokens of a text can depend on the text after it.
 _BEGINNINGS = ("a", "A", "1", " a", " A", "\n", ".", '"', "é", "你")
 
 
@@ -62,18 +62,18 @@ def share_prefix(
 ) -> tuple[SharedPrefixModel, WithText]:
     """Puts a text before every input, such as instructions or examples, and runs it once.
 
-    The text's keys and values are stored once for all rows, so a row costs what follows the text.
-    Its tokens are those that the text and the input have as one string. Hence completions are those
-    of ``generate(model, tokenizer, [text + x for x in texts])``, up to the rounding of float32.
+    The text's keys and values are stored once for all rows, so each row costs only the tokens after
+    them. The text and an input are tokenized as one string. Hence completions are those of
+    ``generate(model, tokenizer, [text + x for x in texts])``, up to the rounding of float32.
 
-    The shared tokens are those of the text that stay the same whatever follows: a tokenizer may
-    join its last characters with the first of an input, such as a space at its end. It is tried
-    with some beginnings, and an input that changes an earlier token is an error (in the batch job,
-    the fault of its record).
+    The shared tokens are those of the text that do not depend on the input: a tokenizer may join
+    the last characters of the text, such as a space, with the first of an input. They are found by
+    trying some beginnings of inputs. An input that changes a shared token is an error (in the batch
+    job, an error of its record).
 
     Args:
       model: a decoder-only model and its tokenizer, as ``load`` returns them. With a
-        ``prefill_chunk``, the text runs so many tokens at a time.
+        ``prefill_chunk``, the text is run in chunks of that many tokens.
       text: the text.
       file: in place of the text, a file that holds it in UTF-8, or its URL.
 
@@ -119,15 +119,16 @@ def share_prefix(
 
 
 def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True) -> Any:
-    """The model with the tokens that all of several texts begin with, run and stored once.
+    """The model with the tokens with which all of several texts begin, run and stored once.
 
-    The number of shared tokens is a multiple of ``GRANULE``, and leaves each text a token. A model
-    that has a shared prefix, and one whose texts have fewer tokens in common, is returned as it is.
+    The number of shared tokens is a multiple of ``GRANULE``, and leaves each text a token. The
+    model is returned unchanged if it has a shared prefix, or if the texts have fewer tokens in
+    common.
 
     Args:
       model: a decoder-only model from ``load``.
       ids: the tokens of the texts, none of them empty.
-      wanted: the ``share_prefix`` of a call; with False, the model is returned as it is.
+      wanted: the ``share_prefix`` of a call; with False, the model is returned unchanged.
 
     Raises:
       ValueError: for a model of another kind, such as an encoder-decoder, or if ``wanted`` is not
@@ -141,25 +142,23 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
     if not wanted:
         return model
     check_decoder(model.model if isinstance(model, SharedPrefixModel) else model)
-    first, last = min(ids), max(ids)  # all texts share what these two do
-    most = min(len(row) for row in ids) - 1
-    same = (i for i, (x, y) in enumerate(zip(first, last, strict=False)) if x != y)
-    size = min(next(same, most), most) // GRANULE * GRANULE
+    first, last = min(ids), max(ids)  # a prefix of these two is a prefix of all texts
+    limit = min(len(row) for row in ids) - 1
+    different = (i for i, (x, y) in enumerate(zip(first, last, strict=False)) if x != y)
+    size = min(next(different, limit), limit) // GRANULE * GRANULE
     if len(ids) < 2 or size == 0 or isinstance(model, SharedPrefixModel):
         return model
     return with_shared_prefix(model, first[:size])
 
 
 def _shared_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The first tokens of a text that do not depend on what follows."""
+    """The first tokens of a text, up to one that depends on the text that follows."""
     shared = tokenizer.encode(text)
     for beginning in _BEGINNINGS:
         try:
             ids = tokenizer.encode(text + beginning)
-        except (
-            Exception
-        ):  # A tokenizer of one's own may refuse a character, which no input has then.
+        except Exception:  # A user's tokenizer may refuse a character, which no input has then.
             continue
-        same = (i for i, (x, y) in enumerate(zip(shared, ids, strict=False)) if x != y)
-        shared = shared[: next(same, min(len(shared), len(ids)))]
+        different = (i for i, (x, y) in enumerate(zip(shared, ids, strict=False)) if x != y)
+        shared = shared[: next(different, min(len(shared), len(ids)))]
     return shared

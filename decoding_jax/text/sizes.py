@@ -44,8 +44,8 @@ def padded_width(
 ) -> int:
     """The width that texts of at most ``longest`` tokens are padded to.
 
-    It is rounded up, but to no more than ``max_positions`` leaves room for. Of texts that begin
-    with the same ``shared`` tokens, only what follows is rounded.
+    It is rounded up, but to no more than ``max_positions`` leaves room for. If texts begin with the
+    same ``shared`` tokens, only the number of the other tokens is rounded.
 
     Args:
       longest: the number of tokens of the longest text.

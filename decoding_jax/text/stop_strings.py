@@ -165,7 +165,7 @@ def _texts_of(tokenizer: Tokenizer, size: int) -> TokenTexts:
         )
     try:
         kept = _TEXTS.setdefault(tokenizer, {})
-    except TypeError:  # A tokenizer that cannot be kept.
+    except TypeError:  # The tokenizer has no hash, or no weak references.
         return tokenizer.token_texts(size)
     if size not in kept:
         kept[size] = tokenizer.token_texts(size)
@@ -209,7 +209,7 @@ def _automaton(patterns: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
 def _classes(
     texts: Sequence[bytes], goto: np.ndarray, found: np.ndarray
 ) -> tuple[dict[bytes, int], np.ndarray, np.ndarray]:
-    """The classes of texts that make the same of every state, and tables padded to a few sizes.
+    """Classes of texts with the same transitions, and tables that are padded to a few sizes.
 
     Returns:
       The class of each text; the transitions, int32 ``[S, C]``; the matches, bool ``[S, C, Q]``.

@@ -41,22 +41,22 @@ def stream_text(
     share_prefix: bool = False,
     **settings: Any,
 ) -> TextStream:
-    """Decodes texts, and gives out what they say in pieces that no later token changes.
+    """Decodes texts, and yields their completions in pieces that no later token changes.
 
     A piece never ends inside a character, and nothing is taken back. Joined, the pieces of a
-    completion are the text that ``generate`` returns. A strategy that appends tokens gives out
-    the text of each; a beam search, as the first completion of each text, what all its hypotheses
-    share; any other search gives out whole texts. Where a search returns several completions, the
-    others come when the row is done.
+    completion are the text that ``generate`` returns. A strategy that appends tokens yields the
+    text of each token. A beam search yields, as the first completion of each text, the beginning
+    that all its hypotheses share, and its other completions when the row is done. Any other search
+    yields whole texts.
 
-    A tokenizer of your own may have a method ``settled`` (see ``SettlingTokenizer``); without it,
-    it is taken to change nothing but replacement characters at the end of a text.
+    A tokenizer of your own may have a method ``settled`` (see ``SettlingTokenizer``). Without it,
+    the tokenizer is assumed to change nothing but replacement characters at the end of a text.
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
         share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
-      chunk: the number of new tokens between two looks at the texts.
+      chunk: the number of new tokens that are decoded at a time.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
 
     Returns:
@@ -98,7 +98,7 @@ class TextStream:
         self.output: list[list[Completion]] | None = None
         self._call, self._growths = call, call.run()
         self._pieces = self._all_pieces()
-        self._count = 0  # of completions, from the first look at the texts on
+        self._count = 0  # of completions; known once the first tokens are decoded
         self._mesh = jax.sharding.get_mesh()
 
     def __iter__(self) -> Iterator[Piece]:

@@ -7,7 +7,7 @@ from typing import IO, Any, Protocol
 
 
 class Piece(str):
-    """A piece of text that is final: a string that knows what it belongs to.
+    """A piece of text that is final: a string with the place of its completion.
 
     Attributes:
       row: the index of its input among the texts.

@@ -1,4 +1,4 @@
-"""Texts that are decoded as a stream: the completions so far, again and again."""
+"""Texts that are decoded as a stream: all completions so far, after every few tokens."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def stream(
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
 
     The last item is equal to the result of ``generate``. In earlier items, an incomplete character
-    at the end of a text is left out. Searches may take tokens back, and some tokenizers spaces;
-    ``stream_text`` yields only text that is final.
+    at the end of a text is left out. A later item may lack tokens of an earlier one, if a search
+    drops them, or spaces, if the tokenizer does; ``stream_text`` yields only text that is final.
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
         share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
-      with_scores: as for ``generate``. The tokens so far are scored before every item, those that
-        have not changed once.
+      with_scores: as for ``generate``. Tokens are scored before every item, but only those that
+        have changed since the last one.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens between two items.
 
@@ -92,11 +92,11 @@ def stream(
 
 
 class Growth(NamedTuple):
-    """What has been decoded so far, as NumPy arrays.
+    """The output so far, as NumPy arrays.
 
     Attributes:
-      output: of all rows, those included that fill up the batch.
-      settled: int32 ``[B, N]``, how many of the first tokens of each sequence are final.
+      output: of all rows, including the copies that fill up the batch.
+      settled: int32 ``[B, N]``, the number of leading tokens of each sequence that are final.
       last: whether all texts are done, or the time is up.
     """
 

@@ -1,4 +1,4 @@
-"""Figures of every token of decoded sequences, by one more pass of the model."""
+"""Scores of every token of decoded sequences, by one more pass of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK = 16
 
 
 class TokenScores(NamedTuple):
-    """Figures of tokens, each under the model's distribution before any transform.
+    """Scores of tokens, each under the model's distribution before any transform.
 
     The shapes are those of N sequences of each of B prompts; of a ``Completion``, NumPy arrays
     without the first two axes.
@@ -42,7 +42,7 @@ class TokenScores(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """What has been scored so far.
+    """The scores so far, and the state that is needed to go on.
 
     Attributes:
       cache: the model's.
@@ -63,15 +63,15 @@ def token_scores(
     *,
     num_alternatives: int = 0,
 ) -> TokenScores:
-    """Returns figures of each token after its prompt and the tokens before it.
+    """Returns scores of each token after its prompt and the tokens before it.
 
     The model reads each prompt, and the sequences at most sixteen tokens a call.
 
     Args:
       model: a language model.
       prompt: B prompts.
-      tokens: int32 ``[B, N, L]``: N sequences of new tokens for each prompt. What follows the end
-        of a sequence may be anything in the vocabulary, and is scored like the rest.
+      tokens: int32 ``[B, N, L]``: N sequences of new tokens for each prompt. Tokens after the end
+        of a sequence may be any of the vocabulary, and are scored like the others.
       end: int32, the number of tokens of the longest sequence, after which nothing is computed; L
         by default.
       num_alternatives: n, the number of the most probable tokens, 0 to V.
@@ -118,7 +118,7 @@ def score(
     start: Array | int,
     end: Array | int,
 ) -> Scoring:
-    """Scores the tokens from ``start`` to ``end``; earlier ones are as they were scored before.
+    """Scores the tokens from ``start`` to ``end``; earlier tokens keep their scores.
 
     Args:
       model, prompt: those of ``begin``. If ``start`` is not 0, the model must be able to rewind.
@@ -159,7 +159,7 @@ def _chunk(model: LanguageModel, prompt: Prompt, length: int) -> int:
 
 
 def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:
-    """The figures of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``."""
+    """The scores of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``."""
     log_probs = log_softmax(clean(logits))
     prob = jnp.exp(log_probs)
     if num_alternatives:
@@ -190,7 +190,7 @@ _SCORE = jit(score, (), donated=("scoring",))
 
 
 class GrowingScores:
-    """The figures of sequences that grow, of which only what has changed is scored again.
+    """The scores of growing sequences, in which only changed tokens are scored again.
 
     Args:
       model: a language model. One that cannot rewind (``rewinds`` is False) reads everything anew.
@@ -206,7 +206,7 @@ class GrowingScores:
         self._length: np.ndarray = np.zeros(0, np.int32)
 
     def __call__(self, tokens: Array, length: Array) -> TokenScores:
-        """Returns the figures of all tokens so far, as NumPy arrays.
+        """Returns the scores of all tokens so far, as NumPy arrays.
 
         Args:
           tokens: int32 ``[B, N, L]``, of the same shape in every call.
@@ -239,5 +239,5 @@ class GrowingScores:
                 scoring=self._scoring,
             )
         self._tokens, self._length = now, ends
-        # Copies, since the next call gives the memory of these scores away.
+        # These are copies, since the next call donates the buffers of these scores.
         return jax.tree.map(lambda x: np.array(x)[:, :, :size], to_host(self._scoring.scores))

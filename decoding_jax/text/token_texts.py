@@ -11,17 +11,17 @@ from decoding_jax.text.settled import BYTE, decoder_steps
 
 
 class TokenTexts(NamedTuple):
-    """What each token adds to a text, in UTF-8.
+    """The text that each token adds, in UTF-8.
 
-    The text of a list of tokens has to be the concatenation of what they add, apart from bytes that
-    are no characters.
+    The text of a list of tokens has to be the concatenation of the texts that they add, apart from
+    bytes that are not characters.
 
     Attributes:
-      begun: for each token, what it adds to a text that has begun; empty for a special token.
-      first: what it adds to an empty text, or None if the token after it is still the first.
-      byte: the byte of a token that stands for one, or -1 for other tokens, of a tokenizer that
-        decodes a run of such tokens as a whole: if it is not valid, none of it is text. None for
-        other tokenizers.
+      begun: for each token, the text that it adds after others; empty for a special token.
+      first: the text that it adds as the first one, or None if the token after it is still the
+        first.
+      byte: the byte that each token represents, or -1 for other tokens, if the tokenizer decodes a
+        run of such tokens as a whole: an invalid run has no text. None for other tokenizers.
     """
 
     begun: Sequence[bytes]
@@ -43,7 +43,7 @@ def texts_of_decoder(tokenizer: tokenizers.Tokenizer, size: int) -> TokenTexts:
     """The texts of the first ``size`` ids of a ``tokenizers.Tokenizer``.
 
     Raises:
-      ValueError: for a decoder that changes a token's text by what follows it.
+      ValueError: for a decoder that lets a token's text depend on later tokens.
     """
     decoder = tokenizer.decoder
     steps = [] if decoder is None else decoder_steps(decoder)

@@ -60,7 +60,7 @@ class ConcatenatingTokenizer(Tokenizer, Protocol):
     """A tokenizer that knows the text of each token, which stop strings need."""
 
     def token_texts(self, size: int) -> TokenTexts:
-        """What each of the ids below ``size`` adds to a text. Others of the model add nothing."""
+        """The text that each id below ``size`` adds. Other ids of the model add nothing."""
         ...
 
 

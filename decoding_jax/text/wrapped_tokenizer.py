@@ -9,7 +9,7 @@ from decoding_jax.text.tokenizers import Tokenizer
 
 
 class WrappedTokenizer:
-    """A tokenizer that is another one, but for ``encode``, which a subclass defines.
+    """A wrapper of a tokenizer; a subclass defines ``encode``.
 
     Args:
       tokenizer: the other tokenizer.

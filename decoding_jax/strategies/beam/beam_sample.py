@@ -44,8 +44,8 @@ def beam_sample(
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``.
-      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
-        the score without normalising again.
+      transform: applied to the log-probabilities after each hypothesis. Its result is added to the
+        score without normalising again.
       stop: when a sequence ends.
 
     Returns:

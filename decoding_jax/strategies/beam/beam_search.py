@@ -50,8 +50,8 @@ def beam_search(
         it at any length up to the limit, provided that no further token adds to a score. Of this
         library's transforms, a ``logit_bias`` above 0 and a presence or frequency penalty below 0
         may add to a score; a row may then stop before its best sequence has ended.
-      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
-        the score without normalising again.
+      transform: applied to the log-probabilities after each hypothesis. Its result is added to the
+        score without normalising again.
       stop: when a sequence ends.
 
     Returns:

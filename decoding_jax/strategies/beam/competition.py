@@ -28,7 +28,7 @@ among all continuations, in order of rank. Entries with a score of -inf are not 
 def best_candidates(
     keys: Array | None, totals: Array, count: int, step: Array
 ) -> tuple[Array, Array]:
-    """The candidates of a plain beam search: the best; ties go to the lower index."""
+    """Chooses the best candidates, as in plain beam search; ties go to the lower index."""
     return top_k(totals, count)
 
 
@@ -137,7 +137,7 @@ def compete(
     Args:
       rules: how hypotheses are chosen, ended and ranked.
       beam: hypotheses of ``step`` tokens.
-      allowed: float32 ``[B, K, V]``, what each next token adds to the score; -inf for banned ones.
+      allowed: float32 ``[B, K, V]``, the score of each next token; -inf for banned tokens.
       log_probs: float32 ``[B, K, V]``, the model's log-probabilities.
       keys: typed keys ``[B]`` for ``rules.choose``, or None.
       step: int32, a scalar or ``[B]``.
@@ -173,7 +173,7 @@ def choose_candidates(
 
 
 def num_candidates(stop: Stop, width: int, vocab_size: int) -> int:
-    """Enough candidates that K can continue even if every way to end is among them."""
+    """The number of candidates: enough that K continue even if every possible end is among them."""
     return min(max(2, 1 + stopping.num_endings(stop)) * width, width * vocab_size)
 
 

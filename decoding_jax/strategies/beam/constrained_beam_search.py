@@ -91,8 +91,8 @@ def constrained_beam_search(
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``; only sequences that meet the constraints count.
-      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
-        the score without normalising again. Tokens that it bans are banned within phrases, too.
+      transform: applied to the log-probabilities after each hypothesis. Its result is added to the
+        score without normalising again. Tokens that it bans are banned within phrases, too.
       stop: when a sequence ends.
 
     Returns:
@@ -140,11 +140,11 @@ def constrained_beam_search(
         count = competition.num_candidates(stop, width, vocab)
 
         def match(parent: Array, token: Array) -> tuple[Array, Array]:
-            """The matches of hypotheses ``parent`` with another ``token``, and what they lack."""
+            """The matches of ``parent`` with another ``token``, and the tokens that they lack."""
             new = match_token(table, gather_items(matched, parent), token)
             return new, constraints.lacking(table, new)
 
-        # Score: every continuation that is not an end that comes too early.
+        # Score: every continuation, except those that would end before the constraints are met.
         allowed = _ban_ends(stop, allowed, beam.running.tokens, match, step)
         totals = beam.running.score[..., None] + allowed
 

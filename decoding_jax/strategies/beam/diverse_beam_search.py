@@ -59,8 +59,8 @@ def diverse_beam_search(
       max_new_tokens: L, the maximum number of new tokens.
       length_penalty: as for ``beam_search``.
       early_stopping: as for ``beam_search``, for each group by itself.
-      transform: applied to the log-probabilities after each hypothesis. What it returns is added to
-        the score without normalising again.
+      transform: applied to the log-probabilities after each hypothesis. Its result is added to the
+        score without normalising again.
       stop: when a sequence ends.
 
     Returns:
@@ -101,7 +101,7 @@ def diverse_beam_search(
         beam: Beam, allowed: Array, log_probs: Array, keys: Array | None, step: Array
     ) -> tuple[Beam, Array, Array]:
         def next_group(counts: Array, group: tuple[Beam, Array, Array]) -> tuple[Array, Any]:
-            """``counts`` float32 ``[B, V]``: how many hypotheses have chosen each token so far."""
+            """``counts`` float32 ``[B, V]``: the number of hypotheses that chose each token."""
             beam, allowed, log_probs = group
             allowed = allowed - (penalty * counts)[:, None]
             beam, token, parent = compete(rules, beam, allowed, log_probs, keys, step)

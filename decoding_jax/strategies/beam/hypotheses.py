@@ -25,10 +25,10 @@ def split_pool(pool: Pool, is_met: Array) -> tuple[Pool, Pool]:
 
 
 def shared_tokens(pool: Pool) -> Array:
-    """How many of their first tokens all entries of a pool share, int32 ``[B]``.
+    """The number of leading tokens that all entries of a pool share, int32 ``[B]``.
 
-    Every sequence that a search returns continues one of its present hypotheses, or is one, so the
-    tokens that these share begin all of them.
+    Every sequence that a search returns is one of its present hypotheses or continues one, so all
+    returned sequences begin with these tokens.
     """
     exists = pool.score > -jnp.inf
     one = jnp.take_along_axis(pool.tokens, exists.argmax(-1)[:, None, None], axis=1)

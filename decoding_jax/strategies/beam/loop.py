@@ -47,7 +47,7 @@ class State(NamedTuple):
 
     Attributes:
       shared: the cache of the hypotheses.
-      beam: the hypotheses: a ``Beam``, or what the ``Search`` keeps in its place.
+      beam: the hypotheses: a ``Beam``, or the pytree that the ``Search`` keeps in its place.
       token: int32 ``[B, K]``, the last token of each hypothesis, which is not in the cache yet.
       keys: typed keys ``[B]``, or None for a search that draws nothing.
       step: int32, a scalar or ``[B]``, the number of tokens of each running hypothesis.
@@ -89,10 +89,10 @@ def score_tokens(
     stop: Stop,
     transform: Transform | None,
 ) -> tuple[Array, Array]:
-    """What each next token adds to the score of a hypothesis.
+    """Scores every next token of every hypothesis.
 
-    Transforms are applied to log-probabilities. What they return is added to the score without
-    normalising again, so that a ban does not raise the scores of the tokens that are left.
+    Transforms are applied to log-probabilities. Their result is added to the score of the
+    hypothesis without normalising again, so that a ban does not raise the scores of other tokens.
 
     Args:
       logits: float32 ``[B, K, V]``, after hypotheses of ``step`` tokens.
@@ -103,7 +103,7 @@ def score_tokens(
       transform: applied to each hypothesis with its own path; None changes nothing.
 
     Returns:
-      The transformed log-probabilities, and the model's own, both float32 ``[B, K, V]``.
+      The transformed log-probabilities, and the model's, both float32 ``[B, K, V]``.
     """
     log_probs = log_softmax(clean(logits))
     length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
@@ -129,7 +129,7 @@ def make_output(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput
 
 
 class Search(NamedTuple):
-    """What differs between the searches of the family.
+    """The parts in which the searches of the family differ.
 
     A ``beam`` is a ``Beam``, or any pytree that the search keeps in its place.
 
@@ -205,7 +205,7 @@ def beam_steps(
         return state._replace(shared=shared_cache.reorder(model, shared, parent))
 
     def advance(logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
-        # Score: what each next token adds to the score of its hypothesis.
+        # Score: every next token of every hypothesis.
         tokens = search.tokens(state.beam)
         allowed, log_probs = score_tokens(logits, tokens, prompt, state.step, stop, transform)
         # Choose, finish, continue: candidates, those that end, and those that go on.

@@ -1,15 +1,14 @@
 """How the hypotheses of a beam search share a cache.
 
 All hypotheses of a row grow by one token a step, and any number of them may continue the same
-hypothesis of the step before. There are two ways to keep their keys and values, and the model
-decides between them:
+hypothesis of the step before. Their keys and values are kept in one of two ways, which depends on
+the model:
 
 - **Tree** (``model.tree`` is true). Each row has one lane. Every step appends its K tokens to the
   lane as nodes of a tree, and a boolean mask states which slots each hypothesis may attend to:
-  those of its own ancestors. To reorder the hypotheses is to permute the masks. No key or value
-  moves.
-- **Select** (otherwise). Each hypothesis has a lane of its own. To reorder the hypotheses is to
-  gather lanes, with ``model.select``, at every step.
+  those of its ancestors. Reordering the hypotheses permutes the masks, and moves no key or value.
+- **Select** (otherwise). Each hypothesis has its own lane. Reordering the hypotheses gathers lanes
+  with ``model.select`` at every step.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class SharedCache(NamedTuple):
     Attributes:
       cache: the model's cache.
       ancestors: bool ``[B, K, S]``, the slots that hold each hypothesis's tokens; None where each
-        hypothesis has a lane of its own.
+        hypothesis has its own lane.
       num_fed: int32, a scalar or ``[B]``, the number of tokens of each hypothesis that are in the
         cache.
     """

@@ -85,7 +85,7 @@ def best_k_search(
     is the score plus a temporal decay. Popped hypotheses that have ended are complete, and the k
     best of the others are expanded in one call of the model. A beam's hypotheses all have the same
     length; this search can return to a shorter hypothesis that turns out to be better. A row stops
-    before its budget is used only if nothing that is left can change its result.
+    before its budget is used only if no remaining hypothesis can change its result.
 
     Ties go to the hypothesis that was made first, then to the lower token id.
 
@@ -112,9 +112,9 @@ def best_k_search(
         distribution. The most likely child is kept even if its probability is smaller. A scalar or
         ``[B]``. A plain number is static: another value compiles another program.
       branching: the largest number of children of a hypothesis. None sets no limit but gamma: at
-        most ``1 / gamma`` tokens can have a probability of gamma, and room is made for so many.
-        Where gamma is 0 or an array, there is room for the whole vocabulary.
-      frontier_size: F, the room for open hypotheses in the frontier, and as much again for ended
+        most ``1 / gamma`` tokens can have a probability of gamma, and places for that many are
+        reserved. If gamma is 0 or an array, places for the whole vocabulary are reserved.
+      frontier_size: F, the largest number of open hypotheses in the frontier, and also of ended
         ones. The worst are dropped, and counted. Dropping does not change which hypotheses are
         expanded if there is no decay and F is at least the budget.
       fallback: whether a row in which nothing has ended when its budget is used continues
@@ -193,8 +193,8 @@ def best_first_search(
 ) -> Steps:
     """Expands the best hypothesis of a frontier, one at a time, until the budget is used.
 
-    ``best_k_search`` with k = 1, and its arguments. With ``gamma=0``, no transform and room enough
-    in the frontier, the first sequence to complete is the most likely one of all.
+    This is ``best_k_search`` with k = 1. With ``gamma=0``, no transform and a sufficiently large
+    frontier, the first sequence to complete is the most probable one of all.
 
     Args:
       model: the language model, with ragged rows and trees.

@@ -22,7 +22,7 @@ from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
 from decoding_jax.strategies.best_first.priority import Score
 
-_ROUNDING = 1e-5  # relative, of sums and products in float32: far more than they can be off by
+_ROUNDING = 1e-5  # relative; far above the rounding errors of float32 sums and products
 
 
 def max_children(gamma: ArrayLike) -> int | None:
@@ -32,8 +32,8 @@ def max_children(gamma: ArrayLike) -> int | None:
       gamma: a scalar or ``[B]``.
 
     Returns:
-      About ``1 / gamma``, of the smallest gamma, and at least 1. None where nothing is known: for
-      a gamma of 0 and for one that is traced.
+      About ``1 / gamma`` for the smallest gamma, and at least 1. None if there is no known bound:
+      for a gamma of 0 or a traced gamma.
 
     Example:
       >>> max_children(0.05), max_children([0.6, 0.3]), max_children(0.0)

@@ -1,4 +1,4 @@
-"""The frontier of a search (the heap H in Algorithm 1): the hypotheses that wait for their turn.
+"""The frontier of a search (the heap H in Algorithm 1): hypotheses found and not yet expanded.
 
 Hypotheses are kept in arrays of a fixed size, in the order in which they were made, with unused
 places at the end. A top-k whose ties go to the lower index therefore prefers the older hypothesis.

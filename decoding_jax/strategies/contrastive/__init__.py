@@ -1,4 +1,4 @@
-"""Contrastive search: probable tokens that differ from what has been said."""
+"""Contrastive search: probable tokens whose hidden states differ from those of earlier tokens."""
 
 from decoding_jax.strategies.contrastive.algorithm import ContrastiveInfo, contrastive_search
 

@@ -75,7 +75,7 @@ def contrastive_search(
     transform: Transform | None = None,
     stop: Stop | None = None,
 ) -> Steps:
-    """Appends, of the k most probable tokens, one that is least like what precedes it.
+    """Appends one of the k most probable tokens, preferring those unlike the tokens before.
 
     Su et al. 2022, "A Contrastive Framework for Neural Text Generation", arXiv:2202.06417, equation
     5. Of the candidates v with the k highest probabilities, the token is the one with the highest

@@ -43,7 +43,7 @@ def start(hidden: Array, length: Array, max_new_tokens: int) -> Context:
     size = hidden.shape[1]
     place = jnp.arange(size + max_new_tokens, dtype=jnp.int32)[None]
     exists = place < length[:, None]
-    # Padding may have any hidden states, not finite ones among them.
+    # The hidden states of padding may be anything, including NaN and infinities.
     known = jnp.where(exists[:, :size, None], unit(hidden), 0.0)
     return Context(jnp.pad(known, ((0, 0), (0, max_new_tokens), (0, 0))), exists)
 
@@ -54,7 +54,7 @@ def add(context: Context, hidden: Array, place: Array) -> Context:
     Args:
       context: the tokens so far.
       hidden: ``[B, 1, D]``, of norm 1.
-      place: int32, a scalar below P + L, or ``[B]``. Of the latter, places from P + L on are
+      place: int32, a scalar below P + L, or ``[B]``, in which places of P + L and above are
         dropped.
     """
     size = context.hidden.shape[1]
@@ -76,6 +76,6 @@ def largest_cosine(context: Context, hidden: Array) -> Array:
       context: the tokens so far.
       hidden: ``[B, k, D]``, of the candidates, of norm 1.
     """
-    # In float32 and one fixed order, where a matrix product may round to bfloat16.
+    # The sum is in float32 and in one fixed order. A matrix product might round to bfloat16.
     cosine = exact.sum_last(hidden[:, :, None] * context.hidden[:, None])
     return jnp.where(context.exists[:, None], cosine, -jnp.inf).max(-1)

@@ -96,7 +96,8 @@ def propose(
 
     def goes_on(carry: Any) -> Array:
         i, draft = carry[:2]
-        # Without a threshold, the lengths are known before; a maximum over rows may be a message.
+        # Without a threshold, the lengths are known in advance, and the maximum over rows, which
+        # may need communication between devices, is computed once.
         return i < (calls if min_confidence == 0 else jnp.maximum(draft.length.max(), 1))
 
     def draw_next(carry: Any) -> Any:

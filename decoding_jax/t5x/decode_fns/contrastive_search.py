@@ -17,7 +17,9 @@ def contrastive_search(
     top_k: int = 4,
     max_decode_steps: int | Array | None = None,
 ) -> Decodes:
-    """Appends, of k tokens, one that is least like what precedes it; for native models only.
+    """Appends one of the k most probable tokens, preferring those unlike the tokens before.
+
+    For native models only.
 
     See ``strategies.contrastive_search`` (Su et al. 2022). It reads hidden states, which T5X's
     ``tokens_to_logits`` does not return, and its candidates are siblings of one call.

@@ -36,7 +36,7 @@ class KeepForced:
 
 
 def keep_forced(transform: Transform | None) -> Transform | None:
-    """``KeepForced`` of a transform; None of none."""
+    """Wraps a transform in ``KeepForced``; returns None for None."""
     return None if transform is None else KeepForced(transform)
 
 

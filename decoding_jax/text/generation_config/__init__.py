@@ -1,4 +1,4 @@
-"""Generation as ``transformers`` describes it: its parameters, and the strategy they amount to."""
+"""Generation by the parameters of ``transformers``, and the strategy that they choose."""
 
 from decoding_jax.text.generation_config.choice import Choice, choose
 from decoding_jax.text.generation_config.config import GenerationConfig

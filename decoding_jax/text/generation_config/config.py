@@ -109,7 +109,7 @@ class GenerationConfig:
         """Reads all of a file, such as the ``generation_config.json`` of a model directory.
 
         Args:
-          directory: where the file is. A directory may have several, under names of one's own.
+          directory: where the file is. A directory may have several, under different names.
           name: the file's name; ``.json`` may be left out.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The parameters of ``transformers``' ``GenerationConfig`` (5.x), and what each does here.
+"""The parameters of ``transformers``' ``GenerationConfig`` (5.x), and their effect here.
 
 ``docs/generation_config.md`` shows this table, and a test compares the two.
 """
@@ -13,7 +13,7 @@ class Parameter(NamedTuple):
 
     Attributes:
       use: ``"used"``, ``"no effect"`` if it changes no token here, or ``"refused"``.
-      note: what it does, or why it is refused.
+      note: its effect, or the reason why it is refused.
       default: the value that it has unless it is set.
       harmless: of a refused parameter, the values that ask for nothing.
     """

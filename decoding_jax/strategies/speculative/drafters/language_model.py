@@ -30,8 +30,8 @@ class ModelDrafter:
         certainty, rather than drawn. Samples follow the target's distribution all the same.
       min_confidence: a draft ends with the first token whose probability, under the draft's
         transformed distribution, is below this number, from 0 to 1. It is the
-        ``assistant_confidence_threshold`` of ``transformers``, which is not fitted to earlier
-        blocks here.
+        ``assistant_confidence_threshold`` of ``transformers``, except that earlier blocks do not
+        change it.
 
     Raises:
       ValueError: for a ``min_confidence`` outside 0 to 1.
@@ -94,9 +94,9 @@ class ModelDrafter:
         start = path.length - 2
         index = jnp.clip(start[..., None] + jnp.arange(2, dtype=jnp.int32)[None, None], 0)
         last = jnp.take_along_axis(path.tokens, index, axis=-1)
-        # An accelerator, whose time is that of reading the weights, takes hardly longer for two
-        # tokens than for one. A CPU takes twice as long in one call; in two calls, the compiler
-        # drops the parts of the first that only its unused output needs.
+        # An accelerator is limited by reading the weights, so two tokens take hardly longer than
+        # one. A CPU takes twice as long in one call. In two calls, the compiler drops the parts of
+        # the first call that only its unused output needs.
         return lax.platform_dependent(
             state, last, start, cpu=self.feed_in_turn, default=self.feed_at_once
         )
