@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
 
 import decoding_jax
-from experiments import train_translation
+from experiments import train_code, train_translation
 from experiments.benchmarks import run
 
 FORMS = {
@@ -64,6 +64,26 @@ def test_the_training_of_a_model(tmp_path):
     model, tokenizer = decoding_jax.load(tmp_path / "model")
     assert model.config.vocab_size == 22
     assert tokenizer.encode("I see it")
+
+
+@pytest.mark.exhaustive
+def test_the_training_of_a_model_of_code(tmp_path, capsys):
+    """It stops after its last step, continues there, and the exported model is the trained one."""
+    for i in range(8):
+        lines = (f"def f{k}(x):\n    return {k % i if i else k} + x\n" for k in range(16))
+        (tmp_path / f"m{i}.py").write_text("\n".join(lines))
+    given = {"data": "", "out": "run", "export": "model"}
+    paths = itertools.chain(*((f"--{name}", str(tmp_path / path)) for name, path in given.items()))
+    argv = ["--quick", "--vocab_size=270", "--every=2", *paths]
+    with jax.numpy_dtype_promotion("standard"):  # As the command has it.
+        train_code.main([*argv, "--epochs=1"])
+        first = capsys.readouterr().out
+        train_code.main([*argv, "--epochs=1"])
+    assert "bits per character" in first
+    assert capsys.readouterr().out == first
+    model, tokenizer = decoding_jax.load(tmp_path / "model")
+    assert (model.config.vocab_size, tokenizer.eos_ids) == (270, (0,))
+    assert tokenizer.decode(tokenizer.encode("def f(x):\n    ")) == "def f(x):\n    "
 
 
 @pytest.mark.exhaustive
