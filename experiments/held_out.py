@@ -1,4 +1,4 @@
-"""The held-out sentences, each with all its French references, and BLEU over them."""
+"""The held-out sentences, each with all its French references, and the held-out functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATH = Path(__file__).parent / "data" / "tatoeba_held_out.jsonl"
+
+FUNCTIONS = Path(__file__).parent / "data" / "stdlib_held_out.jsonl"
+"""Beginnings of functions of Python's standard library, as ``code_data.examples`` makes them."""
+
+LINES = FUNCTIONS.with_stem("stdlib_held_out_lines")
+"""Lines of such functions, as ``code_data.held_out_lines`` makes them."""
 
 
 class Sentence(NamedTuple):

@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not pieces.exists():
         data.train_tokenizer(train, pieces, args.vocab_size)
     tokenizer = tokenizers.Tokenizer.from_file(str(pieces))
-    made = {
+    made: dict[str, Sequence[data.Example | data.Line]] = {
         "stdlib_held_out": data.examples(tokenizer, held_out),
         "stdlib_held_out_lines": data.held_out_lines(tokenizer, held_out),
     }

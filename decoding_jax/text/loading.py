@@ -38,9 +38,10 @@ def load(
     Args:
       directory: a directory in the Hugging Face layout (``config.json``, ``*.safetensors``,
         tokenizer files), a T5X checkpoint, a directory of several, of which the latest is read, or
-        the name of an embedded model (``translation-en-fr``, ``translation-en-fr-draft``). An
-        existing directory has precedence over an embedded model of the same name. A directory may
-        be the URL of a bucket, such as ``gs://bucket/model`` (see ``decoding_jax.storage``).
+        the name of an embedded model: ``translation-en-fr`` and ``translation-en-fr-draft``, or
+        ``python-code``, ``python-code-draft-wide`` and ``python-code-draft-deep``. An existing
+        directory has precedence over an embedded model of the same name. A directory may be the
+        URL of a bucket, such as ``gs://bucket/model`` (see ``decoding_jax.storage``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
         needs one, because T5X does not store the tokenizer.
@@ -69,8 +70,8 @@ def load(
       'Good morning!'
     """
     if not isinstance(directory, (str, Path, CloudPath)):
-        got = type(directory).__name__
-        raise ValueError(f"directory: got a {got}; takes a path, or {' or '.join(embedded())}")
+        got, names = type(directory).__name__, ", ".join(embedded())
+        raise ValueError(f"directory: got a {got}; takes a path, or one of {names}")
     path = storage_path("directory", directory)
     if tokenizer is not None:
         tokenizer = storage_path("tokenizer", tokenizer)

@@ -119,7 +119,7 @@ TABLE = [
     ("nowhere", lambda: decoding_jax.load("translation-en-fr", tokenizer="nowhere"), PATH),
     ("nowhere", lambda: load_t5x("nowhere"), PATH),
     ("nowhere", lambda: load_tokenizer("nowhere"), PATH),
-    ("directory", lambda: decoding_jax.load(None), "got a NoneType; takes a path, or translation"),
+    ("directory", lambda: decoding_jax.load(None), "got a NoneType; takes a path, or one of"),
     (
         "dtype",
         lambda: decoding_jax.load("translation-en-fr", dtype="fp16"),

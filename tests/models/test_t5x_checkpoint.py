@@ -111,7 +111,7 @@ def test_load_takes_a_tokenizer_from_elsewhere(tmp_path):
     save_t5x(translation, tmp_path)
     with pytest.raises(ValueError, match="no tokenizer"):
         decoding_jax.load(tmp_path)
-    source = next(p for p in decoding_jax.text.loading.embedded().values())
+    source = decoding_jax.text.embedded()["translation-en-fr-draft"]
     for place in (source, source / "spiece.model"):
         model, tokenizer = decoding_jax.load(tmp_path, tokenizer=place)
         assert tokenizer.encode("Good morning!")[-1] == 1

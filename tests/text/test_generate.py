@@ -144,6 +144,25 @@ def test_the_embedded_models_translate(name):
     assert name in embedded()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "python-code",
+        pytest.param("python-code-draft-wide", marks=pytest.mark.exhaustive),
+        pytest.param("python-code-draft-deep", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_embedded_models_continue_code(name):
+    model, tokenizer = decoding_jax.load(name)
+    text = "        raise NotImplementedError\n\n    def"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    [[row]] = decoding_jax.generate(model, tokenizer, [text], max_new_tokens=4)
+    assert row.text == " __init__(self"
+    assert not row.finished
+    assert tokenizer.eos_ids == (0,)
+    assert name in embedded()
+
+
 @pytest.mark.exhaustive
 def test_drafters_are_bound_to_the_texts():
     """A T5 and a prompt lookup are bound to each batch, and do not change greedy texts."""
