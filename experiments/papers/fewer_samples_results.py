@@ -117,7 +117,7 @@ def analyse(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     lanes = settings["lanes"]
     for criterion in CRITERIA if inputs else ():
         right = [value[criterion]["right"] for value in inputs]
-        curves = np.array([_of_subsets(n, lanes) for n in right])
+        curves = np.array([of_subsets(n, lanes) for n in right])
         passed = np.array([value[criterion]["passed"] for value in inputs])
         for i, count in enumerate(settings["text_counts"]):
             row = compared(curves, range(1, lanes + 1), passed[:, i], count, seed)
@@ -125,13 +125,13 @@ def analyse(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def _of_subsets(right: int, count: int) -> list[float]:
+def of_subsets(right: int, count: int) -> list[float]:
     """pass@k for k from 1 to ``count``, from so many independent samples (Chen et al. 2021)."""
     whole = [math.comb(count, k) for k in range(1, count + 1)]
     return [1 - math.comb(count - right, k) / n for k, n in enumerate(whole, 1)]
 
 
-def _row(row: Mapping[str, Any]) -> list[str]:
+def cells(row: Mapping[str, Any]) -> list[str]:
     """The cells of ``COLUMNS``; beyond the largest number of independent samples, a bound."""
     largest = row["largest"]
     many = [f"{n:.1f}" if n < largest else f"over {largest:.0f}" for n in row["as_many"]]
@@ -177,7 +177,7 @@ def markdown(data: Mapping[str, Any]) -> str:
     for part, title in titles.items():
         parts.append(f"\n## {title}\n\n")
         header = ["answer", "entropy of a text, bits", *COLUMNS]
-        rows = [[KINDS[row["answer"]], f"{row['entropy']:.1f}", *_row(row)] for row in found[part]]
+        rows = [[KINDS[row["answer"]], f"{row['entropy']:.1f}", *cells(row)] for row in found[part]]
         parts.append(table(header, rows))
         if part == "pass":
             largest_deviation = max(abs(row["deviation"]) for row in found[part])
@@ -191,7 +191,7 @@ def markdown(data: Mapping[str, Any]) -> str:
             f"{data['lanes']} samples of each, for each N and for independent ones.\n\n"
         )
         names = {**CRITERIA, "chrf": f"chrF of {settings['threshold']:g} or more"}
-        rows = [[names[row["criterion"]], *_row(row)] for row in found["texts"]]
+        rows = [[names[row["criterion"]], *cells(row)] for row in found["texts"]]
         parts.append(table(["right", *COLUMNS], rows))
     return "".join(parts)
 

@@ -62,10 +62,34 @@ def tatoeba(count: int | None = None) -> Task:
       >>> tatoeba(2).inputs[0], tatoeba(2).domains[0]
       ('Stop!', 'up to five words')
     """
-    found = _spread(held_out.read(), count)
+    found = spread(held_out.read(), count)
     english = [s.english for s in found]
     name = "Tatoeba, held out"
     return Task(name, english, [s.references for s in found], [_form(text) for text in english])
+
+
+def standard_library(count: int | None = None) -> Task:
+    """Held-out functions of Python's standard library, for the embedded model of code to continue.
+
+    Inputs are the first lines of functions, at most 64 tokens of that model, and references the 64
+    tokens after them. Their domains are what comes next: a docstring or comment, or code.
+
+    Args:
+      count: the number of functions, taken at even distances; None for all.
+
+    Example:
+      >>> task = standard_library(4)
+      >>> task.inputs[0].splitlines()[0], task.domains[0]
+      ("def parse(source, filename='<unknown>', mode='exec', *,", 'docstring or comment')
+    """
+    return json_lines(
+        str(held_out.FUNCTIONS),
+        inputs="prompt",
+        targets="reference",
+        count=count,
+        name="functions of the standard library, held out",
+        domain="domain",
+    )
 
 
 def _form(text: str) -> str:
@@ -118,7 +142,7 @@ def json_lines(
         if domain is not None and not _is_text(of):
             raise ValueError(f"{path}:{number}: got {of!r} as {domain!r}; takes a text")
         pairs.append((prefix + text, references, of))
-    pairs = _spread(pairs, count)
+    pairs = spread(pairs, count)
     domains = None if domain is None else [p[2] for p in pairs]
     return Task(name or file.stem, [p[0] for p in pairs], [p[1] for p in pairs], domains)
 
@@ -158,7 +182,8 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _spread(rows: Iterable[Any], count: int | None) -> list[Any]:
+def spread(rows: Iterable[Any], count: int | None) -> list[Any]:
+    """``count`` of the rows at even distances, or all for None."""
     rows = list(rows)
     if count is None or count >= len(rows):
         return rows

@@ -17,6 +17,7 @@ from experiments.papers import (
     arithmetic_results,
     bayes_risk,
     best_k_report,
+    code_lines,
     command,
     fewer_samples_results,
     metrics,
@@ -31,9 +32,16 @@ EXPERIMENTS = {
     "arithmetic": arithmetic_results,
     "bayes_risk": bayes_risk,
     "best_k": best_k_report,
+    "code_lines": code_lines,
     "fewer_samples": fewer_samples_results,
     "speculative": speculative_report,
 }
+
+
+def name_of(path):
+    """The experiment of a file, whose name begins with it."""
+    (name,) = (name for name in EXPERIMENTS if path.stem.startswith(name))
+    return name
 
 
 def write_lines(path, *lines):
@@ -89,6 +97,14 @@ def test_domains(tmp_path):
         "up to five words",
         "more than five words",
     }
+
+
+def test_held_out_functions():
+    task = tasks.standard_library()
+    assert set(task.domains) == {"code", "docstring or comment"}
+    assert all(text.lstrip().startswith(("def ", "async def ")) for text in task.inputs)
+    assert all(text.startswith("\n") for [text] in task.references)
+    assert len(tasks.standard_library(8).inputs) == 8
 
 
 def test_faulty_tasks_and_metrics():
@@ -206,8 +222,7 @@ def test_refusals_are_one_line(arguments, status, words, monkeypatch, capsys):
 def test_every_configuration_is_complete(path, monkeypatch):
     """Read, not run, with a model and a file of one's own where these are required."""
     monkeypatch.chdir(ROOT)
-    (name,) = (name for name in EXPERIMENTS if path.stem.startswith(name))
-    module = f"experiments.papers.{name}"
+    module = f"experiments.papers.{name_of(path)}"
     names = ("MODEL_DIR", "DRAFT_DIR", "DATA")
     required = [name for name in names if f"\n{name} = %gin" in path.read_text()]
     given = [f'{name} = "name"' for name in required]
@@ -222,4 +237,4 @@ def test_every_configuration_is_complete(path, monkeypatch):
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "papers").glob("*.json")), ids=str)
 def test_committed_tables_are_those_of_the_committed_results(path):
     data = json.loads(path.read_text())
-    assert path.with_suffix(".md").read_text() == EXPERIMENTS[path.stem].markdown(data)
+    assert path.with_suffix(".md").read_text() == EXPERIMENTS[name_of(path)].markdown(data)

@@ -1,0 +1,55 @@
+"""The experiments on the embedded model of code: their quick forms, and what they check."""
+
+import json
+
+import pytest
+from pages import ROOT
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (extra experiments)")
+
+from experiments import code_data
+from experiments.papers import code_lines, command
+
+
+def test_the_held_out_lines_fit_in_their_places():
+    lines = code_lines.read()
+    assert all(code_data.parses(line, line.reference) for line in lines)
+    assert all(line.prompt[-1].isspace() and line.reference.startswith(" ") for line in lines)
+    assert not any(code_data.parses(line, " return return") for line in lines)
+    # What follows the line break of a sample is not looked at.
+    assert code_data.parses(lines[0], lines[0].reference + "\nreturn return")
+    assert len(code_lines.read(8)) == 8
+
+
+def test_rows_of_the_results():
+    """Of two lines, one is right in a quarter of the samples, and the other never."""
+    settings = {"temperatures": [1.0], "counts": [2], "lanes": 4, "seed": 0}
+    value = {"parses": {"right": 4, "passed": [1.0]}, "line": {"right": 0, "passed": [0.0]}}
+    other = {**value, "line": {"right": 1, "passed": [1.0]}}
+    made = {"temperature 1, line 0": value, "temperature 1, line 1": other}
+    parse, line = code_lines.analyse(made, settings)
+    assert (parse["arithmetic"], parse["independent"]) == (1, 1)
+    assert (line["arithmetic"], line["independent"]) == (0.5, 0.25)
+    assert line["gain"] == pytest.approx((0.25, 0, 0.5))
+
+
+def run(module, name, folder, *more):
+    arguments = [f"--gin_file=configs/papers/{name}.gin", f'--gin.OUTPUT_DIR="{folder}"', *more]
+    return command.main(f"experiments.papers.{module}", arguments)
+
+
+def test_refusals(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(ROOT)
+    assert run("code_lines", "code_lines_quick", tmp_path, "--gin.COUNTS=(3,)") == 1
+    assert "counts: got 3; takes divisors of lanes, 8" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_the_quick_form_of_lines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert run("code_lines", "code_lines_quick", tmp_path) == 0, capsys.readouterr().err
+    data = json.loads((tmp_path / "code_lines.json").read_text())
+    assert [row["criterion"] for row in data["results"]] == ["parses", "line"]
+    assert (tmp_path / "code_lines.md").read_text() in capsys.readouterr().out
+    assert (tmp_path / "code_lines.png").stat().st_size > 10_000
