@@ -125,7 +125,7 @@ def take_rows(
 
 
 def with_rows(settings: dict[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
-    """Returns the names of the settings any part of which has one value for each row."""
+    """Returns the names of the settings of which any part has one value for each row."""
 
     def changed(name: str) -> bool:
         setting = {name: settings[name]}

@@ -12,7 +12,7 @@ Answer = TypeVar("Answer", bound=Hashable)
 
 
 def majority(answers: Sequence[Answer | None]) -> Answer | None:
-    """The most frequent answer, and of equally frequent ones the first.
+    """The most frequent answer; the first of equally frequent ones.
 
     Self-consistency (Wang et al. 2022, arXiv:2203.11171): several samples reason independently, and
     the most frequent of their answers is returned.
@@ -44,7 +44,7 @@ def minimum_bayes_risk(texts: Sequence[str], utility: Metric) -> int:
       utility: ``(text, [reference]) -> score``, higher is better, such as ``quality.bleu``.
 
     Returns:
-      The index of the sample in ``texts``; of equally good ones the first.
+      The index of the sample in ``texts``; the first of equally good ones.
 
     Raises:
       ValueError: if there is no text.

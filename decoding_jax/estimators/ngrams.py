@@ -21,7 +21,7 @@ from jax import lax
 from decoding_jax.base import Array
 
 
-class Sequences(NamedTuple):
+class PaddedTexts(NamedTuple):
     """Texts as integers.
 
     Attributes:
@@ -33,7 +33,7 @@ class Sequences(NamedTuple):
     length: Array
 
 
-def characters(texts: Sequence[str]) -> Sequences:
+def characters(texts: Sequence[str]) -> PaddedTexts:
     """The characters of texts without white space, as their code points.
 
     Args:
@@ -50,7 +50,7 @@ def characters(texts: Sequence[str]) -> Sequences:
     return _padded([[ord(c) for c in "".join(text.split())] for text in texts])
 
 
-def words(texts: Sequence[str], ids: dict[Hashable, int] | None = None) -> Sequences:
+def words(texts: Sequence[str], ids: dict[Hashable, int] | None = None) -> PaddedTexts:
     """The words of texts in sacrebleu's default tokenization (13a), numbered.
 
     Args:
@@ -75,7 +75,7 @@ def words(texts: Sequence[str], ids: dict[Hashable, int] | None = None) -> Seque
 
 @partial(jax.jit, static_argnames=("order", "table_size"))
 def matches(
-    texts: Sequences, references: Sequences | None, *, order: int, table_size: int = 2**24
+    texts: PaddedTexts, references: PaddedTexts | None, *, order: int, table_size: int = 2**24
 ) -> Array:
     """The number of n-grams that each text shares with each reference.
 
@@ -106,7 +106,7 @@ def matches(
         left, right = shared[:count], shared if references is None else shared[count:]
         return left @ right.T
 
-    def one(rows: Sequences) -> Array:
+    def one(rows: PaddedTexts) -> Array:
         return _matches(rows, order, table_size, pairs)
 
     for _ in range(rows.length.ndim - 1):
@@ -126,7 +126,7 @@ def totals(length: Array, *, order: int) -> Array:
 
 
 def _matches(
-    rows: Sequences, order: int, table_size: int, pairs: Callable[[Array], Array]
+    rows: PaddedTexts, order: int, table_size: int, pairs: Callable[[Array], Array]
 ) -> Array:
     """``pairs`` of the table of texts and n-grams, summed over all n-grams, for each order."""
     tokens, length = rows
@@ -172,21 +172,21 @@ def _changes(values: Array) -> Array:
     return jnp.concatenate([jnp.ones(1, bool), values[1:] != values[:-1]])
 
 
-def _joined(texts: Sequences, references: Sequences) -> Sequences:
+def _joined(texts: PaddedTexts, references: PaddedTexts) -> PaddedTexts:
     """The texts and then the references, as wide as the wider ones."""
     tokens = [jnp.asarray(s.tokens, jnp.int32) for s in (texts, references)]
     width = max(t.shape[-1] for t in tokens)
     wide = [jnp.pad(t, [(0, 0)] * (t.ndim - 1) + [(0, width - t.shape[-1])]) for t in tokens]
     lengths = [jnp.asarray(s.length, jnp.int32) for s in (texts, references)]
-    return Sequences(jnp.concatenate(wide, -2), jnp.concatenate(lengths, -1))
+    return PaddedTexts(jnp.concatenate(wide, -2), jnp.concatenate(lengths, -1))
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> Sequences:
+def _padded(rows: Sequence[Sequence[int]]) -> PaddedTexts:
     lengths = np.array([len(row) for row in rows], np.int32)
     tokens = np.zeros((len(rows), power_of_two(max(32, *lengths, 0))), np.int32)
     for row, found in zip(tokens, rows, strict=True):
         row[: len(found)] = found
-    return Sequences(jnp.asarray(tokens), jnp.asarray(lengths))
+    return PaddedTexts(jnp.asarray(tokens), jnp.asarray(lengths))
 
 
 def power_of_two(number: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from decoding_jax.base import Array
 from decoding_jax.estimators import ngrams
-from decoding_jax.estimators.ngrams import Sequences
+from decoding_jax.estimators.ngrams import PaddedTexts
 
 Utility = Callable[[Sequence[str], Sequence[str]], Array]
 """``(texts, references) -> scores [N, M]`` of all pairs, higher is better."""
@@ -65,7 +65,7 @@ def bleu(texts: Sequence[str], references: Sequence[str] | None = None) -> Array
 
 
 @jax.jit
-def chrf_of(texts: Sequences, references: Sequences | None = None) -> Array:
+def chrf_of(texts: PaddedTexts, references: PaddedTexts | None = None) -> Array:
     """``chrf`` of arrays.
 
     Args:
@@ -88,7 +88,7 @@ def chrf_of(texts: Sequences, references: Sequences | None = None) -> Array:
 
 
 @jax.jit
-def bleu_of(texts: Sequences, references: Sequences | None = None) -> Array:
+def bleu_of(texts: PaddedTexts, references: PaddedTexts | None = None) -> Array:
     """``bleu`` of arrays.
 
     Args:
@@ -117,7 +117,7 @@ def best(utilities: Array) -> Array:
       utilities: float32 ``[..., N, M]``, of N candidates against M samples, as from ``chrf``.
 
     Returns:
-      int32 ``[...]``, the index of the candidate; of equally good ones the first.
+      int32 ``[...]``, the index of the candidate; the first of equally good ones.
 
     Example:
       >>> int(best(chrf(["a cat", "a hat", "the cat", "a cat"])))
@@ -126,7 +126,7 @@ def best(utilities: Array) -> Array:
     return jnp.argmax(utilities.mean(-1), -1).astype(jnp.int32)
 
 
-def _totals(texts: Sequences, references: Sequences | None, order: int) -> tuple[Array, Array]:
+def _totals(texts: PaddedTexts, references: PaddedTexts | None, order: int) -> tuple[Array, Array]:
     """The numbers of n-grams: ``[order, ..., N, 1]`` and ``[order, ..., 1, M]``."""
     theirs = texts if references is None else references
     ours = ngrams.totals(texts.length, order=order)
@@ -134,8 +134,8 @@ def _totals(texts: Sequences, references: Sequences | None, order: int) -> tuple
 
 
 def _of_texts(
-    encode: Callable[[Sequence[str]], Sequences],
-    score: Callable[[Sequences, Sequences | None], Array],
+    encode: Callable[[Sequence[str]], PaddedTexts],
+    score: Callable[[PaddedTexts, PaddedTexts | None], Array],
     texts: Sequence[str],
     references: Sequence[str] | None,
 ) -> Array:
@@ -146,7 +146,7 @@ def _of_texts(
         tokens, length = encode(group)
         more = ngrams.power_of_two(max(len(group), 1)) - len(group)
         encoded.append(
-            Sequences(jnp.pad(tokens, [(0, more), (0, 0)]), jnp.pad(length, [(0, more)]))
+            PaddedTexts(jnp.pad(tokens, [(0, more), (0, 0)]), jnp.pad(length, [(0, more)]))
         )
     found = np.asarray(score(encoded[0], *encoded[1:]))
     return jnp.asarray(found[: len(texts), : len(groups[-1])])

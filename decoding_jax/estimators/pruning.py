@@ -29,7 +29,7 @@ class Chosen(NamedTuple):
     Attributes:
       best: the index of the candidate.
       num_utilities: the number of pairs of texts that were compared.
-      left: the indices of the candidates that were not dropped; of equal texts the first.
+      left: the indices of the candidates that were not dropped; the first index of equal texts.
     """
 
     best: int
@@ -60,8 +60,8 @@ def minimum_bayes_risk(
         network. Each step calls it with the candidates that are left and the new references.
       references: the samples that candidates are compared with; None for the candidates.
       alpha: from 0 to 1. A candidate is dropped if it is at least as good as the best so far in
-        less than 1 - alpha of the resamples. With 1, no candidate is dropped, and the choice is
-        that of a comparison of all pairs.
+        less than 1 - alpha of the resamples. With 1, no candidate is dropped, and all pairs are
+        compared.
       schedule: the rising numbers of samples of the steps; None for 8, 16, 32 and so on up to all.
       num_resamples: the number of resamples of the bootstrap.
 

@@ -230,7 +230,7 @@ def _unknown(name: str, parameters: list[str], setting: str, value: Any, also: l
     if setting == "key":
         return f"{got} none, since it draws nothing"
     if setting == "do_sample":
-        return f"{got} none: sampling is a strategy of its own, sample"
+        return f"{got} none: sampling is a separate strategy, sample"
     for renamed in _RENAMED.get(setting, ()):
         if renamed in parameters:
             return f"{got} {renamed}={describe(value)} instead"

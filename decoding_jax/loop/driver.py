@@ -74,7 +74,7 @@ def run(
       key: a typed key, typed keys ``[B]``, or None for a strategy that draws nothing.
 
     Raises:
-      ValueError: for a prompt of wrong shapes, and what ``steps.init`` raises.
+      ValueError: for a prompt of wrong shapes, and as ``steps.init``.
     """
     prompt = check_prompt(prompt)
     state = lax.while_loop(

@@ -84,7 +84,7 @@ def generate(
         that distribution. A number asks for so many of these tokens instead of five. All scores are
         under the model, before any transform; they are computed by reading the finished sequences
         once more.
-      share_prefix: whether the tokens with which all texts begin are run and stored once for all of
+      share_prefix: whether the common first tokens of all texts are run and stored once for all of
         them. Only a multiple of 64 tokens is shared, so that few programs are compiled. This works
         for decoder-only models from ``load``. For a prefix that several calls share, use
         ``decoding_jax.share_prefix``, which runs it once for all calls.

@@ -72,6 +72,6 @@ class GrowingText:
         whole = settled_text(self._tokenizer, self._context + new)
         if whole.startswith(self._prefix):
             return whole[len(self._prefix) :]
-        if self._prefix.startswith(whole):  # The prompt's own end may still change.
+        if self._prefix.startswith(whole):  # The end of the prompt's text may still change.
             return ""
         return settled_text(self._tokenizer, new)

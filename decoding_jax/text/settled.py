@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tokenizers
 
 REPLACEMENT = "\ufffd"
-"""What decoders put in the place of bytes that are no character, or none yet."""
+"""The character that decoders put in the place of invalid or incomplete characters."""
 
 BYTE = re.compile("<0x[0-9a-fA-F]{2}>")
 
@@ -25,10 +25,10 @@ class Decoding(NamedTuple):
     """How the decoder of a ``tokenizers.Tokenizer`` treats the end of a text.
 
     Attributes:
-      byte_runs: whether tokens such as ``<0x0A>`` are decoded as bytes. As long as a run of them
-        goes on, another byte may turn all of its text into replacement characters.
-      last_differs: whether the last token is decoded in another way than one before it.
-      known: whether nothing else but an incomplete character at the end may change.
+      byte_runs: whether tokens such as ``<0x0A>`` are decoded as bytes. While a run of them
+        continues, another byte may turn all of its text into replacement characters.
+      last_differs: whether the last token is decoded differently from the tokens before it.
+      known: whether only an incomplete character at the end may change.
     """
 
     byte_runs: bool

@@ -26,8 +26,7 @@ _BEGINNINGS = ("a", "A", "1", " a", " A", "\n", ".", '"', "é", "你")
 class WithText(WrappedTokenizer):
     """A tokenizer that puts a text before every input, from ``share_prefix``.
 
-    The tokens of an input are those of the text and the input together, as one string. They have to
-    begin with the same tokens.
+    The text and an input are tokenized as one string, which has to begin with the shared tokens.
 
     Args:
       tokenizer: the tokenizer.
@@ -119,7 +118,7 @@ def share_prefix(
 
 
 def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True) -> Any:
-    """The model with the tokens with which all of several texts begin, run and stored once.
+    """The model with the common first tokens of several texts, run and stored once.
 
     The number of shared tokens is a multiple of ``GRANULE``, and leaves each text a token. The
     model is returned unchanged if it has a shared prefix, or if the texts have fewer tokens in

@@ -52,10 +52,10 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a model directory.
 
-    It is the first that the directory has of ``tokenizer.json``, the SentencePiece model and
-    ``vocab.json`` of a Marian or M2M-100, a SentencePiece model, ``vocab.json`` with
-    ``merges.txt``, and a ByT5 configuration. The end tokens are those of ``generation_config.json``
-    or ``config.json``.
+    It is read from the first of these that the directory has: ``tokenizer.json``; the SentencePiece
+    model and ``vocab.json`` of a Marian or M2M-100; a SentencePiece model; ``vocab.json`` with
+    ``merges.txt``; a ByT5 configuration. The end tokens are those of ``generation_config.json`` or
+    ``config.json``.
 
     Args:
       directory: a directory with these files, or the path of a SentencePiece model.

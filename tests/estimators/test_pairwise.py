@@ -45,7 +45,7 @@ def test_matches_are_those_of_counters(table_size):
     sizes, length = ((2, 3, 8), (2, 2, 5)), ([[8, 1, 0], [5, 6, 7]], [[5, 4], [0, 3]])
     tokens = [rng.integers(-1, 2, size).astype(np.int32) for size in sizes]
     groups = [
-        ngrams.Sequences(t, np.array(n, np.int32)) for t, n in zip(tokens, length, strict=True)
+        ngrams.PaddedTexts(t, np.array(n, np.int32)) for t, n in zip(tokens, length, strict=True)
     ]
     found = np.asarray(ngrams.matches(*groups, order=3, table_size=table_size))
     rows = [

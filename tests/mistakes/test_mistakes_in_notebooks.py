@@ -82,7 +82,7 @@ TABLE = [
     (
         "do_sample",
         lambda: generate(strategy="greedy", do_sample=True),
-        "sampling is a strategy of its own, sample",
+        "sampling is a separate strategy, sample",
     ),
     ("stop", lambda: generate(stop="."), r"got '.'; takes Stop\(sequences="),
     ("stop", lambda: generate(stop=[1]), r"got \[1\]; takes Stop\(eos_ids=\(1,\)\)"),

@@ -122,12 +122,31 @@ class SamplingArguments(TemperatureArguments):
         return steps
 
 
+@dataclasses.dataclass(frozen=True)
+class SettingsOf:
+    """Marks a parameter that is a dictionary of settings of a strategy, with its defaults.
+
+    Attributes:
+      strategy: one of ``strategies``.
+      names: the names of the settings.
+    """
+
+    strategy: Callable[..., Any]
+    names: tuple[str, ...]
+
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The parameters of the strategy with these names."""
+        found = inspect.signature(self.strategy).parameters
+        return {name: found[name] for name in self.names}
+
+
 def decode_fn(
     order: Sequence[str] = REQUIRED, **defaults: Any
 ) -> Callable[[Callable[..., Decodes]], Callable[..., Decodes]]:
     """Turns a function that takes the dataclasses above into a decode function for T5X.
 
-    Each parameter annotated with one of the dataclasses is replaced by its fields.
+    Each parameter annotated with one of the dataclasses is replaced by its fields, and one that is
+    ``Annotated`` with ``SettingsOf`` by these settings.
 
     Args:
       order: the arguments that may be given by position, in this order; the others are given by
@@ -144,10 +163,15 @@ def decode_fn(
     """
 
     def decorate(function: Callable[..., Decodes]) -> Callable[..., Decodes]:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         parameters: dict[str, inspect.Parameter] = {}
         groups: dict[str, tuple[type, list[str]]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
+            marks = getattr(hints[name], "__metadata__", ())
+            if settings := [mark for mark in marks if isinstance(mark, SettingsOf)]:
+                groups[name] = dict, list(settings[0].names)
+                parameters |= settings[0].parameters()
+                continue
             if not dataclasses.is_dataclass(hints[name]):
                 parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
                 continue

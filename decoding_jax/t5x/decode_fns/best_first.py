@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
-from decoding_jax import registry
+from decoding_jax import registry, strategies
 from decoding_jax.base import Array
 from decoding_jax.loop import run
-from decoding_jax.strategies.best_first.priority import Decay, Score
-from decoding_jax.t5x.decode_fns.arguments import Decodes, T5XArguments, decode_fn
+from decoding_jax.t5x.decode_fns.arguments import Decodes, SettingsOf, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.call import open_call
 
+_NAMES = ("score", "decay", "gamma", "branching", "frontier_size", "fallback")
 
-@dataclasses.dataclass(frozen=True)
-class SearchArguments:
-    """The common arguments of best-k and best-first search; see ``strategies.best_k_search``."""
-
-    budget: int | None = None
-    score: str | Score = "log_prob"
-    decay: float | Array | Decay = 0.0
-    gamma: float | Array = 0.05
-    branching: int | None = None
-    frontier_size: int = 500
-    fallback: bool = False
-    max_decode_steps: int | Array | None = None
+SearchSettings = Annotated[dict[str, Any], SettingsOf(strategies.best_k_search, _NAMES)]
+"""The settings that best-k and best-first search share; see ``strategies.best_k_search``."""
 
 
 @decode_fn(num_decodes=4)
 def best_k_search(
-    arguments: T5XArguments, search: SearchArguments, *, k: int | None = None
+    arguments: T5XArguments,
+    settings: SearchSettings,
+    *,
+    budget: int | None = None,
+    max_decode_steps: int | Array | None = None,
+    k: int | None = None,
 ) -> Decodes:
     """Expands the k best hypotheses of a frontier in each call; for native models only.
 
@@ -56,11 +50,17 @@ def best_k_search(
       ValueError: on T5X's own networks, and for counts below 1.
     """
     k = arguments.num_decodes if k is None else k
-    return _search("best_k_search", arguments, search, k=k)
+    return _search("best_k_search", arguments, budget, max_decode_steps, k=k, **settings)
 
 
 @decode_fn()
-def best_first_search(arguments: T5XArguments, search: SearchArguments) -> Decodes:
+def best_first_search(
+    arguments: T5XArguments,
+    settings: SearchSettings,
+    *,
+    budget: int | None = None,
+    max_decode_steps: int | Array | None = None,
+) -> Decodes:
     """Expands the best hypothesis of a frontier in each call; for native models only.
 
     This is ``best_k_search`` with k = 1.
@@ -76,11 +76,15 @@ def best_first_search(arguments: T5XArguments, search: SearchArguments) -> Decod
     Raises:
       ValueError: as ``best_k_search``.
     """
-    return _search("best_first_search", arguments, search)
+    return _search("best_first_search", arguments, budget, max_decode_steps, **settings)
 
 
 def _search(
-    name: str, arguments: T5XArguments, search: SearchArguments, **settings: Any
+    name: str,
+    arguments: T5XArguments,
+    budget: int | None,
+    max_decode_steps: int | Array | None,
+    **settings: Any,
 ) -> Decodes:
     call, count = open_call(arguments), arguments.num_decodes
     if not (call.model.ragged and call.model.tree):
@@ -91,16 +95,10 @@ def _search(
     steps = registry.steps(
         name,
         num_return=count,
-        budget=count * call.length if search.budget is None else search.budget,
+        budget=count * call.length if budget is None else budget,
         max_new_tokens=call.length,
-        score=search.score,
-        decay=search.decay,
-        gamma=search.gamma,
-        branching=search.branching,
-        frontier_size=search.frontier_size,
-        fallback=search.fallback,
         transform=arguments.transform,
-        stop=call.stop(call.limits(search.max_decode_steps)),
+        stop=call.stop(call.limits(max_decode_steps)),
         **settings,
     )
     return call.best_last(run(steps, call.model, call.prompt))

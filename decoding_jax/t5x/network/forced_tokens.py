@@ -74,7 +74,7 @@ def enter(
     forced = jnp.where(is_current, cache.forced, 0).sum(-1)
     token = jnp.where(forced != 0, forced, token)
     sequences = jnp.where(is_current, token[..., None], cache.sequences)
-    known = jnp.where(position <= per_lane(index), sequences, 0)
+    known = jnp.where(position <= over_positions(index), sequences, 0)
     known = jnp.where(cache.forced != 0, cache.forced, known)
     return cache._replace(sequences=sequences), token, index, known
 
@@ -101,7 +101,7 @@ def leave_forced(
       eos_id: int32, a scalar or ``[E]``, the end tokens.
       show_prompt: whether the strategy is shown the other tokens of ``inputs``, or 0 for them too.
     """
-    is_next = jnp.arange(forced.shape[-1], dtype=jnp.int32)[None, None] == per_lane(index) + 1
+    is_next = jnp.arange(forced.shape[-1], dtype=jnp.int32)[None, None] == over_positions(index) + 1
     next_forced = jnp.where(is_next, forced, 0).sum(-1)
     in_prompt = jnp.where(is_next, _padded(inputs)[:, None], 0).sum(-1) != 0
     end_tokens = jnp.reshape(eos_id, (1, 1, -1))
@@ -114,7 +114,7 @@ def leave_forced(
     return jnp.where((next_forced != 0)[..., None], forced_logits, logits)
 
 
-def per_lane(index: Array) -> Array:
+def over_positions(index: Array) -> Array:
     """A position, a scalar or ``[B, W]``, as ``[1, 1, 1]`` or ``[B, W, 1]``."""
     return index[..., None] if index.ndim else index.reshape(1, 1, 1)
 
