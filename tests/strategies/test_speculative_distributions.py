@@ -23,8 +23,8 @@ from decoding_jax.strategies.speculative import (
     Measured,
     ModelDrafter,
     distributions,
+    stages,
 )
-from decoding_jax.strategies.speculative import draft as drafting
 from decoding_jax.strategies.speculative.verifiers.block import candidate_probs, joint_ratio
 from decoding_jax.strategies.speculative.verifiers.token import draft_probs
 from decoding_jax.testing.certificate import problems, running
@@ -221,7 +221,7 @@ def block_of_two(p, q, drafts):
     logits = lambda x: np.stack([x[0][first * 0], x[1][first]], 1)[:, None]  # noqa: E731
     target = np.concatenate([logits(p), p[2][first, second][:, None, None]], axis=2)
     count = np.full((len(drafts), 1), 2, np.int32)
-    return drafting.Draft(drafts[:, None], count, softmax(logits(q)), ()), target
+    return stages.Draft(drafts[:, None], count, softmax(logits(q)), ()), target
 
 
 @jax.jit

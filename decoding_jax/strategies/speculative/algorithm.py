@@ -39,13 +39,13 @@ from decoding_jax.loop import (
 from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append
-from decoding_jax.strategies.speculative.block import BlockInputs
 from decoding_jax.strategies.speculative.chain import CHAIN
 from decoding_jax.strategies.speculative.distributions import softmax
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
 from decoding_jax.strategies.speculative.masking import Allowed, allow
+from decoding_jax.strategies.speculative.stages import BlockInputs
 from decoding_jax.strategies.speculative.tree_drafts import TREE
 from decoding_jax.strategies.speculative.verifiers import Verifier, as_verifier
 

@@ -13,11 +13,17 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.appending import place_tokens
-from decoding_jax.strategies.speculative.block import BlockInputs, BlockResult, Scores, Stages
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.draft import Draft, count_leading
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
 from decoding_jax.strategies.speculative.masking import model_distribution
+from decoding_jax.strategies.speculative.stages import (
+    BlockInputs,
+    BlockResult,
+    Draft,
+    Scores,
+    Stages,
+    count_leading,
+)
 from decoding_jax.strategies.speculative.verifiers import Verifier
 
 

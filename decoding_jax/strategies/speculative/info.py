@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.strategies.speculative.block import BlockResult
+from decoding_jax.strategies.speculative.stages import BlockResult
 
 
 class Info(NamedTuple):

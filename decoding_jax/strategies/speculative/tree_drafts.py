@@ -25,8 +25,8 @@ from decoding_jax.ops.gather import gather_last, gather_position
 from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.appending import place_tokens
-from decoding_jax.strategies.speculative.block import BlockInputs, BlockResult, Scores, Stages
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
+from decoding_jax.strategies.speculative.stages import BlockInputs, BlockResult, Scores, Stages
 from decoding_jax.strategies.speculative.verifiers import TokenVerifier, Verifier
 from decoding_jax.strategies.speculative.verifiers.token import TokenKeys, acceptance_uniforms
 

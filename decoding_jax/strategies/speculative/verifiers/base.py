@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from decoding_jax.base import Array
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.draft import Draft
+from decoding_jax.strategies.speculative.stages import Draft
 
 
 class Verification(NamedTuple):

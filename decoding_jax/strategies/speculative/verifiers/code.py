@@ -14,7 +14,7 @@ from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.draft import Draft
+from decoding_jax.strategies.speculative.stages import Draft
 from decoding_jax.strategies.speculative.verifiers.base import Verification
 from decoding_jax.strategies.speculative.verifiers.greedy import count_matching
 

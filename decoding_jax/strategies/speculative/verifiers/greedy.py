@@ -9,7 +9,7 @@ from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.draft import Draft, count_leading
+from decoding_jax.strategies.speculative.stages import Draft, count_leading
 from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 

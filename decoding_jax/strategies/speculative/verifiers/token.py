@@ -16,7 +16,7 @@ from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.draft import Draft, count_leading, with_final_token
+from decoding_jax.strategies.speculative.stages import Draft, count_leading, with_final_token
 from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 
