@@ -122,7 +122,7 @@ class DecoderModel(NetworkModel):
         """Runs whole prompts, ``config.prefill_chunk`` tokens at a time if it is set.
 
         Args:
-          tokens: int32 ``[B, P]``, right-padded; after a prefix, what follows it.
+          tokens: int32 ``[B, P]``, right-padded; with a prefix, the tokens after it.
           length: int32 ``[B]``.
           with_hidden: whether the hidden states of all tokens are asked for.
           prefix: as for ``DecoderNetwork.prefill``.

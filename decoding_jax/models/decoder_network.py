@@ -56,12 +56,12 @@ class DecoderNetwork(nn.Module):
           position: int32, broadcastable to ``[B, W, T]``.
 
         Returns:
-          The input, and what each layer needs to know of the positions, or None.
+          The input, and the data on positions that the layers need, or None.
         """
         raise NotImplementedError
 
     def positions_of(self, positions: Any, index: int | Array) -> Any:
-        """What the layer of this index needs to know of the positions, from ``inputs``."""
+        """The data on positions that the layer of this index needs, from those of ``inputs``."""
         return positions
 
     def window(self, index: int | Array) -> int | Array | None:
@@ -150,7 +150,7 @@ class DecoderNetwork(nn.Module):
         """Runs whole prompts.
 
         Args:
-          tokens: int32 ``[B, P]``, right-padded; after a prefix, what follows it.
+          tokens: int32 ``[B, P]``, right-padded; with a prefix, the tokens after it.
           length: int32 ``[B]``.
           source: as for ``run_layers``.
           prefix: None, or each layer's keys and values ``[1, H, F, d]`` of F tokens that all rows

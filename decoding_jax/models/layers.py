@@ -69,9 +69,10 @@ class RMSNorm(nn.Module):
     """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in float32.
 
     Attributes:
-      epsilon: what is added to the mean square.
+      epsilon: the number that is added to the mean square.
       dtype: the dtype of the result.
-      offset: what is added to the parameter ``scale``, 1 where it is stored as its distance from 1.
+      offset: the number that is added to the parameter ``scale``; 1 where ``scale`` minus 1 is
+        stored.
     """
 
     epsilon: float = 1e-6

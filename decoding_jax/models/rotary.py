@@ -111,10 +111,10 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
 
 
 def _kept_by_yarn(head_dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """The part of each frequency that is kept: 1 up to an index, 0 from another one on."""
+    """The fraction of each frequency that is kept: 1 up to an index, and 0 from a later one on."""
 
     def index_of(turns: float) -> float:
-        """The index of the frequency that makes so many turns in the original context."""
+        """The index of the frequency with this number of turns in the original context."""
         longest = scaling.original_max_positions / (2 * math.pi * turns)
         return head_dim * math.log(longest) / (2 * math.log(theta))
 

@@ -27,7 +27,7 @@ class Part(NamedTuple):
         keys; those from K on are not read.
       value: as ``key``.
       mask: bool, broadcastable to ``[B, W, T, K]``, with a last axis of K.
-      bias: None, or what is added to the logits; a function of distances needs ``position``.
+      bias: None, or a bias that is added to the logits; a function of distances needs ``position``.
       used: None, or an int32 scalar. The mask is False from this key on, so the keys and values
         from there on need not be read.
       position: None, or int32, broadcastable to ``[B, W, T]``, the positions of the queries. Key k
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What the products of queries and keys become before the softmax.
+    """The scaling of the products of queries and keys before the softmax.
 
     Attributes:
       factor: the factor of the products.

@@ -31,10 +31,10 @@ from decoding_jax.pytrees import pytree
 class SharedPrefixModel:
     """A decoder-only model whose prompts begin with the same F tokens, from ``with_shared_prefix``.
 
-    Prompts are whole: they contain these tokens, so that strategies, transforms and drafters see
-    what they would see without sharing. Only what follows is computed for each row, and a prompt of
-    P tokens needs P - F places in the cache. A row whose prompt does not begin with the tokens has
-    logits that are NaN.
+    Prompts are whole: they contain these tokens, so strategies, transforms and drafters see no
+    difference. Only the later tokens are computed for each row, and a prompt of P tokens needs
+    P - F places in the cache. A row whose prompt does not begin with the tokens has logits that are
+    NaN.
 
     Attributes:
       model: the decoder-only model.
@@ -148,13 +148,13 @@ class SharedPrefixModel:
 def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefixModel:
     """The same model for prompts that all begin with these tokens, which are run once, here.
 
-    Every strategy decodes with it what it decodes with ``model`` from the same prompts; float32
+    From the same prompts, every strategy decodes the same tokens as with ``model``; float32
     log-probabilities differ by rounding.
 
     Args:
       model: a decoder-only model of ``decoding_jax.models``, such as a ``Llama``.
       tokens: the F shared tokens, int32 ``[F]`` or a sequence of ids. With ``prefill_chunk``, they
-        run so many at a time.
+        are run in chunks of that many tokens.
 
     Raises:
       ValueError: for a model of another kind, for no tokens, for ids outside the vocabulary, or for

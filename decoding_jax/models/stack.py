@@ -23,8 +23,9 @@ M = TypeVar("M")
 RunLayer = Callable[[Any, Array, int | Array, Any, Any], tuple[Array, Any]]
 """``(layer, x, index, read, written) -> (x, new)``: runs one layer.
 
-``index`` is the layer's index. Where layers are scanned, it is an int32 scalar, and ``written`` and
-``new`` are what is written of all layers. Otherwise they are what is written of this layer.
+``index`` is the layer's index. ``written`` and ``new`` are the arrays that the layer updates,
+before and after. Where layers are scanned, ``index`` is an int32 scalar, and these arrays are the
+stacked ones of all layers. Otherwise they are those of this layer.
 """
 
 
@@ -43,12 +44,13 @@ def run_layers(
       run: runs one layer.
       x: the input of the first layer.
       num_layers: N, the number of layers.
-      read: None, or what each layer reads: one entry for each layer, or stacked along axis 1.
-      written: None, or what each layer updates: one entry for each layer, or stacked.
+      read: None, or the arrays that each layer reads: one entry for each layer, or stacked along
+        axis 1.
+      written: None, or the arrays that each layer updates: one entry for each layer, or stacked.
 
     Returns:
-      The output of the last layer, and what the layers return: one entry for each layer, or
-      stacked.
+      The output of the last layer, and the second results of all layers: one entry for each layer,
+      or stacked.
     """
     if isinstance(layers, Sequence):
         new = []

@@ -39,9 +39,9 @@ SCHEMES = tuple(_BACKENDS)
 class CloudPath:
     """A file or a folder in a bucket, with the methods of ``pathlib.Path`` that are used here.
 
-    A file has its name only when it is complete. Whether a file is there, and what it contains, is
-    always asked of the file itself, so a listing that lags decides nothing but what ``is_dir``,
-    ``iterdir`` and ``glob`` return.
+    A file has its name only when it is complete. Its existence and its contents are always read
+    from the file itself, so a listing that lags behind affects only ``is_dir``, ``iterdir`` and
+    ``glob``.
 
     Attributes:
       url: the URL without a slash at its end, such as ``"gs://bucket/out"``.
@@ -116,7 +116,7 @@ class CloudPath:
             yield from (self / name for name in sorted(names))
 
     def glob(self, pattern: str) -> Iterator[CloudPath]:
-        """Yields what is in this folder and has a name that matches a pattern."""
+        """Yields the files and folders in this folder whose names match a pattern."""
         yield from (p for p in self.iterdir() if fnmatch.fnmatchcase(p.name, pattern))
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
@@ -163,8 +163,8 @@ class CloudPath:
         """Writes the file unless there is one, by a conditional request to the bucket.
 
         Returns:
-          Whether the file contains what this call was to write. It does if an answer was lost, and
-          the request was sent again.
+          Whether the file contains the data of this call. It does if an answer was lost, and the
+          request was sent again.
         """
         with _one_line(self, "written"):
             try:

@@ -24,7 +24,7 @@ IGNORED = r"(model\.)?(encoder|decoder)\.version"
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What the networks of one ``model_type`` have in common, with the defaults of their files.
+    """The properties of all networks of one ``model_type``, with the defaults of their files.
 
     Attributes:
       architecture: the name of the class in ``transformers``.

@@ -55,7 +55,7 @@ def two_ropes_of(settings: Settings) -> tuple[float, RopeScaling | None, float]:
 
 
 def soft_cap(settings: Settings, key: str, absent: float | None) -> float | None:
-    """A bound, where null means none and an absent one has a value of its own."""
+    """A bound: None where the setting is null, and ``absent`` where there is no setting."""
     return settings.get(key, float, absent if key not in settings.values else None)
 
 

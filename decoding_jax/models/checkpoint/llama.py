@@ -16,7 +16,7 @@ IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 
 NORMS = {"pre_attention_norm": "input_layernorm", "pre_mlp_norm": "post_attention_layernorm"}
-"""The norms of a layer, as they are called here and there."""
+"""The names of the norms of a layer, here and in the files."""
 
 
 def table(config: LlamaConfig, norms: Mapping[str, str] = NORMS) -> dict[str, Weight]:

@@ -13,6 +13,16 @@ draft, q          M_q, q(x)         p(x)
 final token       t                 (no symbol)
 ================  ================  ===========
 
+The lines of Algorithm 2 of Chen et al., in the order of ``step``:
+
+============================================  =====================================
+sample a draft x_1 .. x_K                     ``chain.propose``
+K + 1 sets of logits in parallel              ``chain.score``
+``r < min(1, q(x) / p(x))``: accept x         ``verifiers.token.count_accepted``
+sample from ``(q - p)_+``, or the last ``q``  ``verifiers.token.draw_final``
+``n < T``: repeat                             ``appending.append``, ``done``
+============================================  =====================================
+
 The target's cache holds all new tokens but the last, so the target is fed the last token and the K
 drafted ones in one call. If n of them are accepted, the sequence grows by n + 1 tokens. The next
 block starts at an earlier slot and overwrites the rejected tokens in the cache; nothing is copied.

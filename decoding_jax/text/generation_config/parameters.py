@@ -37,7 +37,7 @@ def _refused(note: str, default: Any = None, *harmless: Any) -> Parameter:
 
 
 _CACHE = "the cache always has a slot for each new token, see design.md"
-_OUTPUT = "a `Completion` has log-probability and score, and figures of tokens by `with_scores`"
+_OUTPUT = "a `Completion` has log-probability and score, and scores of tokens by `with_scores`"
 
 PARAMETERS: dict[str, Parameter] = {
     # Length
