@@ -21,7 +21,7 @@ from typing import Any
 
 import decoding_jax
 from decoding_jax import transforms
-from experiments.papers import best_k_report, best_k_results, command
+from experiments.papers import best_k_report, best_k_results, command, naturalness
 from experiments.papers.best_k_measure import Measure
 from experiments.papers.decoding import Decode, Decoder, batches
 from experiments.papers.metrics import Scores
@@ -46,6 +46,7 @@ def run(
     kappa: float = 0.05,
     kappas: Sequence[float] = (0.0, 0.01, 0.05, 0.1, 0.2),
     budgets: Sequence[int] = (),
+    mauve: bool = True,
     batch_size: int = 8,
     max_new_tokens: int = 64,
     max_input_tokens: int = 512,
@@ -70,6 +71,8 @@ def run(
       kappas: those of the ablation.
       budgets: smaller budgets, in which best-first search and that with the largest k and the score
         "last" are run, to count the inputs for which they complete nothing.
+      mauve: whether the texts are compared with the references by MAUVE, with the hidden states of
+        the model as features.
       batch_size: the number of rows of a batch.
       max_new_tokens, max_input_tokens: the limits of the lengths; b times the first is the budget.
       seed: of all keys and of the bootstrap.
@@ -89,6 +92,8 @@ def run(
     for small in budgets:
         if not 1 <= small < budget:
             raise ValueError(f"budgets: got {small}; takes 1 to {budget - 1}, below the budget")
+    if mauve:
+        naturalness.check(model)
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
     scores = Scores(metrics, task.references)
     described = {
@@ -106,6 +111,7 @@ def run(
         "kappa": kappa,
         "kappas": list(kappas),
         "budgets": list(budgets),
+        "mauve": mauve,
         "batch_size": batch_size,
         "max_new_tokens": max_new_tokens,
         "max_input_tokens": max_input_tokens,
@@ -138,6 +144,11 @@ def run(
         "versions": versions(),
         **best_k_results.analyse(measured, described),
     }
+    if mauve:
+        sets = {name: [row["texts"] for row in measured[name]] for name in shown}
+        data["naturalness"] = naturalness.measure(
+            model, task.references, sets, beam_size, max_input_tokens, seed
+        )
     write(folder, "best_k", data, best_k_report.markdown, best_k_report.plot)
     return data
 

@@ -22,7 +22,7 @@ class Measure:
       decoder: the model and the inputs.
       scores: of the texts.
       first: the name of the metric that reranked texts are scored by.
-      reranked: the strategies whose texts are reranked.
+      reranked: the strategies whose texts are reranked, and kept.
       seed: of the keys.
     """
 
@@ -45,14 +45,20 @@ class Measure:
         """
         seconds, batch = self._timed(name, decode, rows)
         full = len(rows) == self._decoder.batch_size
-        return [
-            {
-                **self.figures(row, completed(completions), name in self._reranked),
-                "seconds": seconds / len(rows) if full else None,
-                "calls": calls(batch),
-            }
-            for row, completions in zip(rows, batch.completions, strict=True)
-        ]
+        found = []
+        for row, completions in zip(rows, batch.completions, strict=True):
+            ended, kept = completed(completions), name in self._reranked
+            value: dict[str, Any] = self.figures(row, ended, kept)
+            if kept:
+                value["texts"] = [c.text for c in ended]
+            found.append(
+                {
+                    **value,
+                    "seconds": seconds / len(rows) if full else None,
+                    "calls": calls(batch),
+                }
+            )
+        return found
 
     def _timed(self, name: str, decode: Decode, rows: range) -> tuple[float, Batch]:
         keys = keys_of(self._seed, name, rows)

@@ -50,6 +50,7 @@ def markdown(data: dict[str, Any]) -> str:
         _table(data, main, [f"{metric} oracle" for metric in metrics]),
         f"\n## Reranking: the {first} of the text that a rule chooses\n\n",
         _table(data, main, [first, *RULES, f"{first} oracle"]),
+        *_naturalness(data),
         "\n## Time\n\n",
         f"Seconds of an input, in batches of {data['batch_size']}, all decoded in turn in one "
         "process. Calls are those of the model, for the searches that count them.\n\n",
@@ -98,6 +99,26 @@ def _table(data: dict[str, Any], names: Sequence[str], columns: Sequence[str]) -
         return shown(data["results"][name][column], DIGITS.get(column, 1))
 
     return table(["strategy", *columns], ([n, *(cell(n, c) for c in columns)] for n in names))
+
+
+def _naturalness(data: dict[str, Any]) -> list[str]:
+    found = data.get("naturalness")
+    if found is None:
+        return []
+    return [
+        "\n## MAUVE\n\n",
+        f"The features are the hidden states of {data['model']}, averaged over a text, and the "
+        "values cannot be compared with those by GPT-2. All texts of a strategy, at most "
+        f"{data['beam_size']} of an input, are beside all {found['references']} references, in "
+        f"{found['buckets']} clusters, which each resample of the bootstrap makes anew.\n\n",
+        table(
+            ["texts", "number", "MAUVE"],
+            (
+                [name, found["texts"][name], "no text" if value is None else shown(value, 2)]
+                for name, value in found["values"].items()
+            ),
+        ),
+    ]
 
 
 def _times(data: dict[str, Any], names: Sequence[str]) -> str:

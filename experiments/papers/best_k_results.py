@@ -10,6 +10,7 @@ import numpy as np
 from experiments.papers.results import interval, mean
 
 SCORES = ("last", "mean")
+NOT_AVERAGED = ("texts", "seconds", "calls")
 RULES = ("by log-probability", "by mean log-probability", "by minimum Bayes risk")
 
 
@@ -74,7 +75,7 @@ def analyse(
     seed, first = given["seed"], given["metrics"][0]
     found: dict[str, Any] = {}
     for name, rows in measured.items():
-        columns = {k: [row[k] for row in rows] for k in rows[0] if k not in ("seconds", "calls")}
+        columns = {k: [row[k] for row in rows] for k in rows[0] if k not in NOT_AVERAGED}
         columns["none"] = [float(row["S"] == 0) for row in rows]
         for rule in RULES:
             if rule in columns:

@@ -15,7 +15,7 @@ import numpy as np
 
 import decoding_jax
 
-PACKAGES = ("jax", "numpy", "sacrebleu", "rouge-score", "nltk")
+PACKAGES = ("jax", "numpy", "sacrebleu", "rouge-score", "nltk", "mauve-text")
 
 
 class Estimate(NamedTuple):

@@ -1,5 +1,6 @@
 """The quick form of the experiment on best-k search, and its figures of single inputs."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -130,6 +131,8 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
         pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(ROOT)
     arguments = ["--gin_file=configs/papers/best_k_quick.gin", f'--gin.OUTPUT_DIR="{tmp_path}"']
+    mauve = importlib.util.find_spec("mauve") is not None
+    arguments.append(f"--gin.MAUVE={mauve}")
     assert command.main("experiments.papers.best_k", arguments) == 0, capsys.readouterr().err
     data = json.loads((tmp_path / "best_k.json").read_text())
     assert list(data["results"])[:3] == ["beam search", "beam + nucleus", "best-first"]
@@ -138,5 +141,6 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
     for found in data["results"].values():
         value, low, high = found["S"]
         assert low <= value <= high
+    assert ("naturalness" in data) == mauve
     assert (tmp_path / "best_k.md").read_text() in capsys.readouterr().out
     assert (tmp_path / "best_k.png").stat().st_size > 10_000
