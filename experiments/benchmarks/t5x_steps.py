@@ -14,7 +14,7 @@ import argparse
 import itertools
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import quick
 from experiments.benchmarks.timing import interleaved, median_ratio
 
 BATCH, LENGTH = 8, 64
@@ -30,6 +31,8 @@ MODELS: dict[str, dict[str, Any]] = {
            "num_encoder_layers": 4, "num_decoder_layers": 4},
     "77M": {"vocab_size": 32128, "emb_dim": 512, "num_heads": 6, "head_dim": 64, "mlp_dim": 1024,
             "num_encoder_layers": 8, "num_decoder_layers": 8},
+    "tiny": {"vocab_size": 384, "emb_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 16,
+             "num_encoder_layers": 1, "num_decoder_layers": 1},
 }  # fmt: skip
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "greedy": ("temperature_sample", 1, {"temperature": 0.0}),
@@ -130,15 +133,16 @@ def time_point(name: str, case: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of t5x_steps.json")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["4M", "77M"])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--repeats", type=int, default=7)
-    args = parser.parse_args()
+    small = {"models": ["tiny"], "cases": ["top-k 40"], "repeats": 1}
+    args = quick.parse(parser, argv, small)
     measure(args.out, args.models, args.cases, args.repeats)
 
 
