@@ -51,6 +51,8 @@ def variance_lattice(scores: np.ndarray, count: int) -> np.ndarray:
     Every M/N-th sample of a lattice of M is a lattice of N, so M/N means come from each run. They
     depend on each other, and runs do not: the mean of their squares, less the mean product of two
     different runs' means, is an unbiased estimate. For N = M it is the sample variance over runs.
+    These lattices are those of ``estimators.repeated.pass_at_k_of_lattice``: their samples follow
+    their codes until they are alone among M, and those of a call for N until alone among N.
 
     Args:
       scores: float64 ``[n, R, M]``, R at least 2.
@@ -76,7 +78,10 @@ def oracle_independent(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def oracle_lattice(scores: np.ndarray, count: int) -> np.ndarray:
-    """The mean best score of the lattices of N in lattices of M: float64 ``[n]``."""
+    """The mean best score of the lattices of N in lattices of M: float64 ``[n]``.
+
+    They are those of ``variance_lattice``.
+    """
     inputs, runs, size = scores.shape
     return scores.reshape(inputs, runs, count, size // count).max(2).mean((1, 2))
 
