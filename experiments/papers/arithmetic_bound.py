@@ -9,9 +9,11 @@ of all N samples their other tokens are independent, so the variance of the mean
 
 and that of independent samples is Var(f) / N. So the ratio of the two standard deviations is at
 least the square root of E[Var(f | A)] / Var(f): what is decided after a sample is alone. The second
-term is what the lattice spreads. This holds for a call for N samples; a part of a larger lattice
-follows its codes longer (``arithmetic_estimates.variance_lattice``). If s is a sample and s' another text with the same A, whose tokens
+term is what the lattice spreads. If s is a sample and s' another text with the same A, whose tokens
 after A are drawn anew, then E[Var(f | A)] is half the mean square of f(s) - f(s').
+
+This holds for a call for N samples. Those of a part of a larger lattice follow their codes longer
+(``arithmetic_estimates.variance_lattice``).
 """
 
 from __future__ import annotations
