@@ -88,7 +88,7 @@ def train_tokenizer(files: Sequence[File], path: Path, vocab_size: int) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator([file.text for file in files], trainer)
-    tokenizer.save(str(path))
+    tokenizer.save(str(path), pretty=False)
 
 
 def encode(tokenizer: tokenizers.Tokenizer, files: Sequence[File]) -> np.ndarray:
