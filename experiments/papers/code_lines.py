@@ -201,7 +201,7 @@ def plot(data: Mapping[str, Any], path: Path) -> None:
         ax.set_xscale("log", base=2)
         ax.set_xticks(data["counts"], [str(n) for n in data["counts"]])
         ax.set_xlabel("samples, N")
-    axes[0].set_ylim(0, 100)
+    axes[0].set_ylim(0, 105)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     figure.savefig(path, dpi=130)
     plt.close(figure)

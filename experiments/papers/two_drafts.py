@@ -3,7 +3,7 @@
     python -m experiments.papers.two_drafts runs/papers/speculative_code \
         runs/papers/speculative_code_deep --out runs/papers/two_drafts.md
 
-The runs must have the same settings but for the draft. Differences are of the same inputs, and
+The runs must have the same settings but for the draft and ``REPEATS``. Differences are of the same inputs, and
 their intervals are by the bootstrap over inputs.
 """
 
@@ -51,10 +51,11 @@ def markdown(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
       runs: what ``read`` returns for each.
 
     Raises:
-      ValueError: if other settings than the draft differ.
+      ValueError: if other settings than the draft and the repeats differ.
     """
     one, two = (settings for settings, _ in runs)
-    different = [name for name in one if name != "draft" and one[name] != two.get(name)]
+    free = ("draft", "repeats")
+    different = [name for name in one if name not in free and one[name] != two.get(name)]
     if different:
         raise ValueError(f"runs: got different settings ({', '.join(different)}); takes equal ones")
     names = [settings["draft"] for settings, _ in runs]
