@@ -3,8 +3,8 @@
     python -m experiments.papers.two_drafts runs/papers/speculative_code \
         runs/papers/speculative_code_deep --out runs/papers/two_drafts.md
 
-The runs must have the same settings but for the draft and ``REPEATS``. Differences are of the same inputs, and
-their intervals are by the bootstrap over inputs.
+The runs must have the same settings but for the draft and ``REPEATS``. Differences are of the same
+inputs, and their intervals are by the bootstrap over inputs.
 """
 
 from __future__ import annotations
