@@ -180,7 +180,7 @@ def contrastive_search(
             cache=cache,
             sequences=sequences,
             logits=clean(logits),
-            context=context.add(state.context, hidden, prompt.tokens.shape[1] + start),
+            context=context.add(state.context, hidden, start),
             step=start + 1,
         )
 
@@ -199,7 +199,7 @@ def contrastive_search(
     def settled(state: State) -> Array:
         return state.sequences.length
 
-    return Steps(init, step, done, finalize, row_done, settled)
+    return Steps(init, step, done, finalize, row_done, settled, widens=True)
 
 
 def _check_model(model: LanguageModel) -> None:

@@ -11,18 +11,33 @@ from jax import lax
 from decoding_jax.base import Array
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import exact
+from decoding_jax.ops.mesh import over_rows
 
 
-class Context(NamedTuple):
-    """The hidden states of prompts and new tokens, each of norm 1.
+class States(NamedTuple):
+    """Hidden states of some tokens of each row.
 
     Attributes:
-      hidden: float32 ``[B, P + L, D]``: P places of the prompt, and then the new tokens.
-      exists: bool ``[B, P + L]``, whether a place holds a token.
+      hidden: float32 ``[B, K, D]``, of norm 1; zeros where there is no token.
+      exists: bool ``[B, K]``, whether a place holds a token.
     """
 
     hidden: Array
     exists: Array
+
+
+class Context(NamedTuple):
+    """The hidden states of prompts and of new tokens.
+
+    They are two arrays, so that a wider prompt is nothing but padding (``Steps.widens``).
+
+    Attributes:
+      prompt: P places.
+      new: L places.
+    """
+
+    prompt: States
+    new: States
 
 
 def unit(hidden: Array) -> Array:
@@ -40,33 +55,36 @@ def start(hidden: Array, length: Array, max_new_tokens: int) -> Context:
       length: int32 ``[B]``.
       max_new_tokens: L.
     """
-    size = hidden.shape[1]
-    place = jnp.arange(size + max_new_tokens, dtype=jnp.int32)[None]
-    exists = place < length[:, None]
+    batch, size, depth = hidden.shape
+    exists = jnp.arange(size, dtype=jnp.int32)[None] < length[:, None]
     # The hidden states of padding may be anything, including NaN and infinities.
-    known = jnp.where(exists[:, :size, None], unit(hidden), 0.0)
-    return Context(jnp.pad(known, ((0, 0), (0, max_new_tokens), (0, 0))), exists)
+    known = jnp.where(exists[..., None], unit(hidden), 0.0)
+    new = States(
+        over_rows(jnp.zeros((batch, max_new_tokens, depth), jnp.float32)),
+        jnp.zeros((batch, max_new_tokens), bool),
+    )
+    return Context(States(known, exists), new)
 
 
 def add(context: Context, hidden: Array, place: Array) -> Context:
-    """Adds one token a row.
+    """Adds one new token a row.
 
     Args:
       context: the tokens so far.
       hidden: ``[B, 1, D]``, of norm 1.
-      place: int32, a scalar below P + L, or ``[B]``, in which places of P + L and above are
-        dropped.
+      place: int32, the number of new tokens so far: a scalar below L, or ``[B]``, in which
+        places of L and above are dropped.
     """
-    size = context.hidden.shape[1]
-    is_place = jnp.arange(size, dtype=jnp.int32)[None] == over_axes(place, 2)
+    new = context.new
+    is_place = jnp.arange(new.exists.shape[1], dtype=jnp.int32)[None] == over_axes(place, 2)
     if place.ndim:
-        states = jax.vmap(lambda h, new, p: h.at[p].set(new[0], mode="drop"))(
-            context.hidden, hidden, place
+        states = jax.vmap(lambda h, one, p: h.at[p].set(one[0], mode="drop"))(
+            new.hidden, hidden, place
         )
     else:
         zero = jnp.int32(0)
-        states = lax.dynamic_update_slice(context.hidden, hidden, (zero, place, zero))
-    return Context(states, context.exists | is_place)
+        states = lax.dynamic_update_slice(new.hidden, hidden, (zero, place, zero))
+    return context._replace(new=States(states, new.exists | is_place))
 
 
 def largest_cosine(context: Context, hidden: Array) -> Array:
@@ -77,5 +95,9 @@ def largest_cosine(context: Context, hidden: Array) -> Array:
       hidden: ``[B, k, D]``, of the candidates, of norm 1.
     """
     # The sum is in float32 and in one fixed order. A matrix product might round to bfloat16.
-    cosine = exact.sum_last(hidden[:, :, None] * context.hidden[:, None])
-    return jnp.where(context.exists[:, None], cosine, -jnp.inf).max(-1)
+    return jnp.maximum(*(_largest_of(states, hidden) for states in context))
+
+
+def _largest_of(states: States, hidden: Array) -> Array:
+    cosine = exact.sum_last(hidden[:, :, None] * states.hidden[:, None])
+    return jnp.where(states.exists[:, None], cosine, -jnp.inf).max(-1)
