@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 NARROWEST = 16
 
@@ -62,3 +62,36 @@ def by_width(lengths: Sequence[int], widths: Sequence[int]) -> dict[int, list[in
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         members.setdefault(min(w for w in widths if w >= lengths[i]), []).append(i)
     return members
+
+
+def finer(
+    by_width: Mapping[int, Sequence[int]], lengths: Sequence[int], least: int
+) -> dict[int, list[int]]:
+    """Assigns inputs to narrower buckets where many of them fit.
+
+    A bucket is divided at half of its width and at three quarters of it, if at least as many inputs
+    as ``least`` are then of the narrower width.
+
+    Args:
+      by_width: the inputs of each width, by number, the widest first.
+      lengths: the length of each input in tokens.
+      least: the number of inputs that a further width is worth.
+
+    Returns:
+      The numbers of the inputs by width, the widest first, each in the order of before.
+
+    Example:
+      >>> finer({16: [0, 1, 2, 3, 4]}, lengths=[14, 12, 8, 7, 3], least=2)
+      {16: [0, 1], 8: [2, 3, 4]}
+    """
+    members: dict[int, list[int]] = {}
+    for width, of_width in by_width.items():
+        left, narrow = list(of_width), []
+        for narrower in (-(-width // 2), -(-3 * width // 4)):
+            fitting = [i for i in left if lengths[i] <= narrower < width]
+            if len(fitting) >= least:
+                narrow.append((narrower, fitting))
+                left = [i for i in left if lengths[i] > narrower]
+        for each, of_each in [(width, left), *reversed(narrow)]:
+            members.setdefault(each, []).extend(of_each)
+    return {width: members[width] for width in sorted(members, reverse=True) if members[width]}

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from decoding_jax.base import Array, DecodeOutput, Stop
-from decoding_jax.infer import gin_names, memory
+from decoding_jax.infer import buckets, gin_names, memory
 from decoding_jax.infer.arguments import check_positions
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refilled import RefilledBatch
@@ -34,6 +34,8 @@ _LOGGER = logging.getLogger(__name__)
 # where each width has a batch, and a last input, of its own.
 _TOGETHER = 32
 _WINDOW = 128
+# Inputs for each row that a width between those of the buckets is worth, where widths share a batch.
+_FINER = 2
 
 
 class Decoder:
@@ -198,12 +200,14 @@ class Decoder:
             self._not_refilled = obstacle(self._call, rows(1), rows(2))
         if self._call is None or self._not_refilled is not None:
             return
-        size = self._rounded(max(self.batch_size // 8, min(8, self.batch_size // 4), 1))
+        size = self._rounded(max(self.batch_size // 8, min(16, self.batch_size // 2), 1))
+        least = max(self.batch_size // 16, min(4, self.batch_size // 8), 1)
         self._batches = RefilledBatch(
             self._call,
             self._inputs.split,
             self.batch_size,
             size,
+            least,
             tuple(output.info or ()),
             self._strategy.__name__,
         )
@@ -223,7 +227,8 @@ class Decoder:
           ids: the tokens of the inputs.
           index: the index of each input in the job.
           by_width: the inputs that are padded to each width, by number, counted in the order of
-            ``ids``; the widest first. Each width is compiled once.
+            ``ids``; the widest first. Each width is compiled once. Where widths share a batch, and
+            many inputs fit into half or three quarters of one, these are padded to that.
 
         Yields:
           The numbers of some inputs, and their completions. Every input comes once.
@@ -231,7 +236,9 @@ class Decoder:
         Raises:
           ValueError: if the batch does not fit into the memory of a device.
         """
-        parts = [by_width] if self.together else [{w: by_width[w]} for w in by_width]
+        parts = [{w: by_width[w]} for w in by_width]
+        if self.together:
+            parts = [buckets.finer(by_width, [len(x) for x in ids], _FINER * self.batch_size)]
         for part in parts:
             if part:
                 yield from self._decode(ids, index, part)

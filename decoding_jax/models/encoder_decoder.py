@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput, Prompt
@@ -143,8 +144,8 @@ class BoundEncoderDecoder(NetworkModel):
     def start_prompt(self, batch_size: int | None = None) -> Prompt:
         """The prompt that the decoder starts from: ``start_id`` alone, in every row."""
         batch_size = self.source.shape[0] if batch_size is None else batch_size
-        start = jnp.full((batch_size, 1), self.config.start_id, jnp.int32)
-        return Prompt(start, jnp.ones(batch_size, jnp.int32))
+        start = np.full((batch_size, 1), self.config.start_id, np.int32)
+        return Prompt(jnp.asarray(start), jnp.asarray(np.ones(batch_size, np.int32)))
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False

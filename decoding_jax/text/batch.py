@@ -91,11 +91,14 @@ def encode_batch(
     Raises:
       ValueError: if a list is empty or longer than ``width``.
     """
-    prompt = pad_tokens(ids, width)
     if isinstance(model, EncoderDecoder):
-        bound = model.bind(*prompt)
+        # The ids are checked where they are, before they are moved: reading them back would wait
+        # for what the device is busy with.
+        on_host = _padded(ids, width)
+        source, length = (jnp.asarray(x) for x in on_host)
+        bound = dataclasses.replace(model.bind(*on_host), source=source, source_length=length)
         return bound, bound.start_prompt()
-    return model, prompt
+    return model, pad_tokens(ids, width)
 
 
 def pad_tokens(ids: Sequence[Sequence[int]], width: int) -> Prompt:
@@ -108,13 +111,18 @@ def pad_tokens(ids: Sequence[Sequence[int]], width: int) -> Prompt:
       >>> pad_tokens([[5, 6], [7]], 3).tokens.tolist()
       [[5, 6, 0], [7, 0, 0]]
     """
+    return Prompt(*(jnp.asarray(x) for x in _padded(ids, width)))
+
+
+def _padded(ids: Sequence[Sequence[int]], width: int) -> tuple[Any, Any]:
+    """``pad_tokens``, as NumPy arrays."""
     tokens = np.zeros((len(ids), width), np.int32)
     length = np.asarray([len(x) for x in ids], np.int32)
     for i, row in enumerate(ids):
         if not 1 <= len(row) <= width:
             raise ValueError(f"ids: got {len(row)} tokens in row {i}; takes 1 to {width}")
         tokens[i, : len(row)] = row
-    return Prompt(jnp.asarray(tokens), jnp.asarray(length))
+    return tokens, length
 
 
 def context_of(

@@ -4,6 +4,7 @@ import json
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from decoding_jax.infer import Item, JsonLines, Printer, SeqioTask, TextLines, buckets, records
@@ -191,6 +192,21 @@ def test_the_default_buckets_reach_the_longest_input_once():
         widths = buckets.widths(longest)
         assert widths[-1] == longest
         assert len(set(widths)) == len(widths) <= max(1, longest.bit_length() - 3)
+
+
+@pytest.mark.parametrize("least", [1, 5, 1000])
+def test_many_inputs_that_need_less_than_their_bucket_have_one_of_their_own(least):
+    lengths = np.random.default_rng(0).integers(1, 101, 300).tolist()
+    given = buckets.by_width(lengths, buckets.widths(100))
+    found = buckets.finer(given, lengths, least)
+    assert sorted(m for members in found.values() for m in members) == list(range(len(lengths)))
+    assert list(found) == sorted(found, reverse=True)
+    assert set(found) <= {8, 12, 16, 24, 32, 48, 50, 64, 75, 100}
+    assert set(found) <= set(given) if least == 1000 else len(found) > len(given)
+    for width, members in found.items():
+        assert members and all(lengths[m] <= width for m in members)
+        assert width in given or len(members) >= least
+        assert [lengths[m] for m in members] == sorted((lengths[m] for m in members), reverse=True)
 
 
 def test_a_score_that_is_not_finite_is_null():

@@ -1,0 +1,132 @@
+"""The compiled programs of a batch that is refilled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from decoding_jax.base import Array
+from decoding_jax.infer.newcomers import Group
+from decoding_jax.infer.progress import Stopwatch
+from decoding_jax.infer.row_inputs import RowInputs, SplitInputs, keep_info
+from decoding_jax.loop import refill
+from decoding_jax.loop.refill import Call, Progress, Rows
+from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import spread_rows
+
+
+class RefillPrograms:
+    """The functions of ``loop.refill``, compiled once for each width.
+
+    Rows are updated in place: those that a method takes are not used again.
+
+    Args:
+      call: makes the call of the strategy.
+      size: B, the number of rows of the batch.
+      info: the names of the values of ``info`` that the output keeps.
+      name: the name of the strategy, for the names of the programs.
+
+    Attributes:
+      compiling: measures the time of compilation.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[RowInputs], Call],
+        size: int,
+        info: Sequence[str] = (),
+        name: str = "rows",
+    ):
+        self.compiling = Stopwatch()
+        self._size = size
+        self._begun_shapes: dict[int, Any] = {}
+        self._called: set[tuple[Any, ...]] = set()
+
+        def begin(inputs: SplitInputs) -> Rows:
+            return refill.begin(lambda given: call(inputs.of(given)), inputs.given)
+
+        def insert(new: Rows, places: Array, *, rows: Rows) -> Rows:
+            return refill.insert(rows, new, places)
+
+        def advance(
+            inputs: SplitInputs, used: Array, wanted: Array, *, rows: Rows
+        ) -> tuple[Rows, Progress]:
+            rows, progress = refill.advance(
+                lambda given: call(inputs.of(given)), rows, used, wanted
+            )
+            return rows, progress._replace(output=keep_info(progress.output, info))
+
+        def repeat(new: Rows) -> Rows:
+            return refill.repeat(new, size)
+
+        def narrow(rows: Rows, source: Array, *, width: int) -> Rows:
+            return refill.narrow(rows, source, self._begun_shapes[width])
+
+        for function in (begin, insert, advance, repeat, narrow):
+            function.__name__ = f"{function.__name__}_{name}"
+        self._insert = jit(insert, (), donated=("rows",))
+        self._advance = jit(advance, (), donated=("rows",))
+        self._begin, self._repeat = jit(begin, ()), jit(repeat, ())
+        self._narrow = jit(narrow, ("width",))
+
+    @property
+    def widths(self) -> int:
+        """The number of widths that were compiled."""
+        return len(self._begun_shapes)
+
+    def begin(self, inputs: SplitInputs, width: int) -> Group:
+        """Prefills inputs that are padded to ``width``."""
+        with self._first("begin", width):
+            rows = self._begin(inputs)
+        if width not in self._begun_shapes:
+            self._begun_shapes[width] = jax.eval_shape(lambda x: x, rows)
+        return Group(width, inputs.without_rows(), rows)
+
+    def repeat(self, group: Group) -> Rows:
+        """B rows, which are those of a group, repeated."""
+        return self._repeat(group.rows)
+
+    def insert(self, rows: Rows, width: int, group: Group, places: Sequence[int]) -> Rows:
+        """Puts members of a group into rows of a width.
+
+        Args:
+          rows: the rows of the batch.
+          width: their width.
+          group: the group, of this width or a smaller one.
+          places: the place of each member; B for those that have none.
+        """
+        with self._first("insert", width, group.width):
+            return self._insert(group.rows, np.asarray(places, np.int32), rows=spread_rows(rows))
+
+    def narrow(self, rows: Rows, width: int, needed: int, source: Sequence[int]) -> Rows:
+        """Cuts rows of a width to the one that is needed; ``source`` as in ``refill.narrow``."""
+        with self._first("narrow", width, needed):
+            return self._narrow(spread_rows(rows), np.asarray(source, np.int32), width=needed)
+
+    def advance(
+        self, rows: Rows, width: int, shared: SplitInputs, used: Sequence[bool], wanted: int
+    ) -> tuple[Rows, Progress]:
+        """Runs steps until ``wanted`` rows have ended or are not in use.
+
+        Args:
+          rows: the rows of the batch.
+          width: their width.
+          shared: the arguments without those of the rows.
+          used: which rows are in use.
+          wanted: from 1 to B.
+        """
+        with self._first("advance", width):
+            return self._advance(
+                shared, np.asarray(used, bool), np.int32(wanted), rows=spread_rows(rows)
+            )
+
+    def _first(self, *program: Any) -> contextlib.AbstractContextManager:
+        """Measures the first call of a program for its shapes, which compiles it."""
+        if program in self._called:
+            return contextlib.nullcontext()
+        self._called.add(program)
+        return self.compiling
