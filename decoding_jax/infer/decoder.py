@@ -34,7 +34,7 @@ _LOGGER = logging.getLogger(__name__)
 # where each width has a batch, and a last input, of its own.
 _TOGETHER = 32
 _WINDOW = 128
-# Inputs for each row that a width between those of the buckets is worth, where widths share a batch.
+# Where widths share a batch, a width between two buckets is worth this many inputs for each row.
 _FINER = 2
 
 
@@ -236,7 +236,7 @@ class Decoder:
         Raises:
           ValueError: if the batch does not fit into the memory of a device.
         """
-        parts = [{w: by_width[w]} for w in by_width]
+        parts: list[Mapping[int, Sequence[int]]] = [{w: by_width[w]} for w in by_width]
         if self.together:
             parts = [buckets.finer(by_width, [len(x) for x in ids], _FINER * self.batch_size)]
         for part in parts:

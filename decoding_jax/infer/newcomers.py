@@ -41,7 +41,9 @@ class Newcomers:
       begin: prefills a group.
 
     Example:
-      >>> waiting = Newcomers({8: [4, 5, 6], 4: [7]}, 2, lambda of_group, width: Group(width, (), ()))
+      >>> def begin(members, width):
+      ...     return Group(width, (), ())
+      >>> waiting = Newcomers({8: [4, 5, 6], 4: [7]}, 2, begin)
       >>> waiting.width, waiting.left
       (8, 2)
       >>> waiting.take(1)

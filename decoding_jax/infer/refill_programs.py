@@ -99,13 +99,15 @@ class RefillPrograms:
           group: the group, of this width or a smaller one.
           places: the place of each member; B for those that have none.
         """
+        index: Any = np.asarray(places, np.int32)
         with self._first("insert", width, group.width):
-            return self._insert(group.rows, np.asarray(places, np.int32), rows=spread_rows(rows))
+            return self._insert(group.rows, index, rows=spread_rows(rows))
 
     def narrow(self, rows: Rows, width: int, needed: int, source: Sequence[int]) -> Rows:
         """Cuts rows of a width to the one that is needed; ``source`` as in ``refill.narrow``."""
+        index: Any = np.asarray(source, np.int32)
         with self._first("narrow", width, needed):
-            return self._narrow(spread_rows(rows), np.asarray(source, np.int32), width=needed)
+            return self._narrow(spread_rows(rows), index, width=needed)
 
     def advance(
         self, rows: Rows, width: int, shared: SplitInputs, used: Sequence[bool], wanted: int
@@ -119,10 +121,11 @@ class RefillPrograms:
           used: which rows are in use.
           wanted: from 1 to B.
         """
+        # NumPy values are moved by the call itself, where `jnp.asarray` is a call of its own.
+        mask: Any = np.asarray(used, bool)
+        count: Any = np.int32(wanted)
         with self._first("advance", width):
-            return self._advance(
-                shared, np.asarray(used, bool), np.int32(wanted), rows=spread_rows(rows)
-            )
+            return self._advance(shared, mask, count, rows=spread_rows(rows))
 
     def _first(self, *program: Any) -> contextlib.AbstractContextManager:
         """Measures the first call of a program for its shapes, which compiles it."""

@@ -52,18 +52,18 @@ class _Batch:
 class RefilledBatch:
     """B places for inputs, each of which is given to another input as soon as one has ended.
 
-    Inputs are prefilled in groups of a fixed size, whose members are all of one width. They are put
-    into free places as soon as there are a few, a part of a group at a time if need be. Inputs of
-    several widths can share the batch: the widest ones begin, and the batch is as wide as the widest
-    input in it.
+    Inputs are prefilled in groups of a fixed size, whose members are all of one width. As soon as a
+    few places are free, members of a group are put there, and the others wait. Inputs of several
+    widths can share the batch: the widest ones begin, and the batch is as wide as the widest input
+    in it.
 
     Args:
       call: makes the call of the strategy.
       split: splits the arguments of rows.
       size: B, the number of places.
       group_size: the number of inputs that are prefilled together, at most B.
-      least_free: the number of free places that inputs are put into, where as many are left of a
-        group.
+      least_free: the number of free places that the steps go on until, before members of a group
+        are put there; or the number of members left, if that is smaller.
       info: the names of the values of ``info`` that the output keeps.
       name: the name of the strategy, for the names of the compiled programs.
 
