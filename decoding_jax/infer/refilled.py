@@ -131,7 +131,8 @@ class RefilledBatch:
                 batch.rows, batch.width, batch.shared, batch.used, min(wanted, self._size)
             )
             # While the device decodes, the next group is made, and the caller uses what has ended.
-            if newcomers:
+            # Programs of several processes run one at a time (see ``ops.mesh.put``).
+            if newcomers and progress.steps.is_fully_addressable:
                 newcomers.prefill()
             if ended is not None:
                 yield ended
