@@ -14,7 +14,7 @@ from decoding_jax.infer.newcomers import Group
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.row_inputs import RowInputs, SplitInputs, keep_info
 from decoding_jax.loop import refill
-from decoding_jax.loop.refill import Call, Progress, Rows
+from decoding_jax.loop.refill import AdvanceResult, Call, Rows
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.mesh import spread_rows
 
@@ -54,11 +54,9 @@ class RefillPrograms:
 
         def advance(
             inputs: SplitInputs, used: Array, wanted: Array, *, rows: Rows
-        ) -> tuple[Rows, Progress]:
-            rows, progress = refill.advance(
-                lambda given: call(inputs.of(given)), rows, used, wanted
-            )
-            return rows, progress._replace(output=keep_info(progress.output, info))
+        ) -> tuple[Rows, AdvanceResult]:
+            rows, result = refill.advance(lambda given: call(inputs.of(given)), rows, used, wanted)
+            return rows, result._replace(output=keep_info(result.output, info))
 
         def repeat(new: Rows) -> Rows:
             return refill.repeat(new, size)
@@ -111,7 +109,7 @@ class RefillPrograms:
 
     def advance(
         self, rows: Rows, width: int, shared: SplitInputs, used: Sequence[bool], wanted: int
-    ) -> tuple[Rows, Progress]:
+    ) -> tuple[Rows, AdvanceResult]:
         """Runs steps until ``wanted`` rows have ended or are not in use.
 
         Args:

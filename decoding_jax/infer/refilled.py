@@ -12,7 +12,7 @@ from decoding_jax.infer.newcomers import Group, Newcomers
 from decoding_jax.infer.progress import Stopwatch
 from decoding_jax.infer.refill_programs import RefillPrograms
 from decoding_jax.infer.row_inputs import MakeRows, RowInputs, RowSteps, SplitInputs
-from decoding_jax.loop.refill import Call, Progress, Rows
+from decoding_jax.loop.refill import AdvanceResult, Call, Rows
 from decoding_jax.ops.mesh import to_host
 
 
@@ -127,16 +127,16 @@ class RefilledBatch:
             # The steps go on until the next inputs have places. After the last group, they stop
             # now and then, so that what has ended is not held back.
             wanted = self._wanted(newcomers) if newcomers else len(batch.free) + self.group_size
-            batch.rows, progress = self._programs.advance(
+            batch.rows, result = self._programs.advance(
                 batch.rows, batch.width, batch.shared, batch.used, min(wanted, self._size)
             )
             # While the device decodes, the next group is made, and the caller uses what has ended.
             # Programs of several processes run one at a time (see ``ops.mesh.put``).
-            if newcomers and progress.steps.is_fully_addressable:
+            if newcomers and result.steps.is_fully_addressable:
                 newcomers.prefill()
             if ended is not None:
                 yield ended
-            ended = self._take(batch.places, to_host(progress))
+            ended = self._take(batch.places, to_host(result))
         if ended is not None:
             yield ended
 
@@ -170,14 +170,16 @@ class RefilledBatch:
             batch.rows = self._programs.narrow(batch.rows, batch.width, needed, batch.sources)
             batch.width = needed
 
-    def _take(self, places: list[int | None], progress: Progress) -> tuple[list[int], DecodeOutput]:
+    def _take(
+        self, places: list[int | None], result: AdvanceResult
+    ) -> tuple[list[int], DecodeOutput]:
         """The inputs that have ended and their output; their places become free."""
         self.row_steps = RowSteps(
-            self.row_steps.taken + self._size * int(progress.steps),
-            self.row_steps.used + int(progress.used),
+            self.row_steps.taken + self._size * int(result.steps),
+            self.row_steps.used + int(result.used),
         )
-        taken = [i for i, member in enumerate(places) if member is not None and progress.ended[i]]
+        taken = [i for i, member in enumerate(places) if member is not None and result.ended[i]]
         members = [member for i in taken if (member := places[i]) is not None]
         for place in taken:
             places[place] = None
-        return members, jax.tree.map(lambda x: x[taken], progress.output)
+        return members, jax.tree.map(lambda x: x[taken], result.output)

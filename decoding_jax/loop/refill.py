@@ -65,7 +65,7 @@ class Rows(NamedTuple):
     state: Any
 
 
-class Progress(NamedTuple):
+class AdvanceResult(NamedTuple):
     """The report of ``advance``.
 
     Attributes:
@@ -159,7 +159,9 @@ def resized(x: Array, shape: tuple[int, ...]) -> Array:
     return jnp.pad(x, ((0, 0), *((0, max(0, wanted - size)) for size, wanted in sizes)))
 
 
-def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tuple[Rows, Progress]:
+def advance(
+    make_call: MakeCall, rows: Rows, used: Array, wanted: Array
+) -> tuple[Rows, AdvanceResult]:
     """Runs steps until ``wanted`` rows have ended or are not in use.
 
     Args:
@@ -187,7 +189,7 @@ def advance(make_call: MakeCall, rows: Rows, used: Array, wanted: Array) -> tupl
         is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
     )
     output = steps.finalize(prompt, state)
-    return Rows(rows.given, state), Progress(ended(state), output, num_steps, num_used)
+    return Rows(rows.given, state), AdvanceResult(ended(state), output, num_steps, num_used)
 
 
 def widens(make_call: MakeCall, given: Any) -> bool:
