@@ -22,6 +22,7 @@ import json
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +88,37 @@ def prepare(folder: Path) -> None:
     (folder / "inputs.txt").write_text("".join(text_of(i) + "\n" for i in range(INPUTS)))
 
 
-def run_whole(folder: Path, kind: str) -> tuple[float, dict[str, bytes]]:
-    """Runs a job of one process and one of three that are not killed, and compares them.
+def run_whole(
+    folder: Path, kind: str, processes: Sequence[int] = (1, 3)
+) -> tuple[float, dict[str, bytes]]:
+    """Runs jobs that are not killed, and compares them.
+
+    Args:
+      folder: what ``prepare`` has made.
+      kind: one of ``KINDS``.
+      processes: the number of processes of each job.
 
     Returns:
-      The seconds that the job of three processes takes, and the files of both.
+      The seconds that the last job takes, and the files of all.
 
     Raises:
       RuntimeError: if one fails or does not have every input once, or they end with other files.
     """
     found, seconds = [], 0.0
-    for processes in (1, 3):
-        out = folder / f"{kind}-{processes}"
+    for number in processes:
+        out = folder / f"{kind}-{number}"
         shutil.rmtree(out, ignore_errors=True)
         started = time.monotonic()
-        ended = Job(folder, kind, out, processes).wait()
+        ended = Job(folder, kind, out, number).wait()
         seconds = time.monotonic() - started
         if any(status for status, _ in ended):
-            raise RuntimeError(f"{processes} processes: {ended}")
+            raise RuntimeError(f"{number} processes: {ended}")
         found.append(files_of(out))
     files = found[0]
     shards = [text for name, text in sorted(files.items()) if name.startswith("decodes-")]
     records = [json.loads(line) for text in shards for line in text.splitlines()]
     whole = [(r["index"], r["inputs"], len(r["outputs"])) for r in records]
-    if whole != [(i, text_of(i), 1) for i in range(INPUTS)] or found[1] != files:
+    if whole != [(i, text_of(i), 1) for i in range(INPUTS)] or any(x != files for x in found):
         raise RuntimeError("jobs that are not killed do not have every input once")
     return seconds, files
 

@@ -8,5 +8,5 @@ from experiments.cloud import preemptions
 @pytest.mark.exhaustive
 def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path):
     preemptions.prepare(tmp_path)
-    whole = preemptions.run_whole(tmp_path, "drawn")
+    whole = preemptions.run_whole(tmp_path, "drawn", processes=(1,))
     assert preemptions.run_job(1, "drawn", tmp_path, *whole)["kills"]

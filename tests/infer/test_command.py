@@ -24,7 +24,7 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     assert {r["seed"] for r in made} == {5}
     printed = capsys.readouterr().err
     assert "compilation 1: 4 inputs of up to 16 tokens\n" in printed
-    assert "inputs: 4, faulty: 2 (empty: 1, too long: 1), batches: 2, compilations: 1" in printed
+    assert "inputs: 4, faulty: 2 (empty: 1, too long: 1), batches: 1, compilations: 1" in printed
 
 
 def test_phrases_are_strings_or_tokens(command):

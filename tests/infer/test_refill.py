@@ -49,11 +49,10 @@ STRATEGIES = {
 SHOWN = ("arithmetic_sample", "beam_search")
 RELEASE = (
     *("beam_sample", "diverse_beam_search", "best_first_search"),
-    *("block", "greedy verifier", "gumbel", "code", "lookup"),
+    *("block", "greedy verifier", "gumbel", "code", "lookup", "tree"),
 )
 WIDENED = (
-    *("greedy", "arithmetic_sample", "beam_search", "contrastive_search", "best_k_search"),
-    *("token", "tree"),
+    *("greedy", "arithmetic_sample", "beam_search", "contrastive_search", "best_k_search", "token"),
 )
 every = pytest.mark.parametrize(
     "name",
