@@ -1,5 +1,6 @@
 """Reads the code blocks of the documentation pages."""
 
+import re
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -46,3 +47,9 @@ def commands(block: Block) -> list[str]:
         return [block.text]
     whole = block.text.replace("\\\n", " ").splitlines()
     return [line.strip() for line in whole if line.strip() and not line.startswith("#")]
+
+
+def links(page: str) -> list[str]:
+    """Returns the targets of the links of a page, code excluded."""
+    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / page).read_text("utf-8"), flags=re.M | re.S)
+    return re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`\n]*`", "", text))

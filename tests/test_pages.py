@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from pages import PAGES, ROOT, blocks, commands
+from pages import PAGES, ROOT, blocks, commands, links
 
 import decoding_jax
 from decoding_jax import gin_path, shell
@@ -168,6 +168,16 @@ def test_every_block_is_valid(page):
             assert block.language in SHELL, where
             syntax = subprocess.run(["bash", "-n"], input=block.text, text=True, check=False)
             assert syntax.returncode == 0, where
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_of_the_repository(page):
+    """And not to a page that only the built site has."""
+    for target in links(page):
+        if not target.startswith(("http:", "https:", "#")):
+            file = (ROOT / page).parent / target.partition("#")[0]
+            assert file.exists(), f"{page}: {target}"
+            assert "generated" not in file.parts, f"{page}: {target}"
 
 
 def test_every_exception_is_needed():
