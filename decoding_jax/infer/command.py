@@ -18,6 +18,8 @@ from decoding_jax.infer import gin_names, progress
 from decoding_jax.infer.gin_reading import UsageError, read_gin, rewrite
 from decoding_jax.infer.job import run
 from decoding_jax.infer.processes import SharedError
+from decoding_jax.infer.summaries import Summary
+from decoding_jax.ops.programs import keep_programs
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
 
@@ -43,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the program's name and its arguments. The default is ``sys.argv``.
 
     Returns:
-      The exit status: 0 if the job succeeded, 1 if it failed, 2 if flags or gin settings are
-      invalid, and 130 if it was interrupted. Every failure is reported on standard error in one
-      line.
+      The exit status: 0 if the job succeeded, 1 if it failed or if all inputs of this process are
+      faulty, 2 if flags or gin settings are invalid, and 130 if it was interrupted. Every failure
+      is reported on standard error in one line.
     """
     values = _define_flags()
     try:
@@ -95,6 +97,7 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         return 0
     if len(arguments) > 1:
         raise UsageError(f"got the argument {arguments[1]!r}; takes only flags, --help lists them")
+    keep_programs()
     _join(values)
     gin_names.register()
     # The configuration that the caller may have locked is locked again afterwards.
@@ -102,8 +105,8 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         gin.clear_config()
         read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
         with progress.log_lines():
-            gin.get_configurable(run)()
-    return 0
+            summary: Summary = gin.get_configurable(run)()
+    return 1 if 0 < summary.inputs == summary.faulty else 0
 
 
 def _join(values: flags.FlagValues) -> None:

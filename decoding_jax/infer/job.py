@@ -117,7 +117,7 @@ def run(
         their longest row, and the job logs why.
 
     Returns:
-      A ``Summary``.
+      A ``Summary``. Faulty inputs are logged in a warning of one line, and raise no error.
 
     Raises:
       ValueError: if a setting is invalid, or the directory cannot be used; the message is one line.
@@ -255,11 +255,14 @@ def run(
             compilations=decoder.compilations,
             tokens=decoder.tokens,
             seconds=max(0.0, bar.working.seconds() - decoder.compiling.seconds()),
+            compilation_seconds=decoder.compiling.seconds(),
             waste=decoder.row_steps.waste,
         )
         if output is not None:
             output.write_summary(summary)
     _LOGGER.info("%s", summaries.to_text(summary, directory))
+    if (faults_found := summaries.fault_line(summary)) is not None:
+        _LOGGER.warning("%s", faults_found)
     return summary
 
 

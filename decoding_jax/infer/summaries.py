@@ -22,6 +22,8 @@ class Summary(NamedTuple):
       compilations: the number of compilations in this run.
       tokens: the number of tokens of all completions of this run, with their end tokens.
       seconds: the time in which this run has decoded and written shards, without compilation.
+      compilation_seconds: the time that compilation took in this run, or reading what an earlier
+        run had compiled.
       waste: the part of the steps of rows in which a row had ended or held no input. None if
         batches were not refilled, or nothing was decoded.
     """
@@ -33,7 +35,13 @@ class Summary(NamedTuple):
     compilations: int
     tokens: int
     seconds: float
+    compilation_seconds: float = 0.0
     waste: float | None = None
+
+    @property
+    def faulty(self) -> int:
+        """The number of faulty inputs."""
+        return sum(self.faults.values())
 
 
 def file_name(process: int, num_processes: int) -> str:
@@ -53,14 +61,17 @@ def write(directory: StoragePath, summary: Summary, process: int, num_processes:
     Raises:
       OSError: if the system cannot write the file; the error names the file.
     """
-    rate = summary.tokens / summary.seconds if summary.tokens and summary.seconds else None
+    with_compilation = summary.seconds + summary.compilation_seconds
     environment = manifest.environment()
     values = {
         **summary._asdict(),
+        "faulty": summary.faulty,
         "faults": dict(sorted(summary.faults.items())),
         "seconds": round(summary.seconds, 3),
+        "compilation_seconds": round(summary.compilation_seconds, 3),
         "waste": None if summary.waste is None else round(summary.waste, 4),
-        "tokens_per_second": None if rate is None else round(rate, 1),
+        "tokens_per_second": _rate(summary.tokens, summary.seconds),
+        "tokens_per_second_with_compilation": _rate(summary.tokens, with_compilation),
         "process": process,
         "processes": num_processes,
         "versions": environment["versions"],
@@ -72,11 +83,10 @@ def write(directory: StoragePath, summary: Summary, process: int, num_processes:
 
 def to_text(summary: Summary, directory: StoragePath | None) -> str:
     """Returns the line that a job logs at its end."""
-    faulty = sum(summary.faults.values())
-    kinds = ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
+    kinds = f" ({_kinds(summary)})" if summary.faults else ""
     parts = [
         f"inputs: {summary.inputs:,}",
-        f"faulty: {faulty:,}" + (f" ({kinds})" if kinds else ""),
+        f"faulty: {summary.faulty:,}{kinds}",
         f"batches: {summary.batches:,}",
         f"compilations: {summary.compilations}",
     ]
@@ -85,3 +95,26 @@ def to_text(summary: Summary, directory: StoragePath | None) -> str:
     if directory is not None:
         parts.append(f"output: {directory}")
     return ", ".join(parts)
+
+
+def fault_line(summary: Summary) -> str | None:
+    """Returns the line with which a job warns of faulty inputs, or None if there are none.
+
+    Example:
+      >>> fault_line(Summary(4, {"empty": 1}, 0, 1, 1, 9, 0.5))
+      '1 of 4 inputs are faulty (empty: 1); their records have an error, and no outputs'
+    """
+    if not summary.faulty:
+        return None
+    return (
+        f"{summary.faulty:,} of {summary.inputs:,} inputs are faulty ({_kinds(summary)}); their "
+        "records have an error, and no outputs"
+    )
+
+
+def _kinds(summary: Summary) -> str:
+    return ", ".join(f"{kind}: {n:,}" for kind, n in sorted(summary.faults.items()))
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return round(count / seconds, 1) if count and seconds else None

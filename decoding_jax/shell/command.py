@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from decoding_jax.infer.printing import Printer
+from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import listing
 from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
@@ -152,13 +151,6 @@ def _record(index: int, text: str, row: Sequence[Completion]) -> dict[str, Any]:
         for rank, completion in enumerate(row, 1)
     ]
     return {"index": index, "inputs": text, "outputs": outputs}
-
-
-def keep_programs() -> None:
-    """Keeps compiled programs on disk for the next call, unless JAX is told where to."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))
 
 
 def _fail(message: str, status: int) -> int:

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import pytest
 from infer_fakes import HERE, INFER, OWN, check, records
 
@@ -25,6 +26,33 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     printed = capsys.readouterr().err
     assert "compilation 1: 4 inputs of up to 16 tokens\n" in printed
     assert "inputs: 4, faulty: 2 (empty: 1, too long: 1), batches: 1, compilations: 1" in printed
+    assert printed.endswith(
+        "\n2 of 4 inputs are faulty (empty: 1, too long: 1); their records have an error, and no "
+        "outputs\n"
+    )
+
+
+def test_a_job_of_faulty_inputs_fails(command, capsys, monkeypatch, tmp_path):
+    """The exit status is 1 if no input could be decoded, and 0 if any could."""
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("faulty.txt").write_text("\n" + "too long " * 9 + "\n\n")
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        for batches in ("batches: 0", "batches: 0, compilations: 0, shards finished before: 1"):
+            assert command(INPUT="faulty.txt") == 1
+            printed = capsys.readouterr().err
+            assert batches in printed
+            assert (
+                "\n3 of 3 inputs are faulty (empty: 2, too long: 1); their records have" in printed
+            )
+        # The command keeps compiled programs where ``python -m decoding_jax`` does.
+        want = str(tmp_path / "cache" / "decoding_jax" / "programs")
+        assert jax.config.jax_compilation_cache_dir == want
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert (summary["faulty"], summary["faults"]) == (3, {"empty": 2, "too long": 1})
 
 
 def test_phrases_are_strings_or_tokens(command):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiers
 
+from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
@@ -131,10 +132,10 @@ def test_programs_are_kept_unless_the_user_says_where(monkeypatch, tmp_path):
     before = jax.config.jax_compilation_cache_dir
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        command.keep_programs()
+        keep_programs()
         assert jax.config.jax_compilation_cache_dir == before
         jax.config.update("jax_compilation_cache_dir", None)
-        command.keep_programs()
+        keep_programs()
         want = str(tmp_path / "decoding_jax" / "programs")
         assert jax.config.jax_compilation_cache_dir == want
     finally:
