@@ -22,10 +22,12 @@ from decoding_jax.infer.row_inputs import (
     keep_info,
 )
 from decoding_jax.infer.separate import SeparateBatches
+from decoding_jax.loop.arguments import check_transform_ids
 from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
+from decoding_jax.text.arguments import vocabulary_size
 from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Decoder:
                 "strategy: got one with a stop of its own; takes one without, and stop as an "
                 "argument beside it"
             )
+        check_transform_ids(settings.get("transform"), vocabulary_size(model))
         settings["stop"] = stop
         self._inputs = RowInputMaker(model, strategy, settings, drafter, devices)
         self.batch_size = self._rounded(batch_size)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from decoding_jax import transforms
 from decoding_jax.loop.token_ids import check_prompt_ids, check_token_ids
 from decoding_jax.loop.values import COUNTS, check_value, describe
+from decoding_jax.transforms.settings import token_ids_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -212,7 +213,8 @@ def check_ids(arguments: Mapping[str, Any]) -> None:
     """Checks token ids against the model's vocabulary where they are readable on the host.
 
     Raises:
-      ValueError: for a prompt, an end token or a phrase with an id outside the vocabulary.
+      ValueError: for a prompt, an end token, a phrase or a transform with an id outside the
+        vocabulary.
     """
     vocab_size = arguments["model"].vocab_size
     check_prompt_ids(arguments["prompt"], vocab_size)
@@ -222,6 +224,17 @@ def check_ids(arguments: Mapping[str, Any]) -> None:
             ids = getattr(owner, field, None)
             if ids is not None:
                 check_token_ids(f"{name}.{field}", ids, vocab_size)
+    check_transform_ids(arguments.get("transform"), vocab_size)
+
+
+def check_transform_ids(transform: Any, vocab_size: int) -> None:
+    """Checks the token ids of a transform where they are readable on the host.
+
+    Raises:
+      ValueError: for an id outside the vocabulary.
+    """
+    for name, ids in token_ids_of(transform):
+        check_token_ids(name, ids, vocab_size)
 
 
 def _unknown(name: str, parameters: list[str], setting: str, value: Any, also: list[str]) -> str:

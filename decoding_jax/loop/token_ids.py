@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from decoding_jax.base import Prompt
-
-
-def on_host(*values: Any) -> list[np.ndarray] | None:
-    """Copies arrays to the host; None if one is traced or partly on other processes' devices."""
-    leaves = jax.tree.leaves(values)
-    if any(isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) for x in leaves):
-        return None
-    if any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves):
-        return None
-    return [np.asarray(x) for x in jax.device_get(values)]
+from decoding_jax.ops.host import on_host
 
 
 def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> None:

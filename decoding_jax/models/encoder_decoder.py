@@ -11,13 +11,14 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput, Prompt
-from decoding_jax.loop.token_ids import check_prompt_ids, on_host
+from decoding_jax.loop.token_ids import check_prompt_ids
 from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers
 from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
 from decoding_jax.models.layers import last_real
 from decoding_jax.models.network_model import NetworkModel
+from decoding_jax.ops.host import on_host
 from decoding_jax.ops.mesh import over_rows
 
 

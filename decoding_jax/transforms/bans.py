@@ -78,7 +78,8 @@ class BannedSequences:
       include_prompt: whether a sequence may begin in the prompt, as it may by default.
 
     Raises:
-      ValueError: for an empty sequence, or for a negative id in plain numbers.
+      ValueError: for an empty sequence, a negative id, or padding on the right, where values are
+        not traced; and by a strategy, for an id outside the vocabulary. Traced ones ban nothing.
 
     Example:
       >>> from decoding_jax import transforms
@@ -89,7 +90,7 @@ class BannedSequences:
       Array([[[[  0., -inf,   0., -inf]]]], dtype=float32)
     """
 
-    sequences: Any = dataclasses.field(metadata={"shared_axes": 2})
+    sequences: Any = dataclasses.field(metadata={"shared_axes": 2, "token_ids": True})
     include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
 
     def __post_init__(self) -> None:

@@ -34,8 +34,8 @@ class LogitBias:
         float32 ``[V]`` or ``[B, V]``. -inf bans a token.
 
     Raises:
-      ValueError: for a negative id, an id outside the vocabulary, or a plain bias that is NaN
-        or inf.
+      ValueError: for a negative id, an id outside the vocabulary, or a bias that is NaN or inf
+        and not traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -74,15 +74,15 @@ class LogitBias:
 
 
 def _plain(value: Any) -> Any:
-    """Checks a plain bias and converts it to float32; returns anything else unchanged."""
+    """Checks a bias that is readable; a plain one becomes float32."""
     if value is None or isinstance(value, (str, bytes)):
         raise ValueError(f"logit_bias: got {value!r}; takes {{token id: bias}} or [V]")
-    if not isinstance(value, (int, float, np.ndarray, np.generic)):
+    if (array := settings.readable(value)) is None:
         return value
-    array = np.asarray(value, np.float32)
+    array = array.astype(np.float32)
     if np.any(np.isnan(array) | (array == np.inf)):
         raise ValueError("logit_bias: got a bias of NaN or inf; takes finite numbers and -inf")
-    return array
+    return value if isinstance(value, jax.Array) else array
 
 
 @pytree
@@ -95,12 +95,12 @@ class AllowedTokens:
 
     Attributes:
       tokens: the ids as ints, int32 ``[A]`` or ``[B, A]`` padded with -1; or the mask as bool
-        ``[V]`` or ``[B, V]``. Ids outside the vocabulary are ignored. In a row that allows no
-        token all logits are -inf.
+        ``[V]`` or ``[B, V]``. Traced ids outside the vocabulary are ignored. In a row that
+        allows no token all logits are -inf.
 
     Raises:
-      ValueError: for no token or a negative id in plain numbers, and for a mask whose last axis
-        is not the vocabulary.
+      ValueError: for no token or a negative id in plain numbers, an id below -1 in an array, and a
+        mask whose last axis is not the vocabulary; and by a strategy, for an id outside it.
 
     Example:
       >>> from decoding_jax import transforms
@@ -108,12 +108,14 @@ class AllowedTokens:
       Array([  0., -inf,   0.], dtype=float32)
     """
 
-    tokens: Any = dataclasses.field(metadata={"shared_axes": 1})
+    tokens: Any = dataclasses.field(metadata={"shared_axes": 1, "token_ids": True})
 
     def __post_init__(self) -> None:
         if self.tokens is None or isinstance(self.tokens, (str, bytes)):
             raise ValueError(f"allowed_tokens: got {self.tokens!r}; takes token ids, or a mask")
         if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):
+            if jnp.issubdtype(getattr(self.tokens, "dtype", None), jnp.integer):
+                settings.check_ids(self, "tokens")
             return
         array = np.asarray(
             sorted(self.tokens) if isinstance(self.tokens, (set, frozenset)) else self.tokens

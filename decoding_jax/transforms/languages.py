@@ -43,7 +43,7 @@ class Trie:
     """
 
     first_edge: Any = dataclasses.field(metadata={"shared_axes": None})
-    token: Any = dataclasses.field(metadata={"shared_axes": None})
+    token: Any = dataclasses.field(metadata={"shared_axes": None, "token_ids": True})
     depth: Any = dataclasses.field(metadata={"shared_axes": None})
     max_children: int = dataclasses.field(metadata={"static": True})
 
@@ -139,7 +139,8 @@ class Automaton:
         a token that may not follow.
 
     Raises:
-      ValueError: for plain numbers that are not states, or for another number of axes.
+      ValueError: for numbers that are not states, or another number of axes, of a table that is not
+        traced.
 
     Example:
       >>> even_ones = Automaton([[0, 1, -1], [1, 0, -1]])
@@ -150,17 +151,17 @@ class Automaton:
     transitions: Any = dataclasses.field(metadata={"shared_axes": None})
 
     def __post_init__(self) -> None:
-        table = self.transitions
-        if not isinstance(table, (tuple, list, np.ndarray)):
+        array = settings.readable(self.transitions)
+        if array is None:
             return
-        array = np.asarray(table)
         good = array.ndim == 2 and array.size and array.dtype.kind == "i"
         if not good or array.min() < -1 or array.max() >= len(array):
             raise ValueError(
                 f"automaton: got transitions of {array.dtype}{list(array.shape)}; takes a table "
                 "[states, V] of states, -1 for none"
             )
-        object.__setattr__(self, "transitions", array.astype(np.int32))
+        if not isinstance(self.transitions, jax.Array):
+            object.__setattr__(self, "transitions", array.astype(np.int32))
 
     @property
     def depth(self) -> int:

@@ -35,7 +35,8 @@ class MinLength:
       eos_ids: the end tokens: an int, ints, int32 ``[E]``, or ``[B, E]`` padded with -1.
 
     Raises:
-      ValueError: for a negative plain number.
+      ValueError: for a negative number that is not traced; and by a strategy, for such an id
+        outside the vocabulary. A traced one is ignored.
 
     Example:
       >>> from decoding_jax import transforms
@@ -47,7 +48,7 @@ class MinLength:
     """
 
     min_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
-    eos_ids: Any = dataclasses.field(metadata={"shared_axes": 1})
+    eos_ids: Any = dataclasses.field(metadata={"shared_axes": 1, "token_ids": True})
 
     def __post_init__(self) -> None:
         settings.check(self, "min_new_tokens", "counts of 0 and above", _count, np.int32)
@@ -59,6 +60,7 @@ class MinLength:
                     f"min_length: got eos_ids={self.eos_ids}; takes token ids of 0 and above"
                 )
             object.__setattr__(self, "eos_ids", np.asarray(self.eos_ids, np.int32))
+        settings.check_ids(self, "eos_ids")
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
@@ -85,11 +87,12 @@ class ForcedFirstToken:
     pre-training for neural machine translation", arXiv:2001.08210.
 
     Attributes:
-      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A token outside
-        the vocabulary bans every token of its row.
+      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A traced
+        token outside the vocabulary bans every token of its row.
 
     Raises:
-      ValueError: for a plain number below -1.
+      ValueError: for a number below -1 that is not traced; and by a strategy, for such a token
+        outside the vocabulary.
 
     Example:
       >>> from decoding_jax import transforms
@@ -100,7 +103,7 @@ class ForcedFirstToken:
       Array([-inf,   0., -inf], dtype=float32)
     """
 
-    token: Any = dataclasses.field(metadata={"shared_axes": 0})
+    token: Any = dataclasses.field(metadata={"shared_axes": 0, "token_ids": True})
 
     def __post_init__(self) -> None:
         settings.check(
@@ -122,12 +125,13 @@ class ForcedLastToken:
     do: Lewis et al. (2020), arXiv:1910.13461.
 
     Attributes:
-      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A token outside
-        the vocabulary bans every token of its row.
+      token: 0 and above: an int or int32 ``[B]``; -1 forces nothing in its row. A traced
+        token outside the vocabulary bans every token of its row.
       max_new_tokens: 1 and above: an int or int32 ``[B]``, equal to that of the strategy.
 
     Raises:
-      ValueError: for a plain ``token`` below -1 or ``max_new_tokens`` below 1.
+      ValueError: for a ``token`` below -1 or ``max_new_tokens`` below 1 that is not traced; and by
+        a strategy, for such a token outside the vocabulary.
 
     Example:
       >>> from decoding_jax import transforms
@@ -138,7 +142,7 @@ class ForcedLastToken:
       Array([[[[-inf,   0., -inf]]]], dtype=float32)
     """
 
-    token: Any = dataclasses.field(metadata={"shared_axes": 0})
+    token: Any = dataclasses.field(metadata={"shared_axes": 0, "token_ids": True})
     max_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
 
     def __post_init__(self) -> None:

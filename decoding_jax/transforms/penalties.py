@@ -33,7 +33,7 @@ class RepetitionPenalty:
       include_prompt: whether the prompt's tokens count, as they do by default.
 
     Raises:
-      ValueError: for a plain number that is not positive and finite.
+      ValueError: for a number that is not positive and finite, unless it is traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -73,7 +73,7 @@ class PresencePenalty:
       include_prompt: whether the prompt's tokens count; by default only generated ones do.
 
     Raises:
-      ValueError: for a plain number that is not finite.
+      ValueError: for a number that is not finite, unless it is traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -109,7 +109,7 @@ class FrequencyPenalty:
       include_prompt: whether the prompt's tokens count; by default only generated ones do.
 
     Raises:
-      ValueError: for a plain number that is not finite.
+      ValueError: for a number that is not finite, unless it is traced.
 
     Example:
       >>> from decoding_jax import transforms

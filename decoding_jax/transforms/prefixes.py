@@ -39,7 +39,8 @@ class PrefixAllowedTokens:
         languages start in different branches of one trie or automaton.
 
     Raises:
-      ValueError: for a negative plain ``start``.
+      ValueError: for a negative ``start`` that is not traced; and by a strategy, for a trie with
+        an id outside the vocabulary.
 
     Example:
       >>> from decoding_jax import transforms

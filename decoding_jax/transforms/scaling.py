@@ -37,7 +37,7 @@ class Temperature:
         negative one, counts as 0.
 
     Raises:
-      ValueError: for a negative or non-finite plain number.
+      ValueError: for a negative or non-finite number, unless it is traced.
 
     Example:
       >>> from decoding_jax import transforms

@@ -1,8 +1,14 @@
-"""Settings of transforms: checks of plain numbers, and shapes that broadcast over rows."""
+"""Settings of transforms: checks of values that are readable, and shapes that broadcast over rows.
+
+Plain numbers and arrays of NumPy and JAX are checked when a transform is made. Traced values are
+not: each transform documents how it takes those outside its range. ``token_ids`` in the metadata of
+a field says that it holds token ids, which strategies compare with the model's vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,8 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import pad_left
+from decoding_jax.ops.host import on_host
 
 Array = jax.Array
+
+_SHOWN = 8  # values of an array in an error
 
 
 def check(
@@ -21,9 +30,9 @@ def check(
     valid: Callable[[np.ndarray], Any],
     dtype: type = np.float32,
 ) -> None:
-    """Checks field ``name`` of a frozen dataclass and stores it as a NumPy array of ``dtype``.
+    """Checks field ``name`` of a frozen dataclass; plain values become arrays of ``dtype``.
 
-    Only plain numbers, tuples, lists and NumPy arrays are checked: other values may be traced.
+    Arrays of JAX are checked where they are readable on the host, and stay as they are.
 
     Args:
       owner: the dataclass, inside its ``__post_init__``.
@@ -39,20 +48,86 @@ def check(
     optional = owner.__dataclass_fields__[name].default is None
     if isinstance(value, (str, bytes, dict, set)) or (value is None and not optional):
         raise ValueError(f"{label(owner)}: got {name}={value!r}; takes {takes}, or an array [B]")
-    if not isinstance(value, (int, float, tuple, list, np.ndarray, np.generic)):
+    if (array := readable(value)) is None:
         return
-    array = np.asarray(value)
-    number = array.dtype.kind in "iuf" and (dtype is not np.int32 or array.dtype.kind != "f")
-    if not number or not np.all(valid(array)):
-        raise ValueError(f"{label(owner)}: got {name}={value}; takes {takes}, or an array [B]")
-    object.__setattr__(owner, name, array.astype(dtype))
+    kinds = (jnp.integer,) if dtype is np.int32 else (jnp.integer, jnp.floating)
+    number = any(jnp.issubdtype(array.dtype, kind) for kind in kinds)
+    good = np.broadcast_to(valid(array), array.shape) if number else np.zeros(array.shape, bool)
+    if not good.all() or not number:
+        got = _shown(value, array, good)
+        raise ValueError(f"{label(owner)}: got {name}={got}; takes {takes}, or an array [B]")
+    if not isinstance(value, jax.Array):
+        object.__setattr__(owner, name, array.astype(dtype))
+
+
+def readable(value: Any) -> np.ndarray | None:
+    """The value as a NumPy array, or None if it is traced, on other hosts, or no number at all."""
+    if isinstance(value, jax.Array):
+        is_key = jnp.issubdtype(value.dtype, jax.dtypes.extended)
+        found = None if is_key else on_host(value)
+        return None if found is None else found[0]
+    plain = isinstance(value, (int, float, tuple, list, np.ndarray, np.generic))
+    return np.asarray(value) if plain else None
+
+
+def _shown(value: Any, array: np.ndarray, good: np.ndarray) -> str:
+    """The value in one line, or the first number that is not good of a long array."""
+    return str(value if array.size <= _SHOWN else array[~good][0])
 
 
 def check_sequences(owner: Any, name: str) -> None:
-    """Converts a tuple of token sequences to an array padded on the left; arrays are unchanged."""
+    """Checks token sequences; a tuple of them becomes an array that is padded on the left.
+
+    Raises:
+      ValueError: for anything but non-empty sequences of token ids, or ids padded on the left.
+    """
     value = getattr(owner, name)
     if isinstance(value, (tuple, list)):
         object.__setattr__(owner, name, pad_left(value, f"{label(owner)}: {name}"))
+        return
+    check_ids(owner, name)
+    array = readable(value)
+    if array is not None and np.any((array[..., :-1] >= 0) & (array[..., 1:] < 0)):
+        raise ValueError(
+            f"{label(owner)}: got {name} with -1 after a token; takes ids padded with -1 on the "
+            "left"
+        )
+
+
+def check_ids(owner: Any, name: str) -> None:
+    """Checks a readable array of token ids, in which -1 means none.
+
+    Raises:
+      ValueError: for an array of another dtype, or an id below -1.
+    """
+    array = readable(getattr(owner, name))
+    if array is None or (array.size and array.dtype.kind in "iu" and array.min() >= -1):
+        return
+    if array.size:
+        got = array.min() if array.dtype.kind in "iu" else f"an array of {array.dtype}"
+        takes = "takes token ids of 0 and above, or -1 for none"
+        raise ValueError(f"{label(owner)}: got {name} with {got}; {takes}")
+
+
+def token_ids_of(transform: Any) -> Iterator[tuple[str, Any]]:
+    """The name and value of each field of a transform, and of its parts, that holds token ids.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> made = transforms.chain(transforms.temperature(2), transforms.forced_first_token(5))
+      >>> list(token_ids_of(made))
+      [('forced_first_token.token', array(5, dtype=int32))]
+    """
+    if isinstance(transform, (tuple, list)):
+        for part in transform:
+            yield from token_ids_of(part)
+    elif dataclasses.is_dataclass(transform) and not isinstance(transform, type):
+        for field in dataclasses.fields(transform):
+            value = getattr(transform, field.name)
+            if not field.metadata.get("token_ids"):
+                yield from token_ids_of(value)
+            elif getattr(value, "dtype", None) != np.bool_:  # A mask has no ids.
+                yield f"{label(transform)}.{field.name}", value
 
 
 def per_row(owner: Any, name: str, like: Array, dtype: Any = jnp.float32) -> Array:

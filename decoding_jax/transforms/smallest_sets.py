@@ -35,7 +35,7 @@ class TopK:
         value below 1 counts as 1.
 
     Raises:
-      ValueError: for a plain number below 1.
+      ValueError: for a number below 1 that is not traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -75,7 +75,7 @@ class TopP:
         are clipped. Every number that rounds to the same float32 counts as p.
 
     Raises:
-      ValueError: for a plain number outside [0, 1].
+      ValueError: for a number outside [0, 1] that is not traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -119,7 +119,7 @@ class Typical:
         outside are clipped.
 
     Raises:
-      ValueError: for a plain number outside [0, 1].
+      ValueError: for a number outside [0, 1] that is not traced.
 
     Example:
       >>> from decoding_jax import transforms

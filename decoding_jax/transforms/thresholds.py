@@ -57,7 +57,7 @@ class MinP:
         ``[B]``; traced values outside are clipped.
 
     Raises:
-      ValueError: for a plain number outside [0, 1].
+      ValueError: for a number outside [0, 1] that is not traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -92,7 +92,7 @@ class Epsilon:
         clipped.
 
     Raises:
-      ValueError: for a plain number outside [0, 1].
+      ValueError: for a number outside [0, 1] that is not traced.
 
     Example:
       >>> from decoding_jax import transforms
@@ -127,7 +127,7 @@ class Eta:
         clipped.
 
     Raises:
-      ValueError: for a plain number outside [0, 1].
+      ValueError: for a number outside [0, 1] that is not traced.
 
     Example:
       >>> from decoding_jax import transforms

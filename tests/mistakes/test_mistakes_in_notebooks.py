@@ -3,6 +3,7 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from mistake_calls import (
     KEY,
@@ -23,6 +24,7 @@ from mistake_calls import (
 import decoding_jax
 from decoding_jax import (
     Stop,
+    transforms,
 )
 from decoding_jax.models import T5, load_t5x
 from decoding_jax.text import constraints, load_tokenizer
@@ -106,6 +108,27 @@ TABLE = [
             strategy="speculative_sample", key=KEY, num_draft_tokens=2, drafter="draft"
         ),
         "got 'draft'; takes a model, such as load gives",
+    ),
+    (
+        "banned_sequences.sequences",
+        lambda: generate(transform=transforms.banned_sequences([(300,)])),
+        "got 300; takes ids from 0 to 258, the model's vocabulary",
+    ),
+    (
+        "banned_sequences.sequences",
+        lambda: stream(transform=transforms.banned_sequences([(300,)])),
+        "got 300; takes ids from 0 to 258, the model's vocabulary",
+    ),
+    (
+        "banned_sequences.sequences",
+        lambda: job(
+            strategy=functools.partial(
+                decoding_jax.greedy,
+                max_new_tokens=2,
+                transform=transforms.banned_sequences(np.array([[[300]]])),
+            )
+        ),
+        "got 300; takes ids from 0 to 258, the model's vocabulary",
     ),
     ("chunk", lambda: stream(chunk=0), "got 0; takes 1 or more"),
     (

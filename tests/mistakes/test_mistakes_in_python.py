@@ -200,6 +200,35 @@ TABLE = [
         "got TopK .* without its settings; takes",
     ),
     ("chain", lambda: transforms.chain([transforms.top_k(2)]), "takes functions of"),
+    ("temperature", lambda: transforms.temperature(jnp.float32(-1)), "got value=-1.0; takes"),
+    ("top_p", lambda: transforms.top_p(jnp.array([0.9, 95])), r"got p=\[ 0.9 95. \]; takes p from"),
+    (
+        "banned_sequences.sequences",
+        lambda: sample(transform=transforms.banned_sequences([(1, 7)])),
+        "got 7; takes ids from 0 to 4, the model's vocabulary",
+    ),
+    (
+        "allowed_tokens.tokens",
+        lambda: sample(transform=transforms.chain(transforms.allowed_tokens(jnp.array([1, 5])))),
+        "got 5; takes ids from 0 to 4",
+    ),
+    (
+        "forced_first_token.token",
+        lambda: sample(transform=transforms.forced_first_token(9)),
+        "got 9; takes ids from 0 to 4",
+    ),
+    (
+        "min_length.eos_ids",
+        lambda: sample(transform=transforms.min_length(2, eos_ids=9)),
+        "got 9; takes ids from 0 to 4",
+    ),
+    (
+        "trie.token",
+        lambda: sample(
+            transform=transforms.prefix_allowed_tokens(transforms.Trie.from_sequences([(6, 1)]))
+        ),
+        "got 6; takes ids from 0 to 4",
+    ),
     ("logit_bias", lambda: transforms.logit_bias({"a": 1.0}), "got id 'a'; takes token ids of 0"),
     ("allowed_tokens", lambda: transforms.allowed_tokens("yes"), "got 'yes'; takes token ids"),
     ("banned_sequences", lambda: transforms.banned_sequences((5, 6)), "got 5; takes non-empty"),

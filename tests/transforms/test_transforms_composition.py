@@ -137,6 +137,31 @@ BAD = [
     (lambda: transforms.allowed_tokens([]), "allowed_tokens: got tokens=[]; takes"),
     (lambda: transforms.allowed_tokens([1, -1]), "allowed_tokens: got tokens=[1, -1]; takes"),
     (lambda: transforms.chain(3), "chain: got 3 as transform 0; takes"),
+    # Arrays of JAX that are not traced.
+    (lambda: transforms.temperature(jnp.float32(-1)), "temperature: got value=-1.0; takes"),
+    (lambda: transforms.top_p(jnp.array([0.5, np.nan])), "top_p: got p=[0.5 nan]; takes"),
+    (lambda: transforms.top_p(jnp.full(9, 95)), "top_p: got p=95; takes p from 0 to 1"),
+    (lambda: transforms.temperature(jnp.bfloat16(-2)), "temperature: got value=-2; takes"),
+    (lambda: transforms.top_k(jnp.array([3, 0])), "top_k: got k=[3 0]; takes"),
+    (lambda: transforms.top_k(jnp.float32(2)), "top_k: got k=2.0; takes"),
+    (lambda: transforms.repetition_penalty(jnp.float32(-2)), "repetition_penalty: got penalty=-2"),
+    (lambda: transforms.logit_bias({1: jnp.float32(np.inf)}), "logit_bias: got a bias of NaN or"),
+    (lambda: transforms.logit_bias(jnp.array([0, np.nan])), "logit_bias: got a bias of NaN or"),
+    (lambda: transforms.forced_first_token(jnp.int32(-2)), "forced_first_token: got token=-2;"),
+    (lambda: transforms.allowed_tokens(jnp.array([1, -2])), "allowed_tokens: got tokens with -2;"),
+    (lambda: transforms.min_length(1, jnp.array([-3])), "min_length: got eos_ids with -3; takes"),
+    (
+        lambda: transforms.banned_sequences(jnp.array([[5, -1]])),
+        "banned_sequences: got sequences with -1 after a token; takes",
+    ),
+    (
+        lambda: transforms.banned_sequences(jnp.array([[1.0]])),
+        "banned_sequences: got sequences with an array of float32; takes",
+    ),
+    (
+        lambda: transforms.Automaton(jnp.array([[7]])),
+        "automaton: got transitions of int32[1, 1]; takes",
+    ),
 ]
 
 
