@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
@@ -72,11 +72,13 @@ def drafted_sampler(
 ) -> Callable[Concatenate[LanguageModel, Any, Prompt, Any, P], DecodeOutput]:
     """Makes a strategy with a drafter, a function of ``(model, drafter, prompt, key, *, ...)``.
 
+    The key may be left out with settings that draw nothing.
+
     Args:
       build: as for ``search``, with ``drafter`` as its first parameter.
     """
     inputs = ("model", LanguageModel), ("drafter", Any), ("prompt", Prompt), ("key", Any)
-    return _function(build, *inputs)
+    return _function(build, *inputs, optional=("key",))
 
 
 def steps_of(strategy: Callable[..., Any]) -> Callable[..., Steps]:
@@ -115,11 +117,18 @@ def _marked(strategy: Callable[..., Any], mark: str) -> tuple[str, ...]:
     return tuple(name for name, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
 
 
-def _function(build: Callable[..., Steps], *inputs: tuple[str, Any]) -> Callable[..., Any]:
+def _function(
+    build: Callable[..., Steps], *inputs: tuple[str, Any], optional: Collection[str] = ()
+) -> Callable[..., Any]:
     names = [name for name, _ in inputs]
     settings = inspect.signature(build).parameters.values()
     leading = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind.__name__)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=None if name in optional else inspect.Parameter.empty,
+            annotation=kind.__name__,
+        )
         for name, kind in inputs
     ]
     signature = inspect.Signature(

@@ -31,7 +31,8 @@ def row_keys(key: Array, batch_size: int) -> Array:
     """
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        got = type(key).__name__ if dtype is None else f"{dtype}{list(key.shape)}"
+        of_type = "none" if key is None else type(key).__name__
+        got = of_type if dtype is None else f"{dtype}{list(key.shape)}"
         raise ValueError(f"key: got {got}; takes a typed key such as jax.random.key(0)")
     if key.shape == (batch_size,):
         return counter_keys(key)

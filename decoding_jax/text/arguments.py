@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from decoding_jax.loop.arguments import check_names, check_settings, signature_o
 from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES
+from decoding_jax.strategies.speculative.verifiers import needs_key
 
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
@@ -73,8 +75,9 @@ def check_arguments(
         check_names(name, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
         return
     check_settings(strategy, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
-    if key is not None and "key" not in signature.parameters:
-        warnings.warn(f"key: {strategy} draws nothing and does not use it", stacklevel=3)
+    if key is not None and not draws(run, settings):
+        chosen = " with the greedy verifier" if "key" in signature.parameters else ""
+        warnings.warn(f"key: {strategy}{chosen} draws nothing and does not use it", stacklevel=3)
 
 
 def check_strategy(strategy: Any) -> Callable[..., Any]:
@@ -103,6 +106,20 @@ def check_strategy(strategy: Any) -> Callable[..., Any]:
             f"strategy: got {describe(strategy)}; takes a name such as 'beam_search', or a function"
         )
     return strategy
+
+
+def draws(run: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
+    """Whether a strategy draws with these settings, and needs a key for it.
+
+    Example:
+      >>> run = check_strategy("speculative_sample")
+      >>> draws(run, {}), draws(run, {"verifier": "greedy"})
+      (True, False)
+    """
+    parameters = inspect.signature(run).parameters
+    if "verifier" in parameters:
+        return needs_key(settings.get("verifier", parameters["verifier"].default))
+    return "key" in parameters
 
 
 def check_tokenizer(tokenizer: Any) -> None:

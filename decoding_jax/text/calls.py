@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +31,6 @@ def find_strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any
     """The function of a strategy, and whether it is one of ``STRATEGIES``."""
     run = check_strategy(strategy)
     return run, any(run is entry.function for entry in STRATEGIES.values())
-
-
-def draws(run: Callable[..., Any]) -> bool:
-    return "key" in inspect.signature(run).parameters
 
 
 def stop_of(stop: Stop | None, tokenizer: Tokenizer, model: Any, ids: list[list[int]]) -> Stop:

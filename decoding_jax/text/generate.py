@@ -12,14 +12,14 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
+from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores, draws
 from decoding_jax.text.batch import (
     Completion,
     completions,
     context_of,
     encode_texts,
 )
-from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
+from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, find_strategy, keys_of, stop_of
 from decoding_jax.text.clock import Clock, run_until
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
@@ -127,7 +127,7 @@ def generate(
     run, registered = find_strategy(strategy)
     arguments = row_arguments(run)
     drafter = check_drafter(run, drafter)
-    keys = keys_of(draws(run), key, len(texts))
+    keys = keys_of(draws(run, settings), key, len(texts))
     ids = encode_texts(tokenizer, texts)
     check_tokens(model, ids)
     model = with_common_prefix(model, ids, share_prefix)

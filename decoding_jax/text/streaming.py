@@ -14,14 +14,14 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores
+from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores, draws
 from decoding_jax.text.batch import (
     Completion,
     completions,
     context_of,
     encode_texts,
 )
-from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, draws, find_strategy, keys_of, stop_of
+from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, find_strategy, keys_of, stop_of
 from decoding_jax.text.clock import Clock
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
@@ -157,7 +157,8 @@ class StreamedCall:
         num_alternatives = check_with_scores(with_scores, model)
         run, registered = find_strategy(strategy)
         self._build = loop.steps_of(run)
-        keys = keys_of(key is not None if callable(strategy) else draws(run), key, len(texts))
+        required = key is not None if callable(strategy) else draws(run, settings)
+        keys = keys_of(required, key, len(texts))
         self.tokenizer, self.ids = tokenizer, encode_texts(tokenizer, texts)
         check_tokens(model, self.ids)
         model = with_common_prefix(model, self.ids, share_prefix)

@@ -166,7 +166,6 @@ def assisted(new_tokens: int, repeats: int, size: int = 4) -> dict | None:
             target,
             draft,
             prompt,
-            None,
             verifier="greedy",
             num_draft_tokens=size,
             max_new_tokens=new_tokens,

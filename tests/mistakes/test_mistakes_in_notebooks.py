@@ -66,6 +66,18 @@ TABLE = [
         "got None; .* takes a typed key such as jax.random",
     ),
     ("key", lambda: generate(strategy="sample", key=0), "got int; takes a typed key"),
+    (
+        "key",
+        lambda: generate(strategy="speculative_sample", drafter=T5_MODEL, num_draft_tokens=2),
+        "got None; this strategy takes a typed key such as jax.random",
+    ),
+    (
+        "verifier",
+        lambda: generate(
+            strategy="speculative_sample", drafter=T5_MODEL, num_draft_tokens=2, verifier="exact"
+        ),
+        "got 'exact'; takes block, code",
+    ),
     ("seed", lambda: generate(strategy="sample", key=KEY, seed=3), r"key=jax.random.key\(3\) inst"),
     (
         "max_new_tokens",
@@ -199,8 +211,13 @@ def test_the_table_is_as_long_as_it_should_be():
 @pytest.mark.parametrize("call", [decoding_jax.generate, decoding_jax.stream])
 def test_a_key_that_is_not_used_is_warned_of(call):
     """A mistake in another argument raises before anything is compiled."""
-    with (
-        pytest.warns(UserWarning, match="^key: greedy draws nothing and does not use it$"),
-        pytest.raises(ValueError, match="texts: got an empty text"),
+    speculation = {"strategy": "speculative_sample", "drafter": T5_MODEL, "num_draft_tokens": 2}
+    for settings, name in (
+        ({}, "greedy"),
+        ({**speculation, "verifier": "greedy"}, "speculative_sample with the greedy verifier"),
     ):
-        list(call(T5_MODEL, TOKENIZER, [""], key=KEY))
+        with (
+            pytest.warns(UserWarning, match=f"^key: {name} draws nothing and does not use it$"),
+            pytest.raises(ValueError, match="texts: got an empty text"),
+        ):
+            list(call(T5_MODEL, TOKENIZER, [""], key=KEY, **settings))

@@ -173,6 +173,13 @@ TABLE = [
         "got a vocabulary of 4; takes the model's",
     ),
     ("verifier", lambda: speculate(verifier="exact"), "got 'exact'; takes block, code"),
+    (
+        "key",
+        lambda: decoding_jax.speculative_sample(
+            MODEL, MODEL, PROMPT, num_draft_tokens=2, max_new_tokens=4
+        ),
+        "got none; takes a typed key such as jax.random.key",
+    ),
     ("verifier", lambda: speculate(verifier=None), "got None; takes block, code"),
     ("num_draft_tokens", lambda: speculate(num_draft_tokens=2.5), "got 2.5; takes an int"),
     (

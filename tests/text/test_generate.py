@@ -167,7 +167,7 @@ def test_the_embedded_models_continue_code(name):
 def test_drafters_are_bound_to_the_texts():
     """A T5 and a prompt lookup are bound to each batch, and do not change greedy texts."""
     settings = {"strategy": "speculative_sample", "verifier": "greedy", "num_draft_tokens": 2}
-    settings |= {"key": jax.random.key(0), **SETTINGS}
+    settings |= SETTINGS
     want = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, **SETTINGS)
     drafter = (T5_MODEL, TOKENIZER)
     got = decoding_jax.generate(T5_MODEL, TOKENIZER, TEXTS, drafter=drafter, **settings)

@@ -82,3 +82,18 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
     list(decoding_jax.stream(TABLE, Digits(), ["1 2"], **settings))
     assert [s.eos_ids.tolist() for s in seen] == [ends, ends]
     assert all(s.min_new_tokens == (0 if stop is None else stop.min_new_tokens) for s in seen)
+
+
+def test_greedy_verification_needs_no_key_by_any_door():
+    settings = {"strategy": "speculative_sample", "drafter": TABLE, "verifier": "greedy"}
+    settings |= {"num_draft_tokens": 2, "max_new_tokens": 4, "stop": NO_ENDS}
+    want = decoding_jax.generate(TABLE, Digits(), TEXTS, max_new_tokens=4, stop=NO_ENDS)
+    *_, streamed = decoding_jax.stream(TABLE, Digits(), TEXTS, **settings)
+    with_limit = decoding_jax.generate(TABLE, Digits(), TEXTS, max_time=60, **settings)
+    for got in (decoding_jax.generate(TABLE, Digits(), TEXTS, **settings), streamed, with_limit):
+        assert [row[0].tokens for row in got] == [row[0].tokens for row in want]
+    # Neither strings nor a batch: the strategy itself.
+    settings = {"verifier": "greedy", "num_draft_tokens": 2, "max_new_tokens": 4}
+    prompt = decoding_jax.Prompt([[1, 2, 3], [4, 0, 0]], [3, 1])
+    direct = decoding_jax.speculative_sample(TABLE, TABLE, prompt, stop=NO_ENDS, **settings)
+    assert direct.tokens[:, 0].tolist() == [row[0].tokens for row in want]

@@ -106,8 +106,8 @@ def speculative_sample(
       drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
         ``PromptLookup``, ``Bigram``, ``NextToken``, or one of your own.
       prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one for each row. The
-        greedy verifier needs none.
+      key: a typed key, folded with each row's index; or typed keys ``[B]``, one for each row. With
+        the greedy verifier, which draws nothing, it may be left out.
       num_samples: N.
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.

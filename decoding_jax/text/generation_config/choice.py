@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from decoding_jax.base import Stop, Transform
@@ -108,8 +107,6 @@ def choose(
         drafter = _drafter(config, model, drafter)
         settings |= {"num_samples": count, "num_draft_tokens": _draft_length(config)}
         settings["verifier"] = "token" if config.do_sample else "greedy"
-        if not config.do_sample:
-            key = jax.random.key(0)  # Unused: greedy verification draws nothing.
     else:
         strategy = _BEAMS[mode]
         settings |= {

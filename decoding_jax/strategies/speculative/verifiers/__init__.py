@@ -34,6 +34,16 @@ def as_verifier(verifier: str | Verifier) -> Verifier:
     return VERIFIERS[verifier]
 
 
+def needs_key(verifier: str | Verifier) -> bool:
+    """Whether a verifier draws with a key.
+
+    Example:
+      >>> needs_key("token"), needs_key("greedy")
+      (True, False)
+    """
+    return getattr(as_verifier(verifier), "needs_key", True)
+
+
 __all__ = [
     "VERIFIERS",
     "BlockVerifier",
@@ -45,4 +55,5 @@ __all__ = [
     "Verification",
     "Verifier",
     "as_verifier",
+    "needs_key",
 ]

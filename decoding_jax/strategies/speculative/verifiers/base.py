@@ -28,7 +28,8 @@ class Verifier(Protocol):
     """Draws tokens from the target and the draft, and decides how many drafted ones are accepted.
 
     A verifier is a pytree. The tokens that it draws for a lane do not depend on other lanes. The
-    distributions are transformed, and each has at least one logit above -inf.
+    distributions are transformed, and each has at least one logit above -inf. A verifier that
+    chooses without a key has the attribute ``needs_key = False``.
     """
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:

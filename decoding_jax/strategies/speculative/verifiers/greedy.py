@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from decoding_jax.base import Array
 from decoding_jax.ops.logits import lowest_argmax
@@ -27,6 +27,8 @@ def count_matching(draft: Draft, chosen: Array) -> Array:
 @dataclasses.dataclass(frozen=True)
 class GreedyVerifier:
     """Decodes the sequences of ``greedy``, whatever the draft is. It needs no key."""
+
+    needs_key: ClassVar[bool] = False
 
     def init(self, key: Array | None, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
