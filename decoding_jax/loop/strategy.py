@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.driver import Steps, run
@@ -36,6 +36,34 @@ As a plain number, it determines a shape; as an array, a larger bound on that sh
 """
 
 Builder = Callable[P, Steps]
+
+
+class DraftedSampler(Protocol[P]):
+    """The type of a strategy with a drafter; with settings that draw nothing, it needs no key."""
+
+    __name__: str
+
+    @overload
+    def __call__(
+        self,
+        model: LanguageModel,
+        drafter: Any,
+        prompt: Prompt,
+        key: Any,
+        /,
+        *args: P.args,
+        **settings: P.kwargs,
+    ) -> DecodeOutput: ...
+    @overload
+    def __call__(
+        self,
+        model: LanguageModel,
+        drafter: Any,
+        prompt: Prompt,
+        /,
+        *args: P.args,
+        **settings: P.kwargs,
+    ) -> DecodeOutput: ...
 
 
 def search(build: Builder[P]) -> Callable[Concatenate[LanguageModel, Prompt, P], DecodeOutput]:
@@ -67,9 +95,7 @@ def sampler(
     return _function(build, ("model", LanguageModel), ("prompt", Prompt), ("key", Array))
 
 
-def drafted_sampler(
-    build: Callable[Concatenate[Any, P], Steps],
-) -> Callable[Concatenate[LanguageModel, Any, Prompt, Any, P], DecodeOutput]:
+def drafted_sampler(build: Callable[Concatenate[Any, P], Steps]) -> DraftedSampler[P]:
     """Makes a strategy with a drafter, a function of ``(model, drafter, prompt, key, *, ...)``.
 
     The key may be left out with settings that draw nothing.

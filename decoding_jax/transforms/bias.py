@@ -114,7 +114,7 @@ class AllowedTokens:
         if self.tokens is None or isinstance(self.tokens, (str, bytes)):
             raise ValueError(f"allowed_tokens: got {self.tokens!r}; takes token ids, or a mask")
         if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):
-            if jnp.issubdtype(getattr(self.tokens, "dtype", None), jnp.integer):
+            if jnp.issubdtype(getattr(self.tokens, "dtype", object), jnp.integer):
                 settings.check_ids(self, "tokens")
             return
         array = np.asarray(
