@@ -33,8 +33,9 @@ LEGEND = """
   [models](../models.md)) and `adapters.from_logits` have trees.
 - **Job.** Whether the [batch job](../infer.md) gives the place of a row that has ended to the next
   input.
-- **Mesh.** Whether the compiled program for eight TPU chips is counted by the test suite: what
-  travels between chips at a step, on meshes of 8x1, 2x4 and 1x8 (see [TPUs](../tpu.md)).
+- **Mesh.** Whether a test counts what the program for eight TPU chips sends between chips at a
+  step, on meshes of 8x1, 2x4 and 1x8. These programs are compiled and not run (see
+  [TPUs](../tpu.md)); on meshes of CPUs, every strategy runs in the tests.
 - **Certified.** The cases of the last full run of the [certificate](../certificate.md), on {date},
   none of which failed.
 """

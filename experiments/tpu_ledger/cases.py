@@ -23,6 +23,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "beam_search": {"beam_size": 4},
     "beam_sample": {"beam_size": 4},
     "constrained_beam_search": {"beam_size": 4, "constraints": Constraints(phrases=((7, 8),))},
+    "contrastive_search": {"penalty_alpha": 0.6, "top_k": 4},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.5},
     "stochastic_beam_search": {"beam_size": 4},
     "best_first_search": {"num_return": 2, "budget": 24},

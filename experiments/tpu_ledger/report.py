@@ -1,13 +1,15 @@
-"""The ledger as a Markdown table and a plot."""
+"""The ledger as Markdown tables and a plot."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from experiments.tpu_ledger.rows import HBM_GB
 
-BEGIN, END = "<!-- the ledger begins -->", "<!-- the ledger ends -->"
+LARGE = ("Llama 70B", "Llama 8B", "T5 1.1 XXL")
+"""The models that one chip of v5e does not hold."""
 _HEAD = (
     "| strategy | model | slice | data x model | batch | GB of a chip | over the floor |"
     " over `model` | over `data` | compiled in |"
@@ -15,17 +17,50 @@ _HEAD = (
 
 
 def write(ledger: dict[str, Any], page: Path) -> None:
-    """Writes the table between two marks of a page, and the plot beside it.
+    """Writes the tables between the marks of a page, and the plot beside it.
 
     Args:
       ledger: the file's contents.
-      page: a Markdown file with the lines ``BEGIN`` and ``END``.
+      page: a Markdown file with the lines of ``marks`` for each name in ``tables``.
     """
     text = page.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n\n{table(ledger)}\n\n{END}{after}")
+    for name, lines in tables(ledger).items():
+        begin, end = marks(name)
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n\n{lines}\n\n{end}{rest.split(end)[1]}"
+    page.write_text(text)
     plot(ledger, page.parent / "figures" / "tpu_ledger.png")
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines of a page between which a table is."""
+    return f"<!-- {name} begins -->", f"<!-- {name} ends -->"
+
+
+def tables(ledger: dict[str, Any]) -> dict[str, str]:
+    """The tables of the page by their names."""
+    return {"what fits": what_fits(ledger), "the ledger": table(ledger)}
+
+
+def what_fits(ledger: dict[str, Any]) -> str:
+    """The memory that greedy decoding with the large models takes, from few chips to many."""
+    lines = [
+        "| model | rows | prompt and new tokens | chips | slice and mesh | GB of a chip |",
+        "| --- " * 6 + "|",
+    ]
+    rows = [row for row in ledger["rows"].values() if row["setting"]["model"] in LARGE]
+    for row in sorted(rows, key=lambda row: (_chips(row), _order(row))):
+        s = row["setting"]
+        if s["strategy"] == "greedy":
+            length = f"{s['prompt_length']:,} and {s['max_new_tokens']:,}"
+            place = f"{s['topology']}, {s['mesh'][0]}x{s['mesh'][1]}"
+            cells = [s["model"], str(s["batch"]), length, str(_chips(row)), place, _memory(row)]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _chips(row: dict[str, Any]) -> int:
+    return math.prod(row["setting"]["mesh"])
 
 
 def table(ledger: dict[str, Any]) -> str:
@@ -56,14 +91,18 @@ def ratio(row: dict[str, Any]) -> float | None:
     return row["step_bytes"] / row["floor_bytes"] if row.get("floor_bytes") else None
 
 
-def _figures(row: dict[str, Any]) -> list[str]:
+def _memory(row: dict[str, Any]) -> str:
     size = HBM_GB[row["setting"]["topology"].split(":")[0]]
+    return f"more than {size}" if "error" in row else f"{memory_gb(row):.1f} of {size}"
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
     if "error" in row:
-        return [f"more than {size}", "", "", "", ""]
+        return [_memory(row), "", "", "", ""]
     over = ratio(row)
     axes = [_collectives(row, axis) for axis in ("model", "data")]
     floor = "" if over is None else f"{over:.2f}"
-    return [f"{memory_gb(row):.1f} of {size}", floor, *axes, f"{row['compile_cpu_s']:.0f} s"]
+    return [_memory(row), floor, *axes, f"{row['compile_cpu_s']:.0f} s"]
 
 
 def _collectives(row: dict[str, Any], axis: str) -> str:
@@ -91,7 +130,7 @@ def plot(ledger: dict[str, Any], path: Path) -> None:
 
     rows = [r for r in sorted(ledger["rows"].values(), key=_order) if "error" not in r]
     floors = [r for r in rows if ratio(r) is not None and r["setting"]["model"] == "Llama 1B"]
-    large = [r for r in rows if r["setting"]["model"] in ("Llama 70B", "T5 1.1 XXL", "Llama 8B")]
+    large = [r for r in rows if r["setting"]["model"] in LARGE]
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 6), layout="constrained")
     left.barh([_label(r) for r in floors], [ratio(r) for r in floors], color="tab:blue")
     left.axvline(1, color="black", linewidth=1)

@@ -73,4 +73,15 @@ def test_a_missing_compiler_is_named(monkeypatch, tmp_path, capsys):
 def test_the_page_shows_the_committed_ledger():
     ledger = json.loads((DOCS / "tpu_ledger.json").read_text())
     page = (DOCS / "tpu.md").read_text()
-    assert page.split(report.BEGIN)[1].split(report.END)[0].strip() == report.table(ledger)
+    assert set(report.tables(ledger)) == {"what fits", "the ledger"}
+    for name, table in report.tables(ledger).items():
+        begin, end = report.marks(name)
+        assert page.split(begin)[1].split(end)[0].strip() == table
+    assert f"the table has all {len(ledger['rows'])} of the grid's settings" in page
+    scalars = [
+        found["count"]
+        for row in ledger["rows"].values()
+        for over, found in row["collectives"].items()
+        if over.endswith(" over data")
+    ]
+    assert f"| `data` | {min(scalars)} to {max(scalars)} a step |" in page

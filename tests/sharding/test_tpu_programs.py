@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from decoding_jax import registry
 from decoding_jax.models import T5, Llama
 from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.t5_layers import T5Config
@@ -123,6 +124,12 @@ PAIRS = [
     for shape in (SHAPE, *OTHER_SHAPES)
     for name in CASES
 ]
+
+
+def test_the_programs_of_every_strategy_are_counted():
+    names = {name.split(",")[0] for name in SETTINGS}
+    assert names == set(registry.STRATEGIES)
+    assert {name.split(",")[0] for name in json.loads(COUNTS.read_text())} >= names
 
 
 @pytest.mark.skipif(not topology.is_installed(), reason="libtpu is not installed (extra tpu)")
