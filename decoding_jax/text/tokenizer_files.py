@@ -55,7 +55,9 @@ def load_tokenizer(
     It is read from the first of these that the directory has: ``tokenizer.json``; the SentencePiece
     model and ``vocab.json`` of a Marian or M2M-100; a SentencePiece model; ``vocab.json`` with
     ``merges.txt``; a ByT5 configuration. The end tokens are those of ``generation_config.json`` or
-    ``config.json``.
+    ``config.json``. Whether a SentencePiece model's inputs have a start and an end token is said by
+    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; without them, those of a T5
+    have an end token, and all others a start token.
 
     Args:
       directory: a directory with these files, or the path of a SentencePiece model.
@@ -108,17 +110,39 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
 
 
 def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
-    bare = SentencePieceTokenizer(path, eos_ids=eos_ids)
-    pieces = bare._pieces
-    end = [i for i in (pieces.eos_id(),) if i >= 0]
-    start = [i for i in (pieces.bos_id(),) if i >= 0]
-    encoder_decoder = config.get("model_type") in ("t5", "mt5", "umt5")
+    """A SentencePiece model: an input of a T5 has an end token, any other one a start token.
+
+    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` say otherwise of the others.
+    """
+    settings = _json(path.parent / "tokenizer_config.json")
+    pieces = SentencePieceTokenizer(path)._pieces
+    start = _special(pieces, settings, "bos_token", pieces.bos_id())
+    end = _special(pieces, settings, "eos_token", pieces.eos_id())
+    is_t5 = config.get("model_type") in ("t5", "mt5", "umt5")
+    has_start, has_end = (
+        default if is_t5 or settings.get(name) is None else bool(settings[name])
+        for name, default in (("add_bos_token", not is_t5), ("add_eos_token", is_t5))
+    )
     return SentencePieceTokenizer(
         path,
-        prefix=() if encoder_decoder else start,
-        suffix=end if encoder_decoder else (),
+        prefix=start if has_start else (),
+        suffix=end if has_end else (),
         eos_ids=eos_ids or end,
     )
+
+
+def _special(pieces: Any, settings: dict[str, Any], name: str, default: int) -> list[int]:
+    """The id of a special token that ``tokenizer_config.json`` names, or the default if it has one.
+
+    A token beyond the pieces is among the ``added_tokens_decoder``.
+    """
+    token = settings.get(name)
+    token = token.get("content") if isinstance(token, dict) else token
+    added = settings.get("added_tokens_decoder") or {}
+    found = [int(i) for i, entry in added.items() if entry.get("content") == token]
+    if isinstance(token, str) and pieces.id_to_piece(piece := pieces.piece_to_id(token)) == token:
+        found.append(piece)
+    return found[:1] or [i for i in (default,) if i >= 0]
 
 
 def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:

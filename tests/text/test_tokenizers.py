@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,48 @@ def test_sentencepiece_ends_a_t5_input_and_starts_a_llama_prompt(pieces):
     llama = load_tokenizer(pieces)
     assert llama.encode(WORDS[0]) == [3, *ids[:-1]]
     assert llama.eos_ids == (7, 8)
+
+
+ADDED = {"__type": "AddedToken", "content": "</s>"}
+SPECIALS = [
+    {"add_bos_token": False, "add_eos_token": False},
+    {"add_bos_token": True, "add_eos_token": True},
+    {"add_bos_token": False, "add_eos_token": True, "eos_token": ADDED},
+    {"add_bos_token": True, "bos_token": "</s>"},
+]
+
+
+@pytest.mark.parametrize("settings", SPECIALS)
+def test_the_tokenizers_config_says_which_special_tokens_inputs_have(pieces, settings):
+    write_config(pieces, model_type="llama")
+    bare = load_tokenizer(pieces).pieces(WORDS[0])
+    (pieces / "tokenizer_config.json").write_text(json.dumps(settings))
+    start = [1 if "bos_token" in settings else 3] if settings["add_bos_token"] else []
+    end = [1] if settings.get("add_eos_token") else []
+    assert load_tokenizer(pieces).encode(WORDS[0]) == [*start, *bare, *end]
+
+
+def test_a_special_token_may_be_added_after_the_pieces(pieces):
+    write_config(pieces, model_type="llama")
+    added = {"99": {"content": "<begin>"}}
+    settings = {"bos_token": "<begin>", "added_tokens_decoder": added, "add_eos_token": None}
+    (pieces / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(pieces)
+    assert tokenizer.encode(WORDS[0]) == [99, *tokenizer.pieces(WORDS[0])]
+
+
+@pytest.mark.skipif(not (DATA / "stories260K").is_dir(), reason="no stories260K beside the project")
+@pytest.mark.parametrize("settings", SPECIALS)
+def test_special_tokens_of_a_sentencepiece_model_are_those_of_transformers(tmp_path, settings):
+    transformers = pytest.importorskip("transformers")
+    for name in ("config.json", "tokenizer.model"):
+        shutil.copy(DATA / "stories260K" / name, tmp_path)
+    settings = {"tokenizer_class": "LlamaTokenizer", **settings}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    for text in ("Once upon a time", "She said: no!"):
+        assert ours.encode(text) == theirs(text).input_ids
 
 
 def test_ids_beyond_the_pieces_are_left_out(pieces):
