@@ -1,12 +1,14 @@
 """Files on disks and in buckets: the only layer that knows where a file is kept.
 
 ``storage_path`` turns a path or a URL such as ``gs://bucket/out`` into an object with the methods
-of ``pathlib.Path`` that the library uses. ``write`` and ``create`` publish whole files on both.
+of ``pathlib.Path`` that the library uses, and ``model_path`` a model of the Hugging Face Hub too.
+``write`` and ``create`` publish whole files on both.
 """
 
 from decoding_jax.storage.arrays import kvstore
 from decoding_jax.storage.cloud_path import CloudPath, StorageError
 from decoding_jax.storage.files import create, local_copy, write, write_bytes
+from decoding_jax.storage.hub import is_hub_name, model_path
 from decoding_jax.storage.paths import StoragePath, local_path, storage_path
 
 __all__ = [
@@ -14,9 +16,11 @@ __all__ = [
     "StorageError",
     "StoragePath",
     "create",
+    "is_hub_name",
     "kvstore",
     "local_copy",
     "local_path",
+    "model_path",
     "storage_path",
     "write",
     "write_bytes",

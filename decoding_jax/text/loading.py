@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
 from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
+from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.decoder import with_prefill_chunk
-from decoding_jax.storage import CloudPath, StoragePath, storage_path
+from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
 from decoding_jax.text.generation_config.directory import read
 from decoding_jax.text.tokenizer_files import load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
@@ -22,6 +24,25 @@ _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 def embedded() -> dict[str, Path]:
     """The names and directories of the models that are part of the package."""
     return {p.name: p for p in sorted(_EMBEDDED.glob("*")) if (p / "config.json").exists()}
+
+
+def _embedded(name: str) -> Path:
+    """The directory of an embedded model.
+
+    Raises:
+      CheckpointError: for another name, with those that are near, or how to get its directory.
+    """
+    found = embedded()
+    if name in found:
+        return found[name]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), found, 3)
+    listed = ", ".join(near or found)
+    hint = (
+        f"takes a directory, or the name of an embedded model, {'such as ' if near else ''}{listed}"
+    )
+    if is_hub_name(name) and not near:
+        hint += f'; or "hf://{name}", which huggingface_hub.snapshot_download("{name}") downloads'
+    raise CheckpointError(f"{name}: no such directory; {hint}")
 
 
 def load(
@@ -41,8 +62,10 @@ def load(
         the name of an embedded model: ``translation-en-fr`` and ``translation-en-fr-draft``, or
         ``python-code``, ``python-code-draft-wide`` and ``python-code-draft-deep``. An existing
         directory has precedence over an embedded model of the same name. A directory may be the
-        URL of a bucket, such as ``gs://bucket/model`` (see ``decoding_jax.storage``).
-      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
+        URL of a bucket, such as ``gs://bucket/model`` (see ``decoding_jax.storage``), or a model of
+        the Hugging Face Hub, ``hf://organisation/model``, which ``huggingface_hub`` downloads.
+      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``, or
+        ``"auto"`` for the one that most of the stored weights have (and float32 for float16).
       tokenizer: another directory with tokenizer files, or a SentencePiece model. A T5X checkpoint
         needs one, because T5X does not store the tokenizer.
       mesh: a mesh of devices such as ``jax.make_mesh((2, 4), ("data", "model"))``, or the sizes of
@@ -72,11 +95,11 @@ def load(
     if not isinstance(directory, (str, Path, CloudPath)):
         got, names = type(directory).__name__, ", ".join(embedded())
         raise ValueError(f"directory: got a {got}; takes a path, or one of {names}")
-    path = storage_path("directory", directory)
+    path = model_path("directory", directory)
     if tokenizer is not None:
-        tokenizer = storage_path("tokenizer", tokenizer)
-    if not path.exists() and str(directory) in embedded():
-        path = embedded()[str(directory)]
+        tokenizer = model_path("tokenizer", tokenizer, weights=False)
+    if not isinstance(path, CloudPath) and not path.exists():
+        path = _embedded(str(directory))
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)

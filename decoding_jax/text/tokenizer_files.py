@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from decoding_jax.storage import CloudPath, StoragePath, local_copy, storage_path
+from decoding_jax.storage import CloudPath, StoragePath, local_copy, model_path
 from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
@@ -56,18 +56,19 @@ def load_tokenizer(
     model and ``vocab.json`` of a Marian or M2M-100; a SentencePiece model; ``vocab.json`` with
     ``merges.txt``; a ByT5 configuration. The end tokens are those of ``generation_config.json`` or
     ``config.json``. Whether a SentencePiece model's inputs have a start and an end token is said by
-    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; without them, those of a T5
-    have an end token, and all others a start token.
+    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; without them, those of a
+    T5 have an end token, and all others a start token.
 
     Args:
-      directory: a directory with these files, or the path of a SentencePiece model.
+      directory: a directory with these files, also as ``hf://organisation/model``; or the path of a
+        SentencePiece model.
       family: ``model_type`` and ``vocab_size``, used if there is no ``config.json``.
 
     Raises:
       TokenizerError: in one line, if there is no tokenizer or it cannot be read.
       ValueError: for a URL of an unknown scheme.
     """
-    path = storage_path("tokenizer", directory)
+    path = model_path("tokenizer", directory, weights=False)
     if not isinstance(path, CloudPath):
         return _load(path, family)
     is_file = path.is_file()
@@ -112,7 +113,7 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
 def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
     """A SentencePiece model: an input of a T5 has an end token, any other one a start token.
 
-    ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` say otherwise of the others.
+    For others, ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` come first.
     """
     settings = _json(path.parent / "tokenizer_config.json")
     pieces = SentencePieceTokenizer(path)._pieces

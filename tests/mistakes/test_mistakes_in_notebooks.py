@@ -152,6 +152,18 @@ TABLE = [
     ("phrases", lambda: constraints(TOKENIZER, "house"), "got 'house'; takes a list of strings"),
     ("nowhere", lambda: decoding_jax.load("nowhere"), PATH),
     ("nowhere", lambda: decoding_jax.load("translation-en-fr", tokenizer="nowhere"), PATH),
+    ("gpt2", lambda: decoding_jax.load("gpt2"), f'{PATH}.* translation-en-fr,.*; or "hf://gpt2",'),
+    (
+        "Qwen/Qwen3-0.6B",
+        lambda: decoding_jax.load("Qwen/Qwen3-0.6B"),
+        r'which huggingface_hub.snapshot_download\("Qwen/Qwen3-0.6B"\) downloads',
+    ),
+    ("python_code", lambda: decoding_jax.load("python_code"), f"{PATH}.*such as python-code, "),
+    (
+        "directory",
+        lambda: decoding_jax.load("hf://a/b/c"),
+        "got 'hf://a/b/c'; takes hf://organisation/model",
+    ),
     ("nowhere", lambda: load_t5x("nowhere"), PATH),
     ("nowhere", lambda: load_tokenizer("nowhere"), PATH),
     ("directory", lambda: decoding_jax.load(None), "got a NoneType; takes a path, or one of"),

@@ -1,11 +1,13 @@
 """The settings of ``load``."""
 
+import dataclasses
+
 import jax
 import pytest
 
 import decoding_jax
-from decoding_jax.models import GPT2, GPT2Config, save_model
-from decoding_jax.text.loading import embedded
+from decoding_jax.models import GPT2, T5, GPT2Config, T5Config, load_model, save_model, save_t5x
+from decoding_jax.text import embedded, load_tokenizer
 
 
 def test_prompts_run_in_chunks(tmp_path):
@@ -21,3 +23,50 @@ def test_prompts_run_in_chunks(tmp_path):
 def test_the_inputs_of_an_encoder_are_not_cut():
     with pytest.raises(ValueError, match="prefill_chunk: got 3 for a T5; takes None, because"):
         decoding_jax.load("translation-en-fr", prefill_chunk=3)
+
+
+def test_the_dtype_may_be_that_of_the_stored_weights(tmp_path):
+    config = GPT2Config(300, 8, num_heads=2, mlp_dim=8, num_layers=1)
+    model = GPT2.init(config, jax.random.key(0))
+    for dtype in ("float32", "bfloat16"):
+        save_model(model, tmp_path / dtype, dtype=dtype)
+        for given, want in (("auto", dtype), ("float32", "float32")):
+            loaded = load_model(tmp_path / dtype, dtype=given)
+            assert {x.dtype.name for x in jax.tree.leaves(loaded.params)} == {want}
+            assert loaded.config.dtype == want
+
+
+def test_the_dtype_of_a_t5x_checkpoint_may_be_the_stored_one(tmp_path):
+    pytest.importorskip("tensorstore")
+    model = T5.init(T5Config(40, 8, 2, 4, 8, 1, 1, dtype="float32"), jax.random.key(0))
+    for dtype in ("float32", "bfloat16"):
+        params = jax.tree.map(lambda x, to=dtype: x.astype(to), model.params)
+        save_t5x(dataclasses.replace(model, params=params), tmp_path / dtype)
+        loaded = load_model(tmp_path / dtype, dtype="auto")
+        assert {x.dtype.name for x in jax.tree.leaves(loaded.params)} == {dtype}
+
+
+def test_a_model_of_the_hub_is_downloaded_and_loaded(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    calls = []
+
+    def snapshot_download(repository, **settings):
+        calls.append(
+            (repository, settings["revision"], "*.safetensors" in settings["allow_patterns"])
+        )
+        return str(embedded()["translation-en-fr-draft"])
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    model, tokenizer = decoding_jax.load("hf://someone/draft@v1")
+    assert isinstance(model, T5)
+    assert tokenizer.decode(load_tokenizer("hf://draft").encode("Good morning!")) == "Good morning!"
+    assert calls[:1] == [("someone/draft", "v1", True)]
+    assert calls[-1] == ("draft", None, False)
+    assert ("draft", None, True) not in calls
+
+    def refuse(repository, **settings):
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    with pytest.raises(ValueError, match=r"^hf://a/b: cannot be downloaded \(no network\)$"):
+        decoding_jax.load("hf://a/b")

@@ -32,7 +32,7 @@ from decoding_jax.models.t5 import T5
 from decoding_jax.models.t5_decoder import T5Decoder
 from decoding_jax.models.t5gemma import T5Gemma
 from decoding_jax.sharding import MeshError, as_mesh
-from decoding_jax.storage import StoragePath, storage_path, write
+from decoding_jax.storage import StoragePath, model_path, storage_path, write
 
 __all__ = [
     "CheckpointError",
@@ -89,9 +89,10 @@ def load_model(
       directory: a directory with ``config.json`` and either ``model.safetensors`` or shards with
         ``model.safetensors.index.json``; or a T5X checkpoint, or a directory with several (see
         ``load_t5x``). Or a URL of one, such as ``gs://bucket/model``, of which only the parts that
-        are needed are read.
+        are needed are read; or ``hf://organisation/model`` (see ``storage.model_path``).
       dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``. The
-        stored weights are converted to it.
+        stored weights are converted to it. ``"auto"`` is the one that most of them are stored in,
+        and float32 for a model in float16.
       mesh: a mesh with the axes ``data`` and ``model``, or their sizes by name, on which the model
         is laid out (see ``decoding_jax.sharding``). Each device reads its own piece of every
         tensor, so no host needs memory for the whole model. With None, the model is on one device.
@@ -114,10 +115,10 @@ def load_model(
       Traceback (most recent call last):
       decoding_jax.models.checkpoint.files.CheckpointError: nowhere: no such directory
     """
-    _check_dtype(dtype)
+    _check_dtype(dtype, "float32", "bfloat16", "auto")
     if mesh is not None:
         mesh = as_mesh(mesh)
-    directory = storage_path("directory", directory)
+    directory = model_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
@@ -128,7 +129,9 @@ def load_model(
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
     layout = Layout(mesh, scan_layers)
     try:
-        return _FAMILIES[family].read(settings, Tensors(directory), dtype, layout)
+        tensors = Tensors(directory)
+        dtype = tensors.dtype() if dtype == "auto" else dtype
+        return _FAMILIES[family].read(settings, tensors, dtype, layout)
     except (CheckpointError, MeshError):
         raise
     except ValueError as e:  # from the config of a network
@@ -156,7 +159,7 @@ def save_model(
         unknown scheme.
     """
     if dtype is not None:
-        _check_dtype(dtype)
+        _check_dtype(dtype, "float32", "bfloat16")
     if type(model) not in _MODULES:
         takes = ", ".join(t.__name__ for t in _MODULES)
         raise ValueError(f"model: got {type(model).__name__}; takes one of {takes}")
@@ -174,9 +177,10 @@ def save_model(
     write(directory / CONFIG, [text, "\n"])
 
 
-def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"dtype: got {dtype!r}; takes 'float32' or 'bfloat16'")
+def _check_dtype(dtype: str, *known: str) -> None:
+    if dtype not in known:
+        listed = ", ".join(map(repr, known[:-1]))
+        raise ValueError(f"dtype: got {dtype!r}; takes {listed} or {known[-1]!r}")
 
 
 def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -163,6 +165,13 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
+    def dtype(self) -> str:
+        """The dtype that most weights are stored in; see ``stored_dtype``."""
+        tensors = [self._open(path).get_slice(name) for name, path in self._file_of.items()]
+        kinds = [DTYPES.get(t.get_dtype(), t.get_dtype()) for t in tensors]
+        sizes = [math.prod(t.get_shape()) for t in tensors]
+        return stored_dtype(zip(kinds, sizes, strict=True))
+
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
 
@@ -210,6 +219,26 @@ class Tensors:
             more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
             name = unused[0]
             raise CheckpointError(f"{self._file_of[name]}: unexpected tensor {name}{more}")
+
+
+def stored_dtype(arrays: Iterable[tuple[str, int]]) -> str:
+    """The dtype of a network whose weights take as much memory as they do in their files.
+
+    Args:
+      arrays: the dtype and the size of each array.
+
+    Returns:
+      ``"bfloat16"`` if most of the numbers are, and otherwise ``"float32"``: the networks do not
+      compute in float16, and bfloat16 would round what float16 holds.
+
+    Example:
+      >>> stored_dtype([("bfloat16", 100), ("float32", 10)]), stored_dtype([("float16", 100)])
+      ('bfloat16', 'float32')
+    """
+    sizes: Counter[str] = Counter()
+    for dtype, size in arrays:
+        sizes[dtype] += size
+    return "bfloat16" if 2 * sizes["bfloat16"] > sizes.total() else "float32"
 
 
 def read_json(path: StoragePath) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import jax
@@ -18,11 +19,7 @@ import numpy as np
 from flax import serialization, traverse_util
 from jax.sharding import Mesh
 
-from decoding_jax.models.checkpoint.files import (
-    FLOATS,
-    CheckpointError,
-    Index,
-)
+from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError, Index, stored_dtype
 from decoding_jax.models.checkpoint.params import placed
 from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, t5x_sharding, to_t5x
 from decoding_jax.models.stack import with_scanned_layers
@@ -64,10 +61,9 @@ def load_t5x(
 
     Args:
       directory: a checkpoint, or a directory with several, of which the latest is read.
-      dtype: the dtype of weights, activations and cache, ``"float32"`` or ``"bfloat16"``.
+      dtype: as in ``load_model``.
       mlp_activations: as in ``from_t5x``. A checkpoint contains neither this nor the next two.
-      bidirectional_prompt: as in ``from_t5x``.
-      scan_axis: as in ``from_t5x``.
+      bidirectional_prompt, scan_axis: as in ``from_t5x``.
       mesh: as in ``load_model``.
       scan_layers: as in ``load_model``, whichever form the checkpoint has.
 
@@ -86,6 +82,10 @@ def load_t5x(
     if path is None:
         raise CheckpointError(f"{directory}: has neither {STATE}, {ORBAX} nor checkpoint_<step>")
     flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
+
+    if dtype == "auto":
+        kinds: list[str] = [getattr(x, "store", x).dtype.name for x in flat.values()]
+        dtype = stored_dtype(zip(kinds, [math.prod(x.shape) for x in flat.values()], strict=True))
 
     def convert(arrays: dict[str, Any]) -> T5 | T5Decoder:
         model = from_t5x(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from decoding_jax.loop.values import describe
-from decoding_jax.storage import StoragePath, storage_path
+from decoding_jax.storage import StoragePath, model_path, storage_path
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 
 FILE = "generation_config.json"
@@ -116,7 +116,7 @@ class GenerationConfig:
           ValueError: in one line, for a file that is missing or no JSON object, and for a parameter
             that is unknown or of the wrong kind.
         """
-        path = storage_path("directory", directory) / _file_name(name)
+        path = model_path("directory", directory, weights=False) / _file_name(name)
         try:
             return parsed(path.read_text(encoding="utf-8"), path)
         except FileNotFoundError:
