@@ -84,8 +84,8 @@ def load_t5x(
     flat = _orbax(path / ORBAX) if (path / ORBAX / "_METADATA").is_file() else _msgpack(path)
 
     if dtype == "auto":
-        kinds: list[str] = [getattr(x, "store", x).dtype.name for x in flat.values()]
-        dtype = stored_dtype(zip(kinds, [math.prod(x.shape) for x in flat.values()], strict=True))
+        stored: list[Any] = [getattr(x, "store", x) for x in flat.values()]
+        dtype = stored_dtype((x.dtype.name, math.prod(x.shape)) for x in stored)
 
     def convert(arrays: dict[str, Any]) -> T5 | T5Decoder:
         model = from_t5x(
