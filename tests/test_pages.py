@@ -265,11 +265,11 @@ def test_python_as_it_is_printed(page, place, capsys):
     if page == "docs/adapters.md":
         for package in ("equinox", "haiku"):
             pytest.importorskip(package, reason=f"{package} is not installed")
-    names = {}
+    names = {"__name__": __name__}  # Its warnings are errors, as this module's are.
     if page == "README.md":
         prompt = decoding_jax.Prompt(jax.numpy.array([[2, 3]]), jax.numpy.array([2]))
         model = TableLM.random(jax.random.key(0), 7)
-        names = {"language_model": model, "prompt": prompt, "key": jax.random.key(1)}
+        names |= {"language_model": model, "prompt": prompt, "key": jax.random.key(1)}
     for block in blocks(page):
         missing = any(
             start in block.text and importlib.util.find_spec(package) is None

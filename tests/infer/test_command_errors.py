@@ -1,6 +1,8 @@
 """The command reports every error in one line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,11 +68,13 @@ def test_a_fault_of_the_flags_is_reported_in_one_line(capsys, fault):
     check(main(argv), capsys, status, message)
 
 
-def test_a_machine_without_a_cluster_says_which_flags_are_missing(capsys, monkeypatch):
+def test_a_machine_without_a_cluster_says_which_flags_are_missing():
     # JAX looks for a cluster only before the process has touched a device.
-    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
-    assert main(["infer", "--distributed", "--gin_file=runs/demo.gin"]) == 2
-    assert capsys.readouterr().err == (
+    command = [sys.executable, "-m", "decoding_jax.infer"]
+    flags = ["--distributed", "--gin_file=runs/demo.gin"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
         "decoding_jax.infer: --distributed: found no cluster to join; takes "
         "--coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) on "
         "each of the processes\n"

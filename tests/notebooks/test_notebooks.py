@@ -10,12 +10,13 @@ pytest.importorskip("nbclient", reason="the extra notebooks is not installed")
 
 import nbformat
 
+from decoding_jax.testing.certificate import devices
 from experiments.notebooks import execute
 
 NOTEBOOKS = execute.notebooks()
 # Quick compilation, as in ``conftest.py``, which configures this process and not the kernel.
 QUICK = {
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    "XLA_FLAGS": " ".join(f"{name}={value}" for name, value in devices.quick_flags().items()),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
 }
 OF_A_MACHINE = re.compile(r"/(home|root|tmp|usr|work|Users)/|site-packages|https?://\S*simple")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,28 @@ def spread_rows(tree: Any) -> Any:
     return jax.device_put(tree, rows)
 
 
+def quick_flags() -> dict[str, Any]:
+    """Flags of XLA that shorten a compilation for CPUs, of those that the installed JAX knows.
+
+    A program is compiled in one piece, and by XLA's older code generator, which takes half as long.
+    JAX 0.11 has the newer generator alone, and ends a process that asks for the older one.
+    """
+    flags: dict[str, Any] = {"--xla_cpu_parallel_codegen_split_count": 1}
+    if jax.__version_info__ < (0, 11):
+        flags["--xla_cpu_use_fusion_emitters"] = "false"
+    return flags
+
+
+def add_flags(flags: Mapping[str, Any]) -> None:
+    """Adds flags to ``XLA_FLAGS``, where a flag that is there already keeps its value.
+
+    This has an effect only before JAX's first computation.
+    """
+    known = os.environ.get("XLA_FLAGS", "")
+    added = [f"{name}={value}" for name, value in flags.items() if name not in known]
+    os.environ["XLA_FLAGS"] = " ".join([known, *added]).strip()
+
+
 def prepare_host(devices: int, quick: bool) -> None:
     """Splits the host into devices, and optionally turns most of the compiler's optimizations off.
 
@@ -22,18 +45,16 @@ def prepare_host(devices: int, quick: bool) -> None:
 
     Args:
       devices: the number of devices.
-      quick: whether to compile with few optimizations (LLVM's level 1), by XLA's older code
-        generator, which takes less time, and in one piece. On the certificate's small programs,
-        level 0 compiles hardly faster, and runs several times slower.
+      quick: whether to compile with few optimizations (LLVM's level 1) and with ``quick_flags``. On
+        the certificate's small programs, level 0 compiles hardly faster, and runs several times
+        slower.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    for flag, value in (
-        ("--xla_force_host_platform_device_count", devices),
-        ("--xla_backend_optimization_level", 1 if quick else None),
-        ("--xla_llvm_disable_expensive_passes", "true" if quick else None),
-        ("--xla_cpu_use_fusion_emitters", "false" if quick else None),
-        ("--xla_cpu_parallel_codegen_split_count", 1 if quick else None),
-    ):
-        if value is not None and flag not in flags:
-            flags = f"{flags} {flag}={value}"
-    os.environ["XLA_FLAGS"] = flags.strip()
+    add_flags({"--xla_force_host_platform_device_count": devices})
+    if quick:
+        add_flags(
+            {
+                "--xla_backend_optimization_level": 1,
+                "--xla_llvm_disable_expensive_passes": "true",
+                **quick_flags(),
+            }
+        )
