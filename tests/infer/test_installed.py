@@ -12,14 +12,19 @@ SHIPPED = sorted(str(p.relative_to(ROOT / "gin")) for p in (ROOT / "gin").glob("
 
 
 def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
-    """Builds the package as a wheel holds it, and asks it from another folder for every file."""
+    """Builds the package as a wheel holds it, and asks it from another folder for every file.
+
+    Setuptools warns of nothing, such as a folder of data that could be a package.
+    """
     pytest.importorskip("setuptools", "77", reason="needs the test extra: setuptools 77")
-    subprocess.run(
+    build = subprocess.run(
         [sys.executable, "setup.py", "-q", "build", "--build-base", tmp_path / "build"],
         cwd=ROOT,
         check=True,
         capture_output=True,
+        text=True,
     )
+    assert "Warning" not in build.stderr
     library = tmp_path / "build" / "lib"
     shipped = library / "decoding_jax" / "gin_files"
     assert sorted(str(p.relative_to(shipped)) for p in shipped.glob("**/*.gin")) == SHIPPED
