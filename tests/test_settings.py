@@ -1,4 +1,4 @@
-"""The settings of the tests themselves: whose warnings are errors, and what the compiler is told."""
+"""The settings of the tests: whose warnings are errors, and what the compiler is told."""
 
 import os
 import warnings

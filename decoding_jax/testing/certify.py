@@ -1,7 +1,8 @@
 """The certificate: strategies compared with exact distributions, case by case.
 
-    python -m decoding_jax.testing.certify                         # every pair of settings
-    python -m decoding_jax.testing.certify --full                  # every combination
+    python -m decoding_jax.testing.certify                         # one case of each strategy
+    python -m decoding_jax.testing.certify --full                  # every combination of settings
+    python -m decoding_jax.testing.certify --pairs                 # every pair, a case at a time
     python -m decoding_jax.testing.certify --full --log FILE       # resumes after an interruption
     python -m decoding_jax.testing.certify --full --summary FILE   # writes a summary as JSON
     python -m decoding_jax.testing.certify --full --sample 20      # that many cases at random
@@ -9,9 +10,11 @@
     python -m decoding_jax.testing.certify --strategy my_module:my_function
 
 A case is a strategy, a model, a transform, a stop condition, and a way of running that must not
-change the result. With ``--full``, a case is a strategy and a model, and its rows cover all
-combinations of a transform and a stop condition: they are settings of one compiled program. Every
-strategy runs in every way, each with some of its models or drafts.
+change the result. By default and with ``--full``, a case is a strategy and a model, and its rows
+cover all combinations of a transform and a stop condition: they are settings of one compiled
+program. By default each strategy has one case, in one way; models, drafts and ways take turns. With
+``--full`` every strategy has every model and draft, and every way with some of them. With
+``--pairs`` a case is one combination of all settings, and every pair of settings is in some case.
 
 Every case checks that
 
@@ -20,11 +23,11 @@ Every case checks that
 - greedy decoding gives the greedy path; best-first and best-k search give the most probable
   sequences; a beam search that is wide enough to keep every hypothesis gives the sequences with the
   best scores, among those that meet the constraints if there are any;
-- the samples of every lane follow the exact distribution (chi-square, with 2,048 rows of
-  independent keys per prompt; with ``--full`` 512, or 256 for each of several drafts), rows are
-  independent, and so are lanes where the strategy promises it; the lanes of a stochastic beam
-  search are draws without replacement; the number of samples of a lattice that begin with a prefix
-  of probability p is N p, rounded up or down;
+- the samples of every lane follow the exact distribution (chi-square, with 512 rows of independent
+  keys per prompt, 256 where there is a draft, and 2,048 with ``--pairs``), rows are independent,
+  and so are lanes where the strategy promises it; the lanes of a stochastic beam search are draws
+  without replacement; the number of samples of a lattice that begin with a prefix of probability p
+  is N p, rounded up or down;
 - rows in another order, with the same keys, give the same rows to the bit;
 - a second call with the same shapes does not trace again.
 
@@ -49,7 +52,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -57,22 +60,25 @@ import numpy as np
 from tqdm import tqdm
 
 from decoding_jax.testing.certificate.case_log import CaseLog, Entry
-from decoding_jax.testing.certificate.cases import cases_of, problem_of
+from decoding_jax.testing.certificate.cases import Extent, cases_of, problem_of
 from decoding_jax.testing.certificate.devices import prepare_host
 from decoding_jax.testing.certificate.jobs import default_jobs, results, share_programs
 from decoding_jax.testing.certificate.library import find
+from decoding_jax.testing.certificate.pairwise import Case
 from decoding_jax.testing.certificate.running import check_refusal
 from decoding_jax.testing.certificate.strategies import SAMPLES, Strategy
 from decoding_jax.testing.certificate.summary import summarize
 
 LEVEL = 1e-3
 """The level that all statistical tests of a run share."""
+WITHOUT_ESTIMATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+"""The progress bar at the beginning."""
 
 
 def certify(
     strategies: Sequence[Strategy],
     *,
-    full: bool = False,
+    extent: Extent = "quick",
     sample: int | None = None,
     log: Path | None = None,
     summary: Path | None = None,
@@ -83,7 +89,7 @@ def certify(
 
     Args:
       strategies: from ``library.find``.
-      full: whether to run all combinations of settings instead of all pairs.
+      extent: which cases to run: one of each strategy, all pairs of settings, or all combinations.
       sample: the number of cases to draw at random, the same every time; by default all run.
       log: a file of results. Cases in it are not run again, and new results are added.
       summary: a file for the summary, in JSON.
@@ -95,7 +101,7 @@ def certify(
     """
     began = time.monotonic()
     by_name = {strategy.name: strategy for strategy in strategies}
-    cases = cases_of(strategies, full)
+    cases = cases_of(strategies, extent)
     if sample is not None and sample < len(cases):
         chosen = np.random.default_rng(0).choice(len(cases), sample, replace=False)
         cases = [cases[i] for i in sorted(chosen)]
@@ -110,8 +116,8 @@ def certify(
     entries: list[Entry] = []
     ran = [(case, entry) for case in cases if (entry := known.get(case)) is not None]
     left = [case for case in cases if known.get(case) is None]
-    finished = itertools.chain(ran, results(left, strategies, jobs))
-    for case, entry in tqdm(finished, total=len(cases), unit="case", disable=not bar):
+    running = _with_bar(results(left, strategies, jobs), len(ran), len(cases), bar)
+    for case, entry in itertools.chain(ran, running):
         if known.get(case) is None:
             known.add(case, entry)
         entries.append(entry)
@@ -139,6 +145,22 @@ def certify(
     return failures
 
 
+def _with_bar(
+    running: Iterator[tuple[Case, Entry]], ran: int, total: int, bar: bool
+) -> Iterator[tuple[Case, Entry]]:
+    """Shows the progress of the cases that run, of which ``ran`` are known from a log.
+
+    The time left is estimated from all cases of this run, once a tenth of them have ended: the
+    first ones include the start of the processes.
+    """
+    options = {"smoothing": 0, "bar_format": WITHOUT_ESTIMATE, "disable": not bar}
+    shown = tqdm(running, initial=ran, total=total, unit="case", **options)
+    for result in shown:
+        yield result
+        if shown.n - ran >= (total - ran) / 10:
+            shown.bar_format = None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command, and returns 0 if every case passed, 1 if not, and 2 for bad usage."""
     parser = argparse.ArgumentParser(
@@ -146,7 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--full", action="store_true", help="all combinations, not all pairs")
+    extent = parser.add_mutually_exclusive_group()
+    for name, text in (("full", "all combinations of settings"), ("pairs", "all pairs of them")):
+        extent.add_argument(
+            f"--{name}", dest="extent", action="store_const", const=name, default="quick", help=text
+        )
     parser.add_argument("--strategy", action="append", default=[], metavar="NAME")
     parser.add_argument("--sample", type=int, metavar="N", help="run N cases drawn at random")
     parser.add_argument("--log", type=Path, metavar="FILE", help="of results: resumes after them")
@@ -166,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     share_programs()
-    names = ("full", "sample", "log", "summary", "jobs")
+    names = ("extent", "sample", "log", "summary", "jobs")
     settings = {name: getattr(options, name) for name in names}
     return int(certify(strategies, **settings) > 0)
 

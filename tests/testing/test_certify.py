@@ -110,7 +110,9 @@ def test_prefix_counts_tell_a_lattice_from_independent_draws():
 
 
 def test_own_strategies_are_found_by_name(monkeypatch, capsys):
-    monkeypatch.setattr(certify, "certify", lambda strategies, full, **_: print(strategies, full))
+    monkeypatch.setattr(
+        certify, "certify", lambda strategies, extent, **_: print(strategies, extent)
+    )
     monkeypatch.setattr(certify, "prepare_host", lambda *args, **kwargs: None)
     with pytest.raises(TypeError):  # the stand-in returns None, which is not a number
         certify.main(["--strategy", "tiny_strategies:my_sampler", "--strategy", "greedy"])
@@ -132,7 +134,7 @@ def test_the_command_prints_a_line_a_case_and_counts_failures(monkeypatch, capsy
         "run": "as is",
         "draft": "-",
     }
-    monkeypatch.setattr(certify, "cases_of", lambda strategies, full: [case])
+    monkeypatch.setattr(certify, "cases_of", lambda strategies, extent: [case])
     summary = tmp_path / "summary.json"
     assert certify.certify([good], bar=False, summary=summary) == 0
     written = json.loads(summary.read_text())
@@ -152,7 +154,7 @@ def test_a_run_goes_on_where_it_was_killed(monkeypatch, capsys, tmp_path):
     factors = {"strategy": ["tiny"], "transform": ["none"], "stop": ["one token"], "draft": ["-"]}
     factors |= {"model": ["smooth", "zeros", "ties"], "run": ["as is"]}
     every = pairwise.all_cases(factors)
-    monkeypatch.setattr(certify, "cases_of", lambda strategies, full: every)
+    monkeypatch.setattr(certify, "cases_of", lambda strategies, extent: every)
     log = tmp_path / "log"
     assert certify.certify([good], sample=2, log=log, bar=False) == 0
     with open(log, "a") as out:
@@ -169,7 +171,7 @@ def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(certify.find([]))
     drafted = [s for s in strategies if s.draft is not None]
     plain, drafts = len(strategies) - len(drafted), len(DRAFTS) - len(TREES)
-    cases = certify.cases_of(strategies)
+    cases = certify.cases_of(strategies, "pairs")
     assert len(cases) <= 6 * len(strategies)
     count = 4 * len(strategies)
     # Best-first, best-k and contrastive search and speculation take no model without trees;
@@ -187,7 +189,7 @@ def test_cases_pair_every_setting_with_every_strategy():
     pairs = {(case["strategy"], case["draft"]) for case in cases}
     assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
     # A merged case has every transform and stop condition.
-    everything = certify.cases_of(strategies, full=True)
+    everything = certify.cases_of(strategies, "full")
     assert len(everything) == 4 * plain - 5 + 3 * (drafts * len(drafted) + len(TREES))
     by_name = {strategy.name: strategy for strategy in strategies}
     covered = [problem_of(case, by_name[case["strategy"]]).combinations for case in everything]
@@ -197,7 +199,7 @@ def test_cases_pair_every_setting_with_every_strategy():
 
 def test_merged_cases_run_every_strategy_in_every_way():
     strategies = certify.find([])
-    cases = certify.cases_of(strategies, full=True)
+    cases = certify.cases_of(strategies, "full")
     groups = programs_of(cases)
     assert sorted(map(str, cases)) == sorted(str(case) for group in groups for case in group)
     assert all(len({case["run"] for case in group}) == 1 for group in groups)
@@ -208,6 +210,27 @@ def test_merged_cases_run_every_strategy_in_every_way():
         assert run - {"as is"} == (every if strategy.sampler else every - {"one key"})
     for model in problems.MODEL_NAMES:
         assert way([case for case in cases if case["model"] == model]) >= every
+
+
+def test_quick_cases_take_every_strategy_and_all_models_and_ways():
+    strategies = certify.find([])
+    cases = certify.cases_of(strategies, "quick")
+    assert [case["strategy"] for case in cases] == [strategy.name for strategy in strategies]
+    assert {case["model"] for case in cases} == set(problems.MODEL_NAMES)
+    assert {case["run"] for case in cases} == {"alone", "eager", "sharded", "one key"}
+    assert len({case["draft"] for case in cases} - {"-"}) >= 5
+    without = lambda case: {name: case[name] for name in case if name != "run"}  # noqa: E731
+    every = [without(case) for case in certify.cases_of(strategies, "full")]
+    assert all(without(case) in every for case in cases)
+
+
+def test_the_bar_estimates_the_time_left_after_a_tenth_of_the_cases(capsys):
+    """A bar of 40 cases, 20 of them from a log."""
+    shown = []
+    for _ in certify._with_bar(iter([None] * 20), 20, 40, bar=True):
+        shown.append(capsys.readouterr().err)
+    assert "20/40 [00:00]" in shown[0]
+    assert "<" not in "".join(shown[:2])
 
 
 @pytest.mark.exhaustive

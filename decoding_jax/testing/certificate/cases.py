@@ -1,10 +1,10 @@
-"""The cases of the certificate: every combination of settings that makes sense, or every pair."""
+"""The cases of the certificate: one a strategy, every pair of settings, or every combination."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from decoding_jax.testing.certificate.drafts import DRAFTS
 from decoding_jax.testing.certificate.merged import MergedProblem
@@ -20,14 +20,20 @@ EVERY = "every"
 """Stands for all levels of a factor in a merged case."""
 
 
-def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
+Extent = Literal["quick", "pairs", "full"]
+"""Which of the combinations of settings are cases."""
+
+
+def cases_of(strategies: Sequence[Strategy], extent: Extent) -> list[Case]:
     """The cases of a run.
 
     Args:
       strategies: the strategies under test.
-      full: whether the cases cover every combination of a strategy, a draft, a model, a transform
-        and a stop condition. Each of them then runs all combinations of the last two, in the ways
-        of ``ways_of``. By default they are as few as cover every pair of levels.
+      extent: "full" cases cover every combination of a strategy, a draft, a model, a transform and
+        a stop condition. Each of them runs all combinations of the last two, in the ways of
+        ``ways_of``. "quick" takes one of these cases for each strategy, in one way besides "as is";
+        the models, drafts and ways take turns. "pairs" are as few cases of one combination each as
+        cover every pair of levels.
     """
     factors = {
         "strategy": [strategy.name for strategy in strategies],
@@ -50,15 +56,30 @@ def cases_of(strategies: Sequence[Strategy], full: bool = False) -> list[Case]:
         taken = taken and (strategy.ties or case["model"] != "ties")
         return keyed and drafted and given and taken
 
-    if not full:
+    if extent == "pairs":
         return pairwise_cases(factors, sensible)
     # A merged case covers every transform and stop condition that is sensible.
     merged = factors | {"transform": [EVERY], "stop": [EVERY], "run": [EVERY]}
     order = {strategy.name: place for place, strategy in enumerate(strategies)}
+    every = all_cases(merged, sensible)
+    if extent == "quick":
+        return [_turn(every, strategy, place) for place, strategy in enumerate(strategies)]
     return [
         case | {"run": ", ".join(ways_of(case, by_name[case["strategy"]], order[case["strategy"]]))}
-        for case in all_cases(merged, sensible)
+        for case in every
     ]
+
+
+def _turn(every: Sequence[Case], strategy: Strategy, place: int) -> Case:
+    """The merged case of a strategy, and the way of running it, whose turn it is at this place."""
+    own = [case for case in every if case["strategy"] == strategy.name]
+    ways = _other_ways(strategy)
+    return own[place % len(own)] | {"run": ways[place % len(ways)]}
+
+
+def _other_ways(strategy: Strategy) -> list[str]:
+    """The ways of running a strategy besides "as is"; a search has no key."""
+    return [run for run in OTHER_RUNS if strategy.sampler or run != "one key"]
 
 
 def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
@@ -73,7 +94,7 @@ def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
       strategy: its strategy.
       place: the place of the strategy in the list, which varies the assignment.
     """
-    ways = [run for run in OTHER_RUNS if strategy.sampler or run != "one key"]
+    ways = _other_ways(strategy)
     if strategy.draft is not None:
         if case["draft"] in TREES:
             return ways[:1]

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import connection, parent_process
 
 import jax
+import numpy as np
 
 from decoding_jax.testing.certificate.case_log import Entry
 from decoding_jax.testing.certificate.cases import programs_of
@@ -59,6 +60,9 @@ def results(
 ) -> Iterator[tuple[Case, Entry]]:
     """Runs cases, and yields each with its result, in order of completion.
 
+    The cases begin in an order of no meaning, always the same, so that the first ones take as long
+    on average as all.
+
     Args:
       cases: the cases.
       strategies: those that the cases name.
@@ -66,6 +70,7 @@ def results(
         names. Cases that share programs run in one process.
     """
     groups = programs_of(cases)
+    groups = [groups[i] for i in np.random.default_rng(0).permutation(len(groups))]
     if jobs == 1:
         for group in groups:
             yield from _run(group, {strategy.name: strategy for strategy in strategies})
