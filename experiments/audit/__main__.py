@@ -5,7 +5,7 @@
 
 The first makes environments, which needs the network. The second runs what it finds there: it
 prints a line for each row of ``rows``, and keeps it in ``--out`` in place of an earlier one.
-``--report`` writes the tables of ``docs/audit.md`` anew.
+``--report`` writes the tables of ``docs/audit.md`` anew, and ``--figure`` draws the picture there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.audit import environments, judge, report
+from experiments.audit import environments, figure, judge, report
 from experiments.audit.cases import CASES
 from experiments.audit.row import Row
 from experiments.audit.rows import ROWS
@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--environments", type=Path, default=Path("runs/audit"))
     parser.add_argument("--out", type=Path, default=Path("docs/audit.json"))
     parser.add_argument("--report", type=Path, help="the page whose tables are written anew")
+    parser.add_argument("--figure", type=Path, help="the PNG that is drawn anew")
     args = parser.parse_args(argv)
     args.environments = args.environments.absolute()
     if args.prepare:
@@ -54,8 +55,11 @@ def main(argv: Sequence[str]) -> int:
                 return 1
         return 0
     audit = json.loads(args.out.read_text()) if args.out.exists() else {}
-    if args.report:
-        report.write(audit, args.report)
+    if args.report or args.figure:
+        if args.report:
+            report.write(audit, args.report)
+        if args.figure:
+            figure.draw(audit, args.figure)
         return 0
     for name in [args.only] if args.only else names:
         if not environments.python(name, args.environments).exists():
@@ -67,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         audit[name] = run(rows, args.environments)
         for line in audit[name]:
             print(report.line(line), flush=True)
-        args.out.write_text(json.dumps(audit, indent=1) + "\n")
+        args.out.write_text(report.text(audit))
     return 0
 
 

@@ -1,7 +1,7 @@
 """The environment of each project, with pinned versions.
 
 An environment is a folder with a virtual environment (``environment``) and, for a project that is
-not on the package index, or whose release is old, the needed folders of its repository at one
+not on the package index, or whose release is old, the needed files of its repository at one
 commit (``source``). Nothing is built: the files are imported where they lie.
 """
 
@@ -17,11 +17,11 @@ _JAX = ("jax==0.10.2", "flax==0.12.8", "numpy==2.4.6")
 
 @dataclasses.dataclass(frozen=True)
 class Checkout:
-    """Folders of a public repository at a commit."""
+    """Files and folders of a public repository at a commit."""
 
     url: str
     commit: str
-    folders: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Environment:
       version: what the report calls the version.
       packages: installed with their dependencies.
       alone: installed without, because the samplers do not need them.
-      checkouts: of repositories.
+      checkouts: of repositories, first that of the samplers.
+      release: the address of the release's files, for a project without checkouts.
     """
 
     program: str
@@ -41,15 +42,24 @@ class Environment:
     packages: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     checkouts: tuple[Checkout, ...] = ()
+    release: str = ""
+
+    def link(self, at: str) -> str:
+        """The permanent address of a line, given as ``path#L12``."""
+        if not self.checkouts:
+            return f"{self.release}/{at}"
+        return f"{self.checkouts[0].url}/blob/{self.checkouts[0].commit}/{at}"
 
 
 _T5X = Checkout(
-    "https://github.com/google-research/t5x", "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16", ("t5x",)
+    "https://github.com/google-research/t5x",
+    "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16",
+    ("t5x/binary_search.py", "t5x/decoding.py"),
 )
 _ARITHMETIC = Checkout(
     "https://github.com/google-research/google-research",
     "5b09c22d73a9d35eb6c5d2a99b95677a45053466",
-    ("arithmetic_sampling",),
+    ("arithmetic_sampling/t5x",),
 )
 _MAXTEXT = Checkout(
     "https://github.com/AI-Hypercomputer/maxtext",
@@ -67,11 +77,14 @@ _SPECULATIVE = Checkout(
     (".",),
 )
 ENVIRONMENTS: dict[str, Environment] = {
-    "decoding_jax": Environment("decoding_jax_strategies.py", "this repository", packages=(".",)),
+    "decoding_jax": Environment(
+        "decoding_jax_strategies.py", "this repository", packages=(".",), release=".."
+    ),
     "transformers": Environment(
         "transformers_generate.py",
         "5.23.0",
         packages=("transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6"),
+        release="https://github.com/huggingface/transformers/blob/v5.23.0",
     ),
     "t5x": Environment("t5x_decoding.py", "cc342d4", packages=_JAX, checkouts=(_T5X,)),
     "arithmetic_sampling": Environment(
@@ -95,12 +108,14 @@ ENVIRONMENTS: dict[str, Environment] = {
             "kagglehub==1.0.0",
         ),
         alone=("keras-hub==0.32.0",),
+        release="https://github.com/keras-team/keras-hub/blob/v0.32.0",
     ),
     "tunix": Environment(
         "tunix_sampler.py",
         "0.1.7",
         packages=(*_JAX, "jaxtyping==0.3.11", "absl-py==2.5.1"),
         alone=("google-tunix==0.1.7",),
+        release="https://github.com/google/tunix/blob/ce63a9fd65f02c4c398e74f000f98371c1575eb6",
     ),
     "gemma": Environment(
         "gemma_sampling.py",
@@ -110,13 +125,18 @@ ENVIRONMENTS: dict[str, Environment] = {
             *("jaxtyping==0.3.11", "typeguard==4.6.0", "clu==0.0.12", "tensorflow-cpu==2.21.0"),
         ),
         alone=("gemma==3.3.0", "kauldron==1.4.2"),
+        release="https://github.com/google-deepmind/gemma/blob/b38d84803b7336aed68a3e1c2c930c20df62a4e2",
     ),
     "maxtext": Environment("maxtext_inference.py", "e591f30", packages=_JAX, checkouts=(_MAXTEXT,)),
     "sglang_jax": Environment(
         "sglang_jax_sampler.py", "cddbf6f", packages=_JAX, checkouts=(_SGLANG,)
     ),
     "tpu_inference": Environment(
-        "tpu_inference_sampler.py", "0.32.0", packages=_JAX, alone=("tpu-inference==0.32.0",)
+        "tpu_inference_sampler.py",
+        "0.32.0",
+        packages=_JAX,
+        alone=("tpu-inference==0.32.0",),
+        release="https://github.com/vllm-project/tpu-inference/blob/v0.32.0",
     ),
     "speculative_sampling": Environment(
         "speculative_sampling_main.py",
@@ -153,7 +173,7 @@ def commands(name: str, directory: Path) -> list[list[str]]:
             ["mkdir", "-p", str(root / "source")],
             [
                 *[*git, "--work-tree", str(root / "source")],
-                *["checkout", checkout.commit, "--", *checkout.folders],
+                *["checkout", checkout.commit, "--", *checkout.paths],
             ],
         ]
     return lines

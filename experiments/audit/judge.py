@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.audit import distributions, measure
+from experiments.audit import distributions, environments, measure
 from experiments.audit.cases import CASES
 from experiments.audit.row import Row
 from experiments.audit.rows import ROWS
 
-LEVEL = 0.001
+LEVEL = 0.001 / len(ROWS)
+"""Of each row: all together have 0.001."""
+
+EXACT, DEVIATES = "no deviation found", "deviates"
 
 
 def judge(row: Row, counts: np.ndarray) -> dict[str, Any]:
@@ -23,17 +26,19 @@ def judge(row: Row, counts: np.ndarray) -> dict[str, Any]:
     case = CASES[row.case]
     convention, distribution = distributions.nearest(case, row.allowed, counts)
     p = measure.p_value(counts, distribution)
-    exact = p >= LEVEL / len(ROWS)
     samples = int(counts.sum())
     return {
         "project": row.project,
         "path": row.path,
         "case": row.case,
         "promise": row.promise,
+        "link": environments.ENVIRONMENTS[row.project].link(row.at),
         "convention": convention.name(case.get("settings", {})),
         "samples": samples,
         "distance": round(measure.total_variation(counts, distribution), 4),
         "floor": round(measure.noise_floor(distribution, samples), 4),
+        "detectable": round(measure.detectable(distribution, samples, LEVEL), 4),
         "p_value": float(f"{p:.2g}"),
-        "verdict": "exact" if exact else "deviates",
+        "verdict": EXACT if p >= LEVEL else DEVIATES,
+        "counts": counts.ravel().tolist(),
     }

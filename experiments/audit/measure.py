@@ -1,11 +1,11 @@
-"""How far counts are from a distribution, and how far chance alone would bring them."""
+"""How far counts are from a distribution, and how far they must be to be found out."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 IMPOSSIBLE = 1e-12
 
@@ -38,17 +38,48 @@ def p_value(counts: np.ndarray, distribution: np.ndarray) -> float:
     if counts[distribution < IMPOSSIBLE].any():
         return 0.0
     expected = distribution * counts.sum()
-    kept = expected >= 5
-    observed, wanted = list(counts[kept]), list(expected[kept])
-    rest = counts[~kept].sum(), expected[~kept].sum()
-    if rest[1] >= 5 or not wanted:
-        observed.append(rest[0])
-        wanted.append(rest[1])
-    elif rest[1] > IMPOSSIBLE:
-        rarest = int(np.argmin(wanted))
-        observed[rarest] += rest[0]
-        wanted[rarest] += rest[1]
-    if len(wanted) < 2:
+    cells = _cells(expected)
+    if not cells.any():
         return 1.0
-    statistic = sum((o - w) ** 2 / w for o, w in zip(observed, wanted, strict=True))
+    observed, wanted = np.bincount(cells, counts), np.bincount(cells, expected)
+    statistic = float(((observed - wanted) ** 2 / wanted).sum())
     return float(stats.chi2.sf(statistic, len(wanted) - 1))
+
+
+def detectable(distribution: np.ndarray, samples: int, level: float, power: float = 0.9) -> float:
+    """The total variation from which ``p_value`` finds every deviation with a given power.
+
+    A sampler that is a total variation of t away raises the statistic least where it takes
+    from outcomes of half the mass and gives to the other half, in proportion to their
+    probabilities. The statistic is then a noncentral chi-square with noncentrality ``4 t^2
+    samples``. The mass of outcomes that are tested together is added, since what moves among them
+    is not seen.
+
+    Args:
+      distribution: the outcomes' probabilities, of any shape.
+      samples: the number of draws.
+      level: the p-value below which a sampler is said to deviate.
+      power: the probability of finding it.
+    """
+    expected = distribution.ravel() * samples
+    cells = _cells(expected)
+    freedom = cells.max()
+    critical = stats.chi2.isf(level, freedom)
+    noncentrality = optimize.brentq(
+        lambda x: stats.ncx2.sf(critical, freedom, x) - power, 1e-9, 10 * critical + 100
+    )
+    possible = expected > IMPOSSIBLE * samples
+    together = np.bincount(cells[possible])[cells] > 1
+    unseen = float(distribution.ravel()[together & possible].sum())
+    return 0.5 * math.sqrt(noncentrality / samples) + unseen
+
+
+def _cells(expected: np.ndarray) -> np.ndarray:
+    """Numbers the cells of the test, by how often each outcome is expected."""
+    kept = expected >= 5
+    cells = np.cumsum(kept) - 1
+    if expected[~kept].sum() >= 5 or not kept.any():
+        cells[~kept] = kept.sum()
+    else:
+        cells[~kept] = cells[kept][np.argmin(expected[kept])]
+    return cells

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from experiments.audit.distributions import Convention, conventions
-from experiments.audit.row import AT_LEAST, INDEPENDENT, OPEN, SOFTMAX, Row, rows
+from experiments.audit.row import AT_LEAST, INDEPENDENT, OPEN, SOFTMAX, rows
 
 _OURS = (Convention(),)
 DECODING_JAX = [
@@ -12,6 +14,7 @@ DECODING_JAX = [
         "sample",
         ("plain", "temperature", "sequence"),
         "`sample`: within 1e-6 of the softmax",
+        "decoding_jax/strategies/sampling.py",
         _OURS,
     ),
     *rows(
@@ -19,6 +22,7 @@ DECODING_JAX = [
         "sample",
         ("top_k", "top_k ties", "top_p", "top_p boundary", "min_p"),
         "`TopK`: exactly k, lowest ids first; `TopP`: the smallest set of mass at least p",
+        "decoding_jax/transforms/thresholds.py",
         _OURS,
     ),
     *rows(
@@ -26,14 +30,23 @@ DECODING_JAX = [
         "sample",
         ("temperature, top_p", "cold, top_p", "top_k, top_p"),
         "`chain`: in the order given",
+        "decoding_jax/transforms/composition.py",
         _OURS,
     ),
-    *rows("decoding_jax", "sample", ("pair", "rows"), f"`sample`: {INDEPENDENT}", _OURS),
+    *rows(
+        "decoding_jax",
+        "sample",
+        ("pair", "rows"),
+        f"`sample`: {INDEPENDENT}",
+        "decoding_jax/strategies/sampling.py",
+        _OURS,
+    ),
     *rows(
         "decoding_jax",
         "beam_sample",
         ("beams",),
         "`beam_sample`: as in `transformers`; the first K that are drawn may end",
+        "decoding_jax/strategies/beam/beam_sample.py",
         _OURS,
     ),
     *rows(
@@ -41,6 +54,7 @@ DECODING_JAX = [
         "arithmetic_sample",
         ("plain", "temperature, top_p", "sequence"),
         "each sample follows the distribution of `sample`",
+        "decoding_jax/strategies/arithmetic.py",
         _OURS,
     ),
     *rows(
@@ -48,15 +62,24 @@ DECODING_JAX = [
         "speculative_sample",
         ("draft", "sure draft, temperature", "draft sequence", "draft, temperature, top_p"),
         "the transformed target's distribution, whatever the drafter",
+        "decoding_jax/strategies/speculative/algorithm.py",
         _OURS,
     ),
 ]
+
+_CONFIG = "src/transformers/generation/configuration_utils.py"
+_LEVIATHAN = (
+    "Algorithm 1 of Leviathan et al. 2022, which keeps the distribution of sampling without the"
+    " assistant"
+)
+_SPECULATIVE = "src/transformers/generation/utils.py#L4438"
 TRANSFORMERS = [
     *rows(
         "transformers",
         "generate",
         ("plain", "temperature", "sequence"),
-        "`do_sample`: multinomial sampling from the softmax",
+        "`do_sample`: multinomial sampling",
+        f"{_CONFIG}#L103",
         OPEN,
     ),
     *rows(
@@ -64,13 +87,15 @@ TRANSFORMERS = [
         "generate",
         ("top_k", "top_k ties", "top_p", "top_p boundary", "min_p"),
         "`top_k`, `top_p` (mass p or more) and `min_p` of `GenerationConfig`",
+        f"{_CONFIG}#L186-L194",
         AT_LEAST,
     ),
     *rows(
         "transformers",
         "generate",
         ("temperature, top_p", "cold, top_p", "top_k, top_p"),
-        "the same; the order is not promised",
+        "the same and `temperature`; the order is not promised",
+        f"{_CONFIG}#L184-L194",
         AT_LEAST,
     ),
     *rows(
@@ -78,6 +103,7 @@ TRANSFORMERS = [
         "num_return_sequences",
         ("pair",),
         f"`num_return_sequences`: {INDEPENDENT}",
+        f"{_CONFIG}#L277-L278",
         OPEN,
     ),
     *rows(
@@ -85,22 +111,33 @@ TRANSFORMERS = [
         "num_beams",
         ("beams",),
         "`num_beams`, `do_sample`: beam-search multinomial sampling; how is not promised",
+        f"{_CONFIG}#L105",
         OPEN,
     ),
     *[
-        Row(
+        dataclasses.replace(row, samples=1_500)
+        for row in rows(
             "transformers",
             "assistant_model",
-            case,
-            "assisted decoding: the distribution of sampling without the assistant",
+            ("draft", "draft sequence", "draft, temperature, top_p"),
+            f"assisted decoding: {_LEVIATHAN}",
+            _SPECULATIVE,
             AT_LEAST,
-            samples=1_500,
         )
-        for case in ("draft", "draft sequence", "draft, temperature, top_p")
     ],
+    *rows(
+        "transformers",
+        "SinglePositionMultiTokenCandidateGenerator",
+        ("sure draft", "draft"),
+        f"assisted decoding, assistants of Gemma 4: {_LEVIATHAN}",
+        _SPECULATIVE,
+        OPEN,
+    ),
 ]
-_T5X_TOP = (
-    "`topk`, `topp`: the smallest number of logits whose probabilities add up to at least topp"
+
+_T5X_FILE = "t5x/decoding.py"
+_TEMPERATURES = (
+    "`temperature`, an array: a temperature for each row; rows and decodes are independent"
 )
 T5X = [
     *rows(
@@ -108,48 +145,68 @@ T5X = [
         "one temperature",
         ("plain", "temperature", "sequence"),
         f"`temperature_sample`: {SOFTMAX}",
+        f"{_T5X_FILE}#L135",
         OPEN,
     ),
     *rows(
         "t5x",
         "one temperature",
         ("top_k", "top_k ties", "top_p", "top_p boundary", "temperature, top_p", "cold, top_p"),
-        _T5X_TOP,
+        "`topk`, `topp`: the smallest number of logits whose probabilities add up to at least topp",
+        f"{_T5X_FILE}#L308-L312",
         AT_LEAST,
     ),
-    *rows("t5x", "one temperature", ("pair",), f"`num_decodes`: {INDEPENDENT}", OPEN),
+    *rows(
+        "t5x",
+        "one temperature",
+        ("pair",),
+        f"`num_decodes`: sampling is performed so many times; {INDEPENDENT}",
+        f"{_T5X_FILE}#L137",
+        OPEN,
+    ),
     *rows(
         "t5x",
         "one temperature",
         ("rows, equal",),
         "`temperature`, a number: rows are independent",
+        f"{_T5X_FILE}#L304",
         OPEN,
     ),
     *rows(
         "t5x",
         "temperature of each row",
         ("plain", "rows", "rows, equal", "pair"),
-        "`temperature`, an array: a temperature for each row; rows and decodes are independent",
+        _TEMPERATURES,
+        f"{_T5X_FILE}#L304-L307",
         OPEN,
     ),
 ]
 ARITHMETIC = [
     row
     for path in ("one decode", "one of four decodes")
-    for row in rows(
-        "arithmetic_sampling",
-        path,
-        ("plain", "sequence", "top_k ties", "temperature, top_p"),
-        "`arithmetic_sample`: an unbiased sample for each code; `topk`, `topp` as in T5X",
-        AT_LEAST,
+    for cases, promise, at in (
+        (
+            ("plain", "sequence"),
+            "`_arithmetic_categorical`: an unbiased sample for each code",
+            "arithmetic_sampling/t5x/decoding.py#L107-L108",
+        ),
+        (
+            ("top_k ties", "temperature, top_p"),
+            "`topk`, `topp`: as in T5X",
+            "arithmetic_sampling/t5x/decoding.py#L218-L222",
+        ),
     )
+    for row in rows("arithmetic_sampling", path, cases, promise, at, AT_LEAST)
 ]
+
+_KERAS = "keras_hub/src/samplers"
 KERAS = [
     *rows(
         "keras_hub",
         "RandomSampler",
         ("plain", "temperature", "sequence", "pair"),
         f"`RandomSampler`: each token with its probability; {INDEPENDENT}",
+        f"{_KERAS}/random_sampler.py#L12-L14",
         OPEN,
     ),
     *rows(
@@ -157,6 +214,7 @@ KERAS = [
         "TopKSampler",
         ("top_k", "top_k ties", "temperature, top_k"),
         "`TopKSampler`: one of the top k, by its probability",
+        f"{_KERAS}/top_k_sampler.py#L12-L14",
         OPEN,
     ),
     *rows(
@@ -164,6 +222,7 @@ KERAS = [
         "TopPSampler",
         ("top_p", "top_p boundary", "temperature, top_p", "top_k, top_p"),
         "`TopPSampler`: the smallest subset that sums to greater than p, after a cutoff k",
+        f"{_KERAS}/top_p_sampler.py#L12-L23",
         conventions(
             order=("temperature first", "temperature last"),
             top_p=("more than",),
@@ -175,8 +234,9 @@ KERAS = [
         "keras_hub",
         "SpeculativeSampler",
         ("sure draft", "draft", "draft sequence"),
-        "`SpeculativeSampler` with a `base_sampler`: rejection sampling, Algorithm 1 of Leviathan"
-        " et al. 2022, which keeps the target's distribution",
+        "`SpeculativeSampler` with a `base_sampler`: rejection sampling after Leviathan et al."
+        " 2022, which keeps the target's distribution",
+        f"{_KERAS}/speculative_sampler.py#L17-L28",
         OPEN,
     ),
     *rows(
@@ -184,6 +244,7 @@ KERAS = [
         "SpeculativeSampler",
         ("sure draft, temperature", "sure draft, top_k"),
         "`base_sampler`: its temperature, top-k and top-p are used",
+        f"{_KERAS}/speculative_sampler.py#L34-L37",
         OPEN,
     ),
 ]

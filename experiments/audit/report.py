@@ -1,64 +1,108 @@
-"""The audit as lines and as the tables of its page."""
+"""The audit as lines, and as the tables of its page."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.audit.judge import DEVIATES
+
 BEGIN, END = "<!-- the audit begins -->", "<!-- the audit ends -->"
-_SUMMARY = "| project | version | date | rows | exact | deviate | greatest deviation | command |"
-_HEAD = "| path | case | promised | total variation | floor | p-value | samples | verdict |"
+Found = dict[str, Any]
 
 
-def line(row: dict[str, Any]) -> str:
+def line(row: Found) -> str:
     """One row as a line of text."""
     name = f"{row['project']}: {row['path']}: {row['case']}"
     found = f"{row['distance']:.4f} (floor {row['floor']:.4f}), p {row['p_value']:.2g}"
-    return f"{name:70} {found:38} {_verdict(row)}"
+    return f"{name:70} {found:38} {row['verdict']} {row['convention']}".rstrip()
 
 
-def write(audit: dict[str, list[dict[str, Any]]], page: Path) -> None:
+def text(audit: dict[str, list[Found]]) -> str:
+    """The audit as JSON, with a line for each row."""
+    projects = [
+        f" {json.dumps(name)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]"
+        for name, rows in audit.items()
+    ]
+    return "{\n" + ",\n".join(projects) + "\n}\n"
+
+
+def write(audit: dict[str, list[Found]], page: Path) -> None:
     """Writes the tables between two marks of a page.
 
     Args:
       audit: the rows of each project.
       page: a Markdown file with the lines ``BEGIN`` and ``END``.
     """
-    text = page.read_text()
-    before, rest = text.split(BEGIN)
+    before, rest = page.read_text().split(BEGIN)
     after = rest.split(END)[1]
     page.write_text(f"{before}{BEGIN}\n\n{tables(audit)}\n\n{END}{after}")
 
 
-def tables(audit: dict[str, list[dict[str, Any]]]) -> str:
-    """A summary, and a section for each project."""
-    names = sorted(audit)
-    summary = [_SUMMARY, "| --- " * 8 + "|", *(_project(name, audit[name]) for name in names)]
-    sections = ["\n".join(summary)]
-    for name in names:
-        lines = [f"### {name}", "", _HEAD, "| --- " * 8 + "|", *map(_cells, audit[name])]
-        sections.append("\n".join(lines))
-    return "\n\n".join(sections)
+def tables(audit: dict[str, list[Found]]) -> str:
+    """A summary, what deviates, the promises, and the rows that are one sampler."""
+    rows = [row for name in sorted(audit) for row in audit[name]]
+    parts = [
+        "### Projects",
+        _table(
+            ("project", "version", "date", "rows", "deviate", "detectable"),
+            (_project(audit[name]) for name in sorted(audit)),
+        ),
+        "### Rows that deviate",
+        _table(
+            ("project", "path", "case", "total variation", "floor", "samples", "reading"),
+            (_deviation(row) for row in rows if row["verdict"] == DEVIATES),
+        ),
+        "### Promises",
+        _table(("project", "paths", "promised", "cases"), _promises(rows)),
+        "### Rows that are one sampler",
+        _table(("samplers with equal counts", "cases"), _equal(rows)),
+    ]
+    return "\n\n".join(parts)
 
 
-def _project(name: str, rows: list[dict[str, Any]]) -> str:
-    wrong = [row for row in rows if row["verdict"] == "deviates"]
-    worst = max(wrong, key=lambda row: row["distance"], default=None)
-    found = f"{worst['distance']:.3f} (floor {worst['floor']:.3f})" if worst else ""
-    counts = [str(len(rows)), str(len(rows) - len(wrong)), str(len(wrong))]
-    command = f"`python -m experiments.audit --only {name}`"
-    return "| " + " | ".join([name, *_made(rows), *counts, found, command]) + " |"
+def equal_counts(rows: Iterable[Found]) -> dict[tuple[tuple[str, str], ...], list[str]]:
+    """The cases in which samplers of several projects drew the same counts, by the samplers."""
+    drawn: dict[tuple[str, tuple[int, ...]], list[tuple[str, str]]] = {}
+    for row in rows:
+        key = row["case"], tuple(row["counts"])
+        drawn.setdefault(key, []).append((row["project"], row["path"]))
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for (case, _), samplers in drawn.items():
+        if len({project for project, _ in samplers}) > 1:
+            groups.setdefault(tuple(samplers), []).append(case)
+    return groups
 
 
-def _made(rows: list[dict[str, Any]]) -> list[str]:
-    return [rows[0]["version"], rows[0]["date"]]
+def _project(rows: list[Found]) -> tuple[str, ...]:
+    least, most = (f(row["detectable"] for row in rows) for f in (min, max))
+    wrong = sum(row["verdict"] == DEVIATES for row in rows)
+    found = f"{least:.3f} to {most:.3f}"
+    return (*(rows[0][key] for key in ("project", "version", "date")), len(rows), wrong, found)
 
 
-def _cells(row: dict[str, Any]) -> str:
-    figures = [f"{row['distance']:.4f}", f"{row['floor']:.4f}", f"{row['p_value']:.2g}"]
-    cells = [f"`{row['path']}`", row["case"], row["promise"], *figures]
-    return "| " + " | ".join([*cells, f"{row['samples']:,}", _verdict(row)]) + " |"
+def _deviation(row: Found) -> tuple[str, ...]:
+    figures = (f"{row['distance']:.4f}", f"{row['floor']:.4f}", f"{row['samples']:,}")
+    return (row["project"], f"`{row['path']}`", row["case"], *figures, row["convention"])
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    return f"{row['verdict']} ({row['convention']})" if row["convention"] else row["verdict"]
+def _promises(rows: Iterable[Found]) -> Iterator[tuple[str, ...]]:
+    held: dict[tuple[str, str, str], list[Found]] = {}
+    for row in rows:
+        held.setdefault((row["project"], row["promise"], row["link"]), []).append(row)
+    for (project, promise, link), of in held.items():
+        paths = dict.fromkeys(f"`{row['path']}`" for row in of)
+        cases = dict.fromkeys(row["case"] for row in of)
+        yield project, ", ".join(paths), f"{promise} ([source]({link}))", "; ".join(cases)
+
+
+def _equal(rows: Iterable[Found]) -> Iterator[tuple[str, ...]]:
+    for samplers, cases in equal_counts(rows).items():
+        yield ", ".join(f"{name} `{path}`" for name, path in samplers), "; ".join(cases)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines)

@@ -16,7 +16,8 @@ class Row:
       project: a name of ``environments.ENVIRONMENTS``.
       path: a name of its program's table of samplers.
       case: a name of ``cases.CASES``.
-      promise: what the documentation says, and where, in our words.
+      promise: what the documentation says, in our words.
+      at: the file and line of the project that say so, ``path#L12``; for ours, the file.
       allowed: the conventions that are within what it says.
       samples: how many are drawn.
     """
@@ -25,6 +26,7 @@ class Row:
     path: str
     case: str
     promise: str
+    at: str
     allowed: Sequence[Convention]
     samples: int = 40_000
 
@@ -47,7 +49,12 @@ INDEPENDENT = "samples of one call are independent"
 
 
 def rows(
-    project: str, path: str, cases: Sequence[str], promise: str, allowed: Sequence[Convention]
+    project: str,
+    path: str,
+    cases: Sequence[str],
+    promise: str,
+    at: str,
+    allowed: Sequence[Convention],
 ) -> list[Row]:
     """A row for each of several cases of one sampler, with one promise."""
-    return [Row(project, path, case, promise, allowed) for case in cases]
+    return [Row(project, path, case, promise, at, allowed) for case in cases]

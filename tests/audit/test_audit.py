@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-from experiments.audit import distributions, environments, judge, measure, report
+from experiments.audit import distributions, environments, figure, judge, measure, report
 from experiments.audit.__main__ import PROJECTS, main, run
 from experiments.audit.cases import CASES
 from experiments.audit.distributions import Convention, conventions
@@ -22,6 +22,10 @@ EXPECTED = np.array([0.5, 0.3, 0.2])
 
 def row_of(path, case):
     return next(row for row in ROWS if (row.path, row.case) == (path, case))
+
+
+def shape_of(case):
+    return distributions.of_case(CASES[case], Convention()).shape
 
 
 def counts_of(distribution, samples=20_000):
@@ -42,28 +46,55 @@ def test_p_values_of_exact_draws_are_uniform():
     assert abs(np.mean(p < 0.1) - 0.1) < 0.04  # four standard deviations
 
 
+@pytest.mark.parametrize("samples", [1_500, 40_000])
+def test_a_detectable_deviation_is_found_nine_times_in_ten(samples):
+    distance = measure.detectable(EXPECTED, samples, judge.LEVEL)
+    for scale, lowest, highest in ((1, 0.87, 0.93), (0.7, 0, 0.4)):
+        # The deviation that is least visible: half the mass grows, and the rest shrinks.
+        away = EXPECTED + scale * distance * np.array([1, -0.6, -0.4])
+        draws = np.random.default_rng(2).multinomial(samples, away, size=1000)
+        p = np.array([measure.p_value(counts, EXPECTED) for counts in draws])
+        assert lowest < np.mean(p < judge.LEVEL) < highest  # three standard deviations
+        np.testing.assert_allclose(measure.total_variation(away, EXPECTED), scale * distance)
+
+
+def test_more_visible_deviations_are_found_more_often():
+    distance = measure.detectable(EXPECTED, 1_500, judge.LEVEL)
+    away = EXPECTED + distance * np.array([0, -1, 1])
+    draws = np.random.default_rng(3).multinomial(1_500, away, size=500)
+    p = np.array([measure.p_value(counts, EXPECTED) for counts in draws])
+    assert np.mean(p < judge.LEVEL) > 0.93
+
+
+def test_what_moves_among_pooled_outcomes_is_not_detectable():
+    distribution = np.append(EXPECTED * 0.99, [0.005, 0.005])
+    with_pool = measure.detectable(distribution, 900, judge.LEVEL)
+    four_cells = np.append(EXPECTED * 0.99, 0.01)
+    assert with_pool == pytest.approx(measure.detectable(four_cells, 900, judge.LEVEL) + 0.01)
+
+
 @pytest.mark.parametrize(
     ("path", "case", "wrong"),
     [
         ("SpeculativeSampler", "draft", [0.5 / 0.6, 0, 0.1 / 0.6]),
         ("rejection_sample", "draft", [0.48, 0.32, 0.2]),
+        ("SinglePositionMultiTokenCandidateGenerator", "draft", [0.5 / 0.6, 0, 0.1 / 0.6]),
     ],
 )
 def test_a_wrong_sampler_is_found_and_an_exact_one_passes(path, case, wrong):
     row = row_of(path, case)
     found = judge.judge(row, counts_of(np.array(wrong)))
-    assert found["verdict"] == "deviates"
+    assert found["verdict"] == judge.DEVIATES
     assert found["distance"] > found["floor"]
-    assert judge.judge(row, counts_of(EXPECTED))["verdict"] == "exact"
+    assert judge.judge(row, counts_of(EXPECTED))["verdict"] == judge.EXACT
 
 
 def test_rows_with_equal_noise_are_found_though_each_is_exact():
     row = row_of("temperature of each row", "pair")
     one = distributions.softmax(np.array(CASES["plain"]["logits"]))
-    assert judge.judge(row, np.diag(counts_of(one)))["verdict"] == "deviates"
-    assert judge.judge(row, counts_of(distributions.of_case(CASES["pair"], Convention())))[
-        "verdict"
-    ] == ("exact")
+    assert judge.judge(row, np.diag(counts_of(one)))["verdict"] == judge.DEVIATES
+    exact = counts_of(distributions.of_case(CASES["pair"], Convention()))
+    assert judge.judge(row, exact)["verdict"] == judge.EXACT
 
 
 def test_an_impossible_outcome_is_a_deviation():
@@ -158,6 +189,37 @@ def test_a_checkout_may_be_repeated(tmp_path, monkeypatch):
     assert [path.name for path in (made / "t5x" / "source").iterdir()] == ["kept"]
 
 
+def test_every_promise_has_a_permanent_link():
+    for row in ROWS:
+        link = environments.ENVIRONMENTS[row.project].link(row.at)
+        if row.project == "decoding_jax":
+            assert (ROOT / "docs" / link).is_file()
+        else:
+            version = r"([0-9a-f]{40}|v[0-9.]+)"
+            lines = r"(\?plain=1)?#L\d+(-L\d+)?"
+            assert re.fullmatch(
+                rf"https://github.com/[\w-]+/[\w-]+/blob/{version}/\S+{lines}", link
+            )
+
+
+def test_rows_of_several_projects_with_equal_counts_are_named():
+    counts = {"a": [1, 2], "b": [1, 2], "c": [2, 1]}
+    rows = [
+        {"project": name, "path": "p", "case": case, "counts": counts[name]}
+        for case in ("plain", "top_k")
+        for name in "abc"
+    ]
+    rows.append({"project": "c", "path": "q", "case": "plain", "counts": [2, 1]})
+    assert report.equal_counts(rows) == {(("a", "p"), ("b", "p")): ["plain", "top_k"]}
+
+
+@pytest.mark.exhaustive
+def test_the_picture_is_drawn_from_the_committed_file(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib (the extra experiments) is not installed")
+    figure.draw(json.loads((ROOT / "docs" / "audit.json").read_text()), tmp_path / "audit.png")
+    assert (tmp_path / "audit.png").read_bytes()[1:4] == b"PNG"
+
+
 def test_what_failed_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(environments, "commands", lambda name, directory: [["false", "a b"]])
     assert main(["--prepare", "t5x", "--environments", str(tmp_path)]) == 1
@@ -169,7 +231,7 @@ def test_our_own_rows(tmp_path):
     chosen = [row for row in ROWS if row.project == "decoding_jax" and row.path == "sample"][3:6]
     rows = [dataclasses.replace(row, samples=4000) for row in chosen]
     for found in run(rows, tmp_path):
-        assert found["verdict"] == "exact", found
+        assert found["verdict"] == judge.EXACT, found
         assert found["samples"] == 4000
 
 
@@ -182,9 +244,16 @@ def test_a_missing_environment_is_said(tmp_path, capsys):
 def test_the_page_shows_the_committed_file(tmp_path):
     committed = json.loads((ROOT / "docs" / "audit.json").read_text())
     assert set(committed) == set(environments.ENVIRONMENTS)
+    assert report.text(committed) == (ROOT / "docs" / "audit.json").read_text()
     for name, rows in committed.items():
         ran = [(row.path, row.case) for row in ROWS if row.project == name]
         assert [(row["path"], row["case"]) for row in rows] == ran
+        for row in rows:
+            [wanted] = [
+                r for r in ROWS if (r.project, r.path, r.case) == (name, row["path"], row["case"])
+            ]
+            judged = judge.judge(wanted, np.array(row["counts"]).reshape(shape_of(row["case"])))
+            assert judged.items() <= row.items()
     page = ROOT / "docs" / "audit.md"
     copy = tmp_path / "audit.md"
     copy.write_text(page.read_text())

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from harness import Case, draw, main, package, settings, source
+from harness import Case, draw, main, package, settings, source, vocab_size
 
 package("maxtext", str(source() / "src" / "maxtext"))
 from maxtext.inference import inference_utils  # noqa: E402
@@ -11,7 +11,7 @@ from maxtext.inference import inference_utils  # noqa: E402
 
 def algorithm(name: str) -> Callable[[Case, int], np.ndarray]:
     def sample(case: Case, samples: int) -> np.ndarray:
-        given = settings(case, temperature=1.0, top_k=0, top_p=0.0)
+        given = settings(case, temperature=1.0, top_k=vocab_size(case), top_p=0.0)
         return draw(
             case,
             samples,

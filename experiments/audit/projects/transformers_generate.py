@@ -1,12 +1,15 @@
 """transformers: ``generate`` on a model that is a table."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from harness import Case, draft_table, main, settings, table
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
+from transformers.generation.utils import _speculative_sampling
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 logging.disable(logging.WARNING)
@@ -88,11 +91,46 @@ def assisted(case: Case, samples: int) -> np.ndarray:
     return np.concatenate(tokens)[:, : 2 if case["kind"] == "sequence" else 1]
 
 
+class Gemma4AssistantTable:
+    """In the place of an assistant of Gemma 4: the generator asks for the name of its class.
+
+    Neither class of such assistants can be constructed in this version.
+    """
+
+    device = torch.device("cpu")
+    generation_config = GenerationConfig(num_assistant_tokens=1)
+
+    def __init__(self, logits: np.ndarray) -> None:
+        self.logits = torch.tensor(logits)[None, None]
+
+    def __call__(self, **options: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.logits, last_hidden_state=torch.zeros(1, 1, 1))
+
+
+def gemma_4(case: Case, samples: int) -> np.ndarray:
+    """The first token of drafts of one token."""
+    torch.manual_seed(case["seed"])
+    draft, target = draft_table(case)[0], torch.tensor(table(case)[:2])[None]
+    generator = SinglePositionMultiTokenCandidateGenerator(
+        Gemma4AssistantTable(draft),
+        torch.nn.Embedding(len(draft), 1),
+        GenerationConfig(max_length=8),
+    )
+    prompt = torch.zeros(1, 1, dtype=torch.long)
+    outputs = SimpleNamespace(hidden_states=[torch.zeros(1, 1, 1)], shared_kv_states={})
+    tokens = []
+    for _ in range(samples):
+        ids, logits = generator.get_candidates(prompt, {}, outputs, False, 0)
+        tokens.append(_speculative_sampling(ids, logits, 1, target)[0][:, 0])
+    return torch.cat(tokens).numpy()
+
+
 main(
     {
         "generate": alone,
         "num_return_sequences": sampling,
         "num_beams": beams,
         "assistant_model": assisted,
+        "SinglePositionMultiTokenCandidateGenerator": gemma_4,
     }
 )
