@@ -38,6 +38,31 @@ class Strategy:
 STRATEGIES: dict[str, Strategy] = {}
 """The strategies by name."""
 
+DEFAULTS: dict[str, Any] = {
+    "beam_size": 4,
+    "budget": 128,
+    "k": 4,
+    "max_new_tokens": 64,
+    "num_draft_tokens": 4,
+    "num_groups": 2,
+    "num_samples": 4,
+    "penalty_alpha": 0.6,
+    "top_k": 4,
+}
+"""What ``generate``, ``stream`` and the shell take for settings that a strategy requires."""
+
+
+def defaults_of(name: str) -> dict[str, Any]:
+    """The settings that a strategy requires, and that ``generate`` and the shell have a value for.
+
+    Example:
+      >>> defaults_of("arithmetic_sample"), defaults_of("sample")
+      ({'num_samples': 4, 'max_new_tokens': 64}, {'max_new_tokens': 64})
+    """
+    parameters = inspect.signature(STRATEGIES[name].function).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty]
+    return {name: DEFAULTS[name] for name in required if name in DEFAULTS}
+
 
 def register(strategy: F) -> F:
     """Compiles a strategy made by ``loop.search`` or ``loop.sampler``, and adds it to the table.

@@ -27,7 +27,7 @@ from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
-from decoding_jax.text.arguments import vocabulary_size
+from decoding_jax.text.arguments import idle_transform, vocabulary_size
 from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)
@@ -114,6 +114,9 @@ class Decoder:
         self.together: int | None = None
         takes_key = "key" in inspect.signature(strategy).parameters
         innermost = gin_names.innermost(strategy)
+        name = getattr(innermost, "__name__", "decode")
+        if (message := idle_transform(name, settings.get("transform"))) is not None:
+            _LOGGER.warning(message)
         build_steps: Any = getattr(innermost, "build_steps", None)
 
         def keys_of(index: Array) -> Array:
@@ -135,7 +138,7 @@ class Decoder:
                 steps, rows.model, rows.prompt, keys_of(rows.indices) if takes_key else None
             )
 
-        decode.__name__ = getattr(innermost, "__name__", "decode")
+        decode.__name__ = name
         self._strategy = decode
         self._call = None if build_steps is None else call
         self._refill = refill

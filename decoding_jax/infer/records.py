@@ -113,11 +113,13 @@ def count_faults(records: Iterable[Record]) -> Counter[str]:
     return Counter(r["error"].partition(":")[0] for r in records if "error" in r)
 
 
-def plain(value: np.ndarray) -> Any:
-    """A value of an array as JSON has it: a number, or lists of numbers."""
-    if value.ndim:
+def plain(value: Any) -> Any:
+    """A number, or an array as JSON has it: lists of numbers."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, list):
         return [plain(entry) for entry in value]
-    return rounded(float(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
+    return rounded(value) if isinstance(value, float) else value
 
 
 def rounded(value: float) -> float | None:

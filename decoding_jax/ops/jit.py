@@ -118,7 +118,7 @@ def _announce(name: str) -> None:
     """Starts the timer of the log line. It is called in tracing, which precedes compilation."""
     timers = getattr(_WATCH, "timers", None)
     if timers == []:  # one line for each call is enough
-        message = "compiling %s; later calls with the same shapes will not wait"
+        message = "compiling %s, once for these shapes"
         timers.append(threading.Timer(_SLOW, _LOGGER.warning, (message, name)))
         timers[0].daemon = True
         timers[0].start()

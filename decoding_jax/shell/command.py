@@ -1,22 +1,25 @@
-"""The command: it decodes texts, prints them as they grow, and then as a table."""
+"""The command: it decodes texts, and prints one as it grows, and several as a table or as JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
-from decoding_jax.infer.printing import Printer
 from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import listing
 from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
-from decoding_jax.text import Completion, constraints, generate, load, stream_text
-from decoding_jax.text.arguments import check_strategy
+from decoding_jax.shell.printing import print_growing, print_json, print_table
+from decoding_jax.strategies.speculative import PromptLookup
+from decoding_jax.text import constraints, generate, load
+from decoding_jax.text.arguments import check_strategy, draws
 from decoding_jax.text.generation_config.call import Chooser, chooser_of
 
 
@@ -37,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       0
     """
     try:
-        return _main(list(sys.argv[1:] if argv is None else argv))
+        with _warnings_as_lines():
+            return _main(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except UsageError as error:
@@ -53,8 +57,12 @@ def _main(argv: list[str]) -> int:
             check_strategy(options.strategy)
         print("\n".join(listing.lines(options.strategy)))
         return 0
-    if not options.texts:
-        raise UsageError('texts: got none; takes one or more, such as "Where is the station?"')
+    texts = _texts(options.texts)
+    if not texts:
+        raise UsageError(
+            'texts: got none; takes one or more, such as "Where is the station?", or lines on '
+            "standard input"
+        )
     logging.basicConfig(format="%(message)s")
     keep_programs()
     if options.strategy is not None:
@@ -64,19 +72,36 @@ def _main(argv: list[str]) -> int:
     if chooser is not None:
         settings = _settings_of_file(options, chooser)
         single = chooser.config.num_return_sequences == 1
+        drawn = chooser.config.do_sample and chooser.config.num_beams == 1
     else:
         options.strategy = options.strategy or "greedy"
-        settings = _settings(options, check_strategy(options.strategy), tokenizer)
+        function = check_strategy(options.strategy)
+        settings = _settings(options, function, tokenizer)
         single = _is_single({**settings_of(options.strategy), **settings})
+        drawn = "num_samples" in inspect.signature(function).parameters
         settings["strategy"] = options.strategy
-    if single:
-        results = [_streamed(model, tokenizer, text, settings) for text in options.texts]
+    if options.stop_strings:
+        settings["stop_strings"] = options.stop_strings
+    if single and len(texts) == 1 and not options.json:
+        print_growing(model, tokenizer, texts[0], settings)
+        return 0
+    rows = generate(model, tokenizer, texts, **settings)
+    if options.json:
+        print_json(texts, rows, seed=options.seed or 0)
     else:
-        results = generate(model, tokenizer, options.texts, **settings)
-    printer = Printer()
-    for index, (text, row) in enumerate(zip(options.texts, results, strict=True)):
-        printer(_record(index, text, row))
+        print_table(texts, rows, drawn=drawn)
     return 0
+
+
+def _texts(given: Sequence[str]) -> list[str]:
+    """The texts of the command line, with the lines of standard input in place of ``-``.
+
+    A pipe is read where there is no text at all.
+    """
+    if not given and not sys.stdin.isatty():
+        given = ["-"]
+    lines = [line.rstrip("\r\n") for line in sys.stdin] if "-" in given else []
+    return [text for one in given for text in (lines if one == "-" else [one])]
 
 
 def _settings_of_file(options: Any, chooser: Chooser) -> dict[str, Any]:
@@ -93,9 +118,13 @@ def _settings_of_file(options: Any, chooser: Chooser) -> dict[str, Any]:
     if given is not None:
         raise UsageError(f"--{given}: needs --strategy, since {chooser.path} chooses one")
     if chooser.config.do_sample:
-        settings["key"] = jax.random.key(options.seed)
+        settings["key"] = jax.random.key(options.seed or 0)
+    elif options.seed is not None:
+        warnings.warn(
+            f"seed: {chooser.config.mode} draws nothing and does not use it", stacklevel=2
+        )
     if options.drafter is not None:
-        settings["drafter"] = load(options.drafter, dtype=options.dtype)[0]
+        settings["drafter"] = _drafter(options)
     print(
         f"decoding_jax: {chooser.config}, from {chooser.path}; --strategy chooses another",
         file=sys.stderr,
@@ -108,15 +137,17 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     named, chosen = divided(options.strategy, options.transforms)
     settings = {**settings_of(options.strategy), **options.settings, **named}
     settings["transform"] = transform_of(chosen)
-    if STRATEGIES[options.strategy].draws:
-        settings["key"] = jax.random.key(options.seed)
+    if draws(function, settings):
+        settings["key"] = jax.random.key(options.seed or 0)
+    elif options.seed is not None:
+        warnings.warn(f"seed: {options.strategy} draws nothing and does not use it", stacklevel=2)
     if options.drafter is not None or STRATEGIES[options.strategy].drafts:
         if options.drafter is None:
             raise UsageError(
-                f"--drafter: got none; {options.strategy} takes a directory, or "
-                "translation-en-fr-draft"
+                f"--drafter: got none; {options.strategy} takes a directory, such as "
+                "translation-en-fr-draft, or prompt_lookup"
             )
-        settings["drafter"] = load(options.drafter, dtype=options.dtype)[0]
+        settings["drafter"] = _drafter(options)
     takes_phrases = "constraints" in inspect.signature(function).parameters
     if takes_phrases and not options.phrase:
         raise UsageError(f"--phrase: got none; {options.strategy} takes one or more")
@@ -125,32 +156,30 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     return settings
 
 
+def _drafter(options: Any) -> Any:
+    """The draft model, or the lookup in the text itself."""
+    if options.drafter == "prompt_lookup":
+        return PromptLookup()
+    return load(options.drafter, dtype=options.dtype)[0]
+
+
 def _is_single(settings: dict[str, Any]) -> bool:
-    """Whether a strategy returns one completion with these settings, printed as it grows."""
+    """Whether a strategy returns one completion with these settings."""
     counts = [settings.get(name) for name in ("num_samples", "num_return", "beam_size")]
     return next((count for count in counts if count is not None), 1) == 1
 
 
-def _streamed(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> list[Completion]:
-    """Prints one completion as it grows, and returns it as ``generate`` does."""
-    [row] = stream_text(model, tokenizer, [text], **settings).print()
-    print()
-    return row
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Prints the warnings of calls as lines on standard error."""
 
+    def show(message: Any, category: type[Warning], *place: Any, **rest: Any) -> None:
+        print(f"decoding_jax: {message}", file=sys.stderr)
 
-def _record(index: int, text: str, row: Sequence[Completion]) -> dict[str, Any]:
-    """The completions of a text in the form of the batch job's records."""
-    outputs = [
-        {
-            "rank": rank,
-            "text": completion.text,
-            "log_prob": completion.log_prob,
-            "score": completion.score,
-            "finished": completion.finished,
-        }
-        for rank, completion in enumerate(row, 1)
-    ]
-    return {"index": index, "inputs": text, "outputs": outputs}
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _fail(message: str, status: int) -> int:

@@ -9,20 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from decoding_jax import transforms
-from decoding_jax.registry import STRATEGIES
+from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.text import embedded
-
-DEFAULTS: dict[str, Any] = {
-    "beam_size": 4,
-    "budget": 128,
-    "k": 4,
-    "num_draft_tokens": 4,
-    "num_groups": 2,
-    "num_samples": 4,
-    "penalty_alpha": 0.6,
-    "top_k": 4,
-}
-"""The values of settings that a strategy requires and a first look need not choose."""
 
 TRANSFORMS = (
     "temperature",
@@ -72,16 +60,13 @@ def settings_of(strategy: str) -> dict[str, Any]:
 
     Example:
       >>> settings_of("sample")
-      {'num_samples': 4, 'max_new_tokens': 64}
+      {'num_samples': 1, 'max_new_tokens': 64}
     """
-    found = {}
-    for name, parameter in inspect.signature(STRATEGIES[strategy].function).parameters.items():
-        if name not in _NOT_FROM_SHELL:
-            required = parameter.default is parameter.empty
-            found[name] = DEFAULTS.get(name, 64) if required else parameter.default
-    if strategy == "sample":
-        found["num_samples"] = DEFAULTS["num_samples"]
-    return found
+    defaults = defaults_of(strategy)
+    parameters = inspect.signature(STRATEGIES[strategy].function).parameters.values()
+    return {
+        p.name: defaults.get(p.name, p.default) for p in parameters if p.name not in _NOT_FROM_SHELL
+    }
 
 
 def value_of(text: str) -> Any:
@@ -113,7 +98,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Decodes texts with any strategy. Transforms apply in the order given.",
         allow_abbrev=False,
     )
-    parser.add_argument("texts", nargs="*", help="the inputs: prompts, or texts to translate")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        help="the inputs: prompts, or texts to translate. The text - stands for the lines of "
+        "standard input, as does a pipe without any text",
+    )
     parser.add_argument(
         "--strategy",
         help="its name; --list lists all. By default that of the model's generation_config.json, "
@@ -126,12 +116,28 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--model",
         default="translation-en-fr",
         metavar="DIR",
-        help=f"a directory, or one of the embedded models: {', '.join(embedded())}",
+        help="a directory, a model of the Hugging Face Hub such as hf://Qwen/Qwen3-0.6B, or one of "
+        f"the embedded models: {', '.join(embedded())}",
     )
     parser.add_argument("--tokenizer", metavar="DIR", help="where the model's has none")
-    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
-    parser.add_argument("--drafter", metavar="DIR", help="the draft model of speculative_sample")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto")
+    parser.add_argument(
+        "--drafter",
+        metavar="DIR",
+        help="the draft model of speculative_sample, or prompt_lookup, which copies from the text",
+    )
+    parser.add_argument("--seed", type=int, help="of a strategy that draws; 0 by default")
+    parser.add_argument(
+        "--stop_strings",
+        action="append",
+        metavar="TEXT",
+        help="a string that ends a text; repeatable",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one line of JSON for each text, as the batch job writes it",
+    )
     parser.add_argument(
         "--phrase", action="append", default=[], help="for constrained_beam_search; repeatable"
     )

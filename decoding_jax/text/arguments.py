@@ -14,8 +14,9 @@ from decoding_jax import transforms
 from decoding_jax.loop.arguments import check_names, check_settings, signature_of
 from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.models.shared_prefix import SharedPrefixModel
-from decoding_jax.registry import STRATEGIES
+from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.strategies.speculative.verifiers import needs_key
+from decoding_jax.transforms.settings import label
 
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
@@ -33,6 +34,15 @@ _GENERATE = (
     "strategy",
     "texts",
     "with_scores",
+)
+# The transforms that leave the most probable token where it is.
+_IDLE = (
+    transforms.Temperature,
+    transforms.TopK,
+    transforms.TopP,
+    transforms.MinP,
+    transforms.Epsilon,
+    transforms.Eta,
 )
 _ALTERNATIVES = 5  # of ``with_scores=True``
 
@@ -54,7 +64,7 @@ def check_arguments(
       **counts: ``batch_size`` or ``chunk``.
 
     Warns:
-      UserWarning: if the strategy does not use the key.
+      UserWarning: if the strategy does not use the key, or the transform cannot change its texts.
 
     Raises:
       ValueError: for the first mistake, in one line that names the argument.
@@ -78,6 +88,8 @@ def check_arguments(
     if key is not None and not draws(run, settings):
         chosen = " with the greedy verifier" if "key" in signature.parameters else ""
         warnings.warn(f"key: {strategy}{chosen} draws nothing and does not use it", stacklevel=3)
+    if (message := idle_transform(strategy, settings.get("transform"))) is not None:
+        warnings.warn(message, stacklevel=3)
 
 
 def check_strategy(strategy: Any) -> Callable[..., Any]:
@@ -106,6 +118,36 @@ def check_strategy(strategy: Any) -> Callable[..., Any]:
             f"strategy: got {describe(strategy)}; takes a name such as 'beam_search', or a function"
         )
     return strategy
+
+
+def with_defaults(strategy: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a call, with ``registry.DEFAULTS`` for those that a named strategy requires.
+
+    Example:
+      >>> with_defaults("beam_search", {"num_return": 2})
+      {'beam_size': 4, 'num_return': 2}
+    """
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        return dict(settings)
+    found = {k: v for k, v in defaults_of(strategy).items() if k not in _PASSED}
+    return {**found, **settings}
+
+
+def idle_transform(strategy: str, transform: Any) -> str | None:
+    """What to say of a transform that cannot change the texts of a strategy, or None.
+
+    Greedy decoding does not notice parts that all keep the most probable token.
+
+    Example:
+      >>> idle_transform("greedy", transforms.temperature(5))
+      'temperature: no effect with greedy, which draws nothing; sample draws'
+      >>> idle_transform("beam_search", transforms.temperature(5))
+    """
+    parts = getattr(transform, "transforms", [] if transform is None else [transform])
+    if strategy != "greedy" or not parts or not all(isinstance(part, _IDLE) for part in parts):
+        return None
+    names = ", ".join(label(part) for part in parts)
+    return f"{names}: no effect with greedy, which draws nothing; sample draws"
 
 
 def draws(run: Callable[..., Any], settings: Mapping[str, Any]) -> bool:

@@ -26,8 +26,9 @@ class Completion(NamedTuple):
       log_prob: the log probability of the tokens under the model, in nats, before any transform.
       score: the score by which the strategy ranks.
       finished: whether a stop condition ended it, rather than the maximum length.
-      info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as NumPy values. Each is
-        a value of this completion, of its text, or of the whole batch, as the strategy defines it.
+      info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as Python's numbers and
+        NumPy's arrays. Each is a value of this completion, of its text, or of the whole batch, as
+        the strategy defines it.
       scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
     """
 
@@ -179,8 +180,10 @@ def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
 
     def value(leaf: np.ndarray) -> Any:
         if leaf.shape[:2] == shape:
-            return leaf[row, n]
-        return leaf[row] if leaf.shape[:1] == shape[:1] else leaf[()]
+            leaf = leaf[row, n]
+        elif leaf.shape[:1] == shape[:1]:
+            leaf = leaf[row]
+        return leaf if leaf.shape else leaf.item()
 
     return jax.tree.map(value, info)
 

@@ -10,7 +10,7 @@ from decoding_jax.base import Array, Stop
 from decoding_jax.loop.stop_strings import StopStrings
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
-from decoding_jax.registry import STRATEGIES
+from decoding_jax.registry import DEFAULTS, STRATEGIES
 from decoding_jax.text.arguments import check_strategy, vocabulary_size
 from decoding_jax.text.batch import context_of, encode_batch, with_end_tokens
 from decoding_jax.text.drafting import bind_drafter
@@ -23,7 +23,7 @@ MAX_STRINGS = 128
 
 The tables grow faster than this number."""
 
-DEFAULT_LENGTH = 64
+DEFAULT_LENGTH: int = DEFAULTS["max_new_tokens"]
 """The ``max_new_tokens`` of a call without one, unless a config has other rules."""
 
 

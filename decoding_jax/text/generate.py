@@ -12,7 +12,13 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores, draws
+from decoding_jax.text.arguments import (
+    check_arguments,
+    check_tokens,
+    check_with_scores,
+    draws,
+    with_defaults,
+)
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -89,10 +95,12 @@ def generate(
         for decoder-only models from ``load``. For a prefix that several calls share, use
         ``decoding_jax.share_prefix``, which runs it once for all calls.
       **settings: the settings of the strategy, such as ``num_samples``, ``beam_size`` and
-        ``transform``. A number in them may be an array with one value for each text, such as
-        ``transforms.temperature([0, 0.7])`` (see ``decoding_jax.rows``). Without a strategy, the
-        parameters of ``GenerationConfig`` are taken too, such as ``num_beams=4``, and override
-        those of ``config``; all others then have the defaults of ``transformers``.
+        ``transform``. Those that a strategy requires are by default those of
+        ``decoding_jax.registry.DEFAULTS``, such as four beams. A number in them may be an array
+        with one value for each text, such as ``transforms.temperature([0, 0.7])`` (see
+        ``decoding_jax.rows``). Without a strategy, the parameters of ``GenerationConfig`` are taken
+        too, such as ``num_beams=4``, and override those of ``config``; all others then have the
+        defaults of ``transformers``.
 
     Returns:
       For every text, its completions in the order of the strategy, each with the strategy's
@@ -120,6 +128,7 @@ def generate(
         return generate(model, tokenizer, texts, **chosen)
     stop = with_strings(stop, stop_strings)
     strategy = "greedy" if strategy is None else strategy
+    settings = with_defaults(strategy, settings)
     max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
     checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
     check_arguments(model, tokenizer, texts, strategy, key, checked_settings, batch_size=batch_size)

@@ -14,7 +14,13 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import check_arguments, check_tokens, check_with_scores, draws
+from decoding_jax.text.arguments import (
+    check_arguments,
+    check_tokens,
+    check_with_scores,
+    draws,
+    with_defaults,
+)
 from decoding_jax.text.batch import (
     Completion,
     completions,
@@ -151,6 +157,7 @@ class StreamedCall:
             settings, stop_strings = chosen, None
         stop = with_strings(stop, stop_strings)
         strategy = "greedy" if strategy is None else strategy
+        settings = with_defaults(strategy, settings)
         max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
         checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)

@@ -107,7 +107,11 @@ TABLE = [
         lambda: generate(strategy="greedy", eos_token_id=1),
         r"takes stop=Stop\(eos_ids=\(1,\)\) instead",
     ),
-    ("beam_size", lambda: generate(strategy="beam_search"), "got none; beam_search takes an int"),
+    (
+        "beam_size",
+        lambda: generate(strategy=decoding_jax.beam_search),
+        "got none; beam_search takes an int",
+    ),
     ("drafter", lambda: generate(drafter=T5_MODEL), "got a T5; this strategy takes none"),
     (
         "drafter",
@@ -233,3 +237,17 @@ def test_a_key_that_is_not_used_is_warned_of(call):
             pytest.raises(ValueError, match="texts: got an empty text"),
         ):
             list(call(T5_MODEL, TOKENIZER, [""], key=KEY, **settings))
+
+
+IDLE = "temperature: no effect with greedy, which draws nothing; sample draws"
+
+
+def test_a_transform_that_has_no_effect_is_warned_of(caplog):
+    for call in (decoding_jax.generate, decoding_jax.stream):
+        with pytest.warns(UserWarning, match=f"^{IDLE}$"), pytest.raises(ValueError, match="empty"):
+            list(call(T5_MODEL, TOKENIZER, [""], transform=transforms.temperature(5)))
+    greedy = functools.partial(
+        decoding_jax.greedy, max_new_tokens=2, transform=transforms.temperature(5)
+    )
+    check("source", lambda: job(strategy=greedy, source=[]), "got no inputs")
+    assert IDLE in caplog.messages

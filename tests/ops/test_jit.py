@@ -89,7 +89,7 @@ def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):
         waits(jnp.ones(2))
     logging.getLogger(module.__name__).removeHandler(handler)
     assert announced.is_set()
-    assert caplog.messages == ["compiling waits; later calls with the same shapes will not wait"]
+    assert caplog.messages == ["compiling waits, once for these shapes"]
 
 
 def test_nothing_is_announced_outside_or_for_a_compiled_program(monkeypatch, caplog):

@@ -1,17 +1,24 @@
 """``python -m decoding_jax`` on a table model whose texts are digits."""
 
+import inspect
+import io
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
 
+import decoding_jax
 from decoding_jax.ops.programs import keep_programs
-from decoding_jax.registry import STRATEGIES
+from decoding_jax.registry import DEFAULTS, STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
 from decoding_jax.testing import TableLM
+from decoding_jax.text.arguments import with_defaults
 from decoding_jax.text.generation_config.directory import DirectoryConfig
+from decoding_jax.text.token_texts import concatenated
 
 V = 7
 NORMAL = np.random.default_rng(0).normal
@@ -35,6 +42,9 @@ class Digits:
     def decode(self, ids):
         return "".join(str(i) for i in ids if i)
 
+    def token_texts(self, size):
+        return concatenated([str(i).encode() if i else b"" for i in range(size)])
+
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
@@ -47,13 +57,71 @@ def run(capsys, *argv):
     return status, out, err
 
 
-def test_one_completion_is_printed_as_it_grows_and_as_a_table(capsys):
+def test_one_completion_is_printed_once_as_it_grows(capsys):
     status, out, err = run(capsys)
     assert (status, err) == (0, "")
-    streamed, title, header, line, *_ = [line for line in out.splitlines() if line]
-    assert title == "[1] 12"
-    assert header.split() == ["rank", "log-prob", "text"]
-    assert line.split()[2] == streamed
+    [[want]] = decoding_jax.generate(TABLE, Digits(), ["12"], max_new_tokens=5)
+    ending = "" if want.finished else ", not finished"
+    assert out == f"[1] 12\n{want.text}\n    log-prob {want.log_prob:.2f}{ending}\n\n"
+
+
+def test_beams_are_not_counted_as_draws(capsys):
+    assert "drawn" not in run(capsys, "--strategy", "beam_search")[1]
+    assert " drawn " in run(capsys, "--strategy", "sample", "--num_samples", "2")[1]
+
+
+def test_standard_input_gives_texts_and_json_comes_out(capsys, monkeypatch):
+    """One line for each text; ``-`` stands for the lines of a pipe, which needs no ``-`` alone."""
+    want = decoding_jax.generate(TABLE, Digits(), ["12", "3"], max_new_tokens=5)
+    for argv, texts in ([], ["12", "3"]), (["-", "12"], ["12", "3", "12"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO("12\r\n3\n"))
+        assert command.main([*argv, "--json", "--max_new_tokens", "5"]) == 0
+        records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [record["inputs"] for record in records] == texts
+        for record, [completion] in zip(records, want, strict=False):
+            [output] = record["outputs"]
+            assert list(output) == ["rank", "text", "log_prob", "score", "finished"]
+            assert output["text"] == completion.text
+            assert output["log_prob"] == pytest.approx(completion.log_prob)
+
+
+def test_stop_strings_and_prompt_lookup(capsys):
+    settings = {"max_new_tokens": 5, "stop_strings": ["2", "5"]}
+    [[want]] = decoding_jax.generate(TABLE, Digits(), ["12"], **settings)
+    argv = ["--stop_strings", "2", "--stop_strings", "5"]
+    lookup = ["--strategy", "speculative_sample", "--drafter", "prompt_lookup"]
+    for more in ([], [*lookup, "--verifier", "greedy"]):
+        assert run(capsys, *argv, *more)[1].splitlines()[1] == want.text
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--temperature", "5"], "temperature: no effect with greedy, which draws nothing; sample"),
+        (["--top_k", "3", "--top_p", "0.5"], "top_k, top_p: no effect with greedy"),
+        (["--seed", "3"], "seed: greedy draws nothing and does not use it"),
+    ],
+)
+def test_what_has_no_effect_is_said(argv, line, capsys):
+    status, _, err = run(capsys, *argv)
+    assert status == 0
+    assert err.startswith(f"decoding_jax: {line}")
+    assert err.count("\n") == 1
+
+
+def test_the_shell_has_the_defaults_of_python(capsys, monkeypatch):
+    """What a strategy is called with when its name alone is given, by both doors."""
+    for name in STRATEGIES:
+        signature = inspect.signature(STRATEGIES[name].function).parameters
+        for setting, value in settings_of(name).items():
+            default = signature[setting].default
+            assert value == (DEFAULTS[setting] if default is inspect.Parameter.empty else default)
+        assert settings_of(name).items() >= with_defaults(name, {}).items()
+    assert settings_of("sample")["num_samples"] == 1
+    rows = decoding_jax.generate(TABLE, Digits(), ["12"], strategy="beam_search", max_new_tokens=5)
+    assert len(rows[0]) == DEFAULTS["beam_size"] == 4
+    records = run(capsys, "--strategy", "beam_search", "--json")[1]
+    assert [o["text"] for o in json.loads(records)["outputs"]] == [c.text for c in rows[0]]
 
 
 SHOWN = ("sample", "beam_search")
@@ -75,7 +143,8 @@ def test_every_strategy_runs_with_its_name_alone(name, capsys):
     }
     status, out, err = run(capsys, "--strategy", name, *needs.get(name, ()))
     assert (status, err) == (0, "")
-    assert "[1] 12\n    rank  log-prob" in out
+    assert out.startswith("[1] 12\n")
+    assert "log-prob" in out
 
 
 def test_settings_transforms_and_seed_reach_the_strategy(capsys, monkeypatch):
@@ -121,7 +190,8 @@ def test_the_list_names_every_strategy_and_setting(capsys):
         (["1", "--max_new_tokens", "few"], 1, "decoding_jax: max_new_tokens: got 'few'; takes an"),
     ],
 )
-def test_a_mistake_is_one_line(argv, status, message, capsys):
+def test_a_mistake_is_one_line(argv, status, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert command.main(argv) == status
     error = capsys.readouterr().err
     assert error.startswith(message)
@@ -155,6 +225,7 @@ def test_the_file_of_the_directory_chooses_the_strategy(capsys, monkeypatch):
         "digits/generation_config.json; --strategy chooses another\n"
     )
     assert [line.split()[0] for line in out.splitlines() if line][2:4] == ["1", "2"]
+    assert "seed: beam_search draws nothing" in run(capsys, "--seed", "1")[2]
     assert run(capsys, "--strategy", "greedy")[2] == ""
     status, _, err = run(capsys, "--beam_size", "2")
     assert (status, err) == (

@@ -97,3 +97,12 @@ def test_greedy_verification_needs_no_key_by_any_door():
     prompt = decoding_jax.Prompt([[1, 2, 3], [4, 0, 0]], [3, 1])
     direct = decoding_jax.speculative_sample(TABLE, TABLE, prompt, stop=NO_ENDS, **settings)
     assert direct.tokens[:, 0].tolist() == [row[0].tokens for row in want]
+
+
+def test_a_completions_numbers_are_pythons():
+    settings = {"strategy": "speculative_sample", "drafter": TABLE, "num_draft_tokens": 2}
+    [[completion]] = decoding_jax.generate(
+        TABLE, Digits(), ["12"], verifier="greedy", max_new_tokens=4, stop=NO_ENDS, **settings
+    )
+    assert "np." not in repr(completion)
+    assert {type(value) for value in completion.info} <= {int, float}
