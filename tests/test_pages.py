@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import gzip
 import importlib.util
+import io
 import json
 import runpy
 import shlex
@@ -197,11 +198,14 @@ def tier(block):
     ("block", "command"),
     [pytest.param(b, c, id=f"{b.page}:{b.line}", marks=tier(b)) for b, c in RUN],
 )
-def test_a_command_as_it_is_printed(block, command, place, capsys):
+def test_a_command_as_it_is_printed(block, command, place, capsys, monkeypatch):
     argv = shlex.split(command)
     if argv[:3] == ["python", "-m", "decoding_jax.infer.merge"]:
         merge_as_printed(argv[3:], place)
         return
+    if "<" in argv:
+        monkeypatch.setattr("sys.stdin", io.StringIO(Path(argv.pop()).read_text()))
+        argv.remove("<")
     if argv[:3] == ["python", "-m", "decoding_jax"]:
         assert shell.main(argv[3:]) == 0, capsys.readouterr().err
         assert capsys.readouterr().out
