@@ -15,19 +15,18 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 import sacrebleu
 from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch
-from experiments import held_out, quick
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments import drawing, held_out, quick
+from experiments.papers.arithmetic_estimates import ratio_of_deviations
+from experiments.papers.results import interval
 
 STRATEGIES = {"independent": "iid", "arithmetic": "lattice"}
 QUICK = {"model": quick.MODEL, "sentences": 2, "runs": 2, "num_samples": [2]}
@@ -67,32 +66,32 @@ def bleu_means(
     return means
 
 
-def ratio_interval(
-    ours: np.ndarray, theirs: np.ndarray, rng: np.random.Generator, resamples: int = 4000
-) -> tuple[float, float, float]:
-    """Ratio of the standard deviations of the mean over sentences, and its 95% interval."""
-    ours, theirs = ours.var(axis=1, ddof=1), theirs.var(axis=1, ddof=1)
-    pick = rng.integers(0, len(ours), (resamples, len(ours)))
-    ratios = np.sqrt(ours[pick].sum(1) / theirs[pick].sum(1))
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return float(np.sqrt(ours.sum() / theirs.sum())), float(low), float(high)
+def deviation(variances: np.ndarray) -> np.ndarray:
+    """The standard deviation of the mean over sentences, for ``interval``."""
+    return np.sqrt(variances.sum(-1)) / variances.shape[-1]
 
 
-def plot(rows: list[dict], path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
+def plot(data: dict[str, Any], path: Path) -> None:
+    """The standard deviations over N, and their ratio, with 95% intervals."""
+    figure, (left, right) = drawing.panels(1, 2, 3.8)
+    rows = data["rows"]
     counts = [r["num_samples"] for r in rows]
-    for name, marker in (("independent", "o"), ("arithmetic", "s")):
-        axes.plot(counts, [r[name] for r in rows], marker=marker, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(counts, [str(c) for c in counts])
-    axes.set_yticks([], minor=True)
-    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-    axes.yaxis.set_major_formatter("{x:.2f}")
-    axes.set_xlabel("samples a sentence")
-    axes.set_ylabel("standard deviation of mean BLEU")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    for i, (name, shift) in enumerate(zip(STRATEGIES, 2 ** drawing.shifts(2, 0.08), strict=True)):
+        found = [r["deviation"][name] for r in rows]
+        line = drawing.LINES[1 - i]
+        drawing.intervals(left, [n * shift for n in counts], found, 1 - i, line, label=name)
+    drawing.intervals(right, counts, [[r[k] for k in ("ratio", "low", "high")] for r in rows], 2)
+    right.axhline(1, color=drawing.GREY, linewidth=0.9)
+    for ax, words in (
+        (left, "standard deviation of mean BLEU"),
+        (right, "arithmetic / independent"),
+    ):
+        drawing.counts_axis(ax, counts, "samples of a sentence")
+        ax.set_xlim(counts[0] / 1.3, counts[-1] * 1.3)
+        ax.set_ylim(0)
+        ax.set_ylabel(words)
+    left.legend(loc="lower left")
+    drawing.save(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,7 +109,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     everything = held_out.read()
     sentences = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
-    rng = np.random.default_rng(args.seed)
     rows = []
     total = len(sentences) * len(args.num_samples) * len(STRATEGIES)
     with tqdm(total=total, unit="sentence") as bar:
@@ -121,23 +119,26 @@ def main(argv: Sequence[str] | None = None) -> None:
                 )
                 for s, (name, points) in enumerate(STRATEGIES.items())
             }
-            ratio, low, high = ratio_interval(means["arithmetic"], means["independent"], rng)
+            variances = {name: values.var(axis=1, ddof=1) for name, values in means.items()}
+            both = variances["arithmetic"], variances["independent"]
+            ratio, low, high = interval(ratio_of_deviations, *both, seed=args.seed)
+            found = {n: interval(deviation, x, seed=args.seed) for n, x in variances.items()}
             row = {"num_samples": count, "ratio": ratio, "low": low, "high": high}
-            for name, values in means.items():
-                variance = values.var(axis=1, ddof=1).sum() / len(sentences) ** 2
-                row |= {name: float(np.sqrt(variance)), f"{name}_mean": float(values.mean())}
-            rows.append(row)
+            row |= {f"{name}_mean": float(values.mean()) for name, values in means.items()}
+            rows.append({**row, "deviation": found})
     print(f"{len(sentences)} sentences, {args.runs} runs; standard deviation of mean BLEU")
     print("  N   independent   arithmetic   ratio   95% interval      means")
     for r in rows:
         print(
-            f"{r['num_samples']:3d}   {r['independent']:11.4f}   {r['arithmetic']:10.4f}"
+            f"{r['num_samples']:3d}   {r['deviation']['independent'].value:11.4f}"
+            f"   {r['deviation']['arithmetic'].value:10.4f}"
             f"   {r['ratio']:5.3f}   [{r['low']:.3f}, {r['high']:.3f}]"
             f"   {r['independent_mean']:.2f} {r['arithmetic_mean']:.2f}"
         )
-    settings = {"sentences": len(sentences), "runs": args.runs, "seed": args.seed}
-    (args.out / "variance.json").write_text(json.dumps({**settings, "rows": rows}, indent=2) + "\n")
-    plot(rows, args.out / "variance.png")
+    data = {"sentences": len(sentences), "runs": args.runs, "seed": args.seed, "rows": rows}
+    text = json.dumps(data, indent=1) + "\n"
+    (args.out / "variance.json").write_text(text)
+    plot(json.loads(text), args.out / "variance.png")
 
 
 if __name__ == "__main__":

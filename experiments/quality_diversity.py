@@ -9,9 +9,11 @@ budget itself, which it uses to its end. The table has what was really fed.
 
 S is the number of completions that ended, and ``unique`` counts their different texts. The other
 figures are of as many completions as a strategy has lanes, those of the best score if there are
-more, and of an empty text if a search completed none. ``distinct-n`` divides the distinct n-grams
-of a sentence's completions by their words. BLEU and ROUGE-L are of each completion (mean) and of
-the best of a sentence (oracle). All figures are averaged over sentences.
+more, and of an empty text if a search completed none; only ``BLEU of all`` is of all completions.
+``distinct-n`` divides the distinct n-grams of a sentence's completions by their words. BLEU and
+ROUGE-L are of each completion (mean) and of the best of a sentence (oracle). All figures are
+averaged over sentences, with 95% intervals by the bootstrap over sentences; so are the differences
+from beam search, of the same sentences.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
@@ -32,10 +33,8 @@ import decoding_jax
 from decoding_jax import transforms
 from decoding_jax.estimators import diversity, quality
 from decoding_jax.text import Completion, completions, default_stop, encode_batch, unique
-from experiments import held_out, quick
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments import drawing, held_out, quick
+from experiments.papers.results import Estimate, difference, interval, mean
 
 Decode = Callable[..., decoding_jax.DecodeOutput]
 Fed = Callable[[decoding_jax.DecodeOutput], np.ndarray]
@@ -47,7 +46,9 @@ QUICK = {
     "max_new_tokens": 4,
     "strategies": ["beam search", "arithmetic", "best-5"],
 }
-FAMILIES = {"beam": "o", "sample": "s", "best-k": "^"}
+FAMILIES = {"beam": "beams", "sample": "samples", "best-k": "best-k search"}
+COMPARED = ("BLEU", "BLEU oracle")
+BESIDE = "beam search"
 
 
 def fed_by_lanes(output: decoding_jax.DecodeOutput) -> np.ndarray:
@@ -129,36 +130,68 @@ class Task:
 
 
 def measured(
-    rows: list[list[Completion]], sentences: list[held_out.Sentence], fed: float, count: int
-) -> dict[str, float]:
-    """The table's figures for one strategy, of at most ``count`` completions a sentence."""
+    rows: list[list[Completion]], sentences: list[held_out.Sentence], count: int
+) -> dict[str, np.ndarray]:
+    """The figures of each sentence for one strategy, of at most ``count`` completions."""
     figures: list[dict[str, float]] = []
     for row, sentence in zip(rows, sentences, strict=True):
         ended = [c for c in row if c.finished]
-        texts = [c.text for c in ended or row][:count] or [""]
+        every = [c.text for c in ended or row] or [""]
+        texts = every[:count]
         figure: dict[str, float] = {"S": len(ended), "unique": len(unique(ended))}
         figure |= {f"distinct-{n}": diversity.distinct_n(texts, n) for n in (1, 2, 3)}
         for name, metric in (("BLEU", quality.bleu), ("ROUGE-L", quality.rouge)):
             scores = [metric(text, sentence.references) for text in texts]
             figure |= {name: sum(scores) / len(scores), f"{name} oracle": max(scores)}
-        figures.append(figure)
-    return {"fed": fed} | {k: float(np.mean([f[k] for f in figures])) for k in figures[0]}
+        scores = [quality.bleu(text, sentence.references) for text in every]
+        figures.append({**figure, "BLEU of all": sum(scores) / len(scores)})
+    return {k: np.asarray([f[k] for f in figures]) for k in figures[0]}
 
 
-def plot(results: dict[str, dict[str, float]], families: dict[str, str], path: Path) -> None:
-    """Mean BLEU, and the oracle's, over distinct-2."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    labels = {"BLEU": "mean BLEU of a completion", "BLEU oracle": "BLEU of the best completion"}
-    for ax, (column, label) in zip(axes, labels.items(), strict=True):
-        for i, (name, result) in enumerate(results.items()):
-            marker, colour = FAMILIES[families[name]], plt.get_cmap("tab20")(i)
-            at = result["distinct-2"], result[column]
-            ax.plot(*at, marker, color=colour, markersize=8, markeredgecolor="black", label=name)
-        ax.set_xlabel("distinct-2 of a sentence's completions")
-        ax.set_ylabel(label)
-        ax.margins(0.1)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=150)
+def analyse(found: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, Estimate]]:
+    """The means over sentences with their intervals, and the differences from ``BESIDE``."""
+    results = {}
+    for name, columns in found.items():
+        results[name] = {column: interval(mean, values) for column, values in columns.items()}
+        for column in COMPARED if BESIDE in found else ():
+            both = [columns[column]], [found[BESIDE][column]]
+            results[name][f"{column}, above {BESIDE}"] = difference(mean, *both)
+    return results
+
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    """Mean BLEU, and the oracle's, over distinct-2, and the differences from beam search."""
+    figure, axes = drawing.panels(2, 2, 8.6)
+    results = data["results"]
+    names = list(results)
+    count = data["count"]
+    titles = {
+        "BLEU": f"mean BLEU of {count} completions",
+        "BLEU oracle": f"BLEU of the best of {count}",
+    }
+    for ax, (column, title) in zip(axes, titles.items(), strict=False):
+        for i, (family, label) in enumerate(FAMILIES.items()):
+            mine = [name for name in names if data["families"][name] == family]
+            x, y = ([results[name][key] for name in mine] for key in ("distinct-2", column))
+            style: dict[str, Any] = {"label": label, "elinewidth": 0.7, "capsize": 0}
+            style["xerr"] = drawing.error(x)
+            drawing.intervals(ax, [value for value, *_ in x], y, i, **style)
+        for i, name in enumerate(names):
+            at = results[name]["distinct-2"][0], results[name][column][0]
+            shift, side = (-5, "right") if i % 2 else (5, "left")
+            ax.annotate(f"{i + 1}", at, (shift, 2), textcoords="offset points", fontsize=9, ha=side)
+        ax.set_xlabel("distinct-2 of these completions")
+        ax.set_ylabel(title)
+    axes[0].legend(handlelength=1.2, fontsize=9)
+    rows = [f"{i + 1}  {name}" for i, name in enumerate(names)]
+    for ax, labels, (column, title) in zip(
+        axes[2:], (rows, [str(i + 1) for i in range(len(rows))]), titles.items(), strict=True
+    ):
+        found = [results[name].get(f"{column}, above {BESIDE}") for name in names]
+        shown = [None if n == BESIDE else x for n, x in zip(names, found, strict=True)]
+        drawing.differences(ax, labels, [shown], [title])
+        ax.set_xlabel(f"{title},\nabove {BESIDE}")
+    drawing.save(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -186,30 +219,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = strategies(count, args.budget)
     chosen = {name: chosen[name] for name in args.strategies or chosen}
 
-    results = {}
+    found, fed_tokens = {}, {}
     with tqdm(total=len(chosen) * -(-len(sentences) // BATCH), unit="batch") as bar:
         for name, (_, run, fed) in chosen.items():
             bar.set_postfix_str(name)
-            rows, tokens = task.decode(run, fed, bar)
-            results[name] = measured(rows, sentences, tokens, count)
+            rows, fed_tokens[name] = task.decode(run, fed, bar)
+            found[name] = measured(rows, sentences, count)
+    results = analyse(found)
     print(
         f"{len(sentences)} sentences, {args.budget} token forwards each; {count} lanes or beams "
         f"(greedy feeds {length:.1f})"
     )
-    columns = list(next(iter(results.values())))
-    print(f"{'':24}" + "".join(f"{c:>15}" for c in columns))
+    columns = list(next(iter(found.values())))
+    print(f"{'':24}" + "".join(f"{c:>15}" for c in ("fed", *columns)))
     for name, result in results.items():
         digits = [3 if c.startswith("distinct") else 1 for c in columns]
         print(
-            f"{name:24}"
-            + "".join(f"{result[c]:15.{d}f}" for c, d in zip(columns, digits, strict=True))
+            f"{name:24}{fed_tokens[name]:15.1f}"
+            + "".join(f"{result[c].value:15.{d}f}" for c, d in zip(columns, digits, strict=True))
         )
-    settings = {"sentences": len(sentences), "budget": args.budget, "count": count}
-    (args.out / "quality_diversity.json").write_text(
-        json.dumps({**settings, "results": results}, indent=2) + "\n"
-    )
-    families = {name: family for name, (family, _, _) in chosen.items()}
-    plot(results, families, args.out / "quality_diversity.png")
+    data = {
+        "sentences": len(sentences),
+        "budget": args.budget,
+        "count": count,
+        "families": {name: family for name, (family, _, _) in chosen.items()},
+        "fed": fed_tokens,
+        "results": results,
+    }
+    text = json.dumps(data, indent=1) + "\n"
+    (args.out / "quality_diversity.json").write_text(text)
+    plot(json.loads(text), args.out / "quality_diversity.png")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from tqdm import tqdm
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch
 from experiments import held_out, quick
-from experiments.arithmetic_variance import ratio_interval
+from experiments.papers.arithmetic_estimates import ratio_of_deviations
+from experiments.papers.results import interval
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
@@ -240,8 +241,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("verifier      acceptance   BLEU   deviation over token's   95% interval")
     for verifier, found in decoded.items():
         means = np.array([row.bleu for row in found])
-        rng = np.random.default_rng(args.seed)
-        ratio, low, high = ratio_interval(means, independent, rng)
+        variances = means.var(axis=1, ddof=1), independent.var(axis=1, ddof=1)
+        ratio, low, high = interval(ratio_of_deviations, *variances, seed=args.seed)
         acceptance = sum(row.accepted for row in found) / sum(row.judged for row in found)
         bleu = float(means.mean())
         rows.append({"verifier": verifier, "acceptance": acceptance, "bleu": bleu})

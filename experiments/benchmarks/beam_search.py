@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
@@ -24,14 +23,13 @@ import decoding_jax
 from decoding_jax import Stop
 from decoding_jax.pytrees import pytree
 from decoding_jax.text import encode_batch
+from experiments import drawing
 from experiments.benchmarks.beside import torch_inputs, transformers_t5
-from experiments.benchmarks.timing import interleaved, median_ratio
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments.benchmarks.timing import interleaved, median_ratio, quartiles
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
+NAMES = {"transformers": "transformers", "select": "lanes, gathered (select)", "tree": "tree"}
 BATCHES, WIDTHS, LENGTHS = (1, 8), (4, 16), (128, 512)
 
 
@@ -92,17 +90,23 @@ def theirs(ids: np.ndarray, width: int) -> Run:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-    at = np.arange(len(rows))
-    names = ("transformers", "select", "tree")
-    for i, name in enumerate(names):
-        heights = [r[name] * 1e3 / r["new_tokens"] for r in rows]
-        axes.bar(at + 0.27 * (i - 1), heights, 0.25, label=name)
-    axes.set_yscale("log")
-    axes.set_xticks(at, [f"B {r['batch']}\nK {r['width']}\nL {r['new_tokens']}" for r in rows])
-    axes.set_ylabel("ms a step")
-    axes.legend(frameon=False, ncols=3)
-    figure.savefig(path, dpi=150)
+    """Milliseconds of a step, on a logarithmic axis, with the middle half of repeated runs."""
+    figure, (ax,) = drawing.panels(height=4.2)
+    for i, (name, label) in enumerate(NAMES.items()):
+        found = [[1e3 * x / r["new_tokens"] for x in r["quartiles"][name]] for r in rows]
+        at = np.arange(len(rows)) + drawing.shifts(len(NAMES), 0.22)[i]
+        drawing.intervals(ax, at, found, i, label=label)
+    ax.set_yscale("log")
+    ticks = [1, 2, 5, 10, 20, 50, 100, 200]
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_yticks([], minor=True)
+    words = [f"batch {r['batch']}\nwidth {r['width']}\n{r['new_tokens']}" for r in rows]
+    ax.set_xticks(range(len(rows)), words, fontsize=9)
+    ax.set_xlabel("tokens of a text, in the last line")
+    ax.set_ylabel("ms of a step")
+    ax.grid(axis="y", linewidth=0.4)
+    figure.legend(loc="outside upper center", ncols=len(NAMES), handlelength=1.2)
+    drawing.save(figure, path)
 
 
 def measure(out: Path, repeats: int = 3, points: list[tuple[int, int, int]] | None = None) -> None:
@@ -134,6 +138,7 @@ def measure(out: Path, repeats: int = 3, points: list[tuple[int, int, int]] | No
         )
         row: dict[str, Any] = {"batch": batch, "width": width, "new_tokens": new_tokens}
         row |= {name: statistics.median(values) for name, values in seconds.items()}
+        row["quartiles"] = {name: quartiles(values) for name, values in seconds.items()}
         for name in ("transformers", "select"):
             row[f"{name}/tree"] = median_ratio(seconds, name, "tree")
         rows.append(row)

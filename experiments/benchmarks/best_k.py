@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.text import encode_batch
-from experiments.benchmarks.timing import interleaved, median_ratio
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments import drawing
+from experiments.benchmarks.timing import interleaved, median_ratio, quartiles_of_ratios
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
@@ -56,17 +53,20 @@ def searches(ids: np.ndarray, width: int, new_tokens: int) -> dict[str, Callable
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Time of best-k search over that of the beam search."""
-    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    at = np.arange(len(rows))
+    """Time of best-k search over that of the beam search, with the middle half of the runs."""
+    figure, (ax,) = drawing.panels(height=3.8)
     for i, kappa in enumerate(KAPPAS):
-        heights = [r[f"best-k {kappa} over beam"] for r in rows]
-        axes.bar(at + 0.4 * i - 0.2, heights, 0.38, label=f"decay {kappa}")
-    axes.axhline(1.0, color="black", lw=0.8)
-    axes.set_xticks(at, [f"B {r['batch']}\nb {r['width']}\nT {r['new_tokens']}" for r in rows])
-    axes.set_ylabel("time over beam search's")
-    axes.legend(frameon=False, ncols=2)
-    figure.savefig(path, dpi=150)
+        found = [r["quartiles"][f"best-k {kappa}"] for r in rows]
+        at = np.arange(len(rows)) + drawing.shifts(len(KAPPAS), 0.25)[i]
+        drawing.intervals(ax, at, found, i, label=f"kappa = {kappa:g}")
+    ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    ax.set_ylim(0)
+    words = [f"batch {r['batch']}\nwidth {r['width']}\n{r['new_tokens']}" for r in rows]
+    ax.set_xticks(range(len(rows)), words, fontsize=9)
+    ax.set_xlabel("tokens of a text, in the last line")
+    ax.set_ylabel("time of best-k search / beam search")
+    ax.legend(ncols=2, handlelength=1.2, loc="lower right")
+    drawing.save(figure, path)
 
 
 def measure(out: Path, repeats: int = 5, points: list[tuple[int, int, int]] | None = None) -> None:
@@ -81,9 +81,11 @@ def measure(out: Path, repeats: int = 5, points: list[tuple[int, int, int]] | No
         info = runs[f"best-k {KAPPAS[0]}"]().info
         row: dict[str, Any] = {"batch": batch, "width": width, "new_tokens": new_tokens}
         row |= {name: statistics.median(values) for name, values in seconds.items()}
+        row["quartiles"] = {}
         for kappa in KAPPAS:
             name = f"best-k {kappa}"
             row[f"{name} over beam"] = median_ratio(seconds, name, "beam")
+            row["quartiles"][name] = quartiles_of_ratios(seconds, name, "beam")
         row |= {
             "model_calls": int(info.model_calls),
             "slots_used": float(np.mean(info.slots_used)),

@@ -17,16 +17,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
 from decoding_jax import codes
 from decoding_jax.ops import random
-from experiments.benchmarks.timing import interleaved, median_ratio
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments import drawing
+from experiments.benchmarks.timing import interleaved, median_ratio, quartiles_of_ratios
 
 VOCABULARIES = (32_128, 256_000)
 ROWS = (8, 64)
@@ -57,19 +54,32 @@ def steps(rows: int, vocab_size: int) -> dict[str, Callable[[], object]]:
 
 
 def plot(table: list[dict], path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    at = np.arange(len(table))
+    """Times over that of a softmax, with the middle halves of the runs, on a logarithmic axis."""
+    figure, (ax,) = drawing.panels(height=4.4)
+    sizes = [f"V = {r['vocab_size']:,}\n{r['rows']} rows" for r in table]
     for i, name in enumerate(NAMES):
-        bars = axes.bar(
-            at + 0.17 * (i - 2), [r[f"{name}/softmax"] for r in table], 0.16, label=name
-        )
-        axes.bar_label(bars, fmt="%.1f", fontsize=7)
-    axes.axhline(2, color="0.6", linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    axes.set_xticks(at, [f"V = {r['vocab_size']:,}\n{r['rows']} rows" for r in table])
-    axes.set_ylabel("time / one softmax")
-    axes.legend(frameon=False, ncols=5, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.15))
-    figure.savefig(path, dpi=150)
+        found = [r["quartiles"][name] for r in table]
+        at = np.arange(len(table)) + drawing.shifts(len(NAMES), 0.16)[i]
+        drawing.intervals(ax, at, found, i, label=name)
+        for x, (value, _, high) in zip(at, found, strict=True):
+            ax.annotate(
+                f"{value:.1f}",
+                (x, high),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+            )
+    ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    ax.set_yscale("log")
+    ticks = [0.5, 1, 2, 5, 10, 20]
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_yticks([], minor=True)
+    ax.set_xticks(range(len(table)), sizes)
+    ax.set_xlim(-0.5, len(table) - 0.5)
+    ax.set_ylabel("time of a step / one softmax")
+    figure.legend(loc="outside upper center", ncols=len(NAMES), handlelength=1.2, columnspacing=1.2)
+    drawing.save(figure, path)
 
 
 def measure(
@@ -88,6 +98,7 @@ def measure(
         for name in NAMES:
             row[f"{name}_ms"] = statistics.median(seconds[name]) * 1e3
             row[f"{name}/softmax"] = median_ratio(seconds, name, "softmax")
+        row["quartiles"] = {n: quartiles_of_ratios(seconds, n, "softmax") for n in NAMES}
         for name in ("sample", "arithmetic"):
             row[f"categorical/{name}"] = median_ratio(seconds, "categorical", name)
         table.append(row)

@@ -22,19 +22,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.strategies.speculative import emitted_tokens, speed_up
 from decoding_jax.text import encode_batch
-from experiments import held_out
+from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
-from experiments.benchmarks.timing import interleaved, median_ratio
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments.benchmarks.timing import interleaved, median_ratio, quartiles_of_ratios
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 BATCHES = (1, 4, 16)
@@ -114,7 +110,6 @@ def measure_batch(
                 "new_tokens": new_tokens,
                 "plain_ms": 1e3 * statistics.median(seconds["target"]),
                 "ms": 1e3 * statistics.median(seconds[name]),
-                "deviation_ms": 1e3 * float(np.std(seconds[name])),
                 "loop_ms": 1e3 * statistics.median(seconds[name]) / iterations,
                 "accepted": float(info.acceptance_rate),
                 "accepted_over_K": float(info.accepted.sum() / info.proposed.sum()),
@@ -124,6 +119,13 @@ def measure_batch(
                 "speed_up": measured,
                 "theory": theory,
                 "measured/theory": measured / theory,
+                "quartiles": {
+                    "v": quartiles_of_ratios(seconds, f"{size + 1} tokens", "1 token"),
+                    "time over plain": quartiles_of_ratios(seconds, name, "target"),
+                    "measured over theory": [
+                        ratio / theory for ratio in quartiles_of_ratios(seconds, "target", name)
+                    ],
+                },
             }
         )
     return rows
@@ -183,31 +185,39 @@ def assisted(new_tokens: int, repeats: int, size: int = 4) -> dict | None:
     }
 
 
-def plot(rows: list[dict], path: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
-    for batch in sorted({r["batch"] for r in rows}):
-        mine = [r for r in rows if r["batch"] == batch]
-        sizes = [r["K"] for r in mine]
-        over = [r["plain_ms"] for r in mine]
-        axes[0].errorbar(
-            sizes,
-            [r["ms"] / p for r, p in zip(mine, over, strict=True)],
-            [r["deviation_ms"] / p for r, p in zip(mine, over, strict=True)],
-            marker="o",
-            markersize=3,
-            capsize=2,
-            label=f"batch {batch}",
-        )
-        axes[1].plot(sizes, [r["accepted_over_K"] for r in mine], "o-", markersize=3)
-        axes[2].plot(sizes, [r["loop_ms"] / mine[0]["loop_ms"] for r in mine], "o-", markersize=3)
-    axes[0].axhline(1, color="0.6", linewidth=0.8, linestyle="--")
-    for axis, label in zip(
-        axes, ("time / plain decoding", "accepted / K", "time of an iteration / K = 1"), strict=True
+def plot(table: dict[str, Any], path: Path) -> None:
+    """Over K: times, beside theory, accepted tokens, and the time of an iteration."""
+    rows = table["sweep"]
+    figure, axes = drawing.panels(2, 2, 6.6)
+    batches = sorted({r["batch"] for r in rows})
+    for i, (batch, shift) in enumerate(
+        zip(batches, drawing.shifts(len(batches), 0.12), strict=True)
     ):
-        axis.set_xlabel("K")
-        axis.set_ylabel(label)
-    axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=150)
+        mine = [r for r in rows if r["batch"] == batch]
+        sizes = [r["K"] + shift for r in mine]
+        line = drawing.LINES[i]
+        for ax, name in ((axes[0], "time over plain"), (axes[1], "measured over theory")):
+            drawing.intervals(
+                ax, sizes, [r["quartiles"][name] for r in mine], i, line, label=f"batch {batch}"
+            )
+        for ax, name, over in ((axes[2], "accepted_over_K", 1), (axes[3], "loop_ms", None)):
+            values = [r[name] / (over or mine[0][name]) for r in mine]
+            ax.plot(sizes, values, line, **drawing.look(i))
+    for ax in axes[:2]:
+        ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    words = (
+        "time / plain decoding",
+        "speed-up / that in theory",
+        "accepted tokens / K",
+        "time of an iteration / K = 1",
+    )
+    for ax, label in zip(axes, words, strict=True):
+        ax.set_xlabel("drafted tokens, K")
+        ax.set_ylabel(label)
+        ax.set_ylim(0)
+        ax.set_xticks(sorted({r["K"] for r in rows}))
+    axes[1].legend(loc="lower center")
+    drawing.save(figure, path)
 
 
 def measure(
@@ -238,7 +248,7 @@ def measure(
         print(f"greedy, batch 1, K = {beside['K']}, beside transformers: {json.dumps(beside)}")
     table = {"sweep": rows, "assisted": beside}
     (out / "speculative.json").write_text(json.dumps(table, indent=2) + "\n")
-    plot(rows, out / "speculative.png")
+    plot(table, out / "speculative.png")
 
 
 def main() -> None:

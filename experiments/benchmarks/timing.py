@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 
 def interleaved(
@@ -34,3 +36,18 @@ def median_ratio(seconds: dict[str, list[float]], over: str, under: str) -> floa
     """The median of the ratios of neighbouring runs."""
     pairs = zip(seconds[over], seconds[under], strict=True)
     return statistics.median(a / b for a, b in pairs)
+
+
+def quartiles(values: Sequence[float]) -> list[float]:
+    """The median, and the ends of the middle half.
+
+    Example:
+      >>> quartiles([4.0, 1, 2, 3, 5])
+      [3.0, 2.0, 4.0]
+    """
+    return [float(value) for value in np.quantile(values, [0.5, 0.25, 0.75])]
+
+
+def quartiles_of_ratios(seconds: dict[str, list[float]], over: str, under: str) -> list[float]:
+    """The quartiles of the ratios of neighbouring runs."""
+    return quartiles([a / b for a, b in zip(seconds[over], seconds[under], strict=True)])

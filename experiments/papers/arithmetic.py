@@ -20,9 +20,9 @@ import numpy as np
 
 import decoding_jax
 from decoding_jax import transforms
-from experiments.papers import arithmetic_results as results
-from experiments.papers import command
+from experiments.papers import arithmetic_report, arithmetic_results, command
 from experiments.papers.arithmetic_bound import measure_bound
+from experiments.papers.arithmetic_estimates import diversity_of, label
 from experiments.papers.decoding import Decode, Decoder, batches, keys_of
 from experiments.papers.lattice import deterministic
 from experiments.papers.metrics import Scores
@@ -136,7 +136,7 @@ def run(
                 measure, decoder, scores, name, cell, rows, diversity_count, seed
             )
     for pair in settings if bound_counts else ():
-        name = f"bound, {results.label(pair)}"
+        name = f"bound, {label(pair)}"
         for rows in batches(len(task.inputs), batch_size):
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
                 measure_bound,
@@ -159,9 +159,9 @@ def run(
         **described,
         "inputs_cut": decoder.cut,
         "versions": versions(),
-        "results": results.analyse(measured, found, described),
+        "results": arithmetic_results.analyse(measured, found, described),
     }
-    write(folder, "arithmetic", data, results.markdown, results.plot)
+    write(folder, "arithmetic", data, arithmetic_report.markdown, arithmetic_report.plot)
     return data
 
 
@@ -176,10 +176,10 @@ def cells(
     """All ways of decoding by name."""
     found = {}
     for pair in settings:
-        label = results.label(pair)
+        of = label(pair)
         # Independent samples need no runs: any N of them are a run.
-        found[f"iid, {label}"] = Cell(_sampled("iid", pair, max_samples), 1, pairs=1)
-        found[f"lattice, {label}"] = Cell(_sampled("lattice", pair, max_samples), runs)
+        found[f"iid, {of}"] = Cell(_sampled("iid", pair, max_samples), 1, pairs=1)
+        found[f"lattice, {of}"] = Cell(_sampled("lattice", pair, max_samples), runs)
     last = settings[-1]
     for points in point_sets:
         for count in point_counts:
@@ -247,7 +247,7 @@ def measure(
         spread = texts[:: max(1, len(texts) // diversity_count)]  # of a lattice, again a lattice
         value: dict[str, Any] = {
             "scores": scores(input_, texts),
-            "diversity": results.diversity_of(spread[:diversity_count]),
+            "diversity": diversity_of(spread[:diversity_count]),
         }
         if cell.pairs:
             tokens = [completion.tokens for completion in row]

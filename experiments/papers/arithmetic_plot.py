@@ -1,4 +1,4 @@
-"""The panels of arithmetic sampling."""
+"""The panels of arithmetic sampling: a drawing of a toy model, and the measurements."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
-import numpy as np
+from matplotlib.patches import Rectangle
 
 from decoding_jax.codes import point_sets
 from decoding_jax.ops import uint64
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from experiments import drawing
+from experiments.papers.metrics import NAMES
 
 # A language model of two words and an end, as a tree: the probabilities of a, b and the end.
 TOY = {"": (0.5, 0.3, 0.2), "a": (0.2, 0.5, 0.3), "b": (0.6, 0.1, 0.3)}
-COLOURS = {"a": "#9ecae1", "b": "#fdd0a2", ".": "#d9d9d9"}
+COLOURS = {"a": "#c5dbea", "b": "#f6e2b5", ".": "#e3e3e3"}
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
-    """Six panels: the toy figure, deviations, the best of N, diversity, prefixes, point sets."""
-    figure, axes = plt.subplots(2, 3, figsize=(13, 7.4), layout="constrained")
-    _toy(axes[0, 0])
-    _deviation(axes[0, 1], data)
-    _oracle(axes[0, 2], data)
-    _diversity(axes[1, 0], data)
-    _prefixes(axes[1, 1], data)
-    _points(axes[1, 2], data)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    """Eight panels; the first is the toy model, with its codes."""
+    figure, axes = drawing.panels(4, 2, 13.2)
+    _toy(axes[0])
+    settings = list(dict.fromkeys(r["setting"] for r in data["results"]["deviation"]))
+    _deviation(axes[1], data, settings, "ratio", "measured")
+    _deviation(axes[2], data, settings, "bound", "its lower bound")
+    _oracle(axes[3], data)
+    _diversity(axes[4], data)
+    _diversity_above(axes[5], data)
+    _prefixes(axes[6], data)
+    _points(axes[7], data)
+    drawing.save(figure, path)
 
 
 def _toy(ax: Any) -> None:
@@ -40,7 +40,7 @@ def _toy(ax: Any) -> None:
         for word, share in zip("ab.", TOY[prefix], strict=True):
             depth, part = len(prefix), width * share
             ax.add_patch(
-                plt.Rectangle((left, -depth), part, -0.9, facecolor=COLOURS[word], edgecolor="0.4")
+                Rectangle((left, -depth), part, -0.9, facecolor=COLOURS[word], edgecolor="0.4")
             )
             if part > 0.035:
                 ax.text(left + part / 2, -depth - 0.45, word, ha="center", va="center")
@@ -49,115 +49,116 @@ def _toy(ax: Any) -> None:
             left += part
 
     draw("", 0.0, 1.0)
-    key, at, handles = jax.random.key(3), {}, []
-    for row, name in enumerate(("lattice", "iid")):
-        codes = getattr(point_sets, name)(key, 8)
-        at[name] = [int(x) / 2**64 for x in uint64.to_ints(codes)]
-        handles += ax.plot(at[name], [-2.2 - 0.3 * row] * 8, "|" if row else "x", markersize=8)
-    for code in at["lattice"]:
-        ax.plot([code, code], [0, -2.1], color="tab:blue", linewidth=0.7, linestyle="--")
+    key = jax.random.key(3)
+    for i, (points, name) in enumerate({"lattice": "arithmetic", "iid": "independent"}.items()):
+        codes = [int(x) / 2**64 for x in uint64.to_ints(getattr(point_sets, points)(key, 8))]
+        y = -2.2 - 0.3 * i
+        style = {"linestyle": "none", "markersize": 5, **drawing.look(i)}
+        ax.plot(codes, [y] * 8, label=f"8 {name}", **style)
+        for code in codes if points == "lattice" else ():
+            ax.plot([code, code], [0, y], color=drawing.COLOURS[i], linewidth=0.8, linestyle="--")
     ax.set_xlim(0, 1)
-    ax.set_ylim(-3.1, 0.05)
-    ax.set_yticks([-0.45, -1.45], ["1st token", "2nd token"])
+    ax.set_ylim(-3.3, 0.05)
+    ax.set_yticks([-0.45, -1.45], ["1st\ntoken", "2nd\ntoken"])
     ax.set_xlabel("code")
-    ax.set_title("a toy model: texts own intervals of codes")
-    ax.legend(handles, ["lattice of 8", "8 independent"], loc="lower center", ncols=2, fontsize=7)
+    ax.set_title("a drawing: texts own\nintervals of codes")
+    ax.legend(loc="lower center", ncols=2, handlelength=1, columnspacing=1)
 
 
-def _band(ax: Any, x: Any, estimates: list[Any], **style: Any) -> None:
-    values = np.asarray(estimates, float).T
-    (line,) = ax.plot(x, values[0], markersize=4, **style)
-    ax.fill_between(x, values[1], values[2], color=line.get_color(), alpha=0.15, linewidth=0)
-
-
-def _log_counts(ax: Any, counts: list[int]) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(counts, [str(c) for c in counts])
-    ax.set_xlabel("N samples")
-
-
-def _deviation(ax: Any, data: dict[str, Any]) -> None:
+def _deviation(ax: Any, data: dict[str, Any], settings: list[str], name: str, title: str) -> None:
+    """The ratio of deviations over N, or its bound, for each setting."""
     metric = data["metrics"][0]
-    rows = [r for r in data["results"]["deviation"] if r["metric"] == metric]
-    for setting in dict.fromkeys(r["setting"] for r in rows):
+    rows = [r for r in data["results"]["deviation"] if r["metric"] == metric and r[name]]
+    for i, (setting, shift) in enumerate(
+        zip(settings, 2 ** drawing.shifts(len(settings), 0.13), strict=True)
+    ):
         mine = [r for r in rows if r["setting"] == setting]
-        _band(ax, [r["N"] for r in mine], [r["ratio"] for r in mine], marker="o", label=setting)
-        colour = ax.lines[-1].get_color()
-        known = [r for r in mine if r["bound"]]
-        ax.plot([r["N"] for r in known], [r["bound"][0] for r in known], ":", color=colour)
-    if any(r["bound"] for r in rows):
-        ax.plot([], [], ":", color="0.4", label="lower bound")
-    ax.axhline(0.5, color="0.4", linestyle="--", linewidth=0.8)
-    _log_counts(ax, sorted({r["N"] for r in rows}))
-    ax.set_ylim(0, 1.1)
+        n = [r["N"] * shift for r in mine]
+        line, label = drawing.LINES[i % 4], _short(setting)
+        drawing.intervals(ax, n, [r[name] for r in mine], i, line, markersize=4, label=label)
+    ax.axhline(0.5, color=drawing.GREY, linewidth=0.9)
+    drawing.counts_axis(ax, sorted({r["N"] for r in rows}), "samples, N")
+    ax.set_ylim(0, 1.15)
     ax.set_ylabel("arithmetic / independent")
-    ax.set_title(f"standard deviation of mean {metric}")
-    ax.legend(fontsize=7)
+    ax.set_title(f"standard deviation of mean\n{NAMES[metric]}: {title}")
+    if name == "bound":
+        ax.legend(title="temperature", fontsize=9, title_fontsize=9, labelspacing=0.2)
+
+
+def _short(setting: str) -> str:
+    return setting.removeprefix("temperature ")
 
 
 def _oracle(ax: Any, data: dict[str, Any]) -> None:
-    rows = data["results"]["oracle"]
-    last = rows[-1]["setting"]
-    mine = [r for r in rows if r["setting"] == last]
-    names = {"independent": "o", "lattice": "s", "stochastic beam search": "^", "beam search": "D"}
-    for name, marker in names.items():
-        _band(ax, [r["N"] for r in mine], [r[name] for r in mine], marker=marker, label=name)
-    _log_counts(ax, [r["N"] for r in mine])
-    ax.set_ylabel(f"best {data['metrics'][0]} of N")
-    ax.set_title(f"the best of N, {last}")
-    ax.legend(fontsize=7)
+    """The best of the most samples, above the best of as many independent ones."""
+    count = max(r["N"] for r in data["results"]["oracle"])
+    rows = [r for r in data["results"]["oracle"] if r["N"] == count]
+    column = [r["above independent"]["lattice"] for r in rows]
+    drawing.differences(ax, [_short(r["setting"]) for r in rows], [column], ["arithmetic"])
+    ax.set_ylabel("temperature")
+    ax.set_xlabel(f"{NAMES[data['metrics'][0]]} above independent")
+    ax.set_title(f"the best of {count} arithmetic\nsamples, of the same inputs")
 
 
 def _diversity(ax: Any, data: dict[str, Any]) -> None:
-    markers = {"independent": "o", "arithmetic": "s", "stochastic": "^", "beam search": "D"}
-    for i, (kind, marker) in enumerate(markers.items()):
+    kinds = ("arithmetic", "independent", "beam search", "stochastic beam search")
+    for i, kind in enumerate(kinds):
         mine = [r for r in data["results"]["diversity"] if r["strategy"].startswith(kind)]
-        for r in mine:
-            (x, left, right), (y, low, high) = r["diversity"], r["mean"]
-            ax.errorbar(
-                x,
-                y,
-                xerr=[[x - left], [right - x]],
-                yerr=[[y - low], [high - y]],
-                fmt=marker,
-                color=f"C{i}",
-                elinewidth=0.6,
-                label=kind if r is mine[0] else None,
-            )
-            if kind == "independent":
-                text = r["strategy"].removeprefix("independent, temperature ")
-                ax.annotate(text, (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        x, y = ([r[name] for r in mine] for name in ("diversity", "mean"))
+        across: dict[str, Any] = {"label": kind, "elinewidth": 0.7, "capsize": 0}
+        across["xerr"] = drawing.error(x)
+        drawing.intervals(ax, [value for value, *_ in x], y, i, **across)
+        for r in mine if kind == "independent" else ():
+            text = _short(r["strategy"].removeprefix("independent, "))
+            at, up = (r["diversity"][0], r["mean"][0]), -13 if "top-k" in text else 5
+            ax.annotate(text, at, (-4, up), textcoords="offset points", fontsize=9, ha="right")
     ax.set_xlabel(f"n-gram diversity of {data['diversity_count']} completions")
-    ax.set_ylabel(f"mean {data['metrics'][0]}")
-    ax.set_title("quality and diversity (numbers: temperature)")
-    ax.legend(fontsize=7)
+    ax.set_ylabel(f"mean {NAMES[data['metrics'][0]]}")
+    ax.set_title("quality and diversity\n(numbers: temperature)")
+    ax.legend(fontsize=9, handlelength=1.2, labelspacing=0.2, loc="lower left")
+
+
+def _diversity_above(ax: Any, data: dict[str, Any]) -> None:
+    rows = [r for r in data["results"]["diversity"] if "above independent" in r]
+    names = [_short(r["strategy"].removeprefix("arithmetic, ")) for r in rows]
+    drawing.differences(ax, names, [[r["above independent"] for r in rows]], ["arithmetic"])
+    ax.set_ylabel("temperature")
+    ax.set_xlabel("diversity above independent")
+    ax.set_title("diversity of arithmetic samples,\nof the same inputs")
 
 
 def _prefixes(ax: Any, data: dict[str, Any]) -> None:
     alone, *rows = data["results"]["prefixes"]
-    _band(ax, [r["distance"] for r in rows], [r["tokens"] for r in rows], label="codes this far")
-    value, low, high = alone["tokens"]
-    ax.axhline(value, color="C1", linestyle="--", label="independent samples")
-    ax.axhspan(low, high, color="C1", alpha=0.15, linewidth=0)
+    x, found = [r["distance"] for r in rows], [r["tokens"] for r in rows]
+    series = (
+        (x, found, "-", "arithmetic"),
+        ([0, 1], [alone["tokens"]] * 2, "--", "independent"),
+    )
+    for i, (at, estimates, line, label) in enumerate(series):
+        value, low, high = zip(*estimates, strict=True)
+        ax.plot(at, value, line, color=drawing.COLOURS[i], label=label)
+        ax.fill_between(at, low, high, color=drawing.COLOURS[i], alpha=0.2, linewidth=0)
     ax.set_ylim(0)
     ax.set_xlabel("distance of two codes")
     ax.set_ylabel("tokens of the shared prefix")
-    ax.set_title("codes that are close share prefixes")
-    ax.legend(fontsize=7)
+    ax.set_title("codes that are close\nshare prefixes")
+    ax.legend()
 
 
 def _points(ax: Any, data: dict[str, Any]) -> None:
     rows = data["results"]["points"]
-    names = list(dict.fromkeys(r["points"] for r in rows))
+    names = {"lattice": "lattice", "deterministic": "lattice,\nno shift"}
+    points = list(dict.fromkeys(r["points"] for r in rows))
     counts = data["point_counts"]
-    for i, count in enumerate(counts):
-        mine = np.asarray([r["ratio"] for r in rows if r["N"] == count], float)
-        at = np.arange(len(names)) + 0.25 * (i - (len(counts) - 1) / 2)
-        error = np.abs(mine[:, 1:].T - mine[:, 0])
-        ax.errorbar(at, mine[:, 0], error, fmt="o", capsize=3, label=f"N = {count}")
-    ax.axhline(1, color="0.4", linestyle="--", linewidth=0.8)
-    ax.set_xticks(range(len(names)), [n.replace("_", "\n") for n in names], fontsize=8)
+    for i, (count, shift) in enumerate(zip(counts, drawing.shifts(len(counts), 0.25), strict=True)):
+        mine = [r["ratio"] for r in rows if r["N"] == count]
+        at = [place + shift for place in range(len(points))]
+        drawing.intervals(ax, at, mine, i, label=f"N = {count}")
+    ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    words = [names.get(p, p.replace("_", "\n")) for p in points]
+    ax.set_xticks(range(len(points)), words, fontsize=9)
     ax.set_ylim(0)
     ax.set_ylabel("error / independent")
-    ax.set_title("error of an input's mean, by point set")
-    ax.legend(fontsize=7)
+    of = data["settings"][-1][0]
+    ax.set_title(f"error of an input's mean,\ntemperature {of:g}")
+    ax.legend(loc="lower center", ncols=2, handlelength=1.2)

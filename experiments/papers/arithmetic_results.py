@@ -1,4 +1,4 @@
-"""What the measurements of arithmetic sampling come to: estimates, tables and verdicts."""
+"""What the measurements of arithmetic sampling come to: estimates, differences and verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from experiments.papers.arithmetic_estimates import (
-    diversity_of,
     halved,
     label,
     oracle_independent,
@@ -17,10 +16,7 @@ from experiments.papers.arithmetic_estimates import (
     variance_independent,
     variance_lattice,
 )
-from experiments.papers.arithmetic_plot import plot
-from experiments.papers.results import interval, mean, shown, table
-
-__all__ = ["analyse", "diversity_of", "label", "markdown", "plot"]
+from experiments.papers.results import difference, interval, mean
 
 
 def analyse(
@@ -54,10 +50,12 @@ def analyse(
                 theirs = variance_independent(iid, count)
                 ours = variance_lattice(lattice, count)
                 ratio = interval(ratio_of_deviations, ours, theirs, seed=seed)
-                bound = None
+                bound = above = None
                 if count in given["bound_counts"]:
                     least = alone[:, given["bound_counts"].index(count)] / count
                     bound = interval(ratio_of_deviations, least, theirs, seed=seed)
+                    both = [ours, theirs], [least, theirs]
+                    above = difference(ratio_of_deviations, *both, seed=seed)
                 deviation.append(
                     {
                         "setting": of,
@@ -67,6 +65,7 @@ def analyse(
                         "lattice": float(np.sqrt(max(ours.sum(), 0)) / inputs),
                         "ratio": ratio,
                         "bound": bound,
+                        "above bound": above,
                         "halved": halved(ratio),
                     }
                 )
@@ -90,7 +89,17 @@ def analyse(
             )
             defined = interval(mean, beam, seed=seed).low > 0
             oracle.append(
-                {"setting": of, "N": count, **row, "share closed": share if defined else None}
+                {
+                    "setting": of,
+                    "N": count,
+                    **row,
+                    "above independent": {
+                        name: difference(mean, [v], [best["independent"]], seed=seed)
+                        for name, v in best.items()
+                        if name != "independent"
+                    },
+                    "share closed": share if defined else None,
+                }
             )
     return {
         "means": means,
@@ -107,8 +116,12 @@ def _best(rows: list[dict[str, Any]], metric: str) -> np.ndarray:
 
 
 def _diversity(measured: Mapping[str, list[dict[str, Any]]], given: dict[str, Any]) -> list[dict]:
-    """Mean score and diversity at one N; runs of an input are averaged."""
+    """Mean score and diversity at one N; runs of an input are averaged.
+
+    That of arithmetic samples is also above that of independent ones, for the same inputs.
+    """
     count, metric, found = given["diversity_count"], given["metrics"][0], []
+    of_inputs: dict[str, np.ndarray] = {}
     names = {
         f"beam search, {count}": "beam search",
         f"stochastic beam search, {count}": "stochastic beam search",
@@ -120,19 +133,25 @@ def _diversity(measured: Mapping[str, list[dict[str, Any]]], given: dict[str, An
     for name, shown_as in names.items():
         inputs = given["task"]["inputs"]
         diversity = np.asarray([row["diversity"] for row in measured[name]])
+        of_inputs[shown_as] = diversity.reshape(inputs, -1).mean(-1)
         quality = np.asarray([np.mean(row["scores"][metric]) for row in measured[name]])
-        found.append(
-            {
-                "strategy": shown_as,
-                "diversity": interval(mean, diversity.reshape(inputs, -1).mean(-1)),
-                "mean": interval(mean, quality.reshape(inputs, -1).mean(-1)),
-            }
-        )
+        value = {
+            "strategy": shown_as,
+            "diversity": interval(mean, of_inputs[shown_as]),
+            "mean": interval(mean, quality.reshape(inputs, -1).mean(-1)),
+        }
+        alone = of_inputs.get(shown_as.replace("arithmetic", "independent"))
+        if shown_as.startswith("arithmetic") and alone is not None:
+            value["above independent"] = difference(mean, [of_inputs[shown_as]], [alone])
+        found.append(value)
     return found
 
 
 def _points(scores: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Root mean square errors of an input's mean, over those of independent samples."""
+    """Root mean square errors of an input's mean, over those of independent samples.
+
+    Those of other point sets are also above that of the lattice, for the same inputs.
+    """
     of, metric = label(given["settings"][-1]), given["metrics"][0]
     iid, lattice = scores(f"iid, {of}", metric), scores(f"lattice, {of}", metric)
     truth = lattice.mean((1, 2))
@@ -143,10 +162,13 @@ def _points(scores: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
         for points in given["point_sets"]:
             off = scores(f"{points}, {count}", metric).mean(-1) - truth[:, None]
             errors[points] = (off**2).mean(-1)
-        found += [
-            {"points": p, "N": count, "ratio": interval(ratio_of_deviations, e, theirs)}
-            for p, e in errors.items()
-        ]
+        for points, error in errors.items():
+            value = {"points": points, "N": count}
+            value["ratio"] = interval(ratio_of_deviations, error, theirs)
+            if points != "lattice":
+                both = [error, theirs], [errors["lattice"], theirs]
+                value["above lattice"] = difference(ratio_of_deviations, *both)
+            found.append(value)
     return found
 
 
@@ -160,84 +182,3 @@ def _prefixes(measured: Mapping[str, list[dict[str, Any]]], given: dict[str, Any
         for i in range(largest - 1)
     ]
     return [{"distance": None, "tokens": interval(mean, alone, resamples=1000)}, *found]
-
-
-def markdown(data: dict[str, Any]) -> str:
-    """The tables of ``arithmetic.md``."""
-    found, largest = data["results"], data["max_samples"]
-    counts = [2**i for i in range(1, largest.bit_length())]
-    parts = [
-        f"# Arithmetic sampling: {data['model']} on {data['task']['name']}\n\n"
-        f"{data['task']['inputs']} inputs, {data['runs']} runs of {largest} samples, seed "
-        f"{data['seed']}. Brackets hold 95% intervals, by the bootstrap over inputs.\n"
-    ]
-    for metric in data["metrics"]:
-        parts.append(
-            f"\n## Standard deviation of mean {metric}, arithmetic over independent samples\n\n"
-        )
-        rows = []
-        for pair in data["settings"]:
-            mine = [
-                r
-                for r in found["deviation"]
-                if r["setting"] == label(pair) and r["metric"] == metric
-            ]
-            rows.append([label(pair), *(shown(r["ratio"], 2) for r in mine)])
-            if data["bound_counts"]:
-                rows.append(
-                    ["lower bound", *(shown(r["bound"], 2) if r["bound"] else "" for r in mine)]
-                )
-            rows.append(["below one half", *(r["halved"] for r in mine)])
-        parts.append(table(["setting", *(f"N = {n}" for n in counts)], rows))
-    parts.append("\n## Means of one sample, which do not depend on the point set\n\n")
-    header = ["setting", "metric", "independent", "arithmetic", "difference"]
-    parts.append(
-        table(
-            header,
-            (
-                [
-                    r["setting"],
-                    r["metric"],
-                    f"{r['independent']:.2f}",
-                    f"{r['lattice']:.2f}",
-                    shown(r["difference"], 2),
-                ]
-                for r in found["means"]
-            ),
-        )
-    )
-    names = ["independent", "lattice", "beam search", "stochastic beam search"]
-    parts.append("\nStochastic beam search draws at the last of the settings above.\n")
-    parts.append(f"\n## Best {data['metrics'][0]} of N, and the gap to beam search\n\n")
-    parts.append(
-        table(
-            ["setting", "N", *names, "share of the gap closed"],
-            (
-                [
-                    r["setting"],
-                    r["N"],
-                    *(shown(r[n], 1) for n in names),
-                    "no gap" if r["share closed"] is None else shown(r["share closed"], 2),
-                ]
-                for r in found["oracle"]
-            ),
-        )
-    )
-    parts.append(f"\n## Diversity of {data['diversity_count']} completions\n\n")
-    parts.append(
-        table(
-            ["strategy", "n-gram diversity", f"mean {data['metrics'][0]}"],
-            (
-                [r["strategy"], shown(r["diversity"], 2), shown(r["mean"], 1)]
-                for r in found["diversity"]
-            ),
-        )
-    )
-    of = label(data["settings"][-1])
-    parts.append(f"\n## Error of an input's mean over that of independent samples, {of}\n\n")
-    rows = []
-    for points in ("lattice", *data["point_sets"]):
-        mine = [r for r in found["points"] if r["points"] == points]
-        rows.append([points, *(shown(r["ratio"], 2) for r in mine)])
-    parts.append(table(["points", *(f"N = {n}" for n in data["point_counts"])], rows))
-    return "".join(parts)

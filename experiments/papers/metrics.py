@@ -9,6 +9,17 @@ from decoding_jax.estimators import quality
 
 Metric = quality.Metric
 
+NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "meteor": "METEOR",
+    "meteor_exact": "METEOR, exact",
+}
+"""What figures call the metrics."""
+
 
 def metric(name: str) -> Metric:
     """The metric of that name: ``(text, references) -> score``, 0 to 100.

@@ -53,9 +53,53 @@ def interval(
     return Estimate(value, float(low), float(high))
 
 
+def difference(
+    statistic: Callable[..., np.ndarray],
+    ours: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    seed: int = 0,
+    resamples: int = 4000,
+) -> Estimate:
+    """How much more a statistic is for one thing than for another of the same inputs.
+
+    The bootstrap is paired: each resample takes the same inputs for both. What both find hard or
+    easy in an input cancels out, so that the interval may lie above 0 where the intervals of the
+    two statistics overlap.
+
+    Args:
+      statistic: as in ``interval``.
+      ours: its columns for the one, values of each input.
+      theirs: its columns for the other, in the same order of inputs.
+      seed: of the resampling.
+      resamples: how many.
+
+    Example:
+      >>> easy_and_hard = np.array([10.0, 90.0])
+      >>> difference(mean, [easy_and_hard + 1], [easy_and_hard])
+      Estimate(value=1.0, low=1.0, high=1.0)
+    """
+
+    def apart(*columns: np.ndarray) -> np.ndarray:
+        return statistic(*columns[: len(ours)]) - statistic(*columns[len(ours) :])
+
+    return interval(apart, *ours, *theirs, seed=seed, resamples=resamples)
+
+
 def mean(values: np.ndarray) -> np.ndarray:
     """The mean over inputs, for ``interval``."""
     return values.mean(-1)
+
+
+def signed(estimate: Sequence[float], digits: int) -> str:
+    """A difference with its interval, for a table; in bold where the interval excludes 0.
+
+    Example:
+      >>> signed(Estimate(0.5, 0.25, 1), 2), signed(Estimate(-0.5, -1, 0), 1)
+      ('**+0.50 (0.25 to 1.00)**', '-0.5 (-1.0 to 0.0)')
+    """
+    value, low, high = estimate
+    text = f"{value:+.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def shown(estimate: Sequence[float], digits: int) -> str:

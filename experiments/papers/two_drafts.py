@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.papers.results import interval, shown, table
+from experiments.papers.results import difference, interval, shown, table
 from experiments.papers.speculative_results import (
     acceptance,
     label,
@@ -95,13 +95,8 @@ def _row(measured: Sequence[Sequence[dict[str, Any]]], size: int, seed: int) -> 
     found: list[Any] = [size]
     for statistic, names in figures:
         both = [[column(run, *name) for name in names] for run in (0, 1)]
-
-        def difference(*columns: np.ndarray, statistic: Any = statistic) -> np.ndarray:
-            half = len(columns) // 2
-            return statistic(*columns[:half]) - statistic(*columns[half:])
-
         estimates = [interval(statistic, *columns, seed=seed) for columns in both]
-        estimates.append(interval(difference, *both[0], *both[1], seed=seed))
+        estimates.append(difference(statistic, both[0], both[1], seed=seed))
         found += [shown(estimate, 2) for estimate in estimates]
     return found
 

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra exp
 from decoding_jax.infer import gin_names, gin_reading
 from experiments.papers import (
     arithmetic_estimates,
-    arithmetic_results,
+    arithmetic_report,
     bayes_risk,
     best_k_report,
     code_lines,
@@ -29,7 +29,7 @@ from experiments.papers import (
 from experiments.papers.arithmetic_bound import alone_after
 
 EXPERIMENTS = {
-    "arithmetic": arithmetic_results,
+    "arithmetic": arithmetic_report,
     "bayes_risk": bayes_risk,
     "best_k": best_k_report,
     "code_lines": code_lines,

@@ -1,0 +1,143 @@
+"""What all figures share: how series are told apart, sizes of text, intervals, and files.
+
+Series differ in colour, in marker and in the dashes of their lines. The colours are those of Okabe
+and Ito (2008), which colour-blind readers tell apart; in grey, the markers do it. A figure is as
+wide as a page, so that its text is read on a phone, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000")
+MARKERS = "osD^vPX"
+LINES = ("-", "--", ":", "-.")
+HATCHES = ("", "///", "...", "xx")
+WIDTH, DPI = 7.0, 150
+GREY = "0.45"
+
+plt.rcParams |= {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.labelsize": 11,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.fontsize": 10,
+    "legend.frameon": False,
+    "legend.handlelength": 3.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 6,
+    "errorbar.capsize": 2.5,
+    "hatch.linewidth": 0.6,
+}
+
+
+def panels(rows: int = 1, columns: int = 1, height: float = 3.4) -> tuple[Any, list[Any]]:
+    """A figure of the width of a page, and its axes, row by row.
+
+    Args:
+      rows, columns: of the axes.
+      height: in inches; a page is 7 wide.
+    """
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(WIDTH, height), layout="constrained", squeeze=False
+    )
+    return figure, list(axes.flat)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure, and forgets it."""
+    figure.savefig(path, dpi=DPI)
+    plt.close(figure)
+
+
+def look(i: int) -> dict[str, Any]:
+    """The colour and marker of the i-th series."""
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def bar(i: int) -> dict[str, Any]:
+    """The colour and hatch of the i-th series of bars."""
+    return {"color": COLOURS[i], "hatch": HATCHES[i], "edgecolor": "white", "linewidth": 0}
+
+
+def error(estimates: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
+    """The distances from values to the ends of their intervals: ``[2, n]``.
+
+    Args:
+      estimates: values, each with its interval.
+
+    Example:
+      >>> error([(2, 1, 5)]).tolist()
+      [[1.0], [3.0]]
+    """
+    value, low, high = np.asarray(estimates, float).reshape(-1, 3).T
+    return np.maximum([value - low, high - value], 0)
+
+
+def intervals(
+    ax: Any, x: Any, estimates: Sequence[Sequence[float]], i: int, line: str = "", **style: Any
+) -> None:
+    """The i-th series: estimates over x with their intervals, joined by a line unless it is empty.
+
+    Args:
+      ax: the axes.
+      x: of each estimate.
+      estimates: values, each with its interval.
+      i: the number of the series.
+      line: the line's style.
+      style: other arguments of ``errorbar``.
+    """
+    given = {**look(i), "linestyle": line or "none", "elinewidth": 1.1, **style}
+    ax.errorbar(x, [value for value, *_ in estimates], error(estimates), **given)
+
+
+def shifts(count: int, width: float) -> np.ndarray:
+    """Places of ``count`` series beside each other, around 0, ``width`` apart.
+
+    Example:
+      >>> shifts(3, 0.5).tolist()
+      [-0.5, 0.0, 0.5]
+    """
+    return width * (np.arange(count) - (count - 1) / 2)
+
+
+def differences(
+    ax: Any,
+    names: Sequence[str],
+    columns: Sequence[Sequence[Sequence[float] | None]],
+    labels: Sequence[str],
+) -> None:
+    """Differences with their intervals from top to bottom, beside a line at 0.
+
+    Args:
+      ax: the axes.
+      names: of the rows.
+      columns: of each series, the estimate of each row, or None.
+      labels: of the series.
+    """
+    for i, (column, label) in enumerate(zip(columns, labels, strict=True)):
+        rows = [(y, estimate) for y, estimate in enumerate(column) if estimate is not None]
+        at = [y + shifts(len(columns), 0.26)[i] for y, _ in rows]
+        values = [value for _, (value, *_) in rows]
+        given = {**look(i), "linestyle": "none", "elinewidth": 1.1, "markersize": 5}
+        ax.errorbar(values, at, xerr=error([found for _, found in rows]), label=label, **given)
+    ax.axvline(0, color=GREY, linewidth=0.9)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+
+
+def counts_axis(ax: Any, counts: Sequence[int], label: str) -> None:
+    """Numbers of samples, each twice the last or more, on the axis of x."""
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(counts, [str(n) for n in counts])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel(label)

@@ -1,0 +1,62 @@
+"""Draws the figures of the pages again from the committed results, without measuring again.
+
+    python -m experiments.figures
+    python -m experiments.figures variance whole_decode --out runs/figures
+
+Each figure has a file of results in ``docs/``, which the command named on its page wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+FIGURES = {
+    "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
+    "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
+    "best_k": ("measured/best_k.json", "benchmarks.best_k"),
+    "code_lines": ("papers/code_lines.json", "papers.code_lines"),
+    "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
+    "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
+    "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
+    "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
+    "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
+    "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
+    "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
+    "speculative": ("measured/speculative.json", "benchmarks.speculative"),
+    "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
+    "variance": ("measured/variance.json", "arithmetic_variance"),
+    "whole_decode": ("measured/whole_decode.json", "benchmarks.whole_decode"),
+}
+"""The results of each figure, and the module whose ``plot(results, path)`` draws it."""
+
+
+def draw(name: str, out: Path) -> None:
+    """Draws the figure of that name into a folder."""
+    results, module = FIGURES[name]
+    data = json.loads((DOCS / results).read_text("utf-8"))
+    importlib.import_module(f"experiments.{module}").plot(data, out / f"{name}.png")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FIGURES)}")
+    parser.add_argument("--out", type=Path, default=DOCS / "figures", help="a folder")
+    args = parser.parse_args(argv)
+    for name in args.names:
+        if name not in FIGURES:
+            parser.error(f"NAME: got {name!r}; takes {', '.join(FIGURES)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names or FIGURES:
+        draw(name, args.out)
+
+
+if __name__ == "__main__":
+    main()
