@@ -38,11 +38,13 @@ class Cell(NamedTuple):
       decode: the strategy.
       runs: how often each input is decoded.
       pairs: of how many distances the shared prefixes are measured.
+      are_independent: whether any of the samples are a run of so many.
     """
 
     decode: Decode
     runs: int
     pairs: int = 0
+    are_independent: bool = False
 
 
 def run(
@@ -177,8 +179,8 @@ def cells(
     found = {}
     for pair in settings:
         of = label(pair)
-        # Independent samples need no runs: any N of them are a run.
-        found[f"iid, {of}"] = Cell(_sampled("iid", pair, max_samples), 1, pairs=1)
+        iid = _sampled("iid", pair, max_samples)
+        found[f"iid, {of}"] = Cell(iid, 1, pairs=1, are_independent=True)
         found[f"lattice, {of}"] = Cell(_sampled("lattice", pair, max_samples), runs)
     last = settings[-1]
     for points in point_sets:
@@ -244,10 +246,12 @@ def measure(
     found = []
     for input_, row in zip(inputs, batch.completions, strict=True):
         texts = [completion.text for completion in row]
-        spread = texts[:: max(1, len(texts) // diversity_count)]  # of a lattice, again a lattice
+        step = max(1, len(texts) // diversity_count)  # Every step-th of a lattice are a lattice.
+        sets = [texts[i::step][:diversity_count] for i in range(step)]
+        diversity = [diversity_of(each) for each in (sets if cell.are_independent else sets[:1])]
         value: dict[str, Any] = {
             "scores": scores(input_, texts),
-            "diversity": diversity_of(spread[:diversity_count]),
+            "diversity": round(sum(diversity) / len(diversity), 4),
         }
         if cell.pairs:
             tokens = [completion.tokens for completion in row]
