@@ -18,19 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 import decoding_jax
 from decoding_jax.estimators import pairwise, pruning
+from experiments import drawing
 from experiments.papers import command
 from experiments.papers.decoding import Decoder, batches, keys_of
 from experiments.papers.records import Records
 from experiments.papers.results import interval, mean, shown, table, versions, write
 from experiments.papers.tasks import Task
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 FIGURES = {
     "utilities": "utilities, % of all",
@@ -204,25 +201,25 @@ def markdown(data: Mapping[str, Any]) -> str:
 
 def plot(data: Mapping[str, Any], path: Path) -> None:
     """The part of equal choices over the part of the utilities."""
-    figure, ax = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, (ax,) = drawing.panels(height=4.2)
     groups = {"pruned": "alpha", "fewer samples": ""}
-    for (label, start), marker in zip(groups.items(), ("o", "s"), strict=True):
+    for i, (label, start) in enumerate(groups.items()):
         points = [
             (name, found["utilities"], found["same"])
             for name, found in data["results"].items()
             if name.startswith("alpha") == bool(start)
         ]
-        x, y = (np.array([point[i] for point in points], float) for i in (1, 2))
-        error = np.abs(y[:, 1:] - y[:, :1]).T
-        ax.errorbar(x[:, 0], y[:, 0], error, fmt=f"{marker}-", markersize=5, capsize=2, label=label)
-        for (name, *_), at, high in zip(points, x[:, 0], y[:, 0], strict=True):
+        x = [found[0] for _, found, _ in points]
+        drawing.intervals(ax, x, [same for *_, same in points], i, drawing.LINES[i], label=label)
+        for at, (name, _, same) in zip(x, points, strict=True):
             text = name if start else name.partition(" ")[0]
-            ax.annotate(text, (at, high), xytext=(5, -9), textcoords="offset points", fontsize=7)
+            given = {"textcoords": "offset points", "fontsize": 9}
+            ax.annotate(text, (at, same[0]), xytext=(6, -11), **given)
     ax.set_xlabel("utilities, % of all pairs")
     ax.set_ylabel("same choice as of all pairs, %")
-    ax.legend(frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    ax.margins(x=0.12)
+    ax.legend()
+    drawing.save(figure, path)
 
 
 if __name__ == "__main__":

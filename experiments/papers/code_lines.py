@@ -18,12 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 import decoding_jax
 from decoding_jax import transforms
-from experiments import held_out
+from experiments import drawing, held_out
 from experiments.code_data import Line, parses
 from experiments.papers import command
 from experiments.papers.decoding import Decoder, keys_of
@@ -31,9 +30,6 @@ from experiments.papers.fewer_samples_results import COLUMNS, cells, compared, o
 from experiments.papers.records import Records
 from experiments.papers.results import table, versions, write
 from experiments.papers.tasks import Task, spread
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 CRITERIA = {"parses": "the function parses", "line": "is the held-out line"}
 
@@ -178,33 +174,32 @@ def markdown(data: Mapping[str, Any]) -> str:
 
 def plot(data: Mapping[str, Any], path: Path) -> None:
     """pass@N of arithmetic samples and of independent ones, and their difference, over N."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
-    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    figure, axes = drawing.panels(1, 2, 4.6)
+    groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for row in data["results"]:
-        groups.setdefault((row["temperature"], row["criterion"]), []).append(row)
-    for i, ((temperature, name), rows) in enumerate(groups.items()):
-        n = [row["N"] for row in rows]
+        groups.setdefault((row["criterion"], row["temperature"]), []).append(row)
+    for i, ((name, temperature), rows) in enumerate(groups.items()):
+        look = drawing.look(i)
+        n = np.array([row["N"] for row in rows])
         label = f"{CRITERIA[name]}, temperature {temperature:g}"
-        for key, style in (("arithmetic", "o-"), ("independent", "x:")):
-            shown = label if key == "arithmetic" else None
-            axes[0].plot(n, [100 * row[key] for row in rows], style, color=f"C{i}", label=shown)
+        arithmetic, independent = (
+            [100 * row[key] for row in rows] for key in ("arithmetic", "independent")
+        )
+        axes[0].plot(n, arithmetic, "-", label=label, **look)
+        axes[0].plot(n, independent, ":", markerfacecolor="white", **look)
         gain = 100 * np.array([row["gain"] for row in rows])
-        shifted = np.array(n) * 1.05 ** (i - (len(groups) - 1) / 2)
-        error = np.abs(gain[:, 1:] - gain[:, :1]).T
-        axes[1].errorbar(shifted, gain[:, 0], error, fmt="o", color=f"C{i}", capsize=2)
-    axes[0].set_title("circles: arithmetic; crosses: independent", fontsize=9)
-    axes[1].set_title("arithmetic above independent, with 95% intervals", fontsize=9)
+        shifted = n * 2 ** drawing.shifts(len(groups), 0.18)[i]
+        drawing.intervals(axes[1], shifted, gain.tolist(), i)
+    axes[0].set_title("solid, filled: arithmetic;\ndotted, hollow: independent")
+    axes[1].set_title("arithmetic above independent,\nof the same lines")
     axes[0].set_ylabel("pass@N, %")
     axes[1].set_ylabel("difference, percentage points")
-    axes[1].axhline(0, color="0.6", linewidth=0.8)
+    axes[1].axhline(0, color=drawing.GREY, linewidth=0.9)
     for ax in axes:
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(data["counts"], [str(n) for n in data["counts"]])
-        ax.set_xlabel("samples, N")
+        drawing.counts_axis(ax, data["counts"], "samples, N")
     axes[0].set_ylim(0, 105)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9, handlelength=2.4)
+    drawing.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
+from experiments import drawing
 from experiments.papers.fewer_samples_truth import pass_of_independent
 from experiments.papers.results import Estimate, shown, table
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 KINDS = {"first": "first token", "last": "last token", "whole": "whole text"}
 CRITERIA = {"exact": "equals a reference", "chrf": "chrF"}
@@ -197,42 +194,56 @@ def markdown(data: Mapping[str, Any]) -> str:
 
 
 def plot(data: Mapping[str, Any], path: Path) -> None:
-    """How many times as many independent samples it takes, over N: pass@N, votes and texts."""
-    shape = 1, 3 if data["results"]["texts"] else 2
-    figure, axes = plt.subplots(*shape, figsize=(4.4 * shape[1], 3.9), layout="constrained")
-    titles = ("pass@N, random tables", "majority votes, random tables", f"pass@N, {data['model']}")
-    for ax, part, title in zip(axes, ("pass", "votes", "texts"), titles, strict=False):
-        groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-        for row in data["results"][part]:
-            if part == "texts":
-                key = (row["criterion"], CRITERIA[row["criterion"]], "-")
-                if row["criterion"] == "chrf":
-                    key = ("chrf", f"chrF of {data['threshold']:g} or more", "--")
-            else:
-                styles = dict(zip(data["sharpnesses"], ("-", "--", ":", "-."), strict=False))
-                label = f"{KINDS[row['answer']]}, {row['entropy']:.1f} bits"
-                key = (row["answer"], label, styles.get(row["sharpness"], "-"))
-            groups.setdefault(key, []).append(row)
-        colours = {key: f"C{i}" for i, key in enumerate([*KINDS, *CRITERIA])}
-        for (colour, label, style), rows in groups.items():
-            n = np.array([row["N"] for row in rows], float)
-            many = np.array([row["as_many"] for row in rows], float)
-            many[many[:, 0] >= [row["largest"] for row in rows]] = np.nan
-            many /= n[:, None]
-            error = np.abs(many[:, 1:] - many[:, :1]).T
-            ax.errorbar(
-                n, many[:, 0], np.nan_to_num(error), fmt=f"o{style}", color=colours[colour],
-                markersize=4, elinewidth=0.7, capsize=2, label=label,
-            )  # fmt: skip
-        ax.axhline(1, color="0.6", linewidth=0.8)
-        ax.set_xscale("log", base=2)
-        ticks = data["text_counts"] if part == "texts" else data["counts"]
-        ax.set_xticks(ticks, [str(n) for n in ticks])
-        ax.set_xlabel("arithmetic samples, N")
-        ax.set_title(title, fontsize=10)
-        ax.legend(fontsize=7, frameon=False)
-        ax.set_yscale("log", base=2)
-        ax.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("independent samples for the same, over N")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    """How many times as many independent samples it takes, over N: pass@N, votes and texts.
+
+    Random tables have a row for each mean entropy, and a model's texts have the last one.
+    """
+    parts = {"pass": ("pass@N", (0.8, 4)), "votes": ("majority votes", (0.6, 13))}
+    texts = data["results"]["texts"]
+    rows = len(data["sharpnesses"])
+    figure, axes = drawing.panels(rows + bool(texts), 2, 2.9 * (rows + bool(texts)))
+    for at, sharpness in enumerate(data["sharpnesses"]):
+        for ax, (part, (title, limits)) in zip(axes[2 * at :], parts.items(), strict=False):
+            mine = [r for r in data["results"][part] if r["sharpness"] == sharpness]
+            _over_counts(ax, mine, "answer", KINDS)
+            ax.set_title(f"{title}, tables of {mine[0]['entropy']:.1f} bits")
+            drawing.counts_axis(ax, data["counts"], "arithmetic samples, N")
+            ax.set_xlim(data["counts"][0] / 1.3, data["counts"][-1] * 1.3)
+            ax.set_ylim(*limits)
+    keys = axes[0].get_legend_handles_labels()
+    if texts:
+        ax, beside = axes[-2:]
+        chrf = f"chrF of {data['threshold']:g} or more"
+        _over_counts(ax, texts, "criterion", {**CRITERIA, "chrf": chrf}, first=len(KINDS))
+        ax.set_title(f"pass@N, {data['model']}")
+        drawing.counts_axis(ax, data["text_counts"], "arithmetic samples, N")
+        keys = [a + b for a, b in zip(keys, ax.get_legend_handles_labels(), strict=True)]
+        beside.set_axis_off()
+        beside.legend(*keys, loc="center", title="a sample passes, or is voted for, by")
+    else:
+        axes[0].legend(*keys)
+    for ax in axes[::2]:
+        ax.set_ylabel("independent ones, over N")
+    drawing.save(figure, path)
+
+
+def _over_counts(
+    ax: Any,
+    rows: Sequence[Mapping[str, Any]],
+    by: str,
+    names: Mapping[str, str],
+    first: int = 0,
+) -> None:
+    """How many times as many independent samples it takes over N, a series for each name."""
+    series = {key: [r for r in rows if r[by] == key] for key in names}
+    series = {key: mine for key, mine in series.items() if mine}
+    for i, (key, mine) in enumerate(series.items()):
+        n = np.array([row["N"] for row in mine], float)
+        many = np.array([row["as_many"] for row in mine], float)
+        many[many[:, 0] >= [row["largest"] for row in mine]] = np.nan
+        at = n * 2 ** drawing.shifts(len(series), 0.16)[i]
+        found, line = (many / n[:, None]).tolist(), drawing.LINES[i]
+        drawing.intervals(ax, at, found, first + i, line, label=names[key], markersize=4)
+    ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter("{x:g}")

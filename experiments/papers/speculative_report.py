@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
+from matplotlib.lines import Line2D
 
+from experiments import drawing
 from experiments.papers.results import shown, table
 from experiments.papers.speculative_results import PERCENTILES
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 _THEORY = (
     "Theory is E / (K c + v), with E = (1 - a^(K + 1)) / (1 - a), a the acceptance, c the "
@@ -181,60 +178,39 @@ def _latencies(data: dict[str, Any]) -> list[list[str]]:
 
 def plot(data: dict[str, Any], path: Path) -> None:
     """Over K: the time of a token, the tokens of a loop, the time of a loop, and the speed-up."""
-    figure, axes = plt.subplots(1, 4, figsize=(15, 4.2), layout="constrained")
-    sizes = data["sizes"]
-    for i, (of, values) in enumerate(data["results"]["settings"].items()):
+    figure, axes = drawing.panels(2, 2, 7.4)
+    sizes, settings = data["sizes"], data["results"]["settings"]
+    names = ("tokens a loop over K + 1", "loop over a plain token", "speed-up of the loop")
+    places = drawing.shifts(len(settings), 0.14)
+    for i, (values, shift) in enumerate(zip(settings.values(), places, strict=True)):
         ways = [way for _, way in _over_k(data, values)]
-        plain = values["ways"]["target"]
-        shift = 0.12 * (i - 1)
-        axes[0].errorbar(
-            [k + shift for k in (0, *sizes)],
-            [w["ms a token"][0] / plain["ms a token"][0] for w in (plain, *ways)],
-            [w["deviation of ms a token"] / plain["ms a token"][0] for w in (plain, *ways)],
-            fmt="o-",
-            color=f"C{i}",
-            capsize=2,
-            markersize=4,
-            label=of,
-        )
-        names = ("tokens a loop over K + 1", "loop over a plain token", "speed-up of the loop")
-        for ax, name in zip(axes[1:], names, strict=True):
-            value = np.asarray([w[name] for w in ways], float).T
-            ax.errorbar(
-                [k + shift for k in sizes],
-                value[0],
-                np.abs(value[1:] - value[0]),
-                fmt="o-",
-                color=f"C{i}",
-                capsize=2,
-                markersize=4,
-            )
-        for ax, name, style in (
+        x = [k + shift for k in sizes]
+        over = [[1 / way["speed-up"][end] for end in (0, 2, 1)] for way in ways]
+        for ax, found in zip(axes, [over, *([w[n] for w in ways] for n in names)], strict=True):
+            drawing.intervals(ax, x, found, i, "-")
+        for ax, name, line in (
             (axes[1], "theory of tokens a loop", ":"),
             (axes[3], "theory of speed-up", ":"),
             (axes[3], "theory of speed-up, v = 1", "--"),
         ):
-            ax.plot(sizes, [w[name] for w in ways], style, color=f"C{i}", linewidth=1)
+            ax.plot(sizes, [w[name] for w in ways], line, color=drawing.COLOURS[i])
     labels = (
-        "time of a token over plain decoding",
+        "time of a token / plain decoding",
         "tokens of a loop / (K + 1)",
-        "time of a loop over a plain token",
+        "time of a loop / plain token",
         "speed-up of the loop",
     )
-    titles = (
-        "bars: deviation over inputs",
-        "dotted: theory",
-        "",
-        "dotted: theory; dashed: theory with v = 1",
-    )
-    for ax, words, title in zip(axes, labels, titles, strict=True):
-        ax.set_xlabel("K")
+    for ax, words in zip(axes, labels, strict=True):
+        ax.set_xlabel("drafted tokens, K")
         ax.set_ylabel(words)
-        ax.set_title(title, fontsize=9)
-    axes[0].set_xlabel("K (0: plain decoding)")
-    axes[0].set_ylim(0)
-    axes[2].set_ylim(0)
-    axes[3].axhline(1, color="0.5", linewidth=0.8)
-    figure.legend(loc="outside lower center", ncols=len(data["settings"]), fontsize=9)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        ax.set_xticks(sizes)
+        ax.set_ylim(0)
+    for ax in (axes[0], axes[3]):
+        ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    handles = [
+        Line2D([], [], label=of, linestyle="-", **drawing.look(i)) for i, of in enumerate(settings)
+    ]
+    theory = {"theory": ":", "theory with v = 1": "--"}
+    handles += [Line2D([], [], label=n, linestyle=x, color="black") for n, x in theory.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    drawing.save(figure, path)

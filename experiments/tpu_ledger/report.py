@@ -123,33 +123,30 @@ def _bytes(number: int) -> str:
 
 def plot(ledger: dict[str, Any], path: Path) -> None:
     """The bytes of a step over the floor, and the memory of a chip."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from experiments import drawing
 
     rows = [r for r in sorted(ledger["rows"].values(), key=_order) if "error" not in r]
     floors = [r for r in rows if ratio(r) is not None and r["setting"]["model"] == "Llama 1B"]
     large = [r for r in rows if r["setting"]["model"] in LARGE]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 6), layout="constrained")
-    left.barh([_label(r) for r in floors], [ratio(r) for r in floors], color="tab:blue")
-    left.axvline(1, color="black", linewidth=1)
-    left.set_xlabel("HBM bytes of a step over parameters and cache (bytes, not time)")
-    left.set_title("Llama 1B on v5e")
+    figure, (upper, lower) = drawing.panels(2, 1, 0.27 * (len(floors) + len(large)) + 2.2)
+    upper.barh([_label(r) for r in floors], [ratio(r) or 0 for r in floors], **drawing.bar(0))
+    upper.axvline(1, color="black", linewidth=1)
+    upper.set_xlabel("HBM bytes (not time) of a step / floor")
+    upper.set_title("Llama 1B on v5e")
     used = [memory_gb(r) for r in large]
     sizes = [HBM_GB[r["setting"]["topology"].split(":")[0]] for r in large]
     names = [f"{r['setting']['model']}, {_label(r, topology=True)}" for r in large]
-    right.barh(names, sizes, color="lightgray", label="memory of a chip")
-    right.barh(names, used, color="tab:orange", label="used")
-    right.set_xlabel("GB")
-    right.set_title("Memory of a chip")
-    right.legend(loc="upper right")
-    for axes in (left, right):
+    lower.barh(names, sizes, color="0.85", label="memory of a chip")
+    lower.barh(names, used, label="used", **drawing.bar(0))
+    lower.set_xlabel("GB")
+    lower.set_title("memory of a chip")
+    lower.legend(loc="lower right")
+    for axes in (upper, lower):
         axes.invert_yaxis()
-        axes.tick_params(axis="y", labelsize=8)
+        axes.margins(y=0.02)
+        axes.tick_params(axis="y", labelsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    drawing.save(figure, path)
 
 
 def _label(row: dict[str, Any], *, topology: bool = False) -> str:

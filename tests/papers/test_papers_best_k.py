@@ -99,6 +99,40 @@ def test_changes_are_from_the_first_kappa():
     assert found[names[1]]["unique, change"].value == 0
 
 
+def test_differences_are_of_the_same_inputs_and_the_same_budget():
+    given = {"batch_size": 1, "seed": 0, "metrics": ["bleu"], "ks": []}
+
+    def rows(*bleu):
+        rules = dict.fromkeys(best_k_results.RULES, 9.0)
+        timed = {"seconds": 1.0, "calls": 1}
+        return [
+            {"S": int(b > 0), "unique": 3, "bleu": b, "bleu oracle": b, **rules, **timed}
+            for b in bleu
+        ]
+
+    def small(*completed):
+        return [{"S": n, "unique": n, "bleu": 0.0, "seconds": 1.0, "calls": 1} for n in completed]
+
+    measured = {
+        "beam search": rows(10, 90),
+        "nucleus": rows(8, 88),
+        "best-first": rows(0, 90),
+        "best-first, budget 3": small(0, 1),
+        "best-2 last, kappa 0, budget 3": small(0, 0),
+    }
+    found = best_k_results.analyse(measured, given)["results"]
+    assert found["nucleus"]["bleu, above beam search"] == (-2, -2, -2)
+    assert found["nucleus"]["by log-probability, above best-first"] == (0, 0, 0)
+    assert found["nucleus"]["none, above best-first"] == (-0.5, -1, 0)
+    assert found["best-2 last, kappa 0, budget 3"]["none, above best-first"] == (0.5, 0, 1)
+    assert "bleu, above beam search" not in found["best-first, budget 3"]
+    data = {"results": found, "ks": [2], "kappa": 0, "budgets": [3], "budget": 9}
+    found["best-2 last, kappa 0"] = {"none": (0, 0, 0), "none, above best-first": (-0.5, -1, 0)}
+    shares, apart = best_k_results.failures(data)
+    assert shares["best-first"] == [(0.5, 0, 1)] * 2
+    assert apart == [(0.5, 0, 1), (-0.5, -1, 0)]
+
+
 def test_names_of_the_first_tables():
     data = {"ks": [2], "kappas": [0.0, 0.1], "kappa": 0.1}
     small = best_k_results.with_budget("best-first", 3)

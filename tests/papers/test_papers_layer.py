@@ -3,11 +3,13 @@
 import importlib
 import itertools
 import json
+import re
 
 import gin.config as gin
 import numpy as np
 import pytest
 from pages import ROOT
+from scipy import stats
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
 
@@ -168,6 +170,39 @@ def test_an_interval_has_the_nominal_coverage_of_a_mean():
     assert np.mean([low < 0 < high for _, low, high in found]) > 0.86
 
 
+def test_a_difference_of_the_same_inputs_is_that_of_a_paired_bootstrap():
+    """Where inputs differ by 20 and two strategies by 1, only the paired interval excludes 0."""
+    rng = np.random.default_rng(0)
+    theirs = rng.normal(50, 20, 60)
+    ours = theirs + rng.normal(1, 1.5, 60)
+    one, two = (results.interval(results.mean, x) for x in (ours, theirs))
+    assert one.low < two.value
+    assert two.low < one.value < two.high
+    found = results.difference(results.mean, [ours], [theirs])
+    assert found.value == pytest.approx(np.mean(ours - theirs))
+    assert 0 < found.low < found.value < found.high < 2
+
+    def apart(ours, theirs, axis):
+        return ours.mean(axis) - theirs.mean(axis)
+
+    expected = stats.bootstrap(
+        (ours, theirs), apart, paired=True, method="percentile", n_resamples=4000, rng=rng
+    ).confidence_interval
+    assert found[1:] == pytest.approx(tuple(expected), abs=0.03)
+
+
+def test_differences_of_equal_things_have_the_nominal_coverage():
+    """Of 200 pairs of 40 inputs without a difference, 95% of the intervals would contain 0."""
+    rng = np.random.default_rng(1)
+    contained = []
+    for _ in range(200):
+        shared = rng.normal(0, 20, 40)
+        ours, theirs = (shared + rng.normal(size=40) for _ in range(2))
+        _, low, high = results.difference(results.mean, [ours], [theirs], resamples=400)
+        contained.append(low < 0 < high)
+    assert np.mean(contained) > 0.86
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_variance_of_lattices_is_unbiased(count):
     """Two runs of a lattice of 4 over a score of 8 steps of the code: the mean over all pairs."""
@@ -238,3 +273,12 @@ def test_every_configuration_is_complete(path, monkeypatch):
 def test_committed_tables_are_those_of_the_committed_results(path):
     data = json.loads(path.read_text())
     assert path.with_suffix(".md").read_text() == EXPERIMENTS[name_of(path)].markdown(data)
+
+
+def test_intervals_of_the_page_are_those_of_the_committed_tables():
+    tables = "".join(path.read_text() for path in (ROOT / "docs" / "papers").glob("*.md"))
+    number = r"[-+]?\d+(?:\.\d+)?"
+    page = (ROOT / "docs" / "papers.md").read_text()
+    found = re.findall(rf"(?<![\w.])({number} \({number} to {number}\))", page)
+    assert len(found) > 200
+    assert [interval for interval in found if interval not in tables] == []

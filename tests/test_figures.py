@@ -1,0 +1,47 @@
+"""Every figure of the pages has committed results, and is drawn from them."""
+
+import pytest
+from pages import ROOT
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+
+from experiments import drawing, figures
+
+COMMITTED = sorted(path.stem for path in (ROOT / "docs" / "figures").glob("*.png"))
+
+
+def test_every_figure_has_results():
+    assert sorted(figures.FIGURES) == COMMITTED
+    for results, _ in figures.FIGURES.values():
+        assert (figures.DOCS / results).is_file()
+
+
+@pytest.mark.parametrize("name", ["variance"])
+def test_a_figure_is_drawn_from_its_results(name, tmp_path):
+    figures.main([name, "--out", str(tmp_path)])
+    assert (tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_all_figures_are_drawn(name, tmp_path):
+    test_a_figure_is_drawn_from_its_results(name, tmp_path)
+
+
+def test_an_unknown_figure(capsys):
+    with pytest.raises(SystemExit):
+        figures.main(["none"])
+    assert "NAME: got 'none'; takes" in capsys.readouterr().err
+
+
+def luminance(colour):
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def test_neighbouring_series_differ_in_grey():
+    """In the lightness of their colours or, everywhere, in their markers."""
+    looks = [drawing.look(i) for i in range(len(drawing.COLOURS))]
+    assert len({look["marker"] for look in looks}) == len(looks)
+    first, second, third = (luminance(look["color"]) for look in looks[:3])
+    assert min(abs(first - second), abs(second - third)) > 0.15
