@@ -1,7 +1,7 @@
 """Draws the figures of the pages again from the committed results, without measuring again.
 
     python -m experiments.figures
-    python -m experiments.figures variance whole_decode --out runs/figures
+    python -m experiments.figures papers_arithmetic code_lines --out runs/figures
 
 Each figure has a file of results in ``docs/``, which the command named on its page wrote.
 """
@@ -18,20 +18,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 FIGURES = {
     "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
-    "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
-    "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
-    "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
-    "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
-    "speculative": ("measured/speculative.json", "benchmarks.speculative"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
-    "variance": ("measured/variance.json", "arithmetic_variance"),
-    "whole_decode": ("measured/whole_decode.json", "benchmarks.whole_decode"),
 }
 """The results of each figure, and the module whose ``plot(results, path)`` draws it."""
 

@@ -10,13 +10,13 @@ from experiments import drawing, figures
 COMMITTED = sorted(path.stem for path in (ROOT / "docs" / "figures").glob("*.png"))
 
 
-def test_every_figure_has_results():
-    assert sorted(figures.FIGURES) == COMMITTED
+def test_figures_have_results():
+    assert set(figures.FIGURES) <= set(COMMITTED)
     for results, _ in figures.FIGURES.values():
         assert (figures.DOCS / results).is_file()
 
 
-@pytest.mark.parametrize("name", ["variance"])
+@pytest.mark.parametrize("name", ["bayes_risk"])
 def test_a_figure_is_drawn_from_its_results(name, tmp_path):
     figures.main([name, "--out", str(tmp_path)])
     assert (tmp_path / f"{name}.png").stat().st_size > 5000

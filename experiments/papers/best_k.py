@@ -8,7 +8,8 @@ texts are completed, how different and how good they are, what reranking them by
 and the time beside that of beam search. The ablation varies k and the weight kappa of the temporal
 decay, and smaller budgets show how often a search completes nothing. All strategies decode a batch
 in turn, so that their times can be compared. The experiment
-continues where it was killed, and writes ``best_k.json``, ``.md`` and ``.png``.
+continues where it was killed, and writes ``best_k.json``, ``.md`` and ``.png``, and in
+``best_k_differences`` how strategies differ from beam and best-first search, input by input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from typing import Any
 
 import decoding_jax
 from decoding_jax import transforms
-from experiments.papers import best_k_report, best_k_results, command, naturalness
+from experiments.papers import (
+    best_k_differences,
+    best_k_report,
+    best_k_results,
+    command,
+    naturalness,
+)
 from experiments.papers.best_k_measure import Measure
 from experiments.papers.decoding import Decode, Decoder, batches
 from experiments.papers.metrics import Scores
@@ -150,6 +157,14 @@ def run(
             model, task.references, sets, beam_size, max_input_tokens, seed
         )
     write(folder, "best_k", data, best_k_report.markdown, best_k_report.plot)
+    apart = {
+        "experiment": "best-k search, differences",
+        **described,
+        "versions": versions(),
+        **best_k_differences.analyse(measured, described),
+    }
+    name = "best_k_differences"
+    write(folder, name, apart, best_k_differences.markdown, best_k_differences.plot)
     return data
 
 

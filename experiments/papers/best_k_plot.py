@@ -6,34 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.lines import Line2D
+
 from experiments import drawing
-from experiments.papers.best_k_results import (
-    BESIDE,
-    RULES,
-    SCORES,
-    above,
-    failures,
-    first_names,
-    name_of,
-)
+from experiments.papers.best_k_results import SCORES, failures, first_names, name_of
 from experiments.papers.metrics import NAMES
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
-    """Quality over diversity, differences from beam search, the ablation, and failures."""
-    figure, axes = drawing.panels(3, 2, 12.6)
+    """Quality over the number of texts, the ablation, and failures over budgets."""
+    figure, axes = drawing.panels(2, 2, 8.6)
     names = first_names(data["results"], data)
     _quality(axes[0], data, names)
-    _differences(axes[1], data, names)
     metric = data["metrics"][0]
     _ablation(axes[2], data, "unique", "different texts of an input")
     _ablation(axes[3], data, metric, f"mean {NAMES[metric]} of a text")
-    _failures(axes[4], axes[5], data)
+    _failures(axes[1], data)
+    numbered = [f"{i + 1}  {_short(name)}" for i, name in enumerate(names)]
+    handles = [Line2D([], [], linestyle="none", label=words) for words in numbered]
+    style = {"fontsize": 9, "handlelength": 0, "title": "numbers", "title_fontsize": 9}
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, **style)
     drawing.save(figure, path)
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    return [f"{i + 1}  {_short(name)}" for i, name in enumerate(names)]
 
 
 def _short(name: str) -> str:
@@ -55,25 +48,8 @@ def _quality(ax: Any, data: dict[str, Any], names: Sequence[str]) -> None:
         ax.annotate(f"{i + 1}", at, (shift, 2), textcoords="offset points", fontsize=9, ha=side)
     ax.set_xlabel("different texts of an input")
     ax.set_ylabel(f"mean {NAMES[metric]} of all texts")
-    ax.set_title("quality and number of texts\n(numbers: as on the right)")
+    ax.set_title("quality and number of texts\n(numbers: see below)")
     ax.legend(fontsize=9, handlelength=1.2, loc="lower right")
-
-
-def _differences(ax: Any, data: dict[str, Any], names: Sequence[str]) -> None:
-    metric, beside, found = data["metrics"][0], BESIDE[0], data["results"]
-    columns = {metric: "mean", RULES[0]: "most probable", f"{metric} oracle": "best"}
-    drawing.differences(
-        ax,
-        _numbered(names),
-        [
-            [None if n == beside else found[n].get(above(column, beside)) for n in names]
-            for column in columns
-        ],
-        list(columns.values()),
-    )
-    ax.set_xlabel(f"{NAMES[metric]} above {beside}")
-    ax.set_title("texts of an input, and its\nmost probable and best text")
-    ax.legend(fontsize=9, handlelength=1.2, labelspacing=0.2, loc="lower left")
 
 
 def _ablation(ax: Any, data: dict[str, Any], column: str, words: str) -> None:
@@ -95,26 +71,19 @@ def _ablation(ax: Any, data: dict[str, Any], column: str, words: str) -> None:
         ax.legend(fontsize=9, loc="upper left")
 
 
-def _failures(left: Any, right: Any, data: dict[str, Any]) -> None:
-    """Shares of inputs without a text over budgets, and their differences."""
+def _failures(ax: Any, data: dict[str, Any]) -> None:
+    """Shares of inputs without a text over budgets."""
     budgets = [*data["budgets"], data["budget"]]
-    shares, apart = failures(data)
+    shares = failures(data)
     places = drawing.shifts(len(shares), 0.1)
     looks = (4, len(data["ks"]) - 1)  # The second is that of the same search in the ablation.
     for i, ((name, found), shift) in enumerate(zip(shares.items(), places, strict=True)):
         x = [at + shift for at in range(len(budgets))]
-        drawing.intervals(left, x, found, looks[i], drawing.LINES[i - 1], label=_short(name))
-    if apart:
-        drawing.intervals(right, range(len(budgets)), apart, looks[1])
-    for ax in (left, right):
-        ax.set_xticks(range(len(budgets)), [f"{budget}" for budget in budgets])
-        ax.set_xlim(-0.4, len(budgets) - 0.6)
-        ax.set_xlabel("budget")
-    left.set_ylim(0)
-    left.set_ylabel("share of inputs")
-    left.set_title("inputs without a text")
-    left.legend()
-    right.axhline(0, color=drawing.GREY, linewidth=0.9)
-    first, *others = map(_short, shares)
-    right.set_ylabel("difference of the shares")
-    right.set_title(f"{' and '.join(others)} above\n{first}, of the same inputs")
+        drawing.intervals(ax, x, found, looks[i], drawing.LINES[1 - i], label=_short(name))
+    ax.set_xticks(range(len(budgets)), [f"{budget}" for budget in budgets])
+    ax.set_xlim(-0.4, len(budgets) - 0.6)
+    ax.set_xlabel("budget")
+    ax.set_ylim(0)
+    ax.set_ylabel("share of inputs")
+    ax.set_title("inputs without a text")
+    ax.legend()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.papers.best_k_plot import plot
 from experiments.papers.best_k_results import (
-    BESIDE,
     RULES,
     ablated_names,
-    above,
-    compared_columns,
     failures,
     first_names,
 )
-from experiments.papers.results import shown, signed, table
+from experiments.papers.results import shown, table
 
 __all__ = ["markdown", "plot"]
 
@@ -36,8 +33,7 @@ def markdown(data: dict[str, Any]) -> str:
         f"{data['nucleus']:g}, typical {data['typical']:g}; seed {data['seed']}; "
         f"{used} of {data['versions']['cpus']} processors ({data['versions']['device']}). Brackets "
         "hold 95% intervals, by the bootstrap over inputs; those of times, over "
-        "batches. The bootstrap of differences is paired. A difference is bold where its "
-        "interval excludes 0.\n",
+        "batches.\n",
         "\n## Completed texts of an input\n\n",
         'S counts the texts, "unique" the different ones, and "none" is the share of inputs '
         "without any.\n\n",
@@ -47,8 +43,7 @@ def markdown(data: dict[str, Any]) -> str:
         "\n## Scores of the best text of an input\n\n",
         _table(data, main, [f"{metric} oracle" for metric in metrics]),
         f"\n## Reranking: the {first} of the text that a rule chooses\n\n",
-        _table(data, main, [first, *RULES, f"{first} oracle"]),
-        *_differences(data, main),
+        _table(data, main, [first, *RULES, f"{first} oracle", f"{RULES[0]}, above the mean"]),
         *_naturalness(data),
         "\n## Time\n\n",
         f"Seconds of an input, in batches of {data['batch_size']}, all decoded in turn in one "
@@ -67,27 +62,12 @@ def markdown(data: dict[str, Any]) -> str:
     ]
     if data["budgets"]:
         header = ["strategy", *map(str, [*data["budgets"], data["budget"]])]
-        shares, apart = failures(data)
-        rows = [[name, *(shown(value, 2) for value in values)] for name, values in shares.items()]
-        if apart:
-            rows.append(["difference", *(signed(value, 2) for value in apart)])
+        rows = [
+            [name, *(shown(value, 2) for value in values)]
+            for name, values in failures(data).items()
+        ]
         parts += ["\n## The share of inputs without a text, over budgets\n\n", table(header, rows)]
     return "".join(parts)
-
-
-def _differences(data: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
-    """What the strategies of the first tables are above each of ``BESIDE``, input by input."""
-    found, columns = data["results"], compared_columns(data["metrics"][0])
-    for beside in (name for name in BESIDE if name in names):
-        yield f"\n## Differences from {beside}, of the same inputs\n\n"
-        yield table(
-            ["strategy", *columns],
-            (
-                [name, *(signed(found[name][above(column, beside)], 1) for column in columns)]
-                for name in names
-                if name != beside
-            ),
-        )
 
 
 def _table(data: dict[str, Any], names: Sequence[str], columns: Sequence[str]) -> str:
@@ -108,14 +88,9 @@ def _naturalness(data: dict[str, Any]) -> list[str]:
         f"{data['beam_size']} of an input, are beside all {found['references']} references, in "
         f"{found['buckets']} clusters, which each resample of the bootstrap makes anew.\n\n",
         table(
-            ["texts", "number", "MAUVE", f"above {found['beside']}"],
+            ["texts", "number", "MAUVE"],
             (
-                [
-                    name,
-                    found["texts"][name],
-                    "no text" if value is None else shown(value, 2),
-                    "" if found["above"][name] is None else signed(found["above"][name], 2),
-                ]
+                [name, found["texts"][name], "no text" if value is None else shown(value, 2)]
                 for name, value in found["values"].items()
             ),
         ),

@@ -12,8 +12,6 @@ from experiments.papers.results import difference, interval, mean
 SCORES = ("last", "mean")
 NOT_AVERAGED = ("texts", "seconds", "calls")
 RULES = ("by log-probability", "by mean log-probability", "by minimum Bayes risk")
-BESIDE = ("beam search", "best-first")
-"""The strategies that all others of the first tables are set beside, input by input."""
 
 
 def name_of(k: int, score: str, kappa: float) -> str:
@@ -51,23 +49,14 @@ def first_names(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
     return [*others, *chosen]
 
 
-def compared_columns(first: str) -> tuple[str, ...]:
-    """What is compared input by input.
-
-    Args:
-      first: the metric of the plots.
-    """
-    return "unique", first, f"{first} oracle", *RULES
-
-
-def above(column: str, name: str) -> str:
-    """The name of the difference of a column from that of another strategy.
-
-    Example:
-      >>> above("bleu", "beam search")
-      'bleu, above beam search'
-    """
-    return f"{column}, above {name}"
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The figures of the inputs by column; ``none`` is 1 for an input without a text."""
+    found = {
+        column: np.asarray([row[column] for row in rows], float)
+        for column in rows[0]
+        if column not in NOT_AVERAGED
+    }
+    return {**found, "none": (found["S"] == 0).astype(float)}
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -87,9 +76,8 @@ def analyse(
 
     Returns:
       ``results``, by strategy and column: ``none`` is the share of inputs without a completed text,
-      each rule of reranking also has what it gains above a text's mean score, each strategy how it
-      differs from those of ``BESIDE`` in the same budget, and each search of the ablation how it
-      differs from that with the first kappa. ``times``:
+      each rule of reranking also has what it gains above a text's mean score, and each search of
+      the ablation how it differs from that with the first kappa. ``times``:
       ``seconds`` of an input, ``calls`` of the model, and the ratios
       ``over beam search`` and ``best-first over it``. Inputs of a full batch have the same seconds,
       so the intervals of times in batches resample batches.
@@ -98,25 +86,11 @@ def analyse(
     found: dict[str, Any] = {}
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, rows in measured.items():
-        values = {
-            column: np.asarray([row[column] for row in rows], float)
-            for column in rows[0]
-            if column not in NOT_AVERAGED
-        }
-        values["none"] = np.asarray([row["S"] == 0 for row in rows], float)
+        arrays[name] = values = columns_of(rows)
         for rule in RULES:
             if rule in values:
                 values[f"{rule}, above the mean"] = values[rule] - values[first]
-        arrays[name] = values
         found[name] = {column: interval(mean, x, seed=seed) for column, x in values.items()}
-    for name, ours in arrays.items():
-        _, _, budget = name.partition(", budget ")
-        columns = (*compared_columns(first), "none") if RULES[0] in ours else ("none",)
-        for beside in BESIDE:
-            theirs = arrays.get(with_budget(beside, int(budget)) if budget else beside, {})
-            for column in (c for c in columns if c in theirs):
-                both = [ours[column]], [theirs[column]]
-                found[name][above(column, beside)] = difference(mean, *both, seed=seed)
     for score in SCORES:
         for k in given["ks"]:
             names = [name_of(k, score, kappa) for kappa in given["kappas"]]
@@ -153,27 +127,23 @@ def _times(timed: Mapping[str, list[dict[str, Any]]], seed: int) -> dict[str, An
     return found
 
 
-def failures(
-    data: Mapping[str, Any],
-) -> tuple[dict[str, list[Sequence[float]]], list[Sequence[float]]]:
-    """The shares of inputs without a text, in the small budgets and the usual one.
+def searches_of_budgets(data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of best-first and best-k search in the small budgets and the usual one.
 
     Args:
-      data: what ``best_k.json`` contains.
-
-    Returns:
-      The shares of best-first search and of best-k search, as far as they were run, and the
-      differences of the second from the first, of the same inputs.
+      data: has the settings, and ``results`` by strategy.
     """
-    found = data["results"]
     searches = ["best-first", name_of(max(data["ks"]), "last", data["kappa"])]
-    names = {
+    return {
         name: [*(with_budget(name, small) for small in data["budgets"]), name]
         for name in searches
-        if name in found
+        if name in data["results"]
     }
-    shares = {name: [found[at]["none"] for at in places] for name, places in names.items()}
-    if len(names) < 2:
-        return shares, []
-    key = above("none", searches[0])
-    return shares, [found[at][key] for at in names[searches[1]]]
+
+
+def failures(data: Mapping[str, Any]) -> dict[str, list[Sequence[float]]]:
+    """The shares of inputs without a text of each search over budgets."""
+    return {
+        name: [data["results"][at]["none"] for at in places]
+        for name, places in searches_of_budgets(data).items()
+    }

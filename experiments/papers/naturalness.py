@@ -97,7 +97,6 @@ def measure(
     seed: int = 0,
     resamples: int = 100,
     max_inputs: int = 500,
-    beside: str = "beam search",
 ) -> dict[str, Any]:
     """MAUVE between each strategy's completions of all inputs and all references.
 
@@ -114,14 +113,12 @@ def measure(
       resamples: the number of resamples of the bootstrap over inputs, which computes the clusters
         anew each time.
       max_inputs: of more inputs, so many are taken, at even distances.
-      beside: the strategy whose MAUVE the others are above or below.
 
     Returns:
       ``references``, the number of texts that all are compared with; ``buckets``, the number of
-      clusters; ``values``, ``above`` and ``texts``, the MAUVE with its interval, its difference
-      from that of ``beside``, whose resamples are of the same inputs (both None without a text),
-      and the number of texts, by strategy. ``SHUFFLED`` has ``size`` references of each input,
-      with their words in random order.
+      clusters; ``values`` and ``texts``, the MAUVE with its interval (None without a text) and the
+      number of texts, by strategy. ``SHUFFLED`` has ``size`` references of each input, with their
+      words in random order.
     """
     step = -(-len(references) // max_inputs)
     references = references[::step]
@@ -147,30 +144,21 @@ def measure(
         p, q = ([state for i in inputs for state in rows[i]] for rows in (real, mine))
         return _mauve(np.asarray(p), np.asarray(q), buckets, seed) if q else np.nan
 
-    # The first value of each strategy is that of all inputs, and the others those of the resamples.
-    everything = [range(len(references)), *picks]
-    found = {
-        name: np.asarray([at(mine, pick) for pick in everything])
-        for name, mine in zip(drawn, others, strict=True)
-    }
-    theirs = found.get(beside, np.full(len(everything), np.nan))
+    values: dict[str, Estimate | None] = {}
+    for name, mine in zip(drawn, others, strict=True):
+        resampled = np.asarray([at(mine, pick) for pick in picks])
+        resampled = resampled[np.isfinite(resampled)]
+        values[name] = None
+        if len(resampled):
+            low, high = np.quantile(resampled, [0.025, 0.975])
+            whole = at(mine, range(len(references)))
+            values[name] = Estimate(whole, float(low), float(high))
     return {
         "references": sum(map(len, references)),
         "buckets": buckets,
-        "values": {name: _estimate(mine) for name, mine in found.items()},
-        "beside": beside,
-        "above": {name: _estimate(mine - theirs) for name, mine in found.items()},
+        "values": values,
         "texts": {name: sum(map(len, rows)) for name, rows in drawn.items()},
     }
-
-
-def _estimate(values: np.ndarray) -> Estimate | None:
-    """The first of the values with the interval of the others, or None without any."""
-    resampled = values[1:][np.isfinite(values[1:])]
-    if not len(resampled):
-        return None
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return Estimate(float(values[0]), float(low), float(high))
 
 
 def _shuffled(text: str, rng: np.random.Generator) -> str:

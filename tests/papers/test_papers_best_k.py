@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT
 
 from decoding_jax.text import Completion
-from experiments.papers import best_k_measure, best_k_results, command
+from experiments.papers import best_k_differences, best_k_measure, best_k_results, command
 from experiments.papers.metrics import Scores
 
 
@@ -113,24 +113,22 @@ def test_differences_are_of_the_same_inputs_and_the_same_budget():
     def small(*completed):
         return [{"S": n, "unique": n, "bleu": 0.0, "seconds": 1.0, "calls": 1} for n in completed]
 
+    given |= {"kappas": [0.0], "kappa": 0.0, "ks": [2], "budgets": [3]}
+    best_k = [best_k_results.name_of(2, score, 0) for score in best_k_results.SCORES]
     measured = {
         "beam search": rows(10, 90),
         "nucleus": rows(8, 88),
         "best-first": rows(0, 90),
-        "best-first, budget 3": small(0, 1),
-        "best-2 last, kappa 0, budget 3": small(0, 0),
+        **{name: rows(0, 90) for name in best_k},
+        best_k_results.with_budget("best-first", 3): small(0, 1),
+        best_k_results.with_budget(best_k[0], 3): small(0, 0),
     }
-    found = best_k_results.analyse(measured, given)["results"]
-    assert found["nucleus"]["bleu, above beam search"] == (-2, -2, -2)
-    assert found["nucleus"]["by log-probability, above best-first"] == (0, 0, 0)
-    assert found["nucleus"]["none, above best-first"] == (-0.5, -1, 0)
-    assert found["best-2 last, kappa 0, budget 3"]["none, above best-first"] == (0.5, 0, 1)
-    assert "bleu, above beam search" not in found["best-first, budget 3"]
-    data = {"results": found, "ks": [2], "kappa": 0, "budgets": [3], "budget": 9}
-    found["best-2 last, kappa 0"] = {"none": (0, 0, 0), "none, above best-first": (-0.5, -1, 0)}
-    shares, apart = best_k_results.failures(data)
-    assert shares["best-first"] == [(0.5, 0, 1)] * 2
-    assert apart == [(0.5, 0, 1), (-0.5, -1, 0)]
+    found = best_k_differences.analyse(measured, given)
+    assert found["above"]["beam search"]["nucleus"]["bleu"] == (-2, -2, -2)
+    assert found["above"]["best-first"]["nucleus"]["by log-probability"] == (0, 0, 0)
+    assert list(found["above"]["best-first"]) == ["beam search", "nucleus", *best_k]
+    assert found["failures"] == [(0.5, 0, 1), (0, 0, 0)]
+    assert found["searches"] == ["best-first", best_k[0]]
 
 
 def test_names_of_the_first_tables():
@@ -178,3 +176,6 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
     assert ("naturalness" in data) == mauve
     assert (tmp_path / "best_k.md").read_text() in capsys.readouterr().out
     assert (tmp_path / "best_k.png").stat().st_size > 10_000
+    apart = json.loads((tmp_path / "best_k_differences.json").read_text())
+    assert list(apart["above"]) == ["beam search", "best-first"]
+    assert (tmp_path / "best_k_differences.png").stat().st_size > 10_000

@@ -18,6 +18,7 @@ from experiments.papers import (
     arithmetic_estimates,
     arithmetic_report,
     bayes_risk,
+    best_k_differences,
     best_k_report,
     code_lines,
     command,
@@ -34,6 +35,7 @@ EXPERIMENTS = {
     "arithmetic": arithmetic_report,
     "bayes_risk": bayes_risk,
     "best_k": best_k_report,
+    "best_k_differences": best_k_differences,
     "code_lines": code_lines,
     "fewer_samples": fewer_samples_results,
     "speculative": speculative_report,
@@ -41,9 +43,8 @@ EXPERIMENTS = {
 
 
 def name_of(path):
-    """The experiment of a file, whose name begins with it."""
-    (name,) = (name for name in EXPERIMENTS if path.stem.startswith(name))
-    return name
+    """The experiment of a file: the longest name that the file's begins with."""
+    return max((name for name in EXPERIMENTS if path.stem.startswith(name)), key=len)
 
 
 def write_lines(path, *lines):
