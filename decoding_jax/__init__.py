@@ -35,6 +35,7 @@ from decoding_jax.registry import (
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
 from decoding_jax.text import (
+    CutTextWarning,
     GenerationConfig,
     TextStreamer,
     generate,
@@ -48,6 +49,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Constraints",
+    "CutTextWarning",
     "Decay",
     "DecodeOutput",
     "GNMTPenalty",

@@ -87,6 +87,16 @@ _EXPRESSIONS: dict[str, tuple[str, str]] = {
 }
 """Settings of other libraries, the argument that replaces each here, and an expression for it."""
 
+NOT_TAKEN = {
+    "attention_mask": "none: texts and prompts have lengths of their own, and no padding is read",
+    "batch_size": "none: generate and infer.run have it; stream decodes its texts as one batch",
+    "chunk": "none: stream and stream_text have it, and yield texts as they grow",
+    "do_sample": "none: sampling is a separate strategy, sample",
+    "progress": "none: generate has it, and prints a progress bar",
+    "streamer": "none: stream_text(...).print() or .to(streamer) gives texts as they grow",
+}
+"""Names of other calls or libraries that no strategy takes, and what to do instead."""
+
 
 def checked(strategy: F) -> F:
     """Wraps a strategy so that its arguments are checked before it is called.
@@ -242,8 +252,8 @@ def _unknown(name: str, parameters: list[str], setting: str, value: Any, also: l
     got = f"{setting}: got {describe(value)}; {name} takes"
     if setting == "key":
         return f"{got} none, since it draws nothing"
-    if setting == "do_sample":
-        return f"{got} none: sampling is a separate strategy, sample"
+    if setting in NOT_TAKEN and setting not in also:
+        return f"{got} {NOT_TAKEN[setting]}"
     for renamed in _RENAMED.get(setting, ()):
         if renamed in parameters:
             return f"{got} {renamed}={describe(value)} instead"

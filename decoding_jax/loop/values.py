@@ -121,7 +121,21 @@ def check_count(name: str, value: Any) -> Any:
         return operator.index(value)
     except TypeError:
         got = "a traced value" if isinstance(value, jax.core.Tracer) else describe(value)
-        raise ValueError(f"{name}: got {got}; takes an int of 1 or more") from None
+        raise ValueError(f"{name}: got {got}; takes {takes_count(name, value)}") from None
+
+
+def takes_count(name: str, value: Any) -> str:
+    """What a count takes, for an error.
+
+    Args:
+      name: the argument.
+      value: what it got, perhaps one number for each row.
+    """
+    takes = "an int of 1 or more"
+    listed = isinstance(value, (list, tuple)) or (hasattr(value, "shape") and np.shape(value))
+    if name == "max_new_tokens" and listed:
+        takes += f"; stop=Stop(max_new_tokens={describe(value)}) limits each text"
+    return takes
 
 
 def check_transform(transform: Any) -> Any:

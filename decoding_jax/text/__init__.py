@@ -13,6 +13,7 @@ from decoding_jax.text.batch import (
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
+from decoding_jax.text.limits import CutTextWarning
 from decoding_jax.text.loading import embedded, load
 from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.phrases import constraints
@@ -39,6 +40,7 @@ __all__ = [
     "ByteTokenizer",
     "Completion",
     "ConcatenatingTokenizer",
+    "CutTextWarning",
     "GenerationConfig",
     "HuggingFaceTokenizer",
     "NumberedPieces",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,13 +16,12 @@ from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.strategies.speculative.verifiers import needs_key
 from decoding_jax.transforms.settings import label
+from decoding_jax.text.warn import warn
 
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
 # The arguments of `generate` and `stream`, which a message may suggest.
-_GENERATE = (
-    "batch_size",
-    "chunk",
+_BOTH = (
     "drafter",
     "key",
     "max_new_tokens",
@@ -33,6 +31,7 @@ _GENERATE = (
     "stop_strings",
     "strategy",
     "texts",
+    "truncate",
     "with_scores",
 )
 # The transforms that leave the most probable token where it is.
@@ -44,10 +43,12 @@ _IDLE = (
     transforms.Epsilon,
     transforms.Eta,
 )
+_OWN = {"generate": ("batch_size", "progress"), "stream": ("chunk",)}
 _ALTERNATIVES = 5  # of ``with_scores=True``
 
 
 def check_arguments(
+    caller: str,
     model: Any,
     tokenizer: Any,
     texts: Any,
@@ -59,6 +60,7 @@ def check_arguments(
     """Checks the arguments of ``generate`` and ``stream``.
 
     Args:
+      caller: ``"generate"`` or ``"stream"``.
       model, tokenizer, texts, strategy, key: as for ``generate``.
       settings: the settings of the strategy, with ``max_new_tokens`` and ``stop``.
       **counts: ``batch_size`` or ``chunk``.
@@ -73,23 +75,23 @@ def check_arguments(
         check_model(model)
     check_tokenizer(tokenizer)
     check_texts(texts)
-    if "chunk" in counts and len(texts) == 0:
+    if caller == "stream" and len(texts) == 0:
         raise ValueError("texts: got none; takes one string or more")
     for name, value in counts.items():
         if check_count(name, value) < 1:
             raise ValueError(f"{name}: got {value}; takes 1 or more")
     run = check_strategy(strategy)
-    signature = signature_of(run)
+    signature, also = signature_of(run), (*_BOTH, *_OWN[caller])
     if callable(strategy):
         name = getattr(strategy, "__name__", "the strategy")
-        check_names(name, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
+        check_names(name, signature, settings, given_elsewhere=_PASSED, also=also)
         return
-    check_settings(strategy, signature, settings, given_elsewhere=_PASSED, also=_GENERATE)
+    check_settings(strategy, signature, settings, given_elsewhere=_PASSED, also=also)
     if key is not None and not draws(run, settings):
         chosen = " with the greedy verifier" if "key" in signature.parameters else ""
-        warnings.warn(f"key: {strategy}{chosen} draws nothing and does not use it", stacklevel=3)
+        warn(f"key: {strategy}{chosen} draws nothing and does not use it")
     if (message := idle_transform(strategy, settings.get("transform"))) is not None:
-        warnings.warn(message, stacklevel=3)
+        warn(message)
 
 
 def check_strategy(strategy: Any) -> Callable[..., Any]:
@@ -184,7 +186,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def check_texts(texts: Any) -> None:
-    """Checks that the inputs are a sequence of strings. ``generate`` refuses empty ones.
+    """Checks that the inputs are a sequence of valid strings. ``encode_texts`` refuses empty ones.
 
     Raises:
       ValueError: for any other value.
@@ -196,6 +198,23 @@ def check_texts(texts: Any) -> None:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"texts: got {describe(text)} at index {i}; takes strings")
+        if (fault := unicode_fault(text)) is not None:
+            raise ValueError(f"texts: got {fault} at index {i}; takes text that UTF-8 can hold")
+
+
+def unicode_fault(text: str) -> str | None:
+    """The reason why a string is no text, such as half of an emoji; None if it is one.
+
+    Example:
+      >>> unicode_fault("half of an emoji: \ud83d")
+      "'\\ud83d', a lone surrogate, as character 18"
+      >>> unicode_fault("whole: \U0001f600")
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"{text[error.start]!r}, a lone surrogate, as character {error.start}"
+    return None
 
 
 def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:

@@ -62,15 +62,19 @@ def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
     return dataclasses.replace(stop, eos_ids=tuple(tokenizer.eos_ids))
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], model: Model | LanguageModel
+) -> list[list[int]]:
     """The tokens of every text.
 
+    An empty text is a prompt for a decoder-only model if the tokenizer adds a token to it.
+
     Raises:
-      ValueError: for an empty text, or one without a token.
+      ValueError: for a text without a token, and for an empty input of an encoder-decoder.
     """
     ids = [tokenizer.encode(text) for text in texts]
     for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
-        if not text.strip() or not row:
+        if not row or (isinstance(model, EncoderDecoder) and not text.strip()):
             raise ValueError(f"texts: got an empty text at index {i}; takes texts with a token")
     return ids
 

@@ -1,4 +1,4 @@
-"""What ``generate`` and ``stream`` share: their strategy, their keys, and a batch of texts."""
+"""The strategy, the keys and the stop conditions of ``generate``, ``stream`` and the batch job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from decoding_jax.base import Array, Stop
 from decoding_jax.loop.stop_strings import StopStrings
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops.random import row_keys
-from decoding_jax.registry import DEFAULTS, STRATEGIES
+from decoding_jax.registry import STRATEGIES
 from decoding_jax.text.arguments import check_strategy, vocabulary_size
-from decoding_jax.text.batch import context_of, encode_batch, with_end_tokens
-from decoding_jax.text.drafting import bind_drafter
-from decoding_jax.text.sizes import limited, padded_width, rounded_length, shared_size
+from decoding_jax.text.batch import context_of, with_end_tokens
 from decoding_jax.text.stop_strings import compiled_stop, stop_strings
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -22,9 +20,6 @@ MAX_STRINGS = 128
 """The largest number of different stop strings of a job's inputs.
 
 The tables grow faster than this number."""
-
-DEFAULT_LENGTH: int = DEFAULTS["max_new_tokens"]
-"""The ``max_new_tokens`` of a call without one, unless a config has other rules."""
 
 
 def find_strategy(strategy: str | Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
@@ -106,39 +101,3 @@ def keys_of(required: bool, key: Array | None, count: int) -> Array | None:
     if key is None:
         raise ValueError("key: got None; this strategy takes a typed key such as jax.random.key(0)")
     return row_keys(key, count)
-
-
-class Batch:
-    """Texts that are decoded together, padded to one of a few sizes.
-
-    Attributes:
-      model: the language model, bound to the texts if it is an encoder-decoder.
-      prompt: the prompts, one row for each text.
-    """
-
-    def __init__(self, model: Any, ids: list[list[int]], max_new_tokens: int):
-        self._unbound, self._ids, self._max_new_tokens = model, ids, max_new_tokens
-        max_positions = getattr(model, "max_positions", None)
-        longest = max(len(row) for row in ids)
-        shared = shared_size(model)
-        self._width = padded_width(longest, max_new_tokens, max_positions, shared)
-        self.model, self.prompt = encode_batch(model, ids, self._width)
-
-    def bind_drafter(self, drafter: Any) -> Any:
-        """The drafter, bound to these texts if it uses encoder inputs."""
-        return bind_drafter(drafter, self._unbound, self._ids, self._width)
-
-    def with_length(
-        self, settings: dict[str, Any], drafter: Any, *, registered: bool
-    ) -> dict[str, Any]:
-        """The settings with ``max_new_tokens``.
-
-        The strategies of ``STRATEGIES`` obey ``stop.max_new_tokens``, whose value is not part of
-        the program, so their ``max_new_tokens`` is rounded up. Other functions get the exact value.
-        """
-        if not registered:
-            return {**settings, "max_new_tokens": self._max_new_tokens}
-        models = (self.model, drafter, getattr(drafter, "model", None))
-        length = rounded_length(self._max_new_tokens, self.prompt.tokens.shape[1], models)
-        stop = limited(settings["stop"], self._max_new_tokens)
-        return {**settings, "stop": stop, "max_new_tokens": length}

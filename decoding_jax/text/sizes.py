@@ -84,13 +84,15 @@ def rounded_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any])
     return max(max_new_tokens, length)
 
 
-def limited(stop: Stop, max_new_tokens: int) -> Stop:
-    """The stop conditions, with their ``max_new_tokens`` limited to this one.
+def limited(stop: Stop, max_new_tokens: Any) -> Stop:
+    """The stop conditions, with their ``max_new_tokens`` limited to this one, or one for each text.
 
     Example:
       >>> limited(Stop(max_new_tokens=[2, 9]), 5).max_new_tokens
       array([2, 5], dtype=int32)
     """
+    if len(set(np.ravel(max_new_tokens).tolist())) == 1:
+        max_new_tokens = np.ravel(max_new_tokens)[0]
     limit = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
     limit = np.minimum(np.asarray(limit), max_new_tokens).astype(np.int32)
     return dataclasses.replace(stop, max_new_tokens=limit)

@@ -17,6 +17,7 @@ from decoding_jax.text.batch import Completion, continuation
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.growing import GrowingText
 from decoding_jax.text.loading import Model
+from decoding_jax.text.resolve import Arguments
 from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import Growth, StreamedCall
@@ -39,6 +40,7 @@ def stream_text(
     config: GenerationConfig | None = None,
     with_scores: bool | int = False,
     share_prefix: bool = False,
+    truncate: bool = False,
     **settings: Any,
 ) -> TextStream:
     """Decodes texts, and yields their completions in pieces that no later token changes.
@@ -54,7 +56,7 @@ def stream_text(
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
+        share_prefix, truncate, **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
       chunk: the number of new tokens that are decoded at a time.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
@@ -77,11 +79,20 @@ def stream_text(
       >>> output = stream_text(model, tokenizer, ["Where is the station?"]).print()
       Où est la gare ?
     """
-    given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
-    given |= {"max_new_tokens": max_new_tokens, "stop": stop}
-    given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
-    given |= {"with_scores": with_scores, "share_prefix": share_prefix}
-    return TextStream(StreamedCall(model, tokenizer, texts, **given, **settings))
+    arguments = Arguments(
+        strategy,
+        key,
+        drafter,
+        max_new_tokens,
+        stop,
+        stop_strings,
+        max_time,
+        config,
+        with_scores,
+        share_prefix,
+        truncate,
+    )
+    return TextStream(StreamedCall(model, tokenizer, texts, arguments, chunk, settings))
 
 
 class TextStream:
@@ -197,6 +208,7 @@ class TextStream:
         self._count = rows * samples
         if last:
             self.output = self._call.completions(output)
+            self._call.warn_of_cut(self.output)
             for row, found in enumerate(self.output):
                 for sample, completion in enumerate(found):
                     yield (row, sample), completion.tokens, True

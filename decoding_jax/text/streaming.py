@@ -6,37 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
-from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.text.arguments import (
-    check_arguments,
-    check_tokens,
-    check_with_scores,
-    draws,
-    with_defaults,
-)
-from decoding_jax.text.batch import (
-    Completion,
-    completions,
-    context_of,
-    encode_texts,
-)
-from decoding_jax.text.calls import DEFAULT_LENGTH, Batch, find_strategy, keys_of, stop_of
+from decoding_jax.text.batch import Completion, completions, context_of
+from decoding_jax.text.call_rows import rows_of
 from decoding_jax.text.clock import Clock
-from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.generation_config.call import chooser_of, chosen_arguments
 from decoding_jax.text.growing import REPLACEMENT
+from decoding_jax.text.limits import check_together, warn_of_cut
 from decoding_jax.text.loading import Model
-from decoding_jax.text.shared_prefix import with_common_prefix
+from decoding_jax.text.resolve import Arguments, resolve
 from decoding_jax.text.sizes import round_up
-from decoding_jax.text.stop_strings import StopTexts, with_strings
+from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.token_scores import GrowingScores
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -57,6 +42,7 @@ def stream(
     config: GenerationConfig | None = None,
     with_scores: bool | int = False,
     share_prefix: bool = False,
+    truncate: bool = False,
     **settings: Any,
 ) -> Iterator[list[list[Completion]]]:
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
@@ -67,7 +53,7 @@ def stream(
 
     Args:
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        share_prefix, **settings: as for ``generate``. The texts are decoded as one batch.
+        share_prefix, truncate, **settings: as for ``generate``. The texts are decoded as one batch.
       with_scores: as for ``generate``. Tokens are scored before every item, but only those that
         have changed since the last one.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
@@ -83,11 +69,20 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
-    given = {"strategy": strategy, "key": key, "drafter": drafter, "chunk": chunk}
-    given |= {"max_new_tokens": max_new_tokens, "stop": stop}
-    given |= {"stop_strings": stop_strings, "max_time": max_time, "config": config}
-    given |= {"with_scores": with_scores, "share_prefix": share_prefix}
-    call = StreamedCall(model, tokenizer, texts, **given, **settings)
+    arguments = Arguments(
+        strategy,
+        key,
+        drafter,
+        max_new_tokens,
+        stop,
+        stop_strings,
+        max_time,
+        config,
+        with_scores,
+        share_prefix,
+        truncate,
+    )
+    call = StreamedCall(model, tokenizer, texts, arguments, chunk, settings)
     for growth in call.run():
         rows_so_far = call.completions(growth.output)
         if not growth.last:
@@ -95,6 +90,8 @@ def stream(
                 [c._replace(text=c.text.rstrip(REPLACEMENT)) for c in row] for row in rows_so_far
             ]
         yield rows_so_far
+        if growth.last:
+            call.warn_of_cut(rows_so_far)
 
 
 class Growth(NamedTuple):
@@ -115,8 +112,10 @@ class StreamedCall:
     """A call of ``stream``, whose arguments are checked and whose texts are encoded.
 
     Args:
-      model, tokenizer, texts, strategy, key, drafter, chunk, max_new_tokens, stop, stop_strings,
-        max_time, config, with_scores, share_prefix, **settings: as for ``stream``.
+      model, tokenizer, texts: as for ``stream``.
+      arguments: its other arguments.
+      chunk: the number of steps between two reports, or None for as many as fit into 50 ms.
+      settings: its settings.
 
     Attributes:
       tokenizer: the tokenizer.
@@ -132,59 +131,25 @@ class StreamedCall:
         model: Model | LanguageModel,
         tokenizer: Tokenizer,
         texts: Sequence[str],
-        *,
-        strategy: Any = None,
-        key: Array | None = None,
-        drafter: Any = None,
-        chunk: int = 1,
-        max_new_tokens: int | None = None,
-        stop: Stop | None = None,
-        stop_strings: StopTexts | None = None,
-        max_time: float | None = None,
-        config: GenerationConfig | None = None,
-        with_scores: bool | int = False,
-        share_prefix: bool = False,
-        **settings: Any,
+        arguments: Arguments,
+        chunk: int | None,
+        settings: dict[str, Any],
     ):
-        chooser = chooser_of(strategy, config, tokenizer, settings)
-        if chooser is not None:
-            given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-            given |= {"stop_strings": stop_strings, "max_time": max_time}
-            chosen = chosen_arguments(model, tokenizer, texts, chooser, key, drafter, given)
-            strategy, key, drafter = (chosen.pop(name) for name in ("strategy", "key", "drafter"))
-            max_new_tokens, stop = chosen.pop("max_new_tokens"), chosen.pop("stop")
-            max_time = chosen.pop("max_time")
-            settings, stop_strings = chosen, None
-        stop = with_strings(stop, stop_strings)
-        strategy = "greedy" if strategy is None else strategy
-        settings = with_defaults(strategy, settings)
-        max_new_tokens = DEFAULT_LENGTH if max_new_tokens is None else max_new_tokens
-        checked_settings = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
-        check_arguments(model, tokenizer, texts, strategy, key, checked_settings, chunk=chunk)
-        num_alternatives = check_with_scores(with_scores, model)
-        run, registered = find_strategy(strategy)
-        self._build = loop.steps_of(run)
-        required = key is not None if callable(strategy) else draws(run, settings)
-        keys = keys_of(required, key, len(texts))
-        self.tokenizer, self.ids = tokenizer, encode_texts(tokenizer, texts)
-        check_tokens(model, self.ids)
-        model = with_common_prefix(model, self.ids, share_prefix)
-        drafter = check_drafter(self._build, drafter)
-        rows = [*range(len(self.ids)), *[0] * (round_up(len(self.ids)) - len(self.ids))]
-        batch = Batch(model, [self.ids[i] for i in rows], max_new_tokens)
-        all_settings = {"stop": stop_of(stop, tokenizer, model, self.ids), "drafter": drafter}
-        all_settings |= settings
-        batch_settings = take_rows(all_settings, rows, len(self.ids), row_arguments(run))
-        if (bound_drafter := batch.bind_drafter(batch_settings.pop("drafter"))) is not None:
-            batch_settings["drafter"] = bound_drafter
-        self.context = context_of(model, self.ids)
+        counts = {} if chunk is None else {"chunk": chunk}
+        call = resolve("stream", model, tokenizer, texts, arguments, settings, **counts)
+        self._build, self._limits = loop.steps_of(call.run), call.limits
+        self.tokenizer, self.ids = tokenizer, call.ids
+        check_together(call.limits, texts, [len(row) for row in self.ids])
+        count = len(self.ids)
+        rows = rows_of(call, range(count), round_up(count))
+        drafters = {} if rows.drafter is None else {"drafter": rows.drafter}
+        self.context = context_of(call.model, self.ids)
         self._scores = None
-        if num_alternatives is not None:
-            self._scores = GrowingScores(batch.model, batch.prompt, num_alternatives)
-        self._args = (batch.model, batch.prompt, None if keys is None else keys[jnp.asarray(rows)])
-        settings = batch.with_length(batch_settings, bound_drafter, registered=registered)
-        self._clock = Clock(max_time, chunk, model=model)
-        self._settings: dict[str, Any] = {"chunk": self._clock.steps, **settings}
+        if call.num_alternatives is not None:
+            self._scores = GrowingScores(rows.model, rows.prompt, call.num_alternatives)
+        self._args = (rows.model, rows.prompt, rows.keys)
+        self._clock = Clock(call.max_time, chunk, model=model)
+        self._settings: dict[str, Any] = {**rows.settings, **drafters, "chunk": self._clock.steps}
 
     def run(self) -> Iterator[Growth]:
         """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
@@ -209,3 +174,7 @@ class StreamedCall:
             with compilation_announced():
                 scores = self._scores(output.tokens, output.length)
         return completions(self.tokenizer, output, len(self.ids), self.context, scores)
+
+    def warn_of_cut(self, completed: Sequence[Sequence[Completion]]) -> None:
+        """Warns of texts that a limit has cut that the caller did not name."""
+        warn_of_cut(completed, self._limits)

@@ -1,18 +1,15 @@
-"""The arguments of a call of ``generate`` or ``stream`` without a strategy's name."""
+"""The config of a call of ``generate`` or ``stream`` without a strategy's name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from decoding_jax.loop.values import describe
-from decoding_jax.text.arguments import check_texts, check_tokenizer
-from decoding_jax.text.batch import encode_texts
-from decoding_jax.text.calls import DEFAULT_LENGTH
-from decoding_jax.text.generation_config.choice import choose
+from decoding_jax.text.generation_config.choice import DEFAULT_NEW_TOKENS
 from decoding_jax.text.generation_config.config import GenerationConfig
 from decoding_jax.text.generation_config.parameters import PARAMETERS
-from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.limits import DEFAULT_LENGTH
 
 LENGTHS = {"max_length", "max_new_tokens"}
 """The parameters that limit a text."""
@@ -59,59 +56,38 @@ def chooser_of(
     return Chooser(GenerationConfig()) if PARAMETERS.keys() & settings.keys() else None
 
 
-def chosen_arguments(
-    model: Any,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    chooser: Chooser,
-    key: Any,
-    drafter: Any,
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The other arguments of ``generate``, as a config chooses them.
+def config_of(
+    chooser: Chooser, arguments: Any, settings: Mapping[str, Any]
+) -> tuple[GenerationConfig, Any, int]:
+    """The config of a call.
 
     Args:
-      model, tokenizer, texts, key, drafter: as for ``generate``.
-      chooser: the config.
-      given: the settings of the call, with ``max_new_tokens`` and ``stop``.
+      chooser: the config without the parameters of the call.
+      arguments: the arguments of the call, a ``resolve.Arguments``.
+      settings: its other parameters, and perhaps a transform.
+
+    Returns:
+      The config, the transform, and the maximum number of new tokens if the config has none.
 
     Raises:
-      ValueError: as ``choose``, and for stop conditions, which a config has itself.
+      ValueError: for stop conditions, which a config has itself, a key that is missing, and an
+        unknown parameter.
     """
-    check_tokenizer(tokenizer)
-    check_texts(texts)
-    changes = dict(given)
-    transform, stop = changes.pop("transform", None), changes.pop("stop", None)
-    if stop is not None:
+    if arguments.stop is not None:
         source = "a GenerationConfig" if chooser.path is None else chooser.path
         raise ValueError(
             f"stop: got one with parameters of {source}; takes None there, and eos_token_id, "
             "stop_strings, min_new_tokens and max_new_tokens as parameters, or a strategy"
         )
-    for name in ("stop_strings", "max_time"):
-        if changes[name] is None:
-            del changes[name]
-    if changes["max_new_tokens"] is None:
-        del changes["max_new_tokens"]
+    changes = {**settings}
+    transform = changes.pop("transform", None)
+    for name in ("max_new_tokens", "stop_strings", "max_time"):
+        if (value := getattr(arguments, name)) is not None:
+            changes[name] = value
     config = chooser.config.replace(**changes)
-    if chooser.path is not None and not LENGTHS & config.values.keys():
-        config = config.replace(max_new_tokens=DEFAULT_LENGTH)
-    if chooser.path is not None and config.do_sample and key is None:
+    if chooser.path is not None and config.do_sample and arguments.key is None:
         raise ValueError(
             f"key: got None, and {chooser.path} says do_sample; takes a typed key such as "
             'jax.random.key(0), or do_sample=False, or a strategy such as "greedy"'
         )
-    lengths = [len(row) for row in encode_texts(tokenizer, texts)]
-    if isinstance(drafter, tuple):
-        drafter = drafter[0]
-    choice = choose(
-        config,
-        model,
-        tokenizer.eos_ids,
-        lengths,
-        key=key,
-        drafter=drafter,
-        transform=transform,
-    )
-    arguments = choice._asdict()
-    return {**arguments.pop("settings"), **arguments}
+    return config, transform, DEFAULT_NEW_TOKENS if chooser.path is None else DEFAULT_LENGTH

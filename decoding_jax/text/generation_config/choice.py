@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,11 @@ from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptL
 from decoding_jax.text.generation_config.config import GenerationConfig
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 from decoding_jax.text.generation_config.processors import transform_of
+from decoding_jax.text.warn import warn
 
-_DEFAULT_NEW_TOKENS = 20
+DEFAULT_NEW_TOKENS = 20
+"""The limit of a call with parameters of ``transformers``, and without a length."""
+
 _FOR_SAMPLING = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _FOR_BEAMS = ("early_stopping", "length_penalty")
 
@@ -53,6 +55,7 @@ def choose(
     key: Any = None,
     drafter: Any = None,
     transform: Transform | None = None,
+    default_length: int = DEFAULT_NEW_TOKENS,
 ) -> Choice:
     """Chooses the strategy of a config by the rules of ``transformers``.
 
@@ -64,6 +67,7 @@ def choose(
       key: the caller's key, or None.
       drafter: the caller's draft model, ``assistant_model`` in ``transformers``; or None.
       transform: the caller's own transform, or None.
+      default_length: the maximum number of new tokens of a config without one.
 
     Warns:
       UserWarning: for a parameter that has no effect without sampling or without beams.
@@ -81,7 +85,7 @@ def choose(
     if ids is not None:
         eos_ids = [int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])]
     prompts = [1] * len(lengths) if isinstance(model, EncoderDecoder) else list(lengths)
-    limit = _limit(config, prompts, getattr(model, "max_positions", None))
+    limit = _limit(config, prompts, getattr(model, "max_positions", None), default_length)
     least = _least(config, prompts)
     settings: dict[str, Any] = {
         "transform": transform_of(
@@ -168,7 +172,7 @@ def _warn(config: GenerationConfig, names: Sequence[str], where: str, used: bool
     changed = [name for name in unused if config.values[name] != PARAMETERS[name].default]
     if changed:
         listed = ", ".join(f"{name}={describe(config.values[name])}" for name in changed)
-        warnings.warn(f"{listed}: no effect with {where}", stacklevel=5)
+        warn(f"{listed}: no effect with {where}")
 
 
 def _mode(config: GenerationConfig, drafter: Any) -> str:
@@ -243,33 +247,33 @@ def _constraints(config: GenerationConfig) -> Constraints:
     return Constraints(tuple(phrases), tuple(alternatives))
 
 
-def _limit(config: GenerationConfig, prompts: Sequence[int], max_positions: int | None) -> Any:
+def _limit(
+    config: GenerationConfig, prompts: Sequence[int], max_positions: int | None, default: int
+) -> Any:
     """The maximum number of new tokens: a number, or one for each text."""
     if config.max_new_tokens is not None:
         return config.max_new_tokens
     if config.max_length is None:
-        room = [
-            _DEFAULT_NEW_TOKENS if max_positions is None else max_positions - n for n in prompts
-        ]
-        return _shared([max(1, min(_DEFAULT_NEW_TOKENS, n)) for n in room])
+        room = [default if max_positions is None else max_positions - n for n in prompts]
+        return _shared([max(1, min(default, n)) for n in room] or [default])
     longest = max(prompts, default=0)
     if longest >= config.max_length:
         raise ValueError(
             f"max_length: got {config.max_length}; takes more than the {longest} tokens of the "
             f"prompt of text {list(prompts).index(longest)}"
         )
-    return _shared([config.max_length - n for n in prompts])
+    return _shared([config.max_length - n for n in prompts] or [config.max_length])
 
 
 def _least(config: GenerationConfig, prompts: Sequence[int]) -> Any:
     """The minimum number of new tokens: a number, or one for each text."""
     if config.min_new_tokens is not None:
         return config.min_new_tokens
-    return _shared([max(config.min_length - n, 0) for n in prompts])
+    return _shared([max(config.min_length - n, 0) for n in prompts] or [0])
 
 
 def _shared(counts: Sequence[int]) -> Any:
     """One number if all are equal, or int32 ``[N]``."""
-    if len(set(counts)) <= 1:
-        return counts[0] if counts else _DEFAULT_NEW_TOKENS
+    if len(set(counts)) == 1:
+        return counts[0]
     return np.asarray(counts, np.int32)

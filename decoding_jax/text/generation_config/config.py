@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from decoding_jax.loop.values import describe
+import numpy as np
+
+from decoding_jax.loop.arguments import NOT_TAKEN
+from decoding_jax.loop.values import describe, takes_count
 from decoding_jax.storage import StoragePath, model_path, storage_path
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 
@@ -27,6 +30,15 @@ _ONE_OR_MORE = (
 )
 _ZERO_OR_MORE = ("min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k")
 _SWITCHES = ("do_sample", "renormalize_logits")
+_LISTS = ("bad_words_ids", "force_words_ids")
+_IDS = (
+    "bos_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "pad_token_id",
+)
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
@@ -176,6 +188,8 @@ def _check(name: str, value: Any) -> None:
     Raises:
       ValueError: for an unknown name, or a value of the wrong kind.
     """
+    if name in NOT_TAKEN and name not in PARAMETERS:
+        raise ValueError(f"{name}: got {describe(value)}; GenerationConfig takes {NOT_TAKEN[name]}")
     if name not in PARAMETERS:
         close = difflib.get_close_matches(name, PARAMETERS, 1)
         hint = f"; {close[0]} is near" if close else ""
@@ -184,11 +198,19 @@ def _check(name: str, value: Any) -> None:
         return
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name in _ONE_OR_MORE and not (whole and value >= 1):
-        raise ValueError(f"{name}: got {describe(value)}; takes an int of 1 or more")
+        raise ValueError(f"{name}: got {describe(value)}; takes {takes_count(name, value)}")
     if name in _ZERO_OR_MORE and not (whole and value >= 0):
         raise ValueError(f"{name}: got {describe(value)}; takes an int of 0 or more")
     if name in _SWITCHES and not isinstance(value, bool):
         raise ValueError(f"{name}: got {describe(value)}; takes True or False")
+    if name in _LISTS and not (_is_list(value) and all(_is_list(words) for words in value)):
+        raise ValueError(
+            f"{name}: got {describe(value)}; takes lists of token ids, such as [[5, 6], [7]]"
+        )
+    if name == "suppress_tokens" and not _is_ids(value):
+        raise ValueError(f"{name}: got {describe(value)}; takes a list of token ids")
+    if name in _IDS and not (_is_ids(value) or _is_id(value)):
+        raise ValueError(f"{name}: got {describe(value)}; takes a token id, or a list of them")
     if name == "penalty_alpha" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
         raise ValueError(f"{name}: got {describe(value)}; takes a number from 0 to 1")
     if name == "assistant_confidence_threshold" and not (
@@ -199,3 +221,15 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f'early_stopping: got {describe(value)}; takes True, False or "never"')
     if name == "num_assistant_tokens_schedule" and value not in _SCHEDULES:
         raise ValueError(f"{name}: got {describe(value)}; takes one of {', '.join(_SCHEDULES)}")
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray))
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_list(value) and all(_is_id(token) for token in value)
