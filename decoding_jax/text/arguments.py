@@ -206,9 +206,9 @@ def unicode_fault(text: str) -> str | None:
     """The reason why a string is no text, such as half of an emoji; None if it is one.
 
     Example:
-      >>> unicode_fault("half of an emoji: \ud83d")
-      "'\\ud83d', a lone surrogate, as character 18"
-      >>> unicode_fault("whole: \U0001f600")
+      >>> print(unicode_fault("a" + chr(0xD83D)))
+      '\\ud83d', a lone surrogate, as character 1
+      >>> unicode_fault("a" + chr(0x1F600))
     """
     try:
         text.encode()

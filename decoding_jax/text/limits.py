@@ -84,7 +84,8 @@ def fitted(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     ids: list[list[int]],
-    reserve: int,
+    named: int | None,
+    default: int,
     *,
     truncate: bool,
 ) -> list[list[int]]:
@@ -93,8 +94,9 @@ def fitted(
     Args:
       model, tokenizer, texts: as for ``generate``.
       ids: the tokens of each text.
-      reserve: the number of positions to leave for new tokens where texts are truncated.
-      truncate: whether to cut texts that are too long.
+      named, default: as for ``limits_of``.
+      truncate: whether to cut texts that are too long. They leave positions for the limit that was
+        named; or else for the default, but at most for half of the positions.
 
     Raises:
       ValueError: for a text with more tokens than the model has positions, unless it is cut.
@@ -103,10 +105,10 @@ def fitted(
     if size is None:
         return ids
     if truncate:
-        is_read_whole = isinstance(model, EncoderDecoder)
-        room = size if is_read_whole else max(size - reserve, 1)
-        shared = shared_size(model)
-        return [cut(tokenizer, row, room, shared, keep_last=not is_read_whole) for row in ids]
+        continued, shared = not isinstance(model, EncoderDecoder), shared_size(model)
+        if continued:
+            size -= min(default, size // 2) if named is None else named
+        return [cut(tokenizer, row, size, shared, keep_last=continued) for row in ids]
     for i, row in enumerate(ids):
         if len(row) > size:
             raise ValueError(
@@ -254,9 +256,9 @@ def check_together(limits: Limits, texts: Sequence[str], lengths: Sequence[int])
     order = sorted(range(len(texts)), key=lambda i: -lengths[i])
     first, *others = groups(order, lengths, limits, len(texts))
     if others:
-        i = first[0]
+        i, got = first[0], limits.counts.max() if limits.default is None else "none"
         raise ValueError(
-            f"max_new_tokens: got {limits.counts.max()} for texts that are streamed together; "
+            f"max_new_tokens: got {got} for texts that are streamed together; "
             f"takes at most {limits.totals[i]}, for which text {i}, {describe(texts[i])}, leaves "
             f"room in the model's {limits.positions} positions, or one text at a time"
         )
@@ -285,7 +287,7 @@ def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: Limits) -> None:
         )
     if by_positions:
         warn(
-            f"texts: {by_positions} of {len(rows)} were cut at the end of the model's "
-            f"{limits.positions} positions; shorter ones leave room for more new tokens",
+            f"texts: got {by_positions} of {len(rows)} that were cut where the model's "
+            f"{limits.positions} positions end; shorter ones leave room for more new tokens",
             CutTextWarning,
         )

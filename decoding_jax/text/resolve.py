@@ -117,14 +117,14 @@ def resolve(
         check_arguments(caller, model, tokenizer, texts, strategy, key, given, **counts)
         named = named_length(arguments.max_new_tokens, stop)
         ids = encode_texts(tokenizer, texts, model)
-        ids = fitted(model, tokenizer, texts, ids, named or default, truncate=truncate)
+        ids = fitted(model, tokenizer, texts, ids, named, default, truncate=truncate)
     else:
         check_tokenizer(tokenizer)
         check_texts(texts)
         config, transform, default = config_of(chooser, arguments, settings)
         ids = encode_texts(tokenizer, texts, model)
-        reserve = config.max_new_tokens or default
-        ids = fitted(model, tokenizer, texts, ids, reserve, truncate=truncate)
+        limit = config.max_new_tokens
+        ids = fitted(model, tokenizer, texts, ids, limit, default, truncate=truncate)
         lengths = [len(row) for row in ids]
         choice = choose(
             config,

@@ -11,7 +11,7 @@ from decoding_jax import (
     Prompt,
     infer,
 )
-from decoding_jax.models import T5, T5Config
+from decoding_jax.models import T5, Llama, LlamaConfig, T5Config
 from decoding_jax.t5x import decode_fns
 from decoding_jax.testing import TableLM
 from decoding_jax.text import ByteTokenizer
@@ -21,6 +21,7 @@ MODEL = TableLM.random(jax.random.key(0), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
 SMALL = T5Config(50, 16, 2, 8, 32, 1, 1, dtype="float32")
 T5_MODEL = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
+SHORT = Llama.init(LlamaConfig(259, 8, 1, 1, 8, 8, 1, max_positions=16), jax.random.key(0))
 TOKENIZER = ByteTokenizer()
 PAIR = (T5_MODEL, TOKENIZER)
 
@@ -62,8 +63,8 @@ def generate(model=T5_MODEL, tokenizer=TOKENIZER, texts=("a",), **settings):
     return decoding_jax.generate(model, tokenizer, texts, **{"max_new_tokens": 4, **settings})
 
 
-def stream(**settings):
-    return list(decoding_jax.stream(T5_MODEL, TOKENIZER, ["a"], **settings))
+def stream(model=T5_MODEL, texts=("a",), **settings):
+    return list(decoding_jax.stream(model, TOKENIZER, texts, **settings))
 
 
 def job(**settings):

@@ -8,6 +8,7 @@ import pytest
 from mistake_calls import (
     KEY,
     PAIR,
+    SHORT,
     SMALL,
     T5_MODEL,
     TOKENIZER,
@@ -48,6 +49,73 @@ TABLE = [
     ("texts", lambda: generate(texts=None), "got None; takes a list of strings"),
     ("texts", lambda: generate(texts=[7]), "got 7 at index 0; takes strings"),
     ("texts", lambda: generate(texts=["a", ""]), "got an empty text at index 1; takes texts with"),
+    (
+        "texts",
+        lambda: generate(texts=["a\ud83d"]),
+        "d83d', a lone surrogate, as character 1 at ind",
+    ),
+    (
+        "texts",
+        lambda: stream(texts=["\ud83d"]),
+        "d83d', a lone surrogate, as character 0 at index 0",
+    ),
+    (
+        "texts",
+        lambda: generate(SHORT, texts=["a", "b" * 20]),
+        "got one of 21 tokens at index 1, 'bb.*; takes at most 16, the positions of the model, or",
+    ),
+    (
+        "max_new_tokens",
+        lambda: generate(SHORT, texts=["a", "b" * 14]),
+        "got 4 after 15 tokens of text 1, 'bb.*'; takes at most 2: the model has 16 positions",
+    ),
+    (
+        "max_new_tokens",
+        lambda: stream(SHORT, texts=["a", "b" * 14]),
+        "got none for texts that are streamed together; takes at most 1, for which text 1, 'bb",
+    ),
+    ("truncate", lambda: generate(truncate="left"), "got 'left'; takes True or False"),
+    ("progress", lambda: generate(progress="no"), "got 'no'; takes True or False"),
+    ("progress", lambda: stream(progress=False), "greedy takes none: generate has it, and"),
+    (
+        "chunk",
+        lambda: generate(chunk=4),
+        "got 4; greedy takes none: stream and stream_text have it",
+    ),
+    ("chunk", lambda: generate(num_beams=2, chunk=4), "GenerationConfig takes none: stream and st"),
+    ("batch_size", lambda: stream(batch_size=4), "greedy takes none: generate and infer.run have"),
+    ("streamer", lambda: generate(streamer=print), "takes none: stream_text.* gives texts as they"),
+    (
+        "attention_mask",
+        lambda: generate(attention_mask=[[1]]),
+        "takes none: texts and prompts have",
+    ),
+    (
+        "max_new_tokens",
+        lambda: generate(max_new_tokens=[3, 5]),
+        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+    ),
+    (
+        "max_new_tokens",
+        lambda: generate(num_beams=2, max_new_tokens=[3, 5]),
+        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+    ),
+    (
+        "bad_words_ids",
+        lambda: generate(bad_words_ids=[3, 4]),
+        r"got \[3, 4\]; takes lists of token ids, such as \[\[5, 6\], \[7\]\]",
+    ),
+    (
+        "force_words_ids",
+        lambda: generate(num_beams=2, force_words_ids=[3, 4]),
+        r"got \[3, 4\]; takes lists of token ids",
+    ),
+    ("suppress_tokens", lambda: generate(suppress_tokens=3), "got 3; takes a list of token ids"),
+    (
+        "eos_token_id",
+        lambda: generate(eos_token_id="</s>"),
+        "got '</s>'; takes a token id, or a list of them",
+    ),
     (
         "strategy",
         lambda: generate(strategy="beam"),
@@ -177,6 +245,21 @@ TABLE = [
         "'fp16'; takes 'float32",
     ),
     # A batch job.
+    (
+        "chunk",
+        lambda: job(strategy=functools.partial(decoding_jax.greedy, chunk=4)),
+        "got 4; greedy takes none: stream and stream_text have it",
+    ),
+    (
+        "streamer",
+        lambda: job(strategy=functools.partial(decoding_jax.greedy, streamer=print)),
+        "greedy takes none: stream_text.* gives texts as they grow",
+    ),
+    (
+        "max_new_tokens",
+        lambda: job(strategy=functools.partial(decoding_jax.greedy, max_new_tokens=[3, 5])),
+        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+    ),
     (
         "strategy",
         lambda: job(strategy="greedy"),
