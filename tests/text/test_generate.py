@@ -76,7 +76,7 @@ def test_a_text_that_fills_the_context(llama):
     stop = Stop(eos_ids=())
     [[got]] = decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=6, stop=stop)
     assert len(got.tokens) == 6
-    with pytest.raises(ValueError, match="max_new_tokens: got 7 after a prompt of 43"):
+    with pytest.raises(ValueError, match="max_new_tokens: got 7 after 43 tokens of text 0"):
         decoding_jax.generate(llama, TOKENIZER, [text], max_new_tokens=7)
 
 
