@@ -260,6 +260,8 @@ OPTIONAL = {"from tunix.": "tunix", "import ray\n": "ray", "import apache_beam":
     "page",
     [pytest.param(p, marks=pytest.mark.exhaustive) if str(p) in LONG else p for p in PYTHON],
 )
+# The pages' models have random weights here, and few of their texts come to an end.
+@pytest.mark.filterwarnings("ignore::decoding_jax.CutTextWarning")
 def test_python_as_it_is_printed(page, place, capsys):
     """Runs the blocks of a page in order, in one namespace."""
     if page == "docs/t5x.md":
