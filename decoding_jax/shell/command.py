@@ -136,6 +136,8 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     """The arguments of ``generate`` besides model, tokenizer, texts and strategy."""
     named, chosen = divided(options.strategy, options.transforms)
     settings = {**settings_of(options.strategy), **options.settings, **named}
+    if "max_new_tokens" not in options.settings:
+        del settings["max_new_tokens"]  # ``generate`` warns where its default cuts a text.
     settings["transform"] = transform_of(chosen)
     if draws(function, settings):
         settings["key"] = jax.random.key(options.seed or 0)

@@ -15,8 +15,8 @@ from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.strategies.speculative.verifiers import needs_key
-from decoding_jax.transforms.settings import label
 from decoding_jax.text.warn import warn
+from decoding_jax.transforms.settings import label
 
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
