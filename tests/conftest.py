@@ -8,8 +8,8 @@ Compiling takes most of the time of these tests, so some settings make it short:
 - Programs are compiled with few optimizations. A test about what the optimizing compiler does (the
   order of sums to the bit, updates in place) is marked ``optimized`` and compiles with all of them.
 - Programs are compiled by XLA's older code generator, which takes half as long, where JAX still has
-  it (before 0.11). The flag ``--xla_cpu_use_fusion_emitters=true`` in ``XLA_FLAGS`` keeps the newer
-  one, as users compile; the gate runs the tests marked ``optimized`` so.
+  it (before 0.11). ``--as-users`` keeps the newer one; the gate runs the tests marked ``optimized``
+  so.
 - A program is compiled as one piece, not in parallel: there is a process for every core already.
 - Programs do not record which lines of Python they come from.
 """
@@ -37,19 +37,27 @@ import pytest
 
 from decoding_jax.testing.certificate import devices
 
-devices.add_flags({"--xla_force_host_platform_device_count": 8, **devices.quick_flags()})
-
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--as-users",
+        action="store_true",
+        help="compile by the code generator that users compile with, for tests marked optimized",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes errors of the warnings of the library, its tests, JAX and NumPy.
+    """Sets the compiler's flags, and makes errors of our warnings and of those of JAX and NumPy.
 
     A warning belongs to the module whose line it names. Those of other packages, plugins of pytest
     among them, are only shown.
     """
+    quick = {} if config.getoption("as_users") else devices.quick_flags()
+    devices.add_flags({"--xla_force_host_platform_device_count": 8, **quick})
     tests = {path.stem for path in Path(__file__).parent.rglob("*.py")}
     modules = "|".join(["__main__", "decoding_jax", "experiments", "jax", "numpy", *sorted(tests)])
     # Before the filters of pyproject.toml, of which the last that fits a warning decides.
