@@ -135,6 +135,15 @@ def differences(
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 
+def numbers(ax: Any, points: Sequence[tuple[float, float]]) -> None:
+    """The numbers of points, from 1, on different sides of neighbouring ones."""
+    sides = ((5, 3), (-5, -11), (-5, 3), (5, -11), (-5, 3))
+    for i, at in enumerate(points):
+        across, up = sides[i % len(sides)]
+        given = {"textcoords": "offset points", "ha": "left" if across > 0 else "right"}
+        ax.annotate(f"{i + 1}", at, (across, up), fontsize=9, **given)
+
+
 def counts_axis(ax: Any, counts: Sequence[int], label: str) -> None:
     """Numbers of samples, each twice the last or more, on the axis of x."""
     ax.set_xscale("log", base=2)

@@ -24,6 +24,7 @@ FIGURES = {
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
+    "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
 }
 """The results of each figure, and the module whose ``plot(results, path)`` draws it."""

@@ -97,8 +97,8 @@ def strategies(count: int, budget: int) -> dict[str, tuple[str, Decode, Fed]]:
         "best-5": best_k(5),
         "best-5, gamma 0.01": best_k(5, gamma=0.01),
         "best-5 mean": best_k(5, **api.best_k_mean()),
-        "best-5 mean, decay 0.05": best_k(5, **api.best_k_mean(kappa=0.05)),
-        "best-5 last, decay 0.2": best_k(5, **api.best_k_last(kappa=0.2)),
+        "best-5 mean, kappa 0.05": best_k(5, **api.best_k_mean(kappa=0.05)),
+        "best-5 last, kappa 0.2": best_k(5, **api.best_k_last(kappa=0.2)),
     }
 
 
@@ -176,11 +176,8 @@ def plot(data: dict[str, Any], path: Path) -> None:
             style: dict[str, Any] = {"label": label, "elinewidth": 0.7, "capsize": 0}
             style["xerr"] = drawing.error(x)
             drawing.intervals(ax, [value for value, *_ in x], y, i, **style)
-        for i, name in enumerate(names):
-            at = results[name]["distinct-2"][0], results[name][column][0]
-            shift, side = (-5, "right") if i % 2 else (5, "left")
-            ax.annotate(f"{i + 1}", at, (shift, 2), textcoords="offset points", fontsize=9, ha=side)
-        ax.set_xlabel("distinct-2 of these completions")
+        drawing.numbers(ax, [(results[n]["distinct-2"][0], results[n][column][0]) for n in names])
+        ax.set_xlabel("distinct-2")
         ax.set_ylabel(title)
     axes[0].legend(handlelength=1.2, fontsize=9)
     rows = [f"{i + 1}  {name}" for i, name in enumerate(names)]

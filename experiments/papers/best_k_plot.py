@@ -42,10 +42,7 @@ def _quality(ax: Any, data: dict[str, Any], names: Sequence[str]) -> None:
         style: dict[str, Any] = {"label": label, "elinewidth": 0.7, "capsize": 0}
         style |= {"xerr": drawing.error(x), "marker": "^" if searches else "o"}
         drawing.intervals(ax, [value for value, *_ in x], y, 5 + i, **style)
-    for i, name in enumerate(names):
-        at = found[name]["unique"][0], found[name][metric][0]
-        shift, side = (-5, "right") if i % 2 else (5, "left")
-        ax.annotate(f"{i + 1}", at, (shift, 2), textcoords="offset points", fontsize=9, ha=side)
+    drawing.numbers(ax, [(found[n]["unique"][0], found[n][metric][0]) for n in names])
     ax.set_xlabel("different texts of an input")
     ax.set_ylabel(f"mean {NAMES[metric]} of all texts")
     ax.set_title("quality and number of texts\n(numbers: see below)")
