@@ -197,8 +197,9 @@ class DecodeOutput(NamedTuple):
       length: int32 ``[B, N]``: the number of new tokens, including the end token if there is one.
       log_prob: float32 ``[B, N]``, in nats: under the model, before any transform. Samplers, greedy
         decoding and speculation use compensated summation, which is accurate to the last digit;
-        searches round the sum at every token.
-      score: float32 ``[B, N]``: the value that the strategy ranks by.
+        searches round the sum at every token. NaN where ``nan_logits``.
+      score: float32 ``[B, N]``: the value that the strategy ranks by. NaN where ``nan_logits``;
+        a search returns these sequences after all others.
       finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
         or of allowed tokens.
       info: counts and other values that only this strategy returns.
@@ -210,6 +211,15 @@ class DecodeOutput(NamedTuple):
     score: Array
     finished: Array
     info: Any = None
+
+    @property
+    def nan_logits(self) -> Array:
+        """Whether each sequence ended where the model's logits were NaN, bool ``[B, N]``.
+
+        The sequence ends before the token that these logits would choose. A logit that the
+        transform makes NaN is a ban, and one of +inf is the largest number.
+        """
+        return self.log_prob != self.log_prob
 
 
 @pytree

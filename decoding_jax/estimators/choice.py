@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
@@ -41,7 +42,9 @@ def minimum_bayes_risk(texts: Sequence[str], utility: Metric) -> int:
 
     Args:
       texts: the samples.
-      utility: ``(text, [reference]) -> score``, higher is better, such as ``quality.bleu``.
+      utility: ``(text, [reference]) -> score``, higher is better, such as ``quality.bleu``. A text
+        with more utilities of NaN than another one is never chosen; the other utilities decide
+        among texts with equally many.
 
     Returns:
       The index of the sample in ``texts``; the first of equally good ones.
@@ -58,7 +61,9 @@ def minimum_bayes_risk(texts: Sequence[str], utility: Metric) -> int:
         raise ValueError("texts: got none; takes one or more")
     counts = Counter(texts)
 
-    def total(text: str) -> float:
-        return sum(n * utility(text, [reference]) for reference, n in counts.items())
+    def total(text: str) -> tuple[int, float]:
+        found = [(n, utility(text, [reference])) for reference, n in counts.items()]
+        num_nan = sum(n for n, value in found if math.isnan(value))
+        return -num_nan, sum(n * value for n, value in found if not math.isnan(value))
 
     return list(texts).index(max(counts, key=total))

@@ -114,7 +114,9 @@ def best(utilities: Array) -> Array:
     """The text with the highest mean utility: minimum Bayes risk decoding.
 
     Args:
-      utilities: float32 ``[..., N, M]``, of N candidates against M samples, as from ``chrf``.
+      utilities: float32 ``[..., N, M]``, of N candidates against M samples, as from ``chrf``. A
+        candidate with more utilities of NaN than another one is never chosen; the other utilities
+        decide among candidates with equally many.
 
     Returns:
       int32 ``[...]``, the index of the candidate; the first of equally good ones.
@@ -123,7 +125,11 @@ def best(utilities: Array) -> Array:
       >>> int(best(chrf(["a cat", "a hat", "the cat", "a cat"])))
       0
     """
-    return jnp.argmax(utilities.mean(-1), -1).astype(jnp.int32)
+    is_nan = jnp.isnan(utilities)
+    num_nan = is_nan.sum(-1, dtype=jnp.int32)
+    mean = jnp.where(is_nan, 0.0, utilities).mean(-1)
+    eligible = num_nan == num_nan.min(-1, keepdims=True)
+    return jnp.argmax(jnp.where(eligible, mean, -jnp.inf), -1).astype(jnp.int32)
 
 
 def _totals(texts: PaddedTexts, references: PaddedTexts | None, order: int) -> tuple[Array, Array]:

@@ -57,7 +57,8 @@ def minimum_bayes_risk(
       key: a typed key, of the order and of the bootstrap.
       texts: the candidates.
       utility: ``(texts, references) -> scores [N, M]``, such as ``pairwise.chrf``, or your own
-        network. Each step calls it with the candidates that are left and the new references.
+        network. Each step calls it with the candidates that are left and the new references. Of
+        these candidates, those with more utilities of NaN than others are dropped at once.
       references: the samples that candidates are compared with; None for the candidates.
       alpha: from 0 to 1. A candidate is dropped if it is at least as good as the best so far in
         less than 1 - alpha of the resamples. With 1, no candidate is dropped, and all pairs are
@@ -103,6 +104,10 @@ def minimum_bayes_risk(
             scores = np.concatenate([scores, _scores(utility, candidates, new)], 1)
             used += len(candidates) * len(new)
         seen = scores[:, [columns[text] for text in samples[:count]]]
+        num_nan = np.isnan(seen).sum(1)
+        sound = np.flatnonzero(num_nan == num_nan.min())
+        candidates, scores = [candidates[i] for i in sound], scores[sound]
+        seen = np.nan_to_num(seen[sound], nan=0.0)
         if count == steps[-1]:
             break
         rows = power_of_two(len(candidates))

@@ -7,6 +7,7 @@ BLEU is computed by sacrebleu and ROUGE by rouge-score. Both come with ``pip ins
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def rouge(text: str, references: Sequence[str], kind: str = "rougeL") -> float:
 def oracle(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
     """The best score of several texts, which a perfect choice among them would reach.
 
+    A score of NaN is the best only if all are NaN.
+
     Args:
       metric: a function such as ``bleu``.
       texts: one or more.
@@ -63,11 +66,11 @@ def oracle(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> f
       >>> oracle(exact, ["a", "b"], ["b"]), mean(exact, ["a", "b"], ["b"])
       (1.0, 0.5)
     """
-    return max(_scores(metric, texts, references))
+    return max(_scores(metric, texts, references), key=lambda s: -math.inf if math.isnan(s) else s)
 
 
 def mean(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> float:
-    """The mean score of several texts. Arguments and errors are those of ``oracle``."""
+    """The mean score of several texts; NaN if any is. Arguments and errors are ``oracle``'s."""
     scores = _scores(metric, texts, references)
     return sum(scores) / len(scores)
 

@@ -22,7 +22,8 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 
     Returns:
       The mean, float32 ``[...]``, and its standard error, float32 ``[...]``. The mean is unbiased,
-      and so is the square of the error as an estimate of the mean's variance.
+      and so is the square of the error as an estimate of the mean's variance. Both are NaN if any
+      value is.
 
     Raises:
       ValueError: for fewer than two sets.
@@ -51,7 +52,8 @@ def pass_at_k(correct: Array, k: int) -> Array:
     al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1.
 
     Args:
-      correct: bool ``[..., R, N]``, whether each sample is correct.
+      correct: bool ``[..., R, N]``, whether each sample is correct. A sample that ended at NaN
+        logits has no answer, which is not correct.
       k: from 1 to R.
 
     Returns:
@@ -91,7 +93,8 @@ def pass_at_k_of_lattice(correct: Array, k: int) -> Array:
 
     Args:
       correct: bool ``[..., N]``, whether each sample is correct, in the order in which
-        ``arithmetic_sample`` returns them with ``points="lattice"``.
+        ``arithmetic_sample`` returns them with ``points="lattice"``; False for one that ended at
+        NaN logits.
       k: a divisor of N.
 
     Returns:

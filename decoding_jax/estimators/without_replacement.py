@@ -19,13 +19,13 @@ def log_weights(sampling_log_prob: Array, threshold: Array) -> Array:
       threshold: float32 ``[B]``, the (N + 1)-th perturbed log-probability.
 
     Returns:
-      float32 ``[B, N]``, in nats.
+      float32 ``[B, N]``, in nats; NaN where the log-probability or the threshold is NaN.
 
     Example:
       >>> log_weights(jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([-jnp.inf])).round(3)
       Array([[-0.693, -1.386]], dtype=float32)
     """
-    exists = sampling_log_prob > -jnp.inf
+    exists = sampling_log_prob != -jnp.inf
     above = jnp.where(exists, sampling_log_prob, 0.0) - threshold[:, None]
     log_q = jnp.log(-jnp.expm1(-jnp.exp(above)))
     # Far below the threshold q equals exp(above) to the last bit, but its logarithm would be -inf.
@@ -50,7 +50,7 @@ def estimate(
       normalize: whether weights are divided by their sum.
 
     Returns:
-      float32 ``[B]``.
+      float32 ``[B]``. It is NaN for a row in which a sequence ended at NaN logits.
 
     Example:
       >>> log_probs, all_drawn = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([-jnp.inf])
@@ -58,5 +58,5 @@ def estimate(
       [2.0]
     """
     weights = jnp.exp(log_weights(sampling_log_prob, threshold))
-    total = jnp.where(weights > 0, weights * values, 0.0).sum(-1)
+    total = jnp.where(weights == 0, 0.0, weights * values).sum(-1)
     return total / weights.sum(-1) if normalize else total

@@ -43,7 +43,7 @@ class Printer:
 
     def _lines(self, record: Record) -> list[str]:
         title = f"[{record['index'] + 1}] {record['inputs']}"
-        if "error" in record:
+        if not record["outputs"] and "error" in record:
             return [title, f"    not decoded: {record['error']}"]
         outputs = sorted(record["outputs"], key=lambda o: o["rank"])
         groups: dict[Any, list[dict[str, Any]]] = {}
@@ -54,10 +54,14 @@ class Printer:
         lines = [title, "    rank  log-prob  " + ("drawn  " if show_counts else "") + "text"]
         for rank, group in enumerate(list(groups.values())[: self._limit], 1):
             best = group[0]
+            is_nan = "error" in record and best["log_prob"] is None
             log_prob = "-inf" if best["log_prob"] is None else f"{best['log_prob']:.2f}"
+            log_prob = "nan" if is_nan else log_prob
             drawn = f"{f'{len(group)}/{len(outputs)}':>5}  " if show_counts else ""
             text = best["text"] + ("" if best["finished"] else " [...]")
             lines.append(f"    {rank:>4}  {log_prob:>8}  {drawn}{text}")
         if len(groups) > len(lines) - 2:
             lines.append(f"          and {len(groups) - len(lines) + 2} more")
+        if "error" in record:
+            lines.append(f"    {record['error']}")
         return lines

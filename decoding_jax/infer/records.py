@@ -31,7 +31,8 @@ def decoded(
     """Returns the record of an input and its completions.
 
     ``outputs`` has the order of the strategy, so ``outputs[i]`` is sequence i of a sampler.
-    ``rank`` is 1 for the highest score; equal scores are ranked in the order of ``outputs``.
+    ``rank`` is 1 for the highest score; equal scores are ranked in the order of ``outputs``, and
+    NaN is last. Where the model's logits were NaN, the record also has an ``error``.
 
     Args:
       index: the index of the input, from 0.
@@ -46,8 +47,8 @@ def decoded(
       >>> decoded(0, "Hello.", [hello], seed=7)["outputs"][0]
       {'rank': 1, 'text': 'Bonjour.', 'log_prob': -0.5, 'score': -0.5, 'finished': True}
     """
-    scores = [-math.inf if math.isnan(c.score) else c.score for c in completions]
-    order = sorted(range(len(completions)), key=lambda i: -scores[i])
+    scores = [(math.isnan(c.score), -c.score) for c in completions]
+    order = sorted(range(len(completions)), key=lambda i: scores[i])
     rank = {i: place + 1 for place, i in enumerate(order)}
     outputs = [
         {
@@ -62,7 +63,10 @@ def decoded(
         }
         for i, c in enumerate(completions)
     ]
-    return {"index": index, "inputs": inputs, "outputs": outputs, "seed": seed}
+    record = {"index": index, "inputs": inputs, "outputs": outputs, "seed": seed}
+    if num_nan := sum(c.nan_logits for c in completions):
+        record["error"] = f"NaN logits: {num_nan} of {len(completions)} outputs"
+    return record
 
 
 def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:

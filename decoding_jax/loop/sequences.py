@@ -18,10 +18,12 @@ class Sequences(NamedTuple):
     Attributes:
       tokens: int32 ``[B, W, L]``, 0 from ``length`` on.
       length: int32 ``[B, W]``, the number of new tokens.
-      log_prob: float32 ``[B, W]``, the sum of the tokens' log-probabilities under the model.
+      log_prob: float32 ``[B, W]``, the sum of the tokens' log-probabilities under the model; NaN
+        for a sequence that ended where the model's logits were NaN.
       log_prob_lost: float32 ``[B, W]``, the rounding error of that sum (see ``ops.exact.add``).
       finished: bool ``[B, W]``, ended by a stop condition.
-      done: bool ``[B, W]``, finished, at its limit, or without an allowed continuation.
+      done: bool ``[B, W]``, finished, at its limit, without an allowed continuation, or where the
+        model's logits were NaN.
     """
 
     tokens: Array
@@ -53,13 +55,17 @@ def append_token(
     Args:
       old: the sequences.
       token: int32 ``[B, W]``, the chosen tokens.
-      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, the model's, from which ``log_prob`` comes.
-      allowed: float32 ``[B, W, V]``, after the transform. A sequence ends without the token where
-        all of them are -inf.
+      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, the model's, ``bounded``, from which
+        ``log_prob`` comes. Where any of them is NaN, a sequence ends without the token, and its
+        log-probability is NaN.
+      allowed: float32 ``[B, W, V]``, after the transform, clean. A sequence ends without the token
+        where all of them are -inf.
       stop: when a sequence ends.
       max_new_tokens: L.
     """
-    is_dead_end = allowed.max(-1) == -jnp.inf
+    gained = log_prob_of(logits, token)
+    is_nan = jnp.isnan(gained)
+    is_dead_end = (allowed.max(-1) == -jnp.inf) | is_nan
     is_appended = ~old.done & ~is_dead_end
     position = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
     is_written = (position == old.length[..., None]) & is_appended[..., None]
@@ -67,7 +73,7 @@ def append_token(
     length = old.length + is_appended.astype(jnp.int32)
     finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
     limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)
-    gained = jnp.where(is_appended, log_prob_of(logits, token), 0.0)
+    gained = jnp.where(is_appended | (is_nan & ~old.done), gained, 0.0)
     log_prob, log_prob_lost = exact.add(old.log_prob, old.log_prob_lost, gained)
     return Sequences(
         tokens=tokens,

@@ -1,4 +1,10 @@
-"""Logits without NaN and +inf, and quantities computed from them: maxima, log-probabilities."""
+"""A model's logits, clean logits, and what is computed from them: maxima, log-probabilities.
+
+A model's logits may be NaN. No strategy chooses a token by them: ``clean`` bans every NaN, and a
+sequence ends where the model's logits hold one. This is seen without reading the logits once more:
+the log-probabilities of the ``bounded`` logits, which keep their NaN, and their ``largest`` are NaN
+where any logit is NaN.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,19 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
+
+
+def bounded(logits: Array) -> Array:
+    """float32 logits in which +inf is replaced by the largest float; NaN stays.
+
+    Tokens with a logit of +inf thus have all the probability, in equal parts.
+
+    Example:
+      >>> bounded(jnp.array([jnp.inf, 1.0, jnp.nan])).tolist()
+      [3.4028234663852886e+38, 1.0, nan]
+    """
+    logits = logits.astype(jnp.float32)
+    return jnp.where(logits == jnp.inf, jnp.finfo(jnp.float32).max, logits)
 
 
 def clean(logits: Array) -> Array:
@@ -45,8 +64,8 @@ def largest(logits: Array) -> Array:
 def log_prob_of(logits: Array, token: Array) -> Array:
     """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
 
-    The logits are clean: no NaN and no +inf. The result is -inf for a banned token, including where
-    every token is banned.
+    No logit is +inf. The result is NaN where any logit is NaN, and otherwise -inf for a banned
+    token, including where every token is banned.
 
     Example:
       >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
@@ -54,16 +73,19 @@ def log_prob_of(logits: Array, token: Array) -> Array:
     """
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")[..., 0]
     total = jax.nn.logsumexp(logits, axis=-1)
-    return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - total)
+    # A banned token keeps -inf unless the total is NaN; where all are banned, it is -inf too.
+    return jnp.where((chosen == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, chosen - total)
 
 
-def normaliser(logits: Array) -> tuple[Array, Array]:
+def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
     """The softmax's denominator, equal to the bit in every program (see ``ops.exact``).
 
     ``(logits - peak) - log(total)`` is the log-softmax, never above 0.
 
     Args:
       logits: float32 ``[..., V]``, no NaN and no +inf.
+      peak: float32 ``[..., 1]``, the largest of them if it is known. With ``largest``, logits may
+        be NaN; the result is then a peak of NaN and a total of 0.
 
     Returns:
       peak float32 ``[..., 1]``, the largest logit, or 0 where all are -inf; and total
@@ -73,7 +95,7 @@ def normaliser(logits: Array) -> tuple[Array, Array]:
       >>> normaliser(jnp.array([3.0, 3.0, -jnp.inf]))
       (Array([3.], dtype=float32), Array([2.], dtype=float32))
     """
-    peak = logits.max(-1, keepdims=True)
+    peak = logits.max(-1, keepdims=True) if peak is None else peak
     peak = jnp.where(peak == -jnp.inf, 0.0, peak)
     return peak, exact.sum_last(exact.exp(logits - peak))[..., None]
 
@@ -97,12 +119,17 @@ def lowest_argmax(logits: Array) -> Array:
 def log_softmax(logits: Array) -> Array:
     """Log-probabilities, in nats, of ``logits [..., V]``; all -inf where every token is banned.
 
-    ``ops.vocab.log_softmax_or_uniform`` is uniform there instead. The logits are clean: no NaN and
-    no +inf.
+    They are all NaN where any logit is NaN. ``ops.vocab.log_softmax_or_uniform`` is uniform where
+    every token is banned. No logit is +inf.
 
     Example:
       >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)
       Array([-0.6931, -0.6931,    -inf], dtype=float32)
     """
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    return jnp.where(logits == -jnp.inf, -jnp.inf, logits - total)
+    return jnp.where((logits == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, logits - total)
+
+
+def are_nan(log_probs: Array) -> Array:
+    """Whether the log-probabilities ``[..., V]`` of ``log_softmax`` are NaN, bool ``[...]``."""
+    return jnp.isnan(log_probs[..., 0])

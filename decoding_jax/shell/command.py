@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments, without the program's name. The default is ``sys.argv``.
 
     Returns:
-      The exit status: 0, or 1 if decoding failed, 2 if the options are invalid, or 130 if it was
-      interrupted. A failure is one line on standard error.
+      The exit status: 0, or 1 if decoding failed or the model's logits were NaN, 2 if the options
+      are invalid, or 130 if it was interrupted. A failure is one line on standard error.
 
     Example:
       >>> main(["--strategy", "greedy", "--list"])  # doctest: +ELLIPSIS
@@ -83,14 +83,13 @@ def _main(argv: list[str]) -> int:
     if options.stop_strings:
         settings["stop_strings"] = options.stop_strings
     if single and len(texts) == 1 and not options.json:
-        print_growing(model, tokenizer, texts[0], settings)
-        return 0
+        return int(print_growing(model, tokenizer, texts[0], settings).nan_logits)
     rows = generate(model, tokenizer, texts, **settings)
     if options.json:
         print_json(texts, rows, seed=options.seed or 0)
     else:
         print_table(texts, rows, drawn=drawn)
-    return 0
+    return int(any(completion.nan_logits for row in rows for completion in row))
 
 
 def _texts(given: Sequence[str]) -> list[str]:

@@ -11,12 +11,13 @@ from decoding_jax.infer.printing import Printer
 from decoding_jax.text import Completion, stream_text
 
 
-def print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> None:
+def print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> Completion:
     """Decodes one completion of a text, and prints it as it grows, with its log-probability."""
     print(f"[1] {text}")
     [[completion]] = stream_text(model, tokenizer, [text], **settings).print()
     ending = "" if completion.finished else ", not finished"
     print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
+    return completion
 
 
 def print_table(texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, drawn: bool) -> None:

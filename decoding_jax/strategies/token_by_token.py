@@ -25,7 +25,7 @@ from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import per_lane
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import Sequences, append_token, check_lengths, empty_sequences
-from decoding_jax.ops.logits import clean
+from decoding_jax.ops.logits import bounded, clean
 
 ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
 """``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
@@ -74,7 +74,8 @@ def token_by_token(
     """The steps of a strategy that chooses one token for each sequence from its transformed logits.
 
     Args:
-      choose: chooses the tokens. A sequence whose logits are all -inf ends without the token.
+      choose: chooses the tokens. A sequence whose logits are all -inf ends without the token, as
+        does one whose logits from the model are NaN.
       init_strategy_state: ``(key, B) -> strategy_state``, the state before the first token.
       lanes: W, the number of sequences of a row.
       max_new_tokens: L, the maximum number of new tokens.
@@ -91,12 +92,11 @@ def token_by_token(
     def advance(logits: Array, prompt: Prompt, state: State) -> State:
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
         old = state.sequences
-        logits = clean(logits)
-        allowed = stopping.ban_end_tokens(stop, logits, old.length[..., None])
+        allowed = stopping.ban_end_tokens(stop, clean(logits), old.length[..., None])
         if transform is not None:
             path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
             allowed = clean(model_calls.transformed(transform, allowed, path))
-        allowed, logits = allowed[:, :, 0], logits[:, :, 0]
+        allowed, logits = allowed[:, :, 0], bounded(logits)[:, :, 0]
         token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
         new = append_token(old, token, logits, allowed, stop, max_new_tokens)
         return State(state.cache, new, token, strategy_state, state.step + 1)

@@ -15,6 +15,7 @@ from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.limits import CutTextWarning
 from decoding_jax.text.loading import embedded, load
+from decoding_jax.text.nan_logits import NanLogitsWarning
 from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.phrases import constraints
 from decoding_jax.text.shared_prefix import WithText, share_prefix
@@ -43,6 +44,7 @@ __all__ = [
     "CutTextWarning",
     "GenerationConfig",
     "HuggingFaceTokenizer",
+    "NanLogitsWarning",
     "NumberedPieces",
     "Piece",
     "SentencePieceTokenizer",

@@ -23,8 +23,9 @@ class Completion(NamedTuple):
     Attributes:
       text: the text of the new tokens, without special tokens.
       tokens: the new token ids, with the end token.
-      log_prob: the log probability of the tokens under the model, in nats, before any transform.
-      score: the score by which the strategy ranks.
+      log_prob: the log probability of the tokens under the model, in nats, before any transform;
+        NaN where ``nan_logits``.
+      score: the score by which the strategy ranks; NaN where ``nan_logits``.
       finished: whether a stop condition ended it, rather than the maximum length.
       info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as Python's numbers and
         NumPy's arrays. Each is a value of this completion, of its text, or of the whole batch, as
@@ -39,6 +40,11 @@ class Completion(NamedTuple):
     finished: bool
     info: Any = None
     scores: TokenScores | None = None
+
+    @property
+    def nan_logits(self) -> bool:
+        """Whether the text ended where the model's logits were NaN (see ``DecodeOutput``)."""
+        return self.log_prob != self.log_prob
 
 
 def default_stop(tokenizer: Tokenizer) -> Stop:
@@ -157,7 +163,7 @@ def completions(
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
     info = jax.tree.map(np.asarray, output.info)
-    exists = (length > 0) | (log_prob > -np.inf)  # a search may find fewer than its maximum
+    exists = (length > 0) | (log_prob != -np.inf)  # a search may find fewer than its maximum
     rows = []
     for b in range(count):
         prompt = [] if context is None else list(context[b])

@@ -17,6 +17,7 @@ from decoding_jax.text.clock import Clock, run_until
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.limits import groups, warn_of_cut
 from decoding_jax.text.loading import Model
+from decoding_jax.text.nan_logits import warn_of_nan_logits
 from decoding_jax.text.resolve import Arguments, Resolved, resolve
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts
@@ -100,7 +101,8 @@ def generate(
 
     Returns:
       For every text, its completions in the order of the strategy, each with the strategy's
-      ``info``.
+      ``info``. Where the model's logits are NaN, a completion has ``nan_logits`` and a
+      ``NanLogitsWarning`` names its text.
 
     Raises:
       ValueError: for an unknown strategy or setting, a missing key, an empty text, or a text that
@@ -142,6 +144,7 @@ def generate(
         for i, row in zip(members, decoded, strict=True):
             results[i] = row
     warn_of_cut(results, call.limits)
+    warn_of_nan_logits(results)
     return results
 
 

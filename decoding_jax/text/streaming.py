@@ -19,6 +19,7 @@ from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.growing import REPLACEMENT
 from decoding_jax.text.limits import check_together, warn_of_cut
 from decoding_jax.text.loading import Model
+from decoding_jax.text.nan_logits import warn_of_nan_logits
 from decoding_jax.text.resolve import Arguments, resolve
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts
@@ -144,7 +145,7 @@ class StreamedCall:
         rows = rows_of(call, range(count), round_up(count))
         drafters = {} if rows.drafter is None else {"drafter": rows.drafter}
         self.context = context_of(call.model, self.ids)
-        self._scores = None
+        self._scores, self._warned = None, False
         if call.num_alternatives is not None:
             self._scores = GrowingScores(rows.model, rows.prompt, call.num_alternatives)
         self._args = (rows.model, rows.prompt, rows.keys)
@@ -173,7 +174,9 @@ class StreamedCall:
         if self._scores is not None:
             with compilation_announced():
                 scores = self._scores(output.tokens, output.length)
-        return completions(self.tokenizer, output, len(self.ids), self.context, scores)
+        made = completions(self.tokenizer, output, len(self.ids), self.context, scores)
+        self._warned = self._warned or warn_of_nan_logits(made)
+        return made
 
     def warn_of_cut(self, completed: Sequence[Sequence[Completion]]) -> None:
         """Warns of texts that a limit has cut that the caller did not name."""

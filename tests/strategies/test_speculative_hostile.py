@@ -243,15 +243,18 @@ class Spoiled:
     ],
 )
 def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
-    """NaN bans a token, and plus infinity is the largest float, in every row independently."""
+    """Plus infinity is the largest float; NaN bans a token of the draft, and ends a sequence.
+
+    Every row is treated independently.
+    """
     prompt = Prompt(jnp.array([[1, 2], [4, 0], [0, 0], [3, 1]]), jnp.array([2, 1, 1, 2]))
     wide = TableLM.random(jax.random.key(78), WIDE, sharpness=2.0, zeros=0.4)
     flat = dataclasses.replace(wide, table=wide.table / 2)
 
-    def speculate_with(value, least):
+    def speculate_with(value, least, of_draft=None):
         return decoding_jax.speculative_sample(
             Spoiled(wide, jnp.float32(value)),
-            Spoiled(flat, jnp.float32(value)),
+            Spoiled(flat, jnp.float32(value if of_draft is None else of_draft)),
             prompt,
             jax.random.key(3),
             num_samples=8,
@@ -263,11 +266,18 @@ def test_logits_that_are_not_numbers_are_cleaned_as_elsewhere(verifier):
 
     largest = jnp.finfo(jnp.float32).max
     for least in (0, 2):
-        banned = speculate_with(jnp.nan, least)
-        assert same_bits(banned, speculate_with(-jnp.inf, least))
+        banned = speculate_with(-jnp.inf, least)
+        assert same_bits(banned, speculate_with(-jnp.inf, least, of_draft=jnp.nan))
         assert same_bits(speculate_with(jnp.inf, least), speculate_with(largest, least))
         assert not (np.asarray(banned.tokens)[::2] % 3 == 2).any()
-        assert not np.isnan(banned.log_prob).any()
+        ended = jax.device_get(speculate_with(jnp.nan, least))
+        assert ended.nan_logits[::2].all()
+        assert not ended.length[::2].any()
+        tokens, length = jax.device_get((banned.tokens, banned.length))
+        bans_all = (tokens % 8 == 3) & (np.arange(LENGTH) == length[..., None] - 1)
+        want = bans_all.any(-1) & ~np.asarray(banned.finished) & (length < LENGTH)
+        np.testing.assert_array_equal(ended.nan_logits[1::2], want[1::2])
+        np.testing.assert_array_equal(ended.tokens[1::2], tokens[1::2])
 
 
 @pytest.mark.exhaustive

@@ -15,10 +15,15 @@ from decoding_jax.base import Array, Stop
 from decoding_jax.loop import stopping
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops.gather import gather_items
+from decoding_jax.ops.logits import are_nan
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty
 
 EarlyStopping = bool | Literal["never"]
+
+SPOILED = float(jnp.finfo(jnp.float32).min)
+"""The score, during a search, of hypotheses that ended where the model's logits were NaN: they rank
+after all others. Their log-probability is NaN."""
 
 ChooseCandidates = Callable[[Any, Array, int, Array], tuple[Array, Array]]
 """``(keys, totals [B, n], count, step) -> (score [B, count], index [B, count])``: the candidates
@@ -52,8 +57,9 @@ class Pool(NamedTuple):
     Attributes:
       tokens: int32 ``[B, K, L]``, 0 from ``length`` on.
       length: int32 ``[B, K]``.
-      log_prob: float32 ``[B, K]``, under the model.
-      score: float32 ``[B, K]``, divided by the length penalty; -inf for unused places.
+      log_prob: float32 ``[B, K]``, under the model; NaN for those that ended at NaN logits.
+      score: float32 ``[B, K]``, divided by the length penalty; -inf for unused places, and
+        ``SPOILED`` where the log-probability is NaN.
       finished: bool ``[B, K]``, true for hypotheses that a stop condition ended.
     """
 
@@ -154,7 +160,7 @@ def compete(
     # Finish: those of the first K candidates that are complete enter the pool.
     pool = merge_pools(
         beam.pool,
-        dead_ends(rules, beam, totals, step),
+        dead_ends(rules, beam, totals, log_probs, step),
         completed_candidates(rules, candidates, width, step),
     )
     # Continue: the K best candidates that have not ended.
@@ -206,14 +212,19 @@ def make_candidates(
     )
 
 
-def dead_ends(rules: Rules, beam: Beam, totals: Array, step: Array) -> Pool:
-    """The hypotheses whose every continuation is banned: they end as at the length limit."""
+def dead_ends(rules: Rules, beam: Beam, totals: Array, log_probs: Array, step: Array) -> Pool:
+    """The hypotheses whose every continuation is banned: they end as at the length limit.
+
+    Those after which the model's logits are NaN are ``SPOILED``.
+    """
     running, _, is_open = beam
     is_dead_end = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
     length = jnp.broadcast_to(over_axes(step, 2), is_dead_end.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
-    score = jnp.where(is_dead_end, divided, -jnp.inf)
-    return Pool(running.tokens, length, running.log_prob, score, jnp.zeros_like(is_dead_end))
+    is_nan = are_nan(log_probs)
+    score = jnp.where(is_dead_end, jnp.where(is_nan, SPOILED, divided), -jnp.inf)
+    log_prob = jnp.where(is_nan, jnp.nan, running.log_prob)
+    return Pool(running.tokens, length, log_prob, score, jnp.zeros_like(is_dead_end))
 
 
 def completed_candidates(rules: Rules, candidates: Candidates, count: int, step: Array) -> Pool:
@@ -249,13 +260,7 @@ def merge_pools(*pools: Pool) -> Pool:
     """The best K of all pools, where K is the size of the first. Ties go to the earlier entry."""
     joined = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*pools, strict=True)))
     score, best = top_k(joined.score, pools[0].score.shape[1])
-    return Pool(
-        gather_items(joined.tokens, best),
-        gather_items(joined.length, best),
-        gather_items(joined.log_prob, best),
-        score,
-        gather_items(joined.finished, best),
-    )
+    return Pool(*(gather_items(part, best) for part in joined))._replace(score=score)
 
 
 def first_true(mask: Array, count: int) -> Array:
@@ -270,7 +275,7 @@ def first_true(mask: Array, count: int) -> Array:
 def may_improve(rules: Rules, running: Running, pool: Pool, step: Array, limit: Array) -> Array:
     """bool ``[B]``: whether a running hypothesis may still enter the pool."""
     best = running.score.max(-1)
-    full = (pool.score > -jnp.inf).all(-1)
+    full = ((pool.score > -jnp.inf) & ~jnp.isnan(pool.log_prob)).all(-1)
     if rules.early_stopping is True:
         return (best > -jnp.inf) & ~full
     attainable = best / rules.penalty(jnp.broadcast_to(step, best.shape))

@@ -159,7 +159,8 @@ def constrained_beam_search(
         completed = competition.completed_candidates(rules, candidates, width, step)
         met_completed, unmet_completed = split_pool(completed, lacking[:, :width] == 0)
         is_met = constraints.lacking(table, matched) == 0
-        met_ends, unmet_ends = split_pool(competition.dead_ends(rules, beam, totals, step), is_met)
+        dead_ends = competition.dead_ends(rules, beam, totals, log_probs, step)
+        met_ends, unmet_ends = split_pool(dead_ends, is_met)
         pool = competition.merge_pools(beam.pool, met_ends, met_completed)
         unmet = competition.merge_pools(unmet, unmet_ends, unmet_completed)
 

@@ -19,7 +19,11 @@ def join_pools(*pools: Pool) -> Pool:
 
 
 def split_pool(pool: Pool, is_met: Array) -> tuple[Pool, Pool]:
-    """The entries of a pool that meet the constraints, and the other entries."""
+    """The entries of a pool that meet the constraints, and the other entries.
+
+    Those that ended at NaN logits are among the others, of which they rank last.
+    """
+    is_met &= ~jnp.isnan(pool.log_prob)
     met = pool._replace(score=jnp.where(is_met, pool.score, -jnp.inf))
     return met, pool._replace(score=jnp.where(is_met, -jnp.inf, pool.score))
 

@@ -18,7 +18,7 @@ from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
-from decoding_jax.ops.logits import clean, log_softmax
+from decoding_jax.ops.logits import are_nan, bounded, clean, log_softmax
 from decoding_jax.strategies.beam import shared_cache
 from decoding_jax.strategies.beam.competition import (
     EarlyStopping,
@@ -103,26 +103,31 @@ def score_tokens(
       transform: applied to each hypothesis with its own path; None changes nothing.
 
     Returns:
-      The transformed log-probabilities, and the model's, both float32 ``[B, K, V]``.
+      The transformed log-probabilities, and the model's, both float32 ``[B, K, V]``. Where any of
+      the model's logits is NaN, the former are all -inf, and the latter all NaN.
     """
-    log_probs = log_softmax(clean(logits))
+    log_probs = log_softmax(bounded(logits))
     length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
-    allowed = stopping.ban_end_tokens(stop, log_probs, length)
+    allowed = stopping.ban_end_tokens(stop, clean(log_probs), length)
     if transform is not None:
         path = Prefix(*prompt, tokens[:, :, None], length[..., None])
         allowed = clean(model_calls.transformed(transform, allowed[:, :, None], path))[:, :, 0]
+        allowed = jnp.where(are_nan(log_probs)[..., None], -jnp.inf, allowed)
     return allowed, log_probs
 
 
 def make_output(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput:
-    """The first entries of a pool. Unused ones have length 0, log-probability and score -inf."""
+    """The first entries of a pool. Unused ones have length 0, log-probability and score -inf.
+
+    Those that ended at NaN logits have log-probability and score NaN.
+    """
     tokens, length, log_prob, score, finished = (part[:, :num_return] for part in pool)
     exists = score > -jnp.inf
     return DecodeOutput(
         tokens=jnp.where(exists[..., None], tokens, 0),
         length=jnp.where(exists, length, 0),
         log_prob=jnp.where(exists, log_prob, -jnp.inf),
-        score=score,
+        score=jnp.where(exists & jnp.isnan(log_prob), jnp.nan, score),
         finished=finished & exists,
         info=BeamInfo(model_calls),
     )

@@ -13,9 +13,9 @@ from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
-from decoding_jax.ops.logits import log_softmax
+from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.beam.competition import Pool
+from decoding_jax.strategies.beam.competition import SPOILED, Pool
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
@@ -25,9 +25,11 @@ class StochasticBeamInfo(NamedTuple):
     Attributes:
       model_calls: int32, the prefill and every ``extend``.
       sampling_log_prob: float32 ``[B, N]``, in nats: the log-probability of each sequence under the
-        transformed model, from which sequences are drawn; -inf for unused places.
+        transformed model, from which sequences are drawn; -inf for unused places, and NaN where
+        ``log_prob`` is.
       threshold: float32 ``[B]``: the (N + 1)-th largest perturbed log-probability, which is that of
-        the first sequence left out; -inf if there is none.
+        the first sequence left out; -inf if there is none, and NaN if ``log_prob`` is NaN for that
+        sequence or for one that was drawn.
     """
 
     model_calls: Array
@@ -47,7 +49,7 @@ class Drawn(NamedTuple):
       sampling_log_prob: float32 ``[B, K + 1]``, under the transformed model.
       perturbed_log_prob: float32 ``[B, K + 1]``: ``sampling_log_prob`` plus Gumbel noise, which is
         the largest perturbed log-probability of the sequences below the node; -inf for unused
-        places.
+        places, and ``SPOILED`` for nodes that ended at NaN logits, whose ``log_prob`` is NaN.
       complete: bool ``[B, K + 1]``, true for whole sequences, which are not expanded.
       finished: bool ``[B, K + 1]``, true for sequences that a stop condition ended.
     """
@@ -147,8 +149,12 @@ def stochastic_beam_search(
         is_dead_end = allowed.max(-1) == -jnp.inf
         is_expanded = ~beam.complete & ~is_dead_end
         perturbed = beam.perturbed_log_prob
+        is_nan = are_nan(log_probs) & ~beam.complete & (perturbed > -jnp.inf)
         sequences = beam._replace(
-            perturbed_log_prob=jnp.where(is_expanded, -jnp.inf, perturbed),
+            log_prob=jnp.where(is_nan, jnp.nan, beam.log_prob),
+            perturbed_log_prob=jnp.where(
+                is_nan, SPOILED, jnp.where(is_expanded, -jnp.inf, perturbed)
+            ),
             complete=beam.complete | is_dead_end,
         )
 
@@ -204,13 +210,19 @@ def stochastic_beam_search(
 
     def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
         beam, output = state.beam, steps.finalize(prompt, state)
-        perturbed = beam.perturbed_log_prob
-        sampling_log_prob = jnp.where(perturbed > -jnp.inf, beam.sampling_log_prob, -jnp.inf)
+        sampling_log_prob = sampling_log_prob_of(beam)
+        is_nan = jnp.isnan(sampling_log_prob).any(-1)
         info = StochasticBeamInfo(
             model_calls=output.info.model_calls,
             sampling_log_prob=sampling_log_prob[:, :num_return],
-            threshold=perturbed[:, num_return],
+            threshold=jnp.where(is_nan, jnp.nan, beam.perturbed_log_prob[:, num_return]),
         )
         return output._replace(info=info)
 
     return steps._replace(finalize=finalize)
+
+
+def sampling_log_prob_of(drawn: Drawn) -> Array:
+    """``StochasticBeamInfo.sampling_log_prob`` of all K + 1 nodes, float32 ``[B, K + 1]``."""
+    sampling_log_prob = jnp.where(jnp.isnan(drawn.log_prob), jnp.nan, drawn.sampling_log_prob)
+    return jnp.where(drawn.perturbed_log_prob > -jnp.inf, sampling_log_prob, -jnp.inf)

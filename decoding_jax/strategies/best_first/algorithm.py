@@ -177,10 +177,11 @@ def best_first(
         # b <- b + 1 for every node that is expanded; its children have n.time = t.
         t = state.t + (num_open(nodes) > 0).astype(jnp.int32)
         expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
-        children, most_likely, dead_end = expand(logits, prompt, nodes, slot, path, t)
+        children, most_likely, ending = expand(logits, prompt, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
-        dead_end |= nodes.kind == CUT
-        dead_ends = frontier.only(nodes._replace(kind=jnp.full_like(nodes.kind, CUT)), dead_end)
+        ending = jnp.where(nodes.kind == CUT, CUT, ending)
+        log_prob = jnp.where(ending == frontier.SPOILED, jnp.nan, nodes.log_prob)
+        dead_ends = nodes._replace(kind=ending, log_prob=log_prob)
 
         # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
         heap = frontier.join(state.heap, children)
@@ -212,7 +213,7 @@ def best_first(
         rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
         is_ended &= frontier.before(priority, is_open, best, rank)
         ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
-        completed = state.completed + frontier.count(ended)
+        completed = state.completed + frontier.count(sound(ended))
         results = keep(frontier.join(state.results, ended), state.results.kind.shape[1])
         heap = frontier.only(heap, ~is_ended)
 
@@ -243,17 +244,23 @@ def best_first(
         return frontier.compact(nodes, size) if return_all else ranked(nodes, size)
 
     def ranked(nodes: Nodes, size: int) -> Nodes:
-        """The ``size`` nodes with the best final scores, in order."""
+        """The ``size`` nodes with the best final scores, in order; spoiled ones come last."""
         size = min(size, nodes.kind.shape[1])
+        return frontier.take(nodes, frontier.best(ranks(nodes), nodes.kind != ABSENT, size))
+
+    def ranks(nodes: Nodes) -> Array:
         final = score.final(nodes.log_prob, nodes.length)
-        return frontier.take(nodes, frontier.best(final, nodes.kind != ABSENT, size))
+        return jnp.where(nodes.kind == frontier.SPOILED, -jnp.inf, final)
+
+    def sound(nodes: Nodes) -> Nodes:
+        return frontier.only(nodes, nodes.kind != frontier.SPOILED)
 
     def is_decided(heap: Nodes, results: Nodes) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
         limit = stopping.limits(stop, heap.kind.shape[0], max_new_tokens)[:, None]
         length = jnp.where(heap.kind == OPEN, limit, heap.length)
         bound = score.final(heap.log_prob, length)  # log-probabilities only fall
-        worst = score.final(results.log_prob, results.length)[:, -1:]
+        worst = ranks(results)[:, -1:]
         better = (heap.kind != ABSENT) & (bound > worst)
         return (results.kind[:, -1] != ABSENT) & ~better.any(1)
 
@@ -265,13 +272,14 @@ def best_first(
         return (state.popped.kind == ABSENT).all(-1)
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        """P, then the ended nodes that are left in the heap, then the best open ones."""
+        """P, the ended nodes that are left in the heap, the best open ones, then spoiled ones."""
         size = state.results.kind.shape[1]
         heap = frontier.join(state.heap, state.popped)
-        parts = [ranked(state.results, size), ranked(frontier.only(heap, heap.kind > OPEN), size)]
-        if not return_all:
-            parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
-        out = frontier.compact(frontier.join(*parts), size)
+        completed = ranked(sound(state.results), size)
+        ended = ranked(frontier.only(heap, heap.kind > OPEN), size)
+        unfinished = ranked(frontier.only(heap, (heap.kind == OPEN) & (not return_all)), size)
+        spoiled = frontier.only(state.results, state.results.kind == frontier.SPOILED)
+        out = frontier.compact(frontier.join(completed, ended, unfinished, spoiled), size)
         exists = out.kind != ABSENT
         tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
         return DecodeOutput(
@@ -285,7 +293,7 @@ def best_first(
                 expanded=state.expanded,
                 completed=state.completed,
                 pruned=state.pruned,
-                fallback=state.greedy[:, None] & (state.results.kind != ABSENT),
+                fallback=state.greedy[:, None] & (completed.kind != ABSENT),
                 slots_used=state.tree.used,
                 slots_held=jnp.int32(slots),
             ),

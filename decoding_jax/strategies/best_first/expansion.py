@@ -17,9 +17,16 @@ from jax.typing import ArrayLike
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, normaliser
+from decoding_jax.ops.logits import bounded, clean, largest, normaliser
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
+from decoding_jax.strategies.best_first.frontier import (
+    ABSENT,
+    CUT,
+    FINISHED,
+    OPEN,
+    SPOILED,
+    Nodes,
+)
 from decoding_jax.strategies.best_first.priority import Score
 
 _ROUNDING = 1e-5  # relative; far above the rounding errors of float32 sums and products
@@ -87,11 +94,13 @@ class Expansion:
 
         Returns:
           The children, ``[B, n * b]``, in the order of their parents and of their token ids; bool
-          of that shape, true for the most likely child of each node; and bool ``[B, n]``, true for
-          open nodes after which no token is allowed.
+          of that shape, true for the most likely child of each node; and int32 ``[B, n]``, the kind
+          that nodes get which end here: CUT for open nodes after which no token is allowed, SPOILED
+          for those after which the model's logits are NaN, and ABSENT for all others.
         """
         raw, allowed = self._allowed(logits, prompt, nodes, path)
-        raw_peak, raw_total = normaliser(raw)
+        raw_peak, raw_total = normaliser(raw, largest(raw))
+        is_nan = jnp.isnan(raw_peak)
         is_open = (nodes.kind == OPEN)[..., None]
         unsigned = jnp.where(allowed == 0, 0.0, allowed)  # top-k orders -0.0 below 0.0
         value, token = top_k(unsigned, self.num_children(allowed.shape[-1]))
@@ -101,7 +110,7 @@ class Expansion:
         )
         gamma = jnp.asarray(self.gamma, jnp.float32).reshape(-1, 1, 1)
         admitted = exact.exp(value - peak) >= gamma * total
-        is_child = is_open & (value > -jnp.inf) & (admitted | most_likely)
+        is_child = is_open & ~is_nan & (value > -jnp.inf) & (admitted | most_likely)
         token, is_child, most_likely = lax.sort((token, is_child, most_likely), num_keys=1)
 
         last = jnp.take_along_axis(raw, token, axis=-1) - raw_peak
@@ -119,19 +128,20 @@ class Expansion:
         )
         flat = (token.shape[0], -1)
         children = Nodes(*(field.reshape(flat) for field in children))
-        dead_end = is_open & (value[..., :1] == -jnp.inf)
-        return children, (is_child & most_likely).reshape(flat), dead_end[..., 0]
+        dead_end = jnp.where(value[..., :1] == -jnp.inf, CUT, ABSENT)
+        ended = jnp.where(is_open, jnp.where(is_nan, SPOILED, dead_end), ABSENT)
+        return children, (is_child & most_likely).reshape(flat), ended[..., 0]
 
     def _allowed(
         self, logits: Array, prompt: Prompt, nodes: Nodes, path: Array
     ) -> tuple[Array, Array]:
-        """The model's logits, and the logits that children are chosen by, both ``[B, n, V]``."""
-        logits, length = clean(logits), nodes.length[:, None]
-        allowed = stopping.ban_end_tokens(self.stop, logits, length)
+        """The model's bounded logits, and the logits that choose children, both ``[B, n, V]``."""
+        length = nodes.length[:, None]
+        allowed = stopping.ban_end_tokens(self.stop, clean(logits), length)
         if self.transform is not None:
             prefix = Prefix(*prompt, path[:, None], length)
             allowed = clean(model_calls.transformed(self.transform, allowed, prefix))
-        return logits[:, 0], allowed[:, 0]
+        return bounded(logits)[:, 0], allowed[:, 0]
 
     def _normaliser(
         self, peak: Array, total: Array, allowed: Array, nodes: Nodes

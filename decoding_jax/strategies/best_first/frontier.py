@@ -16,9 +16,10 @@ from decoding_jax.base import Array
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
 
-ABSENT, OPEN, CUT, FINISHED = np.arange(4, dtype=np.int32)
+ABSENT, OPEN, CUT, FINISHED, SPOILED = np.arange(5, dtype=np.int32)
 """Kinds of nodes: an unused place; a node to expand; a node that ended at the length limit or
-because no token may follow it; a node that a stop condition finished."""
+because no token may follow it; a node that a stop condition finished; a node after which the
+model's logits are NaN, as is then its log-probability."""
 
 _LOWEST = jnp.finfo(jnp.float32).min
 
@@ -30,10 +31,10 @@ class Nodes(NamedTuple):
       parent: int32 ``[B, n]``, the slot of the previous token, -1 for none.
       token: int32 ``[B, n]``, the last token.
       length: int32 ``[B, n]``, the number of new tokens, the last one included.
-      log_prob: float32 ``[B, n]``, of all new tokens under the model.
+      log_prob: float32 ``[B, n]``, of all new tokens under the model; NaN where ``SPOILED``.
       score: float32 ``[B, n]``, n.score in the paper: the priority before the temporal decay.
       time: int32 ``[B, n]``, n.time in the paper: the step at which the hypothesis was made.
-      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT or FINISHED.
+      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT, FINISHED or SPOILED.
     """
 
     parent: Array

@@ -31,7 +31,7 @@ from decoding_jax.loop import (
 from decoding_jax.loop.counters import over_axes, per_lane
 from decoding_jax.loop.values import check_count
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
+from decoding_jax.ops.logits import bounded, clean, lowest_argmax, normaliser
 from decoding_jax.ops.top_k import top_k as take_top_k
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.contrastive import context
@@ -54,7 +54,7 @@ class State(NamedTuple):
     Attributes:
       cache: the model's cache, with all new tokens.
       sequences: the sequences decoded so far, one a row.
-      logits: float32 ``[B, V]``, after the last token of each.
+      logits: float32 ``[B, V]``, the model's after the last token of each, ``bounded``.
       context: the hidden states of prompt and new tokens.
       step: int32, a scalar or ``[B]``, the number of steps, which is the number of slots in use.
     """
@@ -99,7 +99,8 @@ def contrastive_search(
 
     Returns:
       A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A sequence whose every continuation
-      is banned ends unfinished.
+      is banned ends unfinished. Hidden states that are not finite count as NaN logits, where they
+      leave no candidate with a known cosine.
 
     Raises:
       ValueError: for a model that lacks ``tree``, ``keep`` or hidden states, a k below 1, or a
@@ -130,7 +131,7 @@ def contrastive_search(
         return State(
             cache=cache,
             sequences=empty_sequences(limit, 1, max_new_tokens),
-            logits=clean(logits[:, 0, 0]),
+            logits=bounded(logits[:, 0, 0]),
             context=context.start(hidden[:, 0], prompt.length, max_new_tokens),
             step=jnp.int32(0),
         )
@@ -138,7 +139,7 @@ def contrastive_search(
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
         old, start = state.sequences, state.step
         # Candidates: the k most probable tokens.
-        allowed = stopping.ban_end_tokens(stop, state.logits[:, None], old.length)
+        allowed = stopping.ban_end_tokens(stop, clean(state.logits)[:, None], old.length)
         if transform is not None:
             path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
             changed = model_calls.transformed(transform, allowed[:, :, None], path)
@@ -168,18 +169,23 @@ def contrastive_search(
         ]
         penalty = context.largest_cosine(state.context, hidden)
         score = (1 - alpha) * probability - alpha * penalty
-        chosen = lowest_argmax(jnp.where(best > -jnp.inf, score, -jnp.inf))[:, None]
+        # A candidate whose cosines are NaN is chosen only if those of all candidates are. The
+        # sequence then ends as at NaN logits.
+        exists, is_nan = best > -jnp.inf, jnp.isnan(score)
+        chosen = lowest_argmax(jnp.where(exists & ~is_nan, score, -jnp.inf))[:, None]
+        unknown = (is_nan | ~exists).all(-1) & exists.any(-1)
+        known = jnp.where(unknown[:, None], jnp.nan, state.logits)
         token = jnp.take_along_axis(tokens, chosen, 1)
         source = over_axes(start, 3) + chosen[..., None]
         cache = model.keep(cache, source, per_lane(start, 1))
 
-        sequences = append_token(old, token, state.logits[:, None], allowed, stop, max_new_tokens)
+        sequences = append_token(old, token, known[:, None], allowed, stop, max_new_tokens)
         logits = jnp.take_along_axis(output.logits[:, 0], chosen[..., None], 1)[:, 0]
         hidden = jnp.take_along_axis(hidden, chosen[..., None], 1)
         return State(
             cache=cache,
             sequences=sequences,
-            logits=clean(logits),
+            logits=bounded(logits),
             context=context.add(state.context, hidden, start),
             step=start + 1,
         )

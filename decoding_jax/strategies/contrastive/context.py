@@ -11,6 +11,7 @@ from jax import lax
 from decoding_jax.base import Array
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import exact
+from decoding_jax.ops.logits import largest
 from decoding_jax.ops.mesh import over_rows
 
 
@@ -18,7 +19,7 @@ class States(NamedTuple):
     """Hidden states of some tokens of each row.
 
     Attributes:
-      hidden: float32 ``[B, K, D]``, of norm 1; zeros where there is no token.
+      hidden: float32 ``[B, K, D]``, of norm 1, or with NaN; zeros where there is no token.
       exists: bool ``[B, K]``, whether a place holds a token.
     """
 
@@ -90,14 +91,17 @@ def add(context: Context, hidden: Array, place: Array) -> Context:
 def largest_cosine(context: Context, hidden: Array) -> Array:
     """The largest cosine of each candidate with any token so far: float32 ``[B, k]``.
 
+    It is NaN where any of these cosines is, as with a hidden state that is not finite.
+
     Args:
       context: the tokens so far.
       hidden: ``[B, k, D]``, of the candidates, of norm 1.
     """
     # The sum is in float32 and in one fixed order. A matrix product might round to bfloat16.
-    return jnp.maximum(*(_largest_of(states, hidden) for states in context))
+    of_parts = jnp.stack([_largest_of(states, hidden) for states in context], axis=-1)
+    return largest(of_parts)[..., 0]
 
 
 def _largest_of(states: States, hidden: Array) -> Array:
     cosine = exact.sum_last(hidden[:, :, None] * states.hidden[:, None])
-    return jnp.where(states.exists[:, None], cosine, -jnp.inf).max(-1)
+    return largest(jnp.where(states.exists[:, None], cosine, -jnp.inf))[..., 0]

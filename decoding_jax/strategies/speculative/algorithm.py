@@ -46,11 +46,10 @@ from decoding_jax.loop import (
     model_calls,
     stopping,
 )
-from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append
 from decoding_jax.strategies.speculative.chain import CHAIN
-from decoding_jax.strategies.speculative.distributions import softmax
+from decoding_jax.strategies.speculative.distributions import of_model
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
@@ -184,7 +183,7 @@ def speculative_sample(
             token[..., None],
             jnp.ones(shape, jnp.int32),
             allowed.dead,
-            softmax(clean(logits)),
+            of_model(logits),
             stop,
             limits(prompt),
         )

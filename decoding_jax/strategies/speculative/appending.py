@@ -38,7 +38,8 @@ def append(
       new: int32 ``[B, W, T]``, the tokens to append.
       count: int32 ``[B, W]``, the number of tokens to append unless the sequence ends earlier.
       dead: bool ``[B, W, T]``, where no token is allowed; a sequence ends before such a position.
-      distribution: the target's untransformed distribution, ``[B, W, T, V]``.
+      distribution: the target's untransformed distribution, ``[B, W, T, V]``. Before a peak of NaN,
+        a sequence ends, and its log-probability becomes NaN.
       stop: the stop conditions.
       limit: int32 ``[B]``, the maximum number of new tokens of each row.
 
@@ -54,6 +55,8 @@ def append(
     )(length_after)
     ends_with_text &= length_after >= stopping.minimum(stop)[:, None, None]
     ends = is_end_token | ends_with_text
+    is_nan = jnp.isnan(distribution.peak[..., 0])
+    dead |= is_nan
     possible = (index < count[..., None]) & ~dead & (length_after <= limit[:, None, None])
     possible &= ~sequences.done[..., None]
     # The token that ends a sequence is still part of it.
@@ -62,9 +65,13 @@ def append(
     appended = kept.sum(-1, dtype=jnp.int32)
     length = sequences.length + appended
     finished = sequences.finished | ((kept > 0) & ends).any(-1)
-    dead_end = (dead & (index == appended[..., None]) & (index < count[..., None])).any(-1)
+    is_next = (index == appended[..., None]) & (index < count[..., None])
+    dead_end = (dead & is_next).any(-1)
+    ends_at_nan = (is_nan & is_next).any(-1) & ~(sequences.done | finished)
+    ends_at_nan &= length < limit[:, None]
     real = jnp.arange(written.shape[-1], dtype=jnp.int32)[None, None] < length[..., None]
     log_prob_of_new = jnp.where(kept > 0, distribution.log_prob_of(new), 0.0).sum(-1)
+    log_prob_of_new = jnp.where(ends_at_nan, jnp.nan, log_prob_of_new)
     log_prob, lost = exact.add(sequences.log_prob, sequences.log_prob_lost, log_prob_of_new)
     return Sequences(
         tokens=jnp.where(real, written, 0),

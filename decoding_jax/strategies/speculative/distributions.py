@@ -15,7 +15,7 @@ from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.ops.gather import gather_position
-from decoding_jax.ops.logits import clean
+from decoding_jax.ops.logits import bounded, clean, largest
 
 _TRACE = 2.0**-60  # Too small to be drawn if the other weights sum to more than 2**-28.
 
@@ -79,6 +79,16 @@ def softmax(logits: Array, peak: Array | None = None) -> Softmax:
     peak = logits.max(-1, keepdims=True) if peak is None else peak
     sums = codes.block_sums(logits, peak)
     return Softmax(logits, peak, exact.sum_last(sums)[..., None], sums)
+
+
+def of_model(logits: Array) -> Softmax:
+    """The distribution of a model's logits ``[..., V]``; its peak is NaN where any logit is.
+
+    Example:
+      >>> of_model(jnp.array([[1.0, 2.0], [jnp.nan, 2.0]])).peak.tolist()
+      [[2.0], [nan]]
+    """
+    return softmax(clean(logits), largest(bounded(logits)))
 
 
 def ensure_support(logits: Array, peak: Array) -> tuple[Array, Array, Array]:
@@ -147,6 +157,7 @@ __all__ = [
     "Softmax",
     "ensure_support",
     "excess",
+    "of_model",
     "one_hot",
     "residual",
     "softmax",

@@ -10,7 +10,12 @@ from jax import lax
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.ops.logits import clean, largest
-from decoding_jax.strategies.speculative.distributions import Softmax, ensure_support, softmax
+from decoding_jax.strategies.speculative.distributions import (
+    Softmax,
+    ensure_support,
+    of_model,
+    softmax,
+)
 
 
 class Allowed(NamedTuple):
@@ -75,6 +80,8 @@ def allow(
 def model_distribution(logits: Array, allowed: Allowed, distribution: Softmax) -> Softmax:
     """The model's untransformed distribution, used for the reported ``log_prob``.
 
+    Its peak is NaN where any of the model's logits is.
+
     Args:
       logits: the model's logits, float32 ``[B, W, T, V]``.
       allowed: the result of ``allow`` for these logits.
@@ -82,7 +89,7 @@ def model_distribution(logits: Array, allowed: Allowed, distribution: Softmax) -
     """
 
     def computed() -> tuple[Array, ...]:
-        return softmax(clean(logits))[1:]
+        return of_model(logits)[1:]
 
     if allowed.unchanged is None:
         return Softmax(logits, *computed())

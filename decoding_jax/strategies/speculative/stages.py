@@ -100,7 +100,7 @@ class BlockResult(NamedTuple):
       verifiable: int32 ``[B, W]``, the maximum number of tokens that could have been accepted.
       proposed: int32 ``[B, W]``, the number of drafted tokens.
       distribution: the target's untransformed distribution along the tokens, ``[B, W, K + 1, V]``,
-        used for the reported ``log_prob``.
+        used for the reported ``log_prob``; its peak is NaN where the model's logits are.
       dead: bool ``[B, W, K + 1]``, where no token is allowed.
       verifier_state: the verifier's state after the final token.
       nodes: int32 ``[B, W, K + 1]``, in a tree: the index, among the T tokens fed, of the token

@@ -22,7 +22,6 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsKeep
 from decoding_jax.loop import model_calls
 from decoding_jax.ops import exact, random
 from decoding_jax.ops.gather import gather_last, gather_position
-from decoding_jax.ops.logits import clean
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.appending import place_tokens
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
@@ -207,7 +206,7 @@ def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scor
         accepted=path.accepted,
         verifiable=inputs.draft_length,
         proposed=inputs.draft_length * inputs.num_drafts,
-        distribution=distributions.softmax(clean(logits)),
+        distribution=distributions.of_model(logits),
         dead=jnp.take_along_axis(scores.allowed.dead, path.nodes, axis=2),
         verifier_state=inputs.verifier_state,
         nodes=path.nodes,

@@ -10,6 +10,7 @@ from decoding_jax import registry
 from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import Steps, run
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty
+from decoding_jax.strategies.beam.stochastic_beam_search import sampling_log_prob_of
 from decoding_jax.t5x.decode_fns.arguments import (
     Decodes,
     T5XArguments,
@@ -148,6 +149,6 @@ def stochastic_beam_search(
 def _all_drawn(prompt: Prompt, state: Any) -> DecodeOutput:
     drawn = state.beam
     exists = drawn.perturbed_log_prob > -jnp.inf
-    score = jnp.where(exists, drawn.sampling_log_prob, -jnp.inf)
+    score = sampling_log_prob_of(drawn)
     length = jnp.where(exists, drawn.length, 0)
     return DecodeOutput(drawn.tokens, length, drawn.log_prob, score, drawn.finished & exists)

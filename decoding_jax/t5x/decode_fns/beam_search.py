@@ -113,7 +113,7 @@ def _compete(
     candidates = competition.choose_candidates(rules, beam, totals, log_probs, keys, step)
     pool = competition.merge_pools(
         beam.pool,
-        competition.dead_ends(rules, beam, totals, step),
+        competition.dead_ends(rules, beam, totals, log_probs, step),
         competition.completed_candidates(rules, candidates, 2 * width, step),
     )
     chosen = competition.best_continuing(candidates, width)
@@ -223,11 +223,14 @@ class Cut:
         )
         width = pool.score.shape[1]
         place = jnp.broadcast_to(jnp.arange(2 * width, dtype=jnp.int32)[None], joined.score.shape)
-        order = jnp.argsort(jnp.where(joined.score > -jnp.inf, place, 2 * width), axis=-1)
-        order = order[:, :width]
+        # Hypotheses that ended at NaN logits come after all others and before unused places.
+        exists, is_nan = joined.score > -jnp.inf, jnp.isnan(joined.log_prob)
+        joined = joined._replace(score=jnp.where(exists & is_nan, jnp.nan, joined.score))
+        place = jnp.where(is_nan, place + 2 * width, place)
+        order = jnp.argsort(jnp.where(exists, place, 4 * width), axis=-1)[:, :width]
         take = lambda part: jnp.take_along_axis(  # noqa: E731
             part, order.reshape(*order.shape, *(1,) * (part.ndim - 2)), axis=1
         )
         tokens, length, log_prob, score, finished = map(take, joined)
-        length = jnp.where(score > -jnp.inf, length, 0)
+        length = jnp.where(score == -jnp.inf, 0, length)
         return DecodeOutput(tokens, length, log_prob, score, finished, state.search.step)

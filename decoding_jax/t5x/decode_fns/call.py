@@ -15,6 +15,8 @@ from decoding_jax.t5x.network.adapter import T5XAdapter
 from decoding_jax.t5x.network.callbacks import Callbacks
 from decoding_jax.t5x.network.native_callbacks import NativeWithCallbacks
 
+_BELOW_ALL = jnp.finfo(jnp.float32).min
+
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +92,12 @@ class Call:
         return self.result(output.tokens, output.length, output.score, order, max_length)
 
     def rising(self, output: DecodeOutput, score: Array | None = None) -> tuple[Array, Array]:
-        """The result sorted by ascending ``score``, by default that of the output."""
+        """The result sorted by ascending ``score``, by default that of the output.
+
+        A score of NaN comes before all numbers, and after unused places, which have -inf.
+        """
         score = output.score if score is None else score
-        order = jnp.argsort(score, axis=-1)
+        order = jnp.argsort(jnp.where(jnp.isnan(score), _BELOW_ALL, score), axis=-1)
         return self.result(output.tokens, output.length, score, order)
 
     def result(

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from decoding_jax import codes, registry, transforms
+from decoding_jax.base import Array, DecodeOutput
 from decoding_jax.loop import run
 from decoding_jax.t5x.decode_fns.arguments import (
     SAMPLING_ORDER,
@@ -142,4 +143,9 @@ def _sample(
     if callbacks is not None:
         steps = callbacks.around(steps)
     output = run(steps, model, call.prompt, call.key)
-    return call.rising(output, jnp.zeros_like(output.log_prob) if certain else output.log_prob)
+    return call.rising(output, certain_score(output) if certain else output.log_prob)
+
+
+def certain_score(output: DecodeOutput) -> Array:
+    """The scores of sequences whose every token is certain: 0, or NaN where the logits were NaN."""
+    return jnp.where(output.nan_logits, jnp.nan, jnp.float32(0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
-
 from decoding_jax import registry, transforms
 from decoding_jax.loop import run
 from decoding_jax.pytrees import pytree
@@ -20,6 +18,7 @@ from decoding_jax.t5x.decode_fns.arguments import (
     decode_fn,
 )
 from decoding_jax.t5x.decode_fns.call import NativeDecoder, open_call
+from decoding_jax.t5x.decode_fns.sampling import certain_score
 from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, sampling_transform
 from decoding_jax.t5x.network.rescaled import Rescaled
 
@@ -118,4 +117,4 @@ def speculative_sample(
     )
     output = run(steps, model, call.prompt, call.key)
     rescaled = certain and sampling.rescale_log_probs
-    return call.rising(output, jnp.zeros_like(output.log_prob) if rescaled else output.log_prob)
+    return call.rising(output, certain_score(output) if rescaled else output.log_prob)

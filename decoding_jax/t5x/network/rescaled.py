@@ -71,7 +71,7 @@ class Rescaled:
         prompt = Prompt(tokens, length)
         no_tokens = jnp.zeros((*output.logits.shape[:3], 1), jnp.int32)
         prefix = Prefix(*prompt, no_tokens, no_tokens[..., 0])
-        logits = self.transform(clean(output.logits), prefix)
+        logits = self._transformed(output.logits, prefix)
         empty = jnp.zeros((batch, lanes, slots), jnp.int32)
         return output._replace(logits=logits), RescaledCache(inner, prompt, empty)
 
@@ -98,8 +98,12 @@ class Rescaled:
         else:
             paths, length = _paths(slot_tokens, visible, slot)
         paths = jnp.broadcast_to(paths, (*tokens.shape, slot_tokens.shape[-1]))
-        logits = self.transform(clean(output.logits), Prefix(*cache.prompt, paths, length))
+        logits = self._transformed(output.logits, Prefix(*cache.prompt, paths, length))
         return output._replace(logits=logits), RescaledCache(inner, cache.prompt, slot_tokens)
+
+    def _transformed(self, logits: Array, prefix: Prefix) -> Array:
+        """The logits after the transform; NaN stays, by which strategies know a faulty model."""
+        return jnp.where(jnp.isnan(logits), jnp.nan, self.transform(clean(logits), prefix))
 
     def keep(self, cache: RescaledCache, source: Array, start: Array | int) -> RescaledCache:
         """See ``SupportsKeep.keep``; the wrapped model has to support it."""
