@@ -104,7 +104,7 @@ def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
                 assert not tokens
                 continue
             if not got.nan_logits[row, n]:
-                want = log_prob_of(start, tokens)
+                want = exact_log_prob(start, tokens)
                 np.testing.assert_allclose(got.log_prob[row, n], want, atol=1e-5)
             if name in SAMPLERS or got.nan_logits[row, n]:
                 assert got.nan_logits[row, n] == is_spoiled
@@ -117,7 +117,7 @@ def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
     assert got.nan_logits.shape[1] == 1 or not got.nan_logits.all()
 
 
-def log_prob_of(start, tokens):
+def exact_log_prob(start, tokens):
     path, total = start.tolist(), 0.0
     for token in tokens:
         total += float(exact_log_softmax(np.asarray(path_logits(SOUND, path)))[token])
@@ -147,10 +147,10 @@ def test_a_ban_of_every_token_and_infinity_are_numbers():
     for transform in (ban_all, lambda logits, prefix: jnp.full_like(logits, jnp.nan)):
         got = decoding_jax.greedy(SOUND, PROMPT, max_new_tokens=2, transform=transform)
         assert got.log_prob.tolist() == [[0.0]] * 3
-    infinite = dataclasses.replace(SOUND, table=SOUND.table.at[..., 3:5].set(jnp.inf))
+    infinite = dataclasses.replace(SOUND, table=SOUND.table.at[..., 3].set(jnp.inf))
     got = decoding_jax.greedy(infinite, PROMPT, max_new_tokens=2)
     assert got.tokens.tolist() == [[[3, 3]]] * 3
-    np.testing.assert_allclose(got.log_prob, 2 * np.log(0.5), atol=1e-6)
+    assert got.log_prob.tolist() == [[0.0]] * 3
 
 
 def test_hidden_states_that_are_nan():
@@ -205,7 +205,7 @@ def test_stream_text_warns_once():
     with pytest.warns(NanLogitsWarning, match="texts 0 and 1, of 2") as caught:
         pieces = list(texts)
     assert len(caught) == 1
-    assert pieces == []
+    assert pieces == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,9 @@ def test_rescaled_scores_of_t5x_are_nan_too():
     inputs = np.pad(np.asarray(PROMPT.tokens), ((0, 0), (1, LENGTH)))
     prompt = Prompt(jnp.asarray(inputs[:, :3]), jnp.full(3, 3, jnp.int32))
     for settings in ({"topk": 1}, {"topk": 3, "temperature": 0.7}):
-        decoder = NativeDecoder(AT_START, prompt)
-        _, scores = decode_fns.temperature_sample(
-            jnp.asarray(inputs), {}, decoder, decode_rng=KEY, **given, **settings
-        )
+        call = functools.partial(decode_fns.temperature_sample, decode_rng=KEY, **given, **settings)
+        decode_rows = jax.jit(lambda m, call=call: call(inputs, {}, NativeDecoder(m, prompt)))
+        scores = decode_rows(AT_START)[1]
         assert np.isnan(scores).tolist() == [[False], [True], [False]]
 
 
