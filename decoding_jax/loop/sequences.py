@@ -55,9 +55,9 @@ def append_token(
     Args:
       old: the sequences.
       token: int32 ``[B, W]``, the chosen tokens.
-      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, the model's, ``bounded``, from which
-        ``log_prob`` comes. Where any of them is NaN, a sequence ends without the token, and its
-        log-probability is NaN.
+      logits: float32 ``[B, W, V]``, or ``[B, 1, V]``, the model's, from which ``log_prob``
+        comes. Where any of them is NaN, a sequence ends without the token, and its log-probability
+        is NaN.
       allowed: float32 ``[B, W, V]``, after the transform, clean. A sequence ends without the token
         where all of them are -inf.
       stop: when a sequence ends.

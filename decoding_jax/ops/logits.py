@@ -2,8 +2,7 @@
 
 A model's logits may be NaN. No strategy chooses a token by them: ``clean`` bans every NaN, and a
 sequence ends where the model's logits hold one. This is seen without reading the logits once more:
-the log-probabilities of the ``bounded`` logits, which keep their NaN, and their ``largest`` are NaN
-where any logit is NaN.
+log-probabilities of logits that are not clean, and their ``largest``, are NaN where any logit is.
 """
 
 from __future__ import annotations
@@ -64,17 +63,22 @@ def largest(logits: Array) -> Array:
 def log_prob_of(logits: Array, token: Array) -> Array:
     """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
 
-    No logit is +inf. The result is NaN where any logit is NaN, and otherwise -inf for a banned
-    token, including where every token is banned.
+    The result is NaN where any logit is NaN, and otherwise -inf for a banned token, including where
+    every token is banned. A logit of +inf counts as the largest float.
 
     Example:
       >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
       Array(-1.3863, dtype=float32)
     """
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")[..., 0]
-    total = jax.nn.logsumexp(logits, axis=-1)
-    # A banned token keeps -inf unless the total is NaN; where all are banned, it is -inf too.
-    return jnp.where((chosen == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, chosen - total)
+    return _log_prob(chosen, jax.nn.logsumexp(logits, axis=-1))
+
+
+def _log_prob(logit: Array, total: Array) -> Array:
+    """``logit - total``; -inf for a banned token, unless the total is NaN."""
+    largest_float = jnp.finfo(jnp.float32).max
+    logit, total = (jnp.where(x == jnp.inf, largest_float, x) for x in (logit, total))
+    return jnp.where((logit == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, logit - total)
 
 
 def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
@@ -120,14 +124,13 @@ def log_softmax(logits: Array) -> Array:
     """Log-probabilities, in nats, of ``logits [..., V]``; all -inf where every token is banned.
 
     They are all NaN where any logit is NaN. ``ops.vocab.log_softmax_or_uniform`` is uniform where
-    every token is banned. No logit is +inf.
+    every token is banned. A logit of +inf counts as the largest float.
 
     Example:
       >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)
       Array([-0.6931, -0.6931,    -inf], dtype=float32)
     """
-    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    return jnp.where((logits == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, logits - total)
+    return _log_prob(logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True))
 
 
 def are_nan(log_probs: Array) -> Array:

@@ -25,7 +25,7 @@ from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import per_lane
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import Sequences, append_token, check_lengths, empty_sequences
-from decoding_jax.ops.logits import bounded, clean
+from decoding_jax.ops.logits import clean
 
 ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
 """``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
@@ -96,7 +96,7 @@ def token_by_token(
         if transform is not None:
             path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
             allowed = clean(model_calls.transformed(transform, allowed, path))
-        allowed, logits = allowed[:, :, 0], bounded(logits)[:, :, 0]
+        allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
         new = append_token(old, token, logits, allowed, stop, max_new_tokens)
         return State(state.cache, new, token, strategy_state, state.step + 1)

@@ -12,7 +12,7 @@ from jax import lax
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.logits import bounded, clean, log_softmax
+from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.ops.top_k import top_k
 
@@ -160,7 +160,7 @@ def _chunk(model: LanguageModel, prompt: Prompt, length: int) -> int:
 
 def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:
     """The scores of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``; NaN where a logit is."""
-    log_probs = log_softmax(bounded(logits))
+    log_probs = log_softmax(logits)
     prob = jnp.exp(log_probs)
     if num_alternatives:
         top_log_probs, top_tokens = top_k(clean(log_probs), num_alternatives)

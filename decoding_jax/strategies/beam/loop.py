@@ -18,7 +18,7 @@ from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
-from decoding_jax.ops.logits import are_nan, bounded, clean, log_softmax
+from decoding_jax.ops.logits import are_nan, clean, log_softmax
 from decoding_jax.strategies.beam import shared_cache
 from decoding_jax.strategies.beam.competition import (
     EarlyStopping,
@@ -106,7 +106,7 @@ def score_tokens(
       The transformed log-probabilities, and the model's, both float32 ``[B, K, V]``. Where any of
       the model's logits is NaN, the former are all -inf, and the latter all NaN.
     """
-    log_probs = log_softmax(bounded(logits))
+    log_probs = log_softmax(logits)
     length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
     allowed = stopping.ban_end_tokens(stop, clean(log_probs), length)
     if transform is not None:

@@ -31,7 +31,7 @@ from decoding_jax.loop import (
 from decoding_jax.loop.counters import over_axes, per_lane
 from decoding_jax.loop.values import check_count
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import bounded, clean, lowest_argmax, normaliser
+from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
 from decoding_jax.ops.top_k import top_k as take_top_k
 from decoding_jax.rows import PerRow
 from decoding_jax.strategies.contrastive import context
@@ -54,7 +54,7 @@ class State(NamedTuple):
     Attributes:
       cache: the model's cache, with all new tokens.
       sequences: the sequences decoded so far, one a row.
-      logits: float32 ``[B, V]``, the model's after the last token of each, ``bounded``.
+      logits: float32 ``[B, V]``, the model's after the last token of each.
       context: the hidden states of prompt and new tokens.
       step: int32, a scalar or ``[B]``, the number of steps, which is the number of slots in use.
     """
@@ -131,7 +131,7 @@ def contrastive_search(
         return State(
             cache=cache,
             sequences=empty_sequences(limit, 1, max_new_tokens),
-            logits=bounded(logits[:, 0, 0]),
+            logits=logits[:, 0, 0],
             context=context.start(hidden[:, 0], prompt.length, max_new_tokens),
             step=jnp.int32(0),
         )
@@ -185,7 +185,7 @@ def contrastive_search(
         return State(
             cache=cache,
             sequences=sequences,
-            logits=bounded(logits),
+            logits=logits,
             context=context.add(state.context, hidden, start),
             step=start + 1,
         )
