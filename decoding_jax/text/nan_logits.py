@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 from decoding_jax.text.batch import Completion
+from decoding_jax.text.warn import warn
 
 _SHOWN = 10
 
@@ -42,5 +42,5 @@ def warn_of_nan_logits(results: Sequence[Sequence[Completion]]) -> bool:
     """Warns with ``nan_logits_message``, and returns whether it did."""
     message = nan_logits_message(results)
     if message is not None:
-        warnings.warn(message, NanLogitsWarning, stacklevel=3)
+        warn(message, NanLogitsWarning)
     return message is not None
