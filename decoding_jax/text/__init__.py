@@ -10,6 +10,7 @@ from decoding_jax.text.batch import (
     unique,
     with_end_tokens,
 )
+from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
@@ -39,6 +40,7 @@ from decoding_jax.text.tokenizers import (
 
 __all__ = [
     "ByteTokenizer",
+    "ChatTemplate",
     "Completion",
     "ConcatenatingTokenizer",
     "CutTextWarning",

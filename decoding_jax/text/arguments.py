@@ -15,6 +15,7 @@ from decoding_jax.loop.values import check_count, check_model, describe
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.strategies.speculative.verifiers import needs_key
+from decoding_jax.text.chat import check_conversation
 from decoding_jax.text.warn import warn
 from decoding_jax.transforms.settings import label
 
@@ -186,7 +187,9 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def check_texts(texts: Any) -> None:
-    """Checks that the inputs are a sequence of valid strings. ``encode_texts`` refuses empty ones.
+    """Checks that the inputs are a sequence of valid strings, or of conversations.
+
+    ``encode_texts`` refuses empty ones.
 
     Raises:
       ValueError: for any other value.
@@ -196,6 +199,14 @@ def check_texts(texts: Any) -> None:
     if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
         raise ValueError(f"texts: got {describe(texts)}; takes a list of strings")
     for i, text in enumerate(texts):
+        if isinstance(text, Mapping) and "role" in text:
+            raise ValueError(
+                f"texts: got one message at index {i}; takes strings, or lists of messages, which "
+                "is [messages] for one conversation"
+            )
+        if isinstance(text, (list, tuple)) and any(isinstance(part, Mapping) for part in text):
+            check_conversation(f"texts[{i}]", text)
+            continue
         if not isinstance(text, str):
             raise ValueError(f"texts: got {describe(text)} at index {i}; takes strings")
         if (fault := unicode_fault(text)) is not None:

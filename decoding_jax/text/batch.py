@@ -12,6 +12,7 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.loading import Model
 from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
@@ -69,20 +70,32 @@ def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
 
 
 def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], model: Model | LanguageModel
+    tokenizer: Tokenizer, texts: Sequence[str | Conversation], model: Model | LanguageModel
 ) -> list[list[int]]:
-    """The tokens of every text.
+    """The tokens of every text, or of every conversation and the beginning of its next message.
 
     An empty text is a prompt for a decoder-only model if the tokenizer adds a token to it.
 
     Raises:
       ValueError: for a text without a token, and for an empty input of an encoder-decoder.
     """
-    ids = [tokenizer.encode(text) for text in texts]
+    ids = [_encoded(tokenizer, text, i) for i, text in enumerate(texts)]
     for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
-        if not row or (isinstance(model, EncoderDecoder) and not text.strip()):
+        empty = isinstance(text, str) and not text.strip()
+        if not row or (isinstance(model, EncoderDecoder) and empty):
             raise ValueError(f"texts: got an empty text at index {i}; takes texts with a token")
     return ids
+
+
+def _encoded(tokenizer: Any, text: str | Conversation, index: int) -> list[int]:
+    if isinstance(text, str):
+        return tokenizer.encode(text)
+    if not hasattr(tokenizer, "apply_chat_template"):
+        raise ValueError(
+            f"texts: got a conversation at index {index}; takes strings with a "
+            f"{type(tokenizer).__name__}, which has no template for messages"
+        )
+    return tokenizer.apply_chat_template(text, add_generation_prompt=True)
 
 
 def encode_batch(

@@ -13,6 +13,7 @@ from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.text.batch import Completion, completions, context_of
 from decoding_jax.text.call_rows import rows_of
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.clock import Clock, run_until
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.limits import groups, warn_of_cut
@@ -30,7 +31,7 @@ Strategy = Callable[..., DecodeOutput]
 def generate(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     *,
     strategy: str | Strategy | None = None,
     key: Array | None = None,
@@ -53,8 +54,10 @@ def generate(
       model: a model from ``load``. An encoder-decoder decodes an output for each text, such as
         a translation; other models continue the text.
       tokenizer: the tokenizer of the model, from ``load``.
-      texts: the inputs. An empty one is a prompt for a decoder-only model whose tokenizer adds a
-        first token, and an error otherwise.
+      texts: the inputs: strings; or conversations, each a list of messages such as
+        ``{"role": "user", "content": "Hello!"}``, which the tokenizer's chat template puts into one
+        prompt, with the beginning of an answer (see ``apply_chat_template``). An empty string is a
+        prompt for a decoder-only model whose tokenizer adds a first token, and an error otherwise.
       strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
         arguments. By default, the ``generation_config.json`` of the model's directory chooses it;
         without such a file, or if the file sets nothing, it is ``"greedy"``.

@@ -12,6 +12,7 @@ from decoding_jax.loop.values import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.registry import DEFAULTS
 from decoding_jax.text.batch import Completion
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.sizes import shared_size
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.warn import warn
@@ -82,7 +83,7 @@ def input_positions(model: Any) -> int | None:
 def fitted(
     model: Any,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     ids: list[list[int]],
     named: int | None,
     default: int,
@@ -160,7 +161,7 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def limits_of(
     model: Any,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     ids: Sequence[Sequence[int]],
     named: int | None,
     default: int,
@@ -247,7 +248,9 @@ def groups(
         yield group
 
 
-def check_together(limits: Limits, texts: Sequence[str], lengths: Sequence[int]) -> None:
+def check_together(
+    limits: Limits, texts: Sequence[str | Conversation], lengths: Sequence[int]
+) -> None:
     """Checks that texts can be one batch, as those of ``stream`` are.
 
     Raises:

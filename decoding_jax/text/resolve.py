@@ -19,6 +19,7 @@ from decoding_jax.text.arguments import (
 )
 from decoding_jax.text.batch import encode_texts
 from decoding_jax.text.calls import find_strategy, keys_of, stop_of
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.drafting import check_drafter
 from decoding_jax.text.generation_config import GenerationConfig, choose
 from decoding_jax.text.generation_config.call import (
@@ -88,7 +89,7 @@ def resolve(
     caller: str,
     model: Any,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     arguments: Arguments,
     settings: Mapping[str, Any],
     **counts: Any,

@@ -14,6 +14,7 @@ from decoding_jax import loop
 from decoding_jax.base import Array, LanguageModel, Stop
 from decoding_jax.loop.values import describe
 from decoding_jax.text.batch import Completion, continuation
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.growing import GrowingText
 from decoding_jax.text.loading import Model
@@ -27,7 +28,7 @@ from decoding_jax.text.tokenizers import Tokenizer
 def stream_text(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     *,
     strategy: str | Callable[..., loop.Steps] | None = None,
     key: Array | None = None,

@@ -14,6 +14,7 @@ from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.text.batch import Completion, completions, context_of
 from decoding_jax.text.call_rows import rows_of
+from decoding_jax.text.chat import Conversation
 from decoding_jax.text.clock import Clock
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.growing import REPLACEMENT
@@ -30,7 +31,7 @@ from decoding_jax.text.tokenizers import Tokenizer
 def stream(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[str | Conversation],
     *,
     strategy: str | Callable[..., loop.Steps] | None = None,
     key: Array | None = None,
@@ -131,7 +132,7 @@ class StreamedCall:
         self,
         model: Model | LanguageModel,
         tokenizer: Tokenizer,
-        texts: Sequence[str],
+        texts: Sequence[str | Conversation],
         arguments: Arguments,
         chunk: int | None,
         settings: dict[str, Any],

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, model_path
+from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
@@ -43,6 +44,9 @@ _FILES = (
     "merges.txt",
     "source.spm",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
     *SENTENCEPIECE_FILES,
 )
 
@@ -91,7 +95,9 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     config = _json(directory / "config.json") or family or {}
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():
-        return HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
+        made = HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
+        made.chat = _chat_template(directory)
+        return made
     kind = config.get("model_type")
     if kind in ("marian", "m2m_100") and (directory / "vocab.json").exists():
         return (_marian if kind == "marian" else _m2m_100)(directory, eos_ids)
@@ -101,7 +107,9 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
         if (directory / name).exists():
             return _sentencepiece(directory / name, config, eos_ids)
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
-        return HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
+        made = HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
+        made.chat = _chat_template(directory)
+        return made
     if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
         return ByteTokenizer()
     raise TokenizerError(
@@ -117,33 +125,42 @@ def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -
     """
     settings = _json(path.parent / "tokenizer_config.json")
     pieces = SentencePieceTokenizer(path)._pieces
-    start = _special(pieces, settings, "bos_token", pieces.bos_id())
-    end = _special(pieces, settings, "eos_token", pieces.eos_id())
+    special = _special_pieces(pieces, settings)
+    start = _special_id(special, settings, "bos_token", pieces.bos_id())
+    end = _special_id(special, settings, "eos_token", pieces.eos_id())
     is_t5 = config.get("model_type") in ("t5", "mt5", "umt5")
     has_start, has_end = (
         default if is_t5 or settings.get(name) is None else bool(settings[name])
         for name, default in (("add_bos_token", not is_t5), ("add_eos_token", is_t5))
     )
-    return SentencePieceTokenizer(
+    made = SentencePieceTokenizer(
         path,
         prefix=start if has_start else (),
         suffix=end if has_end else (),
         eos_ids=eos_ids or end,
+        special=special,
     )
+    ids = {"bos_token": start, "eos_token": end, "unk_token": [pieces.unk_id()]}
+    names = {i: text for text, i in special.items()}
+    made.chat = _chat_template(path.parent, **{k: names[i] for k, v in ids.items() for i in v})
+    return made
 
 
-def _special(pieces: Any, settings: dict[str, Any], name: str, default: int) -> list[int]:
-    """The id of a special token that ``tokenizer_config.json`` names, or the default if it has one.
+def _special_pieces(pieces: Any, settings: dict[str, Any]) -> dict[str, int]:
+    """The ids of special tokens by their text: those of the model, and those added after it."""
+    of_model = [i for i in range(len(pieces)) if pieces.is_control(i) or pieces.is_unknown(i)]
+    added = settings.get("added_tokens_decoder") or {}
+    found = {pieces.id_to_piece(i): i for i in of_model}
+    return found | {entry["content"]: int(i) for i, entry in added.items()}
 
-    A token beyond the pieces is among the ``added_tokens_decoder``.
-    """
+
+def _special_id(
+    special: dict[str, int], settings: dict[str, Any], name: str, default: int
+) -> list[int]:
+    """The id of a special token that the settings name, or the default if there is one."""
     token = settings.get(name)
     token = token.get("content") if isinstance(token, dict) else token
-    added = settings.get("added_tokens_decoder") or {}
-    found = [int(i) for i, entry in added.items() if entry.get("content") == token]
-    if isinstance(token, str) and pieces.id_to_piece(piece := pieces.piece_to_id(token)) == token:
-        found.append(piece)
-    return found[:1] or [i for i in (default,) if i >= 0]
+    return [i for i in (special.get(token or "", default),) if i >= 0]
 
 
 def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
@@ -215,6 +232,29 @@ def _read_json(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as e:  # the library raises Exception itself
         raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
+
+
+def _chat_template(directory: Path, **special: str) -> ChatTemplate:
+    """The templates of a directory, with the special tokens that they name.
+
+    ``chat_template.jinja`` and ``chat_template.json`` come before ``tokenizer_config.json``.
+
+    Args:
+      directory: the directory.
+      **special: special tokens of the tokenizer itself, unless a file names others.
+    """
+    settings = _json(directory / "tokenizer_config.json")
+    for name, token in (_json(directory / "special_tokens_map.json") | settings).items():
+        token = token.get("content") if isinstance(token, dict) else token
+        if name.endswith("_token") and isinstance(token, str):
+            special[name] = token
+    found = settings.get("chat_template")
+    found = _json(directory / "chat_template.json").get("chat_template", found)
+    if (directory / "chat_template.jinja").is_file():
+        found = (directory / "chat_template.jinja").read_text(encoding="utf-8")
+    if isinstance(found, list):
+        return ChatTemplate({entry["name"]: entry["template"] for entry in found}, special)
+    return ChatTemplate({} if found is None else {"default": found}, special)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -6,13 +6,15 @@ implemented here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import sentencepiece
 import tokenizers
 
+from decoding_jax.text.chat import SupportsChat
 from decoding_jax.text.settled import decoding_of, settled_by_decoder, without_incomplete
 from decoding_jax.text.token_texts import (
     TokenTexts,
@@ -20,6 +22,8 @@ from decoding_jax.text.token_texts import (
     texts_by_decoding,
     texts_of_decoder,
 )
+
+_MARK = "\ue000"  # a character that is in no text, and merges with none
 
 
 class TokenizerError(ValueError):
@@ -64,7 +68,7 @@ class ConcatenatingTokenizer(Tokenizer, Protocol):
         ...
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(SupportsChat):
     """A SentencePiece model.
 
     Args:
@@ -72,6 +76,8 @@ class SentencePieceTokenizer:
       prefix: the ids put before every input, such as Llama's start token.
       suffix: the ids put after every input, such as T5's end token.
       eos_ids: see ``Tokenizer``.
+      special: the ids of special tokens by the text that stands for them in a rendered
+        conversation.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class SentencePieceTokenizer:
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         eos_ids: Sequence[int] = (),
+        special: Mapping[str, int] | None = None,
     ):
         try:
             self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -88,9 +95,23 @@ class SentencePieceTokenizer:
             raise TokenizerError(f"{path}: not a SentencePiece model") from e
         self._prefix, self._suffix = list(prefix), list(suffix)
         self.eos_ids = tuple(eos_ids)
+        self._special = dict(special or {})
 
     def encode(self, text: str) -> list[int]:
         return self._prefix + self.pieces(text) + self._suffix
+
+    def chat_pieces(self, text: str) -> list[int]:
+        names = sorted(self._special, key=len, reverse=True)
+        first, *rest = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        ids = self.pieces(first) if first else []
+        for part in rest:
+            ids += [self._special[part]] if part in self._special else self._pieces_within(part)
+        return ids
+
+    def _pieces_within(self, text: str) -> list[int]:
+        """The token ids of a text that is not the beginning, before which no space is put."""
+        mark = self.pieces(_MARK)
+        return self.pieces(_MARK + text)[len(mark) :]
 
     def pieces(self, text: str) -> list[int]:
         return self._pieces.encode(text)
@@ -112,7 +133,7 @@ class SentencePieceTokenizer:
         return texts_by_decoding(self.decode, empty, byte + [-1] * rest)
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(SupportsChat):
     """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
 
     Args:
@@ -129,6 +150,9 @@ class HuggingFaceTokenizer:
 
     def pieces(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def chat_pieces(self, text: str) -> list[int]:
+        return self.pieces(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

@@ -31,6 +31,7 @@ from decoding_jax.models import T5, load_t5x
 from decoding_jax.text import constraints, load_tokenizer
 
 PATH = "such directory"
+MESSAGE = {"role": "user", "content": "Hello!"}
 TABLE = [
     # In a notebook: generate and stream.
     ("model", lambda: generate("t5-small"), "got 't5-small'; takes a language model: decoding_jax"),
@@ -48,6 +49,16 @@ TABLE = [
     ("texts", lambda: generate(texts="hello"), "got one string, 'hello'; takes a list of strings"),
     ("texts", lambda: generate(texts=None), "got None; takes a list of strings"),
     ("texts", lambda: generate(texts=[7]), "got 7 at index 0; takes strings"),
+    (
+        "texts",
+        lambda: generate(texts=[MESSAGE]),
+        "got one message at index 0; takes strings, or li",
+    ),
+    (
+        "texts",
+        lambda: generate(texts=[[MESSAGE]]),
+        "got a conversation at index 0; takes strings with a ByteTokenizer",
+    ),
     ("texts", lambda: generate(texts=["a", ""]), "got an empty text at index 1; takes texts with"),
     (
         "texts",
