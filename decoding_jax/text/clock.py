@@ -20,7 +20,8 @@ class Clock:
 
     Args:
       max_time: seconds from now on, or None for no limit.
-      chunk: the number of steps between two checks, or None for as many as fit into 50 ms.
+      chunk: the number of steps between two checks, or None for as many as fit into 50 ms (on a
+        mesh of several processes, for one).
       model: the model that is called.
 
     Raises:
@@ -32,15 +33,16 @@ class Clock:
         is_number = isinstance(max_time, (int, float)) and not isinstance(max_time, bool)
         if max_time is not None and not (is_number and max_time > 0):
             raise ValueError(f"max_time: got {describe(max_time)}; takes seconds above 0")
-        mesh = None if max_time is None else mesh_of(model)
-        if mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1:
+        mesh = mesh_of(model)
+        several = mesh is not None and len({d.process_index for d in mesh.devices.flat}) > 1
+        if several and max_time is not None:
             raise ValueError(
                 f"max_time: got {max_time} with a model on a mesh of several processes, whose "
                 "clocks differ; takes None there"
             )
         self._last = time.monotonic()
         self._end = math.inf if max_time is None else self._last + max_time
-        self._chunk, self._steps = chunk, 1
+        self._chunk, self._steps = 1 if several and chunk is None else chunk, 1
 
     def steps(self) -> int:
         """The number of steps to run next, from the time since the last call."""

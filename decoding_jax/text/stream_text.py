@@ -33,7 +33,7 @@ def stream_text(
     strategy: str | Callable[..., loop.Steps] | None = None,
     key: Array | None = None,
     drafter: Any = None,
-    chunk: int = 1,
+    chunk: int | None = None,
     max_new_tokens: int | None = None,
     stop: Stop | None = None,
     stop_strings: StopTexts | None = None,
@@ -48,7 +48,7 @@ def stream_text(
 
     A piece never ends inside a character, and nothing is taken back. Joined, the pieces of a
     completion are the text that ``generate`` returns. A strategy that appends tokens yields the
-    text of each token. A beam search yields, as the first completion of each text, the beginning
+    text of the next ``chunk`` tokens. A beam search yields, as the first completion of each text, the beginning
     that all its hypotheses share, and its other completions when the row is done. Any other search
     yields whole texts.
 
@@ -59,7 +59,9 @@ def stream_text(
       model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
         share_prefix, truncate, **settings: as for ``generate``. The texts are decoded as one batch.
       strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
-      chunk: the number of new tokens that are decoded at a time.
+      chunk: the number of new tokens that are decoded at a time. With None, they are as many as
+        take less than 50 ms, measured as they are decoded, so that a small model is not slowed down
+        by reporting each token: the pieces then depend on the time, but not the text.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
 
     Returns:
@@ -72,7 +74,7 @@ def stream_text(
     Example:
       >>> from decoding_jax import load
       >>> model, tokenizer = load("translation-en-fr")
-      >>> pieces = stream_text(model, tokenizer, ["Where is the station?"])
+      >>> pieces = stream_text(model, tokenizer, ["Where is the station?"], chunk=1)
       >>> list(pieces)
       ['O', 'ù', ' est', ' la', ' gare', ' ?', '']
       >>> pieces.output[0][0].finished

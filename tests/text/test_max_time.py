@@ -4,11 +4,14 @@ import pytest
 from text_fakes import TABLE, Digits
 
 import decoding_jax
-from decoding_jax import GenerationConfig, Stop
+from decoding_jax import GenerationConfig, Stop, transforms
 from decoding_jax.text import clock
 
 TEXTS = ["1 2 3", "4"]
 SETTINGS = {"max_new_tokens": 5, "stop": Stop(eos_ids=())}
+
+
+digits_only = transforms.banned_sequences(((0,),))  # 0 is no text
 
 
 class Watch:
@@ -87,3 +90,16 @@ def test_a_function_that_cannot_be_interrupted_is_refused():
 
     with pytest.raises(ValueError, match="max_time: got one with shout, which runs to its end"):
         decoding_jax.generate(TABLE, Digits(), TEXTS, strategy=shout, max_time=1)
+
+
+def test_a_fast_stream_reports_more_tokens_at_a_time(monkeypatch):
+    """Chunks grow while they take less than 50 ms, and shrink where they take longer."""
+    settings = {"max_new_tokens": 16, "stop": Stop(eos_ids=()), "transform": digits_only}
+    [[want]] = decoding_jax.generate(TABLE, Digits(), ["4"], **settings)
+    for now, counts in (lambda: 0.0, [1, 2, 4, 8, 1]), (Watch().monotonic, [1] * 16):
+        monkeypatch.setattr(clock.time, "monotonic", now)
+        pieces = list(decoding_jax.stream_text(TABLE, Digits(), ["4"], **settings))
+        assert [len(piece) for piece in pieces if piece] == counts
+        assert "".join(pieces) == want.text
+    pieces = list(decoding_jax.stream_text(TABLE, Digits(), ["4"], chunk=5, **settings))
+    assert [len(piece) for piece in pieces if piece] == [1, 5, 5, 5]
