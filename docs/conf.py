@@ -7,22 +7,37 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import decoding_jax  # noqa: E402
-from experiments.site import api, docstrings, notebooks, strategies  # noqa: E402
+from experiments.site import api, docstrings, notebooks, sources  # noqa: E402
 
 project = "decoding_jax"
 author = "The decoding_jax authors"
 version = release = decoding_jax.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"decoding_jax {version}"
 html_copy_source = False
+html_scaled_image_link = True  # Figures open large at a click.
+if sources.REPOSITORY:
+    html_theme_options = {
+        "source_repository": sources.REPOSITORY,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = "off"  # The tests run the blocks of pages and the notebooks.
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # Docstrings say the types and shapes; signatures would repeat them.
+maximum_signature_line_length = 80
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
@@ -30,9 +45,10 @@ napoleon_attr_annotations = False
 generated = ROOT / "docs" / "generated"
 api.write(generated / "api")
 notebooks.write(generated / "notebooks")
-(generated / "strategies.md").write_text(strategies.page())
 
 
 def setup(app):
+    app.connect("source-read", sources.read)
+    app.connect("doctree-read", sources.widen_figures)
     # Before Napoleon, which reads the sections of docstrings.
     app.connect("autodoc-process-docstring", docstrings.prepare, priority=400)

@@ -1,10 +1,10 @@
-"""The pages of the public names: one for each package, with every name of its ``__all__``."""
+"""The pages of the public names: one for each name of each package's ``__all__``."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,52 +28,79 @@ PACKAGES = {
 }
 """The packages with their titles, in the order of the site."""
 
+_INTRODUCTION = """\
+Every name has a page with its arguments, their types, shapes, errors and source; the tests run the
+examples.
+"""
+
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yields the name of each page and its text, in Markdown."""
-    listed = "\n".join(name for name in PACKAGES)
-    yield (
-        "index",
-        "# Public names\n\nEvery name with its arguments, shapes, errors and source; the test suite"
-        f" runs the examples.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
-    )
     documented: dict[int, str] = {}
-    for name, title in PACKAGES.items():
-        package = importlib.import_module(name)
-        yield name, "\n".join(_page(name, title, package, documented))
+    index = ["# Public names\n", _INTRODUCTION]
+    for package, title in PACKAGES.items():
+        names, described, others, listed = [], [], [], []
+        for member, value in _members(package):
+            name = f"{package}.{member}"
+            listed.append(f"{{py:obj}}`{member} <{documented.get(id(value), name)}>`")
+            if id(value) in documented:
+                others.append(f"- `{member}` is {{py:obj}}`{documented[id(value)]}`")
+                continue
+            documented[id(value)] = name
+            names.append(f"names/{name}")
+            yield f"names/{name}", _page(name, value)
+            if isinstance(value, dict):  # it has no docstring of its own
+                others.append(f"- {{py:obj}}`{name}` is a table of names")
+            else:
+                described.append(name)
+        yield package, _summary(package, title, names, described, others)
+        index.append(
+            f"## [{title}]({package}.md)\n\n{', '.join(sorted(listed, key=str.swapcase))}\n"
+        )
+    yield "index", "\n".join([*index, _contents(PACKAGES)])
 
 
 def write(folder: Path) -> None:
-    """Writes the pages into a folder, those that have changed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes the pages into a folder, those that have changed, and removes any others."""
+    written = set()
     for name, text in pages():
         path = folder / f"{name}.md"
+        written.add(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+    for path in set(folder.rglob("*.md")) - written:
+        path.unlink()
 
 
-def _page(name: str, title: str, package: ModuleType, documented: dict[int, str]) -> Iterator[str]:
-    """The lines of a page. ``documented`` has the full names of what earlier pages describe."""
-    yield f"# {title}\n\n`{name}`\n"
-    yield "```{eval-rst}"
-    # Functions come first, and classes that have a second name by that of the function.
-    for member in sorted(package.__all__, key=lambda member: member[0].isupper()):
-        value = getattr(package, member)
-        if id(value) in documented:
-            yield f"* ``{member}``: see :py:obj:`{documented[id(value)]}`\n"
-        elif not (inspect.ismodule(value) and _has_page(value)):
-            documented[id(value)] = f"{name}.{member}"
-            yield _directive(f"{name}.{member}", value)
-    yield "```\n"
+def _members(package: str) -> list[tuple[str, Any]]:
+    """The names of a package and what they stand for; a class comes by its own name first."""
+    module = importlib.import_module(package)
+    members = [(member, getattr(module, member)) for member in module.__all__]
+    members = [(m, v) for m, v in members if not (inspect.ismodule(v) and _has_page(v))]
+    return sorted(members, key=lambda pair: (getattr(pair[1], "__name__", "") != pair[0], pair[0]))
 
 
-def _has_page(module: ModuleType) -> bool:
-    """Whether a module is, or has modules that are, described on a page of its own."""
-    return any(f"{name}.".startswith(f"{module.__name__}.") for name in PACKAGES)
+def _summary(
+    package: str, title: str, names: list[str], described: list[str], others: list[str]
+) -> str:
+    """The page of a package: a line for each name that is described, and a list of the others."""
+    table = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}" for name in described)]
+    head = [f"# {title}", "", f"`{package}`", "", "```{eval-rst}", *table, "```", ""]
+    return "\n".join([*head, *others, "", _contents(names)])
 
 
-def _directive(name: str, value: Any) -> str:
-    """The directive that describes a public name."""
+def _contents(names: Iterable[str]) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", "", *names, "```", ""])
+
+
+def _page(name: str, value: Any) -> str:
+    """The page of a name, with the directive that describes it."""
+    title = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n"
+    return f"{title}```{{eval-rst}}\n{_description(name, value)}```\n"
+
+
+def _description(name: str, value: Any) -> str:
     if inspect.ismodule(value):
         return f".. automodule:: {value.__name__}\n   :members:\n"
     if isinstance(value, dict):
@@ -82,3 +109,8 @@ def _directive(name: str, value: Any) -> str:
     if inspect.isclass(value):
         return f".. autoclass:: {name}\n   :members:\n"
     return f".. {'autofunction' if callable(value) else 'autodata'}:: {name}\n"
+
+
+def _has_page(module: ModuleType) -> bool:
+    """Whether a module is, or has modules that are, described on a page of its own."""
+    return any(f"{name}.".startswith(f"{module.__name__}.") for name in PACKAGES)

@@ -1,8 +1,8 @@
-"""The page of what runs where: for each strategy, the models, the batch job, meshes and proofs.
+"""The table of what each strategy needs, and where tests count and certify it.
 
 Nothing in the table is written by hand. What a strategy needs of a model is found by tracing it
 with models that lack something, the meshes are those whose compiled programs the test suite
-counts, and the cases are those of the last full run of the certificate.
+counts, and certified is what is in the last full run of the certificate.
 """
 
 from __future__ import annotations
@@ -23,39 +23,30 @@ from decoding_jax.strategies.beam import Constraints
 from decoding_jax.testing import TableLM
 
 ROOT = Path(__file__).resolve().parents[2]
-
-TITLE = "# What runs where"
-
-LEGEND = """
-- **Models.** *Appending*: rows advance in step, and a cache only grows, as in
-  `adapters.from_cache` without positions. *Own positions*: each row writes where it is, and can go
-  back. *Trees*: a token attends to chosen tokens. All networks of the library (see
-  [models](../models.md)) and `adapters.from_logits` have trees.
-- **Job.** Whether the [batch job](../infer.md) gives the place of a row that has ended to the next
-  input.
-- **Mesh.** Whether a test counts what the program for eight TPU chips sends between chips at a
-  step, on meshes of 8x1, 2x4 and 1x8. These programs are compiled and not run (see
-  [TPUs](../tpu.md)); on meshes of CPUs, every strategy runs in the tests.
-- **Certified.** The cases of the last full run of the [certificate](../certificate.md), on {date},
-  none of which failed.
-"""
+BEGIN, END = "<!-- the strategies begin -->", "<!-- the strategies end -->"
 
 
-def page() -> str:
-    """The page, in Markdown."""
+def write(page: Path) -> None:
+    """Writes the table between two marks of a page.
+
+    Args:
+      page: a Markdown file with the lines ``BEGIN`` and ``END``.
+    """
+    before, rest = page.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")
+
+
+def table() -> str:
+    """The table, in Markdown."""
     counted = json.loads((ROOT / "tests/sharding/tpu_programs.json").read_text())
     certificate = json.loads((ROOT / "docs/certificate.json").read_text())
     if certificate["failures"]:
         raise ValueError("certificate.json: got failures; the page says that there are none")
     on_mesh = {name.split(",")[0] for name in counted}
-    cases: dict[str, int] = {}
-    for name, count in certificate["cases_by_strategy"].items():
-        strategy = name.split("/")[0]
-        cases[strategy] = cases.get(strategy, 0) + count
+    certified = {name.split("/")[0] for name in certificate["cases_by_strategy"]}
     lines = [
-        f"{TITLE}\n",
-        "This table is made from the code and from the committed results when the site is built.\n",
-        "| strategy | random | appending | own positions | trees | job | mesh | certified |",
+        "| strategy | random | appending | own positions | trees | job | counted | certified |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     kinds = models()
@@ -63,14 +54,15 @@ def page() -> str:
         drafter = {"drafter": kinds[-1]} if strategy.drafts else {}
         steps = strategy.build_steps(**drafter, **_settings(name))
         columns = [
-            _yes(strategy.draws),
-            *(_yes(runs_on(name, model)) for model in kinds),
-            _yes(steps.row_done is not None),
-            _yes(name in on_mesh),
-            f"{cases[name]} cases" if name in cases else "no",
+            strategy.draws,
+            *(runs_on(name, model) for model in kinds),
+            steps.row_done is not None,
+            name in on_mesh,
+            name in certified,
         ]
-        lines.append(f"| [`{name}`](#decoding_jax.{name}) | {' | '.join(columns)} |")
-    return "\n".join(lines) + "\n" + LEGEND.format(date=certificate["date"])
+        said = " | ".join("yes" if value else "no" for value in columns)
+        lines.append(f"| `{name}` | {said} |")
+    return "\n".join(lines)
 
 
 def models() -> list[TableLM]:
@@ -106,7 +98,3 @@ def _settings(name: str) -> dict[str, Any]:
     if "constraints" in inspect.signature(STRATEGIES[name].function).parameters:
         settings["constraints"] = Constraints(phrases=((1,),))
     return settings
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

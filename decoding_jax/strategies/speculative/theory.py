@@ -9,7 +9,9 @@ from decoding_jax.base import Array
 
 
 def emitted_tokens(acceptance: ArrayLike, num_draft_tokens: ArrayLike) -> Array:
-    """The expected tokens of a block, ``1 + a + ... + a^K``: Leviathan et al. 2022, equation 1.
+    """The expected tokens of a block.
+
+    They are ``1 + a + ... + a^K``: Leviathan et al. 2022, equation 1.
 
     Args:
       acceptance: a, the probability that a drafted token is accepted if all before it are.
