@@ -48,7 +48,8 @@ def pages() -> Iterator[tuple[str, str]]:
                 continue
             documented[id(value)] = name
             names.append(f"names/{name}")
-            yield f"names/{name}", _page(name, value)
+            second = [other for other, same in _members(package) if same is value][1:]
+            yield f"names/{name}", _page(name, value, second)
             if isinstance(value, dict):  # it has no docstring of its own
                 others.append(f"- {{py:obj}}`{name}` is a table of names")
             else:
@@ -94,10 +95,12 @@ def _contents(names: Iterable[str]) -> str:
     return "\n".join(["```{toctree}", ":hidden:", "", *names, "```", ""])
 
 
-def _page(name: str, value: Any) -> str:
-    """The page of a name, with the directive that describes it."""
-    title = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n"
-    return f"{title}```{{eval-rst}}\n{_description(name, value)}```\n"
+def _page(name: str, value: Any, second: list[str]) -> str:
+    """The page of a name and of its second names, with the directive that describes it."""
+    package, _, member = name.rpartition(".")
+    names = ", also ".join(f"`{name}`" for name in [name, *(f"{package}.{n}" for n in second)])
+    title = ", ".join([member, *second])
+    return f"# {title}\n\n{names}\n\n```{{eval-rst}}\n{_description(name, value)}```\n"
 
 
 def _description(name: str, value: Any) -> str:
