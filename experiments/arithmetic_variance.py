@@ -72,25 +72,17 @@ def deviation(variances: np.ndarray) -> np.ndarray:
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
-    """The standard deviations over N, and their ratio, with 95% intervals."""
-    figure, (left, right) = drawing.panels(1, 2, 3.8)
-    rows = data["rows"]
-    counts = [r["num_samples"] for r in rows]
-    for i, (name, shift) in enumerate(zip(STRATEGIES, 2 ** drawing.shifts(2, 0.08), strict=True)):
-        found = [r["deviation"][name] for r in rows]
-        line = drawing.LINES[1 - i]
-        drawing.intervals(left, [n * shift for n in counts], found, 1 - i, line, label=name)
-    drawing.intervals(right, counts, [[r[k] for k in ("ratio", "low", "high")] for r in rows], 2)
-    right.axhline(1, color=drawing.GREY, linewidth=0.9)
-    for ax, words in (
-        (left, "standard deviation of mean BLEU"),
-        (right, "arithmetic / independent"),
-    ):
-        drawing.counts_axis(ax, counts, "samples of a sentence")
-        ax.set_xlim(counts[0] / 1.3, counts[-1] * 1.3)
-        ax.set_ylim(0)
-        ax.set_ylabel(words)
-    left.legend(loc="lower left")
+    """The ratio of the standard deviations over N, with 95% intervals."""
+    figure, (ax,) = drawing.panels(height=3.4)
+    counts = [r["num_samples"] for r in data["rows"]]
+    ratios = [[r[name] for name in ("ratio", "low", "high")] for r in data["rows"]]
+    drawing.intervals(ax, counts, ratios, 0, label="arithmetic")
+    ax.axhline(1, color=drawing.COLOURS[1], linestyle="--", label="independent")
+    drawing.counts_axis(ax, counts, "samples of a sentence")
+    ax.set_xlim(counts[0] / 1.3, counts[-1] * 1.3)
+    ax.set_ylim(0, 1.1)
+    ax.set_ylabel("standard deviation of\nmean BLEU / independent")
+    ax.legend(loc="lower left")
     drawing.save(figure, path)
 
 

@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 FIGURES = {
     "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
+    "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
@@ -25,7 +26,9 @@ FIGURES = {
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
+    "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
+    "variance": ("measured/variance.json", "arithmetic_variance"),
 }
 """The results of each figure, and the module whose ``plot(results, path)`` draws it."""
 
