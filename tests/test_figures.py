@@ -1,5 +1,7 @@
 """Every figure of the pages has committed results, and is drawn from them."""
 
+import json
+
 import pytest
 from pages import ROOT
 
@@ -26,6 +28,32 @@ def test_a_figure_is_drawn_from_its_results(name, tmp_path):
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_all_figures_are_drawn(name, tmp_path):
     test_a_figure_is_drawn_from_its_results(name, tmp_path)
+
+
+def test_tables_have_the_numbers_of_the_figures():
+    page = " ".join((figures.DOCS / "measured.md").read_text().split())
+
+    def read(name):
+        return json.loads((figures.DOCS / "measured" / f"{name}.json").read_text())
+
+    expected = [
+        f"| {r['batch']}, {r['width']}, {r['new_tokens']} | {r['transformers/tree']:.2f} |"
+        f" {r['select/tree']:.2f} |"
+        for r in read("beam_search")
+    ]
+    steps = {"sample": "sample", "arithmetic": "arithmetic_sample", "argmax": "jnp.argmax"}
+    for name, words in {**steps, "categorical": "jax.random.categorical"}.items():
+        cells = (f" {r[f'{name}/softmax']:.1f} |" for r in read("sampling_step"))
+        expected.append(f"| `{words}` |{''.join(cells)}")
+    expected += [
+        f"| {r['num_samples']} | {r['ratio']:.2f} | {r['low']:.2f} to {r['high']:.2f} |"
+        for r in read("variance")["rows"]
+    ]
+    best_k = read("quality_diversity")["results"]["best-5 mean"]
+    for column in ("BLEU", "BLEU of all"):
+        value, low, high = best_k[column]
+        expected.append(f"{value:.1f} ({low:.1f} to {high:.1f})")
+    assert [words for words in expected if words not in page] == []
 
 
 def test_an_unknown_figure(capsys):
