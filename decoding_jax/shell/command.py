@@ -80,6 +80,8 @@ def _main(argv: list[str]) -> int:
         single = _is_single({**settings_of(options.strategy), **settings})
         drawn = "num_samples" in inspect.signature(function).parameters
         settings["strategy"] = options.strategy
+    if options.truncate:
+        settings["truncate"] = True
     if options.stop_strings:
         settings["stop_strings"] = options.stop_strings
     if single and len(texts) == 1 and not options.json:

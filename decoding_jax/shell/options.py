@@ -134,6 +134,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="a string that ends a text; repeatable",
     )
     parser.add_argument(
+        "--truncate", action="store_true", help="cut texts that are too long for the model"
+    )
+    parser.add_argument(
         "--json",
         action="store_true",
         help="print one line of JSON for each text, as the batch job writes it",

@@ -210,7 +210,7 @@ def check_texts(texts: Any) -> None:
         if not isinstance(text, str):
             raise ValueError(f"texts: got {describe(text)} at index {i}; takes strings")
         if (fault := unicode_fault(text)) is not None:
-            raise ValueError(f"texts: got {fault} at index {i}; takes text that UTF-8 can hold")
+            raise ValueError(f"texts: got {fault} at index {i}; takes Unicode text")
 
 
 def unicode_fault(text: str) -> str | None:

@@ -48,9 +48,9 @@ def stream_text(
 
     A piece never ends inside a character, and nothing is taken back. Joined, the pieces of a
     completion are the text that ``generate`` returns. A strategy that appends tokens yields the
-    text of the next ``chunk`` tokens. A beam search yields, as the first completion of each text, the beginning
-    that all its hypotheses share, and its other completions when the row is done. Any other search
-    yields whole texts.
+    text of the next ``chunk`` tokens. A beam search yields, as the first completion of each text,
+    the beginning that all its hypotheses share, and its other completions when the row is done. Any
+    other search yields whole texts.
 
     A tokenizer of your own may have a method ``settled`` (see ``SettlingTokenizer``). Without it,
     the tokenizer is assumed to change nothing but replacement characters at the end of a text.

@@ -11,11 +11,13 @@ import pytest
 import tiers
 
 import decoding_jax
+from decoding_jax.adapters import from_logits
 from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import DEFAULTS, STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
 from decoding_jax.testing import TableLM
+from decoding_jax.text import resolve
 from decoding_jax.text.arguments import with_defaults
 from decoding_jax.text.generation_config.directory import DirectoryConfig
 from decoding_jax.text.token_texts import concatenated
@@ -107,6 +109,26 @@ def test_what_has_no_effect_is_said(argv, line, capsys):
     assert status == 0
     assert err.startswith(f"decoding_jax: {line}")
     assert err.count("\n") == 1
+
+
+def test_a_text_that_the_default_length_cuts_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(resolve, "DEFAULT_LENGTH", 1)
+    assert command.main(["12"]) == 0
+    line = "decoding_jax: max_new_tokens: got none, and the default of 1 cut 1 of 1 texts; a larger"
+    assert capsys.readouterr().err.startswith(line)
+    assert command.main(["12", "--max_new_tokens", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_text_that_is_too_long_is_named_or_cut(capsys, monkeypatch):
+    short = from_logits(lambda tokens, length: jax.nn.one_hot(tokens, V), V, max_positions=9)
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (short, Digits()))
+    argv = ["1" * 12, "--max_new_tokens", "3"]
+    assert command.main(argv) == 1
+    line = "decoding_jax: texts: got one of 12 tokens at index 0, '111111111111'; takes at most 9"
+    assert capsys.readouterr().err.startswith(line)
+    assert command.main([*argv, "--truncate"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "111"
 
 
 def test_the_shell_has_the_defaults_of_python(capsys, monkeypatch):

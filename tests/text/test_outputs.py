@@ -1,9 +1,13 @@
 """The results of ``generate`` and ``stream``: the last item, ``info``, and the ends of texts."""
 
+import io
+import sys
+
 import jax
 import numpy as np
 import pytest
 from text_fakes import TABLE, Digits, Halves
+from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax import Stop, loop, transforms
@@ -106,3 +110,24 @@ def test_a_completions_numbers_are_pythons():
     )
     assert "np." not in repr(completion)
     assert {type(value) for value in completion.info} <= {int, float}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_progress_bar_is_printed_on_terminals_and_can_be_turned_off(monkeypatch):
+    def at_once(*args, **settings):
+        return tqdm(*args, **{**settings, "delay": 0})
+
+    monkeypatch.setattr(sys.modules["decoding_jax.text.generate"], "tqdm", at_once)
+    settings = {"max_new_tokens": 2, "batch_size": 1}
+    for file, more, shown in (
+        (Terminal(), {}, True),
+        (Terminal(), {"progress": False}, False),
+        (io.StringIO(), {}, False),
+    ):
+        monkeypatch.setattr(sys, "stderr", file)
+        decoding_jax.generate(TABLE, Digits(), TEXTS, **settings, **more)
+        assert ("decoding:" in file.getvalue()) == shown
