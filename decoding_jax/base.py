@@ -152,7 +152,9 @@ class Prompt(NamedTuple):
     """The tokens that each row starts from.
 
     Attributes:
-      tokens: int32 ``[B, P]``, right-padded with any token.
+      tokens: int32 ``[B, P]``, right-padded with any token: a row's tokens are its first
+        ``length`` ids. Rows that are padded on the left, as ``transformers`` does for generation,
+        would be read as padding and the first of their tokens; a strategy warns where it sees this.
       length: int32 ``[B]``, from 1 to P: the number of real tokens.
 
     Example:

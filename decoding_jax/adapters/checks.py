@@ -68,3 +68,36 @@ def check_logits(name: str, logits: Any, *shapes: tuple[str, tuple[int, ...]]) -
         raise ValueError(
             f"{name}: got logits {logits.dtype}{list(logits.shape)}; takes floating {takes}"
         )
+
+
+def check_pair(name: str, returned: Any) -> tuple[Any, Any]:
+    """Checks that a function has returned logits and hidden states, and returns them.
+
+    Raises:
+      ValueError: for anything but a pair.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise ValueError(
+            f"{name}: got {describe(returned)} with hidden=True; takes a pair, logits and hidden "
+            "states"
+        )
+    return returned
+
+
+def check_hidden(name: str, hidden: Any, shape: tuple[int, int]) -> None:
+    """Checks hidden states that a function has returned.
+
+    Args:
+      name: the function's name.
+      hidden: its result.
+      shape: ``[B, P]``.
+
+    Raises:
+      ValueError: for anything but floating ``[B, P, D]``.
+    """
+    floating = jnp.issubdtype(getattr(hidden, "dtype", object), jnp.floating)
+    if not floating or hidden.ndim != 3 or hidden.shape[:2] != shape:
+        raise ValueError(
+            f"{name}: got hidden states {describe(hidden)}; takes floating [B, P, D], which begins "
+            f"with {list(shape)} here"
+        )

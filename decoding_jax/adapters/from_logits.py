@@ -10,9 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.adapters import paths
-from decoding_jax.adapters.checks import check_function, check_logits, check_size
+from decoding_jax.adapters.checks import (
+    check_function,
+    check_hidden,
+    check_logits,
+    check_pair,
+    check_size,
+)
 from decoding_jax.adapters.paths import Tokens
 from decoding_jax.base import Array, ModelOutput
+from decoding_jax.loop.values import check_switch
 from decoding_jax.pytrees import pytree
 
 
@@ -22,9 +29,10 @@ class UncachedModel:
     """A language model that computes every path from its first token on. See ``from_logits``."""
 
     parameters: Any
-    function: Callable[..., Array] = dataclasses.field(metadata={"static": True})
+    function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
     vocab_size: int = dataclasses.field(metadata={"static": True})
     max_positions: int | None = dataclasses.field(metadata={"static": True})
+    hidden: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def ragged(self) -> bool:
@@ -41,11 +49,12 @@ class UncachedModel:
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Tokens]:
-        """See ``base.LanguageModel.prefill``. There are no hidden states."""
+        """See ``base.LanguageModel.prefill``. Hidden states need a function that returns them."""
         cache = paths.start_tokens(tokens, length, lanes, slots)
-        end = cache.length - 1
-        logits = self._last(cache.prompt, end)
-        return ModelOutput(logits[:, None, None]), cache
+        logits, hidden = self._computed(cache.prompt, cache.length[:, None] - 1)
+        if not with_hidden or hidden is None:
+            return ModelOutput(logits[:, None]), cache
+        return ModelOutput(logits[:, None], hidden[:, None]), cache
 
     def extend(
         self,
@@ -72,14 +81,14 @@ class UncachedModel:
         end = jnp.clip(depth, 0, size - 1)
         if visible is not None:
             nodes = paths.tree_paths(cache, visible, tokens, end, size)
-            logits = self._last(nodes, end)
+            output = self._last(nodes, end)
         elif self._gives_every_token(tokens.shape[0] * tokens.shape[1], size):
             chains = paths.chains(cache, size)
-            logits = self._at(chains, end)
+            output = self._at(chains, end)
         else:
             chains = paths.chains(cache, size)[:, :, None]
-            logits = self._last(jnp.broadcast_to(chains, (*tokens.shape, size)), end)
-        return ModelOutput(logits), cache
+            output = self._last(jnp.broadcast_to(chains, (*tokens.shape, size)), end)
+        return output, cache
 
     def keep(self, cache: Tokens, source: Array, start: Array | int) -> Tokens:
         """See ``base.SupportsKeep.keep``."""
@@ -89,28 +98,39 @@ class UncachedModel:
         """See ``base.SupportsSelect.select``."""
         return paths.select(cache, lanes)
 
-    def _last(self, tokens: Array, end: Array) -> Array:
-        """The logits ``[..., V]`` after place ``end [...]`` of paths ``[..., size]``."""
-        return self._at(tokens, end[..., None])[..., 0, :]
+    def _last(self, tokens: Array, end: Array) -> ModelOutput:
+        """The output ``[..., V]`` after place ``end [...]`` of paths ``[..., size]``."""
+        return jax.tree.map(lambda x: x[..., 0, :], self._at(tokens, end[..., None]))
 
-    def _at(self, tokens: Array, ends: Array) -> Array:
-        """The logits ``[..., T, V]`` after places ``ends [..., T]`` of paths ``[..., size]``.
+    def _at(self, tokens: Array, ends: Array) -> ModelOutput:
+        """The output ``[..., T, V]`` after places ``ends [..., T]`` of paths ``[..., size]``."""
+        logits, hidden = self._computed(tokens, ends)
+        if hidden is not None:
+            hidden = jnp.take_along_axis(hidden, ends[..., None], axis=-2)
+        return ModelOutput(logits, hidden)
+
+    def _computed(self, tokens: Array, ends: Array) -> tuple[Array, Array | None]:
+        """Logits ``[..., T, V]`` after places ``[..., T]``, and the states ``[..., size, D]``.
 
         With more than one place a path, the function has to return logits after every token.
         """
         shape, size = tokens.shape[:-1], tokens.shape[-1]
         length = ends.max(-1) + 1
         tokens = paths.clean_paths(tokens, length, self.vocab_size)
-        logits = self._call(tokens.reshape(-1, size), length.reshape(-1))
+        returned = self._call(tokens.reshape(-1, size), length.reshape(-1))
         rows = tokens.size // size
+        logits, hidden = check_pair("function", returned) if self.hidden else (returned, None)
+        if hidden is not None:
+            check_hidden("function", hidden, (rows, size))
+            hidden = hidden.reshape(*shape, *hidden.shape[1:])
         shapes = ("[B, V]", (rows, self.vocab_size)), ("[B, P, V]", (rows, size, self.vocab_size))
         check_logits("function", logits, *shapes)
         logits = logits.reshape(*shape, *logits.shape[1:])
         if logits.ndim == ends.ndim:
-            return logits[..., None, :]
-        return jnp.take_along_axis(logits, ends[..., None], axis=-2)
+            return logits[..., None, :], hidden
+        return jnp.take_along_axis(logits, ends[..., None], axis=-2), hidden
 
-    def _call(self, tokens: Array, length: Array) -> Array:
+    def _call(self, tokens: Array, length: Array) -> Any:
         if self.parameters is None:
             return self.function(tokens, length)
         # Objects that hold arrays, such as Flax's variables, may be changed in place: they are new.
@@ -121,19 +141,23 @@ class UncachedModel:
         """Whether the function returns ``[B, P, V]``."""
         shapes = ((rows, size), jnp.int32), ((rows,), jnp.int32)
         logits = jax.eval_shape(self._call, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+        if self.hidden:
+            logits, _ = check_pair("function", logits)
         return getattr(logits, "ndim", 0) == 3
 
 
 def from_logits(
-    function: Callable[..., Array],
+    function: Callable[..., Any],
     vocab_size: int,
     *,
     parameters: Any = None,
     max_positions: int | None = None,
+    hidden: bool = False,
 ) -> UncachedModel:
     """Makes a language model from a function of tokens to logits.
 
-    Every strategy runs with it, trees and speculation included. Nothing is cached: every call
+    Every strategy runs with it, trees and speculation included; contrastive search where the
+    function returns hidden states. Nothing is cached: every call
     computes all paths from their first token on. Decoding is exact, and its time grows with the
     square of the length, so this is for small models, for research, and for a first look.
 
@@ -151,6 +175,8 @@ def from_logits(
       max_positions: the largest width that the function takes, or None. Strategies do not exceed
         it, and paths are not padded beyond it. A search on a tree pads its paths to the prompt and
         all nodes of the tree, so a limit close to what is needed saves time.
+      hidden: whether the function returns a pair, the logits and hidden states ``[B, P, D]`` of all
+        tokens, none of which sees later ones. ``contrastive_search`` compares them.
 
     Returns:
       A ``LanguageModel``, ``ragged`` and ``tree``, with ``keep`` and ``select``, and a pytree
@@ -175,4 +201,6 @@ def from_logits(
     check_function("function", function, (*leading, "tokens", "length"))
     check_size("vocab_size", vocab_size)
     check_size("max_positions", max_positions, optional=True)
-    return UncachedModel(parameters, function, vocab_size, max_positions)
+    return UncachedModel(
+        parameters, function, vocab_size, max_positions, check_switch("hidden", hidden)
+    )

@@ -61,7 +61,8 @@ def prefill_with_hidden(
     hidden = output.hidden
     if hidden is None:
         raise ValueError(
-            "model: got no hidden states from prefill; takes a model that returns them"
+            "model: got no hidden states from prefill; takes a model that returns them, such as "
+            "adapters.from_logits(function, vocab_size, hidden=True)"
         )
     beginning = (prompt.tokens.shape[0], 1, prompt.tokens.shape[1])
     if hidden.ndim != 4 or hidden.shape[:3] != beginning:

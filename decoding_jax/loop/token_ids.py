@@ -6,6 +6,7 @@ array waits until it has been computed.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from decoding_jax.ops.host import on_host
 
 def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> None:
     """Checks that a prompt's lengths are from 1 to P and its ids within the vocabulary.
+
+    Warns:
+      UserWarning: if the rows seem to be padded on the left.
 
     Raises:
       ValueError: for a length or an id that is out of range.
@@ -39,6 +43,31 @@ def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> N
             f"{name}.tokens: got {tokens[row, column]} in row {row}; takes ids from 0 to "
             f"{vocab_size - 1}, the model's vocabulary"
         )
+
+    padding = _left_padding(tokens, length)
+    if padding is not None:
+        row = int((length < size).argmax())
+        warnings.warn(
+            f"{name}: got rows that seem to be padded on the left with {padding}, such as row "
+            f"{row}, {tokens[row].tolist()[:8]} of length {length[row]}; takes the tokens first, "
+            "and padding of one id after them",
+            stacklevel=4,
+        )
+
+
+def _left_padding(tokens: np.ndarray, length: np.ndarray) -> int | None:
+    """The id that rows seem to be padded with on the left, or None.
+
+    All rows that are not full begin with this id as often as they have padding, and what is after
+    their length is several other ids, where padding would be one.
+    """
+    place = np.arange(tokens.shape[1])[None]
+    after = tokens[place >= length[:, None]]
+    if after.size < 2 or (after == after[0]).all():
+        return None
+    before = tokens[place < tokens.shape[1] - length[:, None]]
+    same = (before == before[0]).all() and not (after == before[0]).any()
+    return int(before[0]) if same else None
 
 
 def check_token_ids(name: str, ids: Any, vocab_size: int) -> None:

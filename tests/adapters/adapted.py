@@ -30,6 +30,12 @@ def every_token(table, tokens, length):
     return jnp.moveaxis(jax.vmap(after)(ends), 0, 1)
 
 
+def with_states(table, tokens, length):
+    """The logits ``[B, V]`` after each row, and the hidden states ``[B, P, D]`` of its tokens."""
+    output, _ = table.prefill(tokens, length, lanes=1, slots=0, with_hidden=True)
+    return output.logits[:, 0, 0], output.hidden[:, 0]
+
+
 def init(size):
     """An empty cache: the tokens themselves, and how many there are."""
     return {"tokens": jnp.zeros((1, size), jnp.int32), "count": jnp.int32(0)}
@@ -89,6 +95,7 @@ def run(name, model, draft, **changes):
         "stochastic_beam_search": {"beam_size": 3},
         "best_first_search": {"budget": 9},
         "best_k_search": {"k": 2, "budget": 12},
+        "contrastive_search": {"penalty_alpha": 0.6, "top_k": 3},
         "speculative_sample": {"num_draft_tokens": 3, "num_samples": 2},
         "speculative_sample, block": {"num_draft_tokens": 7, "verifier": "block"},
         "speculative_sample, greedy": {"num_draft_tokens": 2, "verifier": "greedy"},

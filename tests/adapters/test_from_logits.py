@@ -21,6 +21,7 @@ from adapted import (
     group_and_function,
     next_token,
     run,
+    with_states,
 )
 
 import decoding_jax
@@ -54,6 +55,44 @@ def test_every_strategy_decodes_what_it_does_on_the_table(name, function):
 def test_the_model_keeps_the_protocol_to_the_bit(function):
     names = check_model(from_logits(FUNCTIONS[function]))
     assert {"check_tree", "check_keep", "check_select", "check_ragged"} <= set(names)
+
+
+def test_contrastive_search_compares_the_hidden_states_of_the_function():
+    got = run("contrastive_search", from_logits(with_states, hidden=True), DRAFT)
+    assert_same(got, run("contrastive_search", TABLE, DRAFT))
+
+
+def test_hidden_states_keep_the_protocol():
+    names = check_model(from_logits(with_states, hidden=True))
+    assert {"check_hidden", "check_tree", "check_keep"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "message"),
+    [
+        (
+            next_token,
+            {},
+            "model: got no hidden states from prefill; takes a model that returns them, such as "
+            "adapters.from_logits(function, vocab_size, hidden=True)",
+        ),
+        (
+            next_token,
+            {"hidden": True},
+            "function: got float32[2, 5] with hidden=True; takes a pair",
+        ),
+        (
+            lambda *args: (next_token(*args), next_token(*args)),
+            {"hidden": True},
+            "function: got hidden states float32[2, 5]; takes floating [B, P, D], which begins",
+        ),
+    ],
+)
+def test_contrastive_search_without_hidden_states_says_how_to_give_them(
+    function, settings, message
+):
+    model = from_logits(function, **settings)
+    assert_one_line(lambda: run("contrastive_search", model, DRAFT), message)
 
 
 def test_samples_follow_the_enumerated_distribution():

@@ -160,7 +160,8 @@ def contrastive_search(
         )
         if output.hidden is None:
             raise ValueError(
-                "model: got no hidden states from extend; takes a model that returns them"
+                "model: got no hidden states from extend; takes a model that returns them, in "
+                "ModelOutput.hidden, as from prefill"
             )
         hidden = context.unit(output.hidden[:, 0])
         # Choose: model confidence against the degeneration penalty.
