@@ -205,6 +205,10 @@ class DecodeOutput(NamedTuple):
       finished: bool ``[B, N]``: ended by a stop condition rather than by running out of length
         or of allowed tokens.
       info: counts and other values that only this strategy returns.
+      sample_log_prob: float32 ``[B, N, L]``, in nats, from samplers with ``with_sample_log_prob``,
+        and otherwise None: of each token, the log-probability under the distribution that it was
+        drawn from, which is the model's after early end tokens are banned and the transform is
+        applied; 0 after the end. Its sum is that of the sequence.
     """
 
     tokens: Array
@@ -213,6 +217,7 @@ class DecodeOutput(NamedTuple):
     score: Array
     finished: Array
     info: Any = None
+    sample_log_prob: Array | None = None
 
     @property
     def nan_logits(self) -> Array:

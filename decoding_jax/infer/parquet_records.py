@@ -65,6 +65,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "text": pyarrow.string(),
         "tokens": pyarrow.list_(pyarrow.int32()),
         "log_prob": pyarrow.float64(),
+        "sample_log_probs": pyarrow.list_(pyarrow.float64()),
         "token_log_probs": pyarrow.list_(pyarrow.float64()),
         "token_entropies": pyarrow.list_(pyarrow.float64()),
         "top_tokens": pyarrow.list_(pyarrow.list_(pyarrow.int32())),

@@ -57,6 +57,7 @@ def decoded(
             **({"tokens": list(c.tokens)} if with_tokens else {}),
             **({"num_tokens": len(c.tokens)} if with_num_tokens else {}),
             "log_prob": rounded(c.log_prob),
+            **({} if c.sample_log_prob is None else {"sample_log_probs": plain(c.sample_log_prob)}),
             "score": rounded(c.score),
             "finished": c.finished,
             **({} if c.info is None else {"info": jax.tree.map(plain, c.info)}),

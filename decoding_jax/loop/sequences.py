@@ -85,6 +85,13 @@ def append_token(
     )
 
 
+def new_values(old: Sequences, new: Sequences, value: Array, values: Array) -> Array:
+    """``values [B, W, L]`` of the tokens, with ``value [B, W]`` for those that were appended."""
+    position = jnp.arange(values.shape[-1], dtype=jnp.int32)[None, None]
+    is_new = (position >= old.length[..., None]) & (position < new.length[..., None])
+    return jnp.where(is_new, value[..., None], values)
+
+
 def check_lengths(
     model: LanguageModel, prompt_size: int, max_new_tokens: int, *, last_is_fed: bool = False
 ) -> None:

@@ -27,7 +27,10 @@ TRANSFORMS = (
 )
 """The transforms that take one number, by which an option is named."""
 
-_NOT_FROM_SHELL = ("model", "prompt", "key", "drafter", "constraints", "transform", "stop")
+_NOT_FROM_SHELL = (
+    *("model", "prompt", "key", "drafter", "constraints", "transform", "stop"),
+    "with_sample_log_prob",  # The shell prints no figures of tokens.
+)
 
 
 class UsageError(ValueError):

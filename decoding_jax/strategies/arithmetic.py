@@ -17,6 +17,7 @@ def arithmetic_sample(
     max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
+    with_sample_log_prob: Static[bool] = False,
 ) -> Steps:
     """Draws N samples for every row, from codes that are spread evenly over the unit interval.
 
@@ -38,6 +39,8 @@ def arithmetic_sample(
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the choice.
       stop: when a sequence ends.
+      with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
+        token under the distribution that it was drawn from.
 
     Returns:
       A ``DecodeOutput`` in the order of the points. ``score`` is ``log_prob``. A sequence whose
@@ -71,4 +74,5 @@ def arithmetic_sample(
         max_new_tokens=max_new_tokens,
         transform=transform,
         stop=stop,
+        with_sample_log_prob=with_sample_log_prob,
     )

@@ -16,6 +16,7 @@ def sample(
     max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
+    with_sample_log_prob: Static[bool] = False,
 ) -> Steps:
     """Draws independent samples for every row.
 
@@ -32,6 +33,8 @@ def sample(
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the draw, such as a temperature or a truncation.
       stop: when a sequence ends.
+      with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
+        token under the distribution that it was drawn from.
 
     Returns:
       A ``DecodeOutput`` in the order of the draws. ``score`` is ``log_prob``. A sequence whose
@@ -64,4 +67,5 @@ def sample(
         max_new_tokens=max_new_tokens,
         transform=transform,
         stop=stop,
+        with_sample_log_prob=with_sample_log_prob,
     )

@@ -24,8 +24,14 @@ from decoding_jax.base import (
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import per_lane
 from decoding_jax.loop.driver import Steps
-from decoding_jax.loop.sequences import Sequences, append_token, check_lengths, empty_sequences
-from decoding_jax.ops.logits import clean
+from decoding_jax.loop.sequences import (
+    Sequences,
+    append_token,
+    check_lengths,
+    empty_sequences,
+    new_values,
+)
+from decoding_jax.ops.logits import clean, log_prob_of
 
 ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
 """``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
@@ -53,6 +59,7 @@ class State(NamedTuple):
       strategy_state: the state of the strategy, such as random keys.
       step: int32, a scalar or ``[B]``, the number of tokens that have been chosen for each
         sequence.
+      sample_log_prob: as in ``DecodeOutput``.
     """
 
     cache: Cache
@@ -60,6 +67,7 @@ class State(NamedTuple):
     token: Array
     strategy_state: Any
     step: Array
+    sample_log_prob: Array | None
 
 
 def token_by_token(
@@ -70,6 +78,7 @@ def token_by_token(
     max_new_tokens: int,
     transform: Transform | None = None,
     stop: Stop | None = None,
+    with_sample_log_prob: bool = False,
 ) -> Steps:
     """The steps of a strategy that chooses one token for each sequence from its transformed logits.
 
@@ -81,6 +90,7 @@ def token_by_token(
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits; None changes nothing.
       stop: when a sequence ends.
+      with_sample_log_prob: whether the output has ``sample_log_prob``.
 
     Raises:
       ValueError: for static settings out of range, when the steps are built or traced.
@@ -99,7 +109,11 @@ def token_by_token(
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
         new = append_token(old, token, logits, allowed, stop, max_new_tokens)
-        return State(state.cache, new, token, strategy_state, state.step + 1)
+        sample_log_prob = state.sample_log_prob
+        if sample_log_prob is not None:
+            gained = log_prob_of(allowed, token)
+            sample_log_prob = new_values(old, new, gained, sample_log_prob)
+        return State(state.cache, new, token, strategy_state, state.step + 1, sample_log_prob)
 
     def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
         batch, size = prompt.tokens.shape
@@ -109,7 +123,8 @@ def token_by_token(
         limit = stopping.limits(stop, batch, max_new_tokens)
         empty = empty_sequences(limit, lanes, max_new_tokens)
         strategy_state = init_strategy_state(key, batch)
-        state = State(cache, empty, empty.length, strategy_state, jnp.int32(0))
+        zeros = jnp.zeros(empty.tokens.shape, jnp.float32) if with_sample_log_prob else None
+        state = State(cache, empty, empty.length, strategy_state, jnp.int32(0), zeros)
         logits = jnp.broadcast_to(logits, (batch, lanes, *logits.shape[2:]))
         return advance(logits, prompt, state)
 
@@ -133,6 +148,7 @@ def token_by_token(
             score=sequences.log_prob,
             finished=sequences.finished,
             info=TokenByTokenInfo(state.step),
+            sample_log_prob=state.sample_log_prob,
         )
 
     def settled(state: State) -> Array:

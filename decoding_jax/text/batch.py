@@ -32,6 +32,8 @@ class Completion(NamedTuple):
         NumPy's arrays. Each is a value of this completion, of its text, or of the whole batch, as
         the strategy defines it.
       scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
+      sample_log_prob: with ``with_sample_log_prob``, a setting of samplers, the log-probability of
+        each token under the distribution that it was drawn from, a NumPy array ``[L]``.
     """
 
     text: str
@@ -41,6 +43,7 @@ class Completion(NamedTuple):
     finished: bool
     info: Any = None
     scores: TokenScores | None = None
+    sample_log_prob: np.ndarray | None = None
 
     @property
     def nan_logits(self) -> bool:
@@ -190,6 +193,7 @@ def completions(
                     finished=bool(finished[b, n]),
                     info=_info_of(info, tokens.shape[:2], b, n),
                     scores=_scores_of(scores, b, n, length[b, n]),
+                    sample_log_prob=_scores_of(output.sample_log_prob, b, n, length[b, n]),
                 )
                 for n in range(tokens.shape[1])
                 if exists[b, n]
@@ -211,9 +215,8 @@ def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
     return jax.tree.map(value, info)
 
 
-def _scores_of(scores: TokenScores | None, row: int, n: int, length: int) -> TokenScores | None:
-    if scores is None:
-        return None
+def _scores_of(scores: Any, row: int, n: int, length: int) -> Any:
+    """The values of the tokens of one sequence; None for None."""
     return jax.tree.map(lambda values: np.asarray(values[row, n, :length]), scores)
 
 

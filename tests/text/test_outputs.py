@@ -1,5 +1,6 @@
 """The results of ``generate`` and ``stream``: the last item, ``info``, and the ends of texts."""
 
+import functools
 import io
 import sys
 
@@ -10,7 +11,8 @@ from text_fakes import TABLE, Digits, Halves
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax import Stop, loop, transforms
+from decoding_jax import Stop, infer, loop, transforms
+from decoding_jax.infer.sources import Item
 from decoding_jax.loop import streaming
 
 TEXTS = ["1 2 3", "4"]
@@ -131,3 +133,25 @@ def test_a_progress_bar_is_printed_on_terminals_and_can_be_turned_off(monkeypatc
         monkeypatch.setattr(sys, "stderr", file)
         decoding_jax.generate(TABLE, Digits(), TEXTS, **settings, **more)
         assert ("decoding:" in file.getvalue()) == shown
+
+
+def test_completions_and_records_have_the_log_probabilities_of_draws():
+    """The job's key of an input is not that of ``generate``, but the figures are of one kind."""
+    settings = {"num_samples": 3, "max_new_tokens": 4, "with_sample_log_prob": True}
+    settings["transform"] = transforms.top_k(1)  # whose tokens are certain
+    [row] = decoding_jax.generate(
+        TABLE, Digits(), ["12"], strategy="sample", key=jax.random.key(0), **settings
+    )
+    assert [c.sample_log_prob.tolist() for c in row] == [[0.0] * len(c.tokens) for c in row]
+    found = []
+    infer.run(
+        (TABLE, Digits()),
+        [Item("12")],
+        functools.partial(decoding_jax.sample, **settings),
+        report=found.append,
+        batch_size=1,
+        max_input_length=16,
+        with_num_tokens=True,
+    )
+    for output in found[0]["outputs"]:
+        assert output["sample_log_probs"] == [0.0] * output["num_tokens"]

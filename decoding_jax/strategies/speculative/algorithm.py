@@ -47,8 +47,9 @@ from decoding_jax.loop import (
     stopping,
 )
 from decoding_jax.strategies.speculative import tree_drafts
-from decoding_jax.strategies.speculative.appending import append
+from decoding_jax.strategies.speculative.appending import append, record
 from decoding_jax.strategies.speculative.chain import CHAIN
+from decoding_jax.strategies.speculative.checks import check_models
 from decoding_jax.strategies.speculative.distributions import of_model
 from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
@@ -70,6 +71,7 @@ class State(NamedTuple):
       drafter_state: the drafter's state.
       length_state: the state of the ``DraftLength``, which chooses K.
       info: counts so far.
+      sample_log_prob: as in ``DecodeOutput``.
     """
 
     cache: Cache
@@ -79,6 +81,7 @@ class State(NamedTuple):
     drafter_state: Any
     length_state: Any
     info: Info
+    sample_log_prob: Array | None
 
 
 @drafted_sampler
@@ -92,6 +95,7 @@ def speculative_sample(
     max_new_tokens: Static[int],
     transform: Transform | None = None,
     stop: Stop | None = None,
+    with_sample_log_prob: Static[bool] = False,
 ) -> Steps:
     """Samples from the target in fewer calls of it, by verifying tokens that a drafter proposes.
 
@@ -120,6 +124,8 @@ def speculative_sample(
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits of target and draft, each with its path.
       stop: the stop conditions.
+      with_sample_log_prob: whether the output has ``sample_log_prob``, under the target's
+        transformed distribution (also with the greedy verifier, which draws nothing).
 
     Returns:
       A ``DecodeOutput`` in the order of the lanes; ``info`` is an ``Info``. ``score`` is
@@ -174,10 +180,11 @@ def speculative_sample(
         sequences = empty_sequences(limits(prompt), num_samples, max_new_tokens)
         position = sequences.length
         allowed = allowed_after(logits, prompt, sequences.tokens, position[..., None])
-        distribution = allowed.distribution().position(0)
+        drawn_from = allowed.distribution()
         token, verifier_state = verifier.draw(
-            keys, verifier_state, distribution, position, jnp.int32(0)
+            keys, verifier_state, drawn_from.position(0), position, jnp.int32(0)
         )
+        empty = jnp.zeros(sequences.tokens.shape, jnp.float32) if with_sample_log_prob else None
         sequences, _ = append(
             sequences,
             token[..., None],
@@ -198,6 +205,7 @@ def speculative_sample(
             drafter_state=drafter_state,
             length_state=draft_length.init(*shape),
             info=no_info(*shape),
+            sample_log_prob=record(empty, position, sequences, drawn_from, token[..., None]),
         )
 
     def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -260,6 +268,13 @@ def speculative_sample(
                 appended=appended,
                 draft_calls=draft_calls,
             ),
+            sample_log_prob=record(
+                state.sample_log_prob,
+                state.sequences.length,
+                sequences,
+                result.drawn_from,
+                result.tokens,
+            ),
         )
 
     def done(state: State) -> Array:
@@ -271,27 +286,12 @@ def speculative_sample(
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
         tokens, length, log_prob = state.sequences[:3]
         finished = state.sequences.finished
-        return DecodeOutput(tokens, length, log_prob, log_prob, finished, state.info)
+        return DecodeOutput(
+            tokens, length, log_prob, log_prob, finished, state.info, state.sample_log_prob
+        )
 
     def settled(state: State) -> Array:
         return state.sequences.length
 
     widens = getattr(drafter, "widens", False)
     return Steps(init, step, done, finalize, row_done, settled, widens)
-
-
-def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
-    """Refuses models that cannot work together.
-
-    Raises:
-      ValueError: for a target that is not ragged, or vocabularies that differ.
-    """
-    if not model.ragged:
-        raise ValueError(
-            "model: got one whose rows advance in step (ragged=False); takes one with ragged=True"
-        )
-    size = getattr(drafter, "vocab_size", model.vocab_size)
-    if size != model.vocab_size:
-        raise ValueError(
-            f"drafter: got a vocabulary of {size}; takes the model's, {model.vocab_size}"
-        )

@@ -22,6 +22,25 @@ def place_tokens(tokens: Array, new: Array, start: Array) -> Array:
     return jnp.where(inside, jnp.take_along_axis(new, source, axis=-1), tokens)
 
 
+def record(
+    values: Array | None, start: Array, sequences: Sequences, distribution: Softmax, new: Array
+) -> Array | None:
+    """The log-probabilities of all tokens, with those of new ones.
+
+    Args:
+      values: float32 ``[B, W, L]``, of the tokens before, or None, which stays None.
+      start: int32 ``[B, W]``, the number of tokens before.
+      sequences: the sequences with the new tokens that were appended.
+      distribution: of ``[B, W, T, V]``, from which the new tokens were drawn.
+      new: int32 ``[B, W, T]``, of which the first may have been appended.
+    """
+    if values is None:
+        return None
+    values = place_tokens(values, distribution.log_prob_of(new), start)
+    index = jnp.arange(values.shape[-1], dtype=jnp.int32)[None, None]
+    return jnp.where(index < sequences.length[..., None], values, 0.0)
+
+
 def append(
     sequences: Sequences,
     new: Array,

@@ -174,6 +174,7 @@ def verify(verifier: Verifier, inputs: BlockInputs, draft: Draft, scores: Scores
         verifiable=draft.length,
         proposed=draft.length,
         distribution=model_distribution(scores.logits, scores.allowed, target),
+        drawn_from=target,
         dead=scores.allowed.dead,
         verifier_state=state,
     )

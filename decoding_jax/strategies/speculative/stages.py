@@ -101,6 +101,7 @@ class BlockResult(NamedTuple):
       proposed: int32 ``[B, W]``, the number of drafted tokens.
       distribution: the target's untransformed distribution along the tokens, ``[B, W, K + 1, V]``,
         used for the reported ``log_prob``; its peak is NaN where the model's logits are.
+      drawn_from: the target's transformed distribution along the tokens.
       dead: bool ``[B, W, K + 1]``, where no token is allowed.
       verifier_state: the verifier's state after the final token.
       nodes: int32 ``[B, W, K + 1]``, in a tree: the index, among the T tokens fed, of the token
@@ -112,6 +113,7 @@ class BlockResult(NamedTuple):
     verifiable: Array
     proposed: Array
     distribution: Softmax
+    drawn_from: Softmax
     dead: Array
     verifier_state: Any
     nodes: Array | None = None

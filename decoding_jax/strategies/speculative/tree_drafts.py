@@ -200,13 +200,17 @@ def score(model: LanguageModel, inputs: BlockInputs, drafts: Drafts) -> tuple[Sc
 def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scores) -> BlockResult:
     """Accepts a path from the root of the tree by recursive rejection (Algorithm 2)."""
     path = accept_path(inputs, drafts, scores.allowed.logits)
-    logits = jnp.take_along_axis(scores.logits, path.nodes[..., None], axis=2)
+    logits, allowed = (
+        jnp.take_along_axis(x, path.nodes[..., None], axis=2)
+        for x in (scores.logits, scores.allowed.logits)
+    )
     return BlockResult(
         tokens=path.tokens,
         accepted=path.accepted,
         verifiable=inputs.draft_length,
         proposed=inputs.draft_length * inputs.num_drafts,
         distribution=distributions.of_model(logits),
+        drawn_from=distributions.softmax(allowed),
         dead=jnp.take_along_axis(scores.allowed.dead, path.nodes, axis=2),
         verifier_state=inputs.verifier_state,
         nodes=path.nodes,
