@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from contrastive_reference import search
 
 import decoding_jax
@@ -213,20 +214,16 @@ def stored_network(family):
     return load_model(HERE.parent / "models" / "fixtures" / family, dtype="float32")
 
 
+FOUND = {(case["family"], case["alpha"], case["top_k"]): case["tokens"] for case in STORED["cases"]}
+
+
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case,
-            id="-".join(str(case[name]) for name in ("family", "alpha", "top_k")),
-            marks=() if (case["alpha"], case["top_k"]) == (0.6, 4) else (pytest.mark.exhaustive,),
-        )
-        for case in STORED["cases"]
-    ],
+    ("family", "alpha", "top_k"),
+    tiers.combinations(FOUND, default=[case for case in FOUND if case[1:] == (0.6, 4)]),
 )
-def test_tokens_are_those_of_transformers_4(case):
+def test_tokens_are_those_of_transformers_4(family, alpha, top_k):
     """``make_contrastive_fixture.py`` has stored them."""
-    model = stored_network(case["family"])
+    model = stored_network(family)
     prompts = STORED["prompts"]
     tokens = np.array([[*row, *[0] * (5 - len(row))] for row in prompts], np.int32)
     prompt = Prompt(tokens, np.array([len(row) for row in prompts], np.int32))
@@ -236,10 +233,10 @@ def test_tokens_are_those_of_transformers_4(case):
     output = run(
         model,
         prompt,
-        penalty_alpha=case["alpha"],
-        top_k=case["top_k"],
+        penalty_alpha=alpha,
+        top_k=top_k,
         max_new_tokens=STORED["length"],
         stop=Stop(eos_ids=(STORED["eos"],)),
     )
     got = [row[0, : n[0]].tolist() for row, n in zip(output.tokens, output.length, strict=True)]
-    assert got == case["tokens"]
+    assert got == FOUND[family, alpha, top_k]
