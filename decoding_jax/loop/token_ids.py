@@ -58,12 +58,12 @@ def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> N
 def _left_padding(tokens: np.ndarray, length: np.ndarray) -> int | None:
     """The id that rows seem to be padded with on the left, or None.
 
-    All rows that are not full begin with this id as often as they have padding, and what is after
-    their length is several other ids, where padding would be one.
+    All rows that are not full begin with this id as often as they have padding, three times or more
+    together, and what is after their length is several other ids, where padding would be one.
     """
     place = np.arange(tokens.shape[1])[None]
     after = tokens[place >= length[:, None]]
-    if after.size < 2 or (after == after[0]).all():
+    if after.size < 3 or (after == after[0]).all():
         return None
     before = tokens[place < tokens.shape[1] - length[:, None]]
     same = (before == before[0]).all() and not (after == before[0]).any()

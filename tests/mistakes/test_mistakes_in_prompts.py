@@ -16,6 +16,8 @@ from decoding_jax.loop.token_ids import check_prompt_ids
         ([[0, 0, 3, 4], [1, 2, 3, 0]], [2, 3], False),  # The second row is padded on the right.
         ([[3, 3, 1, 2]], [4], False),
         ([[0, 4]], [1], False),  # May be either.
+        ([[0, 0, 3, 4]], [2], False),  # So may this, which is too little to tell.
+        ([[0, 0, 0, 3, 4, 2]], [3], True),
     ],
 )
 def test_a_prompt_that_is_padded_on_the_left_is_warned_of(tokens, length, warns):
