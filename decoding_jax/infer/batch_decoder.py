@@ -133,7 +133,7 @@ class BatchDecoder:
             batch_size=batch_size,
             drafter=drafter,
             refill=refill,
-            mixed=False,
+            independent=True,
             with_info=with_info,
         )
         decoder.check(widths[-1])

@@ -35,7 +35,10 @@ _LOGGER = logging.getLogger(__name__)
 # Inputs for each row of a batch that is refilled: where inputs of all widths share the batch, and
 # where each width has a batch, and a last input, of its own.
 _TOGETHER = 32
-_WINDOW = 128
+_TOGETHER_BY_WIDTH = 128
+# Once no input waits, a batch is cut to a half and to a quarter of its rows, but not to fewer than
+# these, of which a step hardly takes less time.
+_FEWEST_ROWS = 4
 # Where widths share a batch, a width between two buckets is worth this many inputs for each row.
 _FINER = 2
 
@@ -64,8 +67,9 @@ class Decoder:
       devices: the devices to use for a model that is not on a mesh. The default is the local
         devices.
       refill: whether batches are refilled where that is possible.
-      mixed: whether inputs of all widths share one refilled batch where that is possible. The last
-        bits of a result in float32 then depend on the inputs that are decoded together.
+      independent: whether the result of an input may not depend, even in its last bits in float32,
+        on the inputs that are decoded together. Each width then has a refilled batch of its own,
+        which keeps its rows to the end.
       with_info: whether completions have the ``info`` of the strategy, as a dictionary of those
         values that have an axis of rows.
 
@@ -91,7 +95,7 @@ class Decoder:
         drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
         refill: bool = False,
-        mixed: bool = True,
+        independent: bool = False,
         with_info: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
@@ -110,7 +114,7 @@ class Decoder:
         self.compiling = Stopwatch()
         self._model = model
         self._tokenizer = tokenizer
-        self._widths: set[int] = set()
+        self._shapes: set[tuple[int, int]] = set()
         self.together: int | None = None
         takes_key = "key" in inspect.signature(strategy).parameters
         innermost = gin_names.innermost(strategy)
@@ -142,10 +146,13 @@ class Decoder:
         self._strategy = decode
         self._call = None if build_steps is None else call
         self._refill = refill
-        self._mixed = mixed
+        self._independent = independent
+        self._shares_widths = False
         self._with_info = with_info
         self._not_refilled: str | None = None
-        self._batches: SeparateBatches | RefilledBatch = SeparateBatches(decode, self.batch_size)
+        self._batches: SeparateBatches | RefilledBatch = SeparateBatches(
+            decode, self.batch_size, self._announce
+        )
 
     @property
     def batches(self) -> int:
@@ -154,19 +161,13 @@ class Decoder:
 
     @property
     def compilations(self) -> int:
-        """The number of shapes that were compiled."""
-        return self._batches.compilations
+        """The number of shapes, rows times width, that were compiled."""
+        return len(self._shapes)
 
     @property
     def row_steps(self) -> RowSteps:
         """The steps so far, summed over rows; (0, 0) where batches are not refilled."""
         return self._batches.row_steps
-
-    @property
-    def window(self) -> int:
-        """The number of inputs that are best decoded by one call of ``decode``."""
-        is_refilled = self.group_size is not None and self.together is None
-        return _WINDOW * self.batch_size if is_refilled else 1
 
     def expect(self, count: int, stop: Stop | None = None) -> None:
         """Sets the number of inputs of the job.
@@ -211,15 +212,18 @@ class Decoder:
         self._batches = RefilledBatch(
             self._call,
             self._inputs.split,
-            self.batch_size,
+            self._announce,
+            [self.batch_size] if self._independent else self._sizes(),
             size,
             least,
             tuple(output.info or ()),
             self._strategy.__name__,
         )
         self.group_size = size
-        if self._mixed and widens(self._call, rows(1)):
-            self.together = _TOGETHER * self.batch_size
+        if not self._independent:
+            self._shares_widths = widens(self._call, rows(1))
+            per_row = _TOGETHER if self._shares_widths else _TOGETHER_BY_WIDTH
+            self.together = per_row * self.batch_size
 
     def decode(
         self,
@@ -243,7 +247,7 @@ class Decoder:
           ValueError: if the batch does not fit into the memory of a device.
         """
         parts: list[Mapping[int, Sequence[int]]] = [{w: by_width[w]} for w in by_width]
-        if self.together:
+        if self._shares_widths:
             parts = [buckets.finer(by_width, [len(x) for x in ids], _FINER * self.batch_size)]
         for part in parts:
             if part:
@@ -258,7 +262,6 @@ class Decoder:
         """As ``decode``, of widths that share a batch."""
 
         def make(members: Sequence[int], width: int, count: int) -> RowInputs:
-            self._announce(width)
             tokens = [ids[m] for m in members]
             return self._inputs.make(tokens, [index[m] for m in members], width, count)
 
@@ -275,14 +278,20 @@ class Decoder:
             self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             yield members, made
 
-    def _announce(self, width: int) -> None:
-        """Logs that a width is compiled, before its first group or batch."""
-        if width in self._widths:
+    def _sizes(self) -> list[int]:
+        """The numbers of rows that a batch may have, in descending order."""
+        parts = {self._rounded(-(-self.batch_size // n)) for n in (2, 4)}
+        fewer = {n for n in parts if _FEWEST_ROWS <= n < self.batch_size}
+        return [self.batch_size, *sorted(fewer, reverse=True)]
+
+    def _announce(self, rows: int, width: int) -> None:
+        """Logs that batches of a shape are compiled, before the first of them."""
+        if (rows, width) in self._shapes:
             return
-        if not self._widths and self._not_refilled is not None:
+        if not self._shapes and self._not_refilled is not None:
             _LOGGER.info("batches are not refilled: %s", self._not_refilled)
-        self._widths.add(width)
-        rows, number = self.batch_size, len(self._widths)
+        self._shapes.add((rows, width))
+        number = len(self._shapes)
         _LOGGER.info("compilation %d: %d inputs of up to %d tokens", number, rows, width)
 
     def _rounded(self, count: int) -> int:

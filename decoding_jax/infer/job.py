@@ -85,10 +85,9 @@ def run(
       seed: the seed of the job; the key of input i is ``fold_in(key(seed), i)``.
       batch_size: the number of inputs that are decoded together. It is rounded up to a multiple of
         the number of devices.
-      shard_size: the number of inputs of a shard. Shards are decoded several at a time where
-        batches are refilled, and otherwise one after another. Shards that share a batch because
-        they have 32 inputs for each of its rows are decoded again as a whole, unless all of them
-        are finished.
+      shard_size: the number of inputs of a shard. Where batches are refilled, as many shards as
+        have 32 inputs for each row share a batch; they are decoded again as a whole, unless all of
+        them are finished. Otherwise, shards are decoded one after another.
       max_input_length: the maximum number of tokens of an input, without a shared prefix. A longer
         input is recorded as a fault.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
@@ -155,7 +154,6 @@ def run(
         batch_size=batch_size,
         drafter=drafter,
         refill=refill,
-        mixed=len(widths) > 1,
         with_info=with_info,
     )
     decoder.check(widths[-1])
@@ -236,7 +234,7 @@ def run(
                     bar.skip(-len(items))
                 yield shard
 
-        for window in _windows(shards_of_process(), decoder.window, together):
+        for window in _unfinished(shards_of_process(), together):
             with bar.working:
                 for shard, of_shard in decode_shards(item_decoder, window, bar):
                     if scorer is not None:
@@ -266,22 +264,14 @@ def run(
     return summary
 
 
-def _windows(of_process: Iterable[Shard], size: int, together: int) -> Iterator[list[Shard]]:
-    """Yields shards that are decoded together.
+def _unfinished(of_process: Iterable[Shard], together: int) -> Iterator[list[Shard]]:
+    """Yields shards that are decoded together, unless all of them are finished.
 
     Args:
       of_process: the shards of this process.
-      size: the number of items to yield at a time.
-      together: shards whose numbers have the same quotient by this number are not separated, and
-        are decoded again unless all of them are finished.
+      together: shards whose numbers have the same quotient by this number are decoded together.
     """
-    window: list[Shard] = []
     for _, group in itertools.groupby(of_process, lambda shard: shard.number // together):
         shards = list(group)
         if not all(shard.is_finished for shard in shards):
-            window += shards
-        if sum(len(shard.items) for shard in window) >= size:
-            yield window
-            window = []
-    if window:
-        yield window
+            yield shards

@@ -18,7 +18,7 @@ from decoding_jax.ops.mesh import to_host
 
 @dataclasses.dataclass
 class _Batch:
-    """The B rows of a batch, and whose they are.
+    """The rows of a batch, and whose they are.
 
     Attributes:
       width: the width that the rows are padded to.
@@ -42,12 +42,6 @@ class _Batch:
         """The rows that are not in use."""
         return [place for place, member in enumerate(self.places) if member is None]
 
-    @property
-    def sources(self) -> list[int]:
-        """A row in use for each place: its own, or where it is free, another one."""
-        used = self.used.index(True)
-        return [used if member is None else place for place, member in enumerate(self.places)]
-
 
 class RefilledBatch:
     """B places for inputs, each of which is given to another input as soon as one has ended.
@@ -55,12 +49,13 @@ class RefilledBatch:
     Inputs are prefilled in groups of a fixed size, whose members are all of one width. As soon as a
     few places are free, members of a group are put there, and the others wait. Inputs of several
     widths can share the batch: the widest ones begin, and the batch is as wide as the widest input
-    in it.
+    in it. Once no input waits, the batch gets fewer places as its last inputs end.
 
     Args:
       call: makes the call of the strategy.
       split: splits the arguments of rows.
-      size: B, the number of places.
+      announce: called with the number of rows and the width of each program, before its first use.
+      sizes: B, the number of places, and smaller numbers of places, in descending order.
       group_size: the number of inputs that are prefilled together, at most B.
       least_free: the number of free places that the steps go on until, before members of a group
         are put there; or the number of members left, if that is smaller.
@@ -77,24 +72,21 @@ class RefilledBatch:
         self,
         call: Callable[[RowInputs], Call],
         split: Callable[[RowInputs], SplitInputs],
-        size: int,
+        announce: Callable[[int, int], None],
+        sizes: Sequence[int],
         group_size: int,
         least_free: int = 1,
         info: Sequence[str] = (),
         name: str = "rows",
     ):
-        self._programs = RefillPrograms(call, size, info, name)
+        self._programs = RefillPrograms(call, info, name)
         self._split = split
-        self._size = size
+        self._announce = announce
+        self._sizes = sizes
         self.group_size = group_size
         self._least_free = least_free
         self.batches = 0
-        self.row_steps = RowSteps(0, 0)
-
-    @property
-    def compilations(self) -> int:
-        """The number of widths that were compiled."""
-        return self._programs.widths
+        self.row_steps = RowSteps()
 
     def decode(
         self, by_width: Mapping[int, Sequence[int]], make: MakeRows, compiling: Stopwatch
@@ -112,23 +104,24 @@ class RefilledBatch:
 
         def begin(members: Sequence[int], width: int) -> Group:
             self.batches += 1
+            self._announce(size, width)
             return self._programs.begin(self._split(make(members, width, self.group_size)), width)
 
         self._programs.compiling = compiling
+        size = self._fitting(sum(map(len, by_width.values())))
         width_of = {m: width for width, members in by_width.items() for m in members}
         newcomers = Newcomers(by_width, self.group_size, begin)
         batch = None
         ended = None
         while newcomers or (batch is not None and any(batch.used)):
             if batch is None or (not any(batch.used) and newcomers.width < batch.width):
-                batch = self._started(newcomers.prefill())
+                batch = self._started(newcomers.prefill(), size)
             self._fill(batch, newcomers)
-            self._narrow(batch, max(width_of[m] for m in batch.places if m is not None))
-            # The steps go on until the next inputs have places. After the last group, they stop
-            # now and then, so that what has ended is not held back.
-            wanted = self._wanted(newcomers) if newcomers else len(batch.free) + self.group_size
+            needed = size if newcomers else self._fitting(sum(batch.used))
+            self._shrink(batch, needed, max(width_of[m] for m in batch.places if m is not None))
+            wanted = self._wanted(newcomers) if newcomers else self._wanted_last(batch)
             batch.rows, result = self._programs.advance(
-                batch.rows, batch.width, batch.shared, batch.used, min(wanted, self._size)
+                batch.rows, batch.width, batch.shared, batch.used, wanted
             )
             # While the device decodes, the next group is made, and the caller uses what has ended.
             # Programs of several processes run one at a time (see ``ops.mesh.put``).
@@ -140,14 +133,27 @@ class RefilledBatch:
         if ended is not None:
             yield ended
 
-    def _started(self, group: Group) -> _Batch:
+    def _fitting(self, count: int) -> int:
+        """The smallest number of places for so many inputs; B if there are more."""
+        return min((n for n in self._sizes if n >= count), default=self._sizes[0])
+
+    def _started(self, group: Group, size: int) -> _Batch:
         """A batch of the width of a group, in which all places are free."""
-        rows = self._programs.repeat(group)
-        return _Batch(group.width, group.shared, rows, [None] * self._size)
+        rows = self._programs.repeat(group, size)
+        return _Batch(group.width, group.shared, rows, [None] * size)
 
     def _wanted(self, newcomers: Newcomers) -> int:
         """The number of free places at which the next newcomers are put into them."""
         return min(self._least_free, newcomers.left)
+
+    def _wanted_last(self, batch: _Batch) -> int:
+        """The number of free places at which the steps stop once no input waits.
+
+        They stop where a smaller batch is enough, and now and then, so that what has ended is not
+        held back.
+        """
+        smaller = max((n for n in self._sizes if n < len(batch.places)), default=0)
+        return min(len(batch.free) + self.group_size, len(batch.places) - smaller)
 
     def _fill(self, batch: _Batch, newcomers: Newcomers) -> None:
         """Puts newcomers into free places.
@@ -157,27 +163,33 @@ class RefilledBatch:
         free = batch.free
         while newcomers and len(free) >= self._wanted(newcomers):
             group, first, members = newcomers.take(min(len(free), newcomers.left))
-            of_group = [self._size] * self.group_size
+            of_group = [len(batch.places)] * self.group_size
             for i, member in enumerate(members):
                 batch.places[free[i]] = member
                 of_group[first + i] = free[i]
-            batch.rows = self._programs.insert(batch.rows, batch.width, group, of_group)
+            batch.rows = self._programs.insert(
+                batch.rows, len(batch.places), batch.width, group, of_group
+            )
             free = free[len(members) :]
 
-    def _narrow(self, batch: _Batch, needed: int) -> None:
-        """Cuts a batch to the width that its inputs need."""
-        if needed < batch.width:
-            batch.rows = self._programs.narrow(batch.rows, batch.width, needed, batch.sources)
-            batch.width = needed
+    def _shrink(self, batch: _Batch, size: int, width: int) -> None:
+        """Cuts a batch to the number of places and to the width that its inputs need."""
+        if size == len(batch.places) and width == batch.width:
+            return
+        self._announce(size, width)
+        used = [place for place, member in enumerate(batch.places) if member is not None]
+        # Free places hold any valid row.
+        sources = [*used, *[used[0]] * (size - len(used))]
+        batch.rows = self._programs.move(batch.rows, sources, width)
+        batch.places = [batch.places[i] for i in used] + [None] * (size - len(used))
+        batch.width = width
 
     def _take(
         self, places: list[int | None], result: AdvanceResult
     ) -> tuple[list[int], DecodeOutput]:
         """The inputs that have ended and their output; their places become free."""
-        self.row_steps = RowSteps(
-            self.row_steps.taken + self._size * int(result.steps),
-            self.row_steps.used + int(result.used),
-        )
+        made = RowSteps(len(places) * int(result.steps), int(result.used))
+        self.row_steps = self.row_steps.plus(made)
         taken = [i for i, member in enumerate(places) if member is not None and result.ended[i]]
         members = [member for i in taken if (member := places[i]) is not None]
         for place in taken:

@@ -42,19 +42,30 @@ number, padded to a width. The rows are filled up with copies of the first input
 
 
 class RowSteps(NamedTuple):
-    """Steps, summed over rows.
+    """Steps, summed over the rows that a batch has at each of them, idle rows included.
 
     Attributes:
-      taken: all steps.
+      taken: all steps of all rows.
       used: those that a row took before its input had ended.
     """
 
-    taken: int
-    used: int
+    taken: int = 0
+    used: int = 0
+
+    def plus(self, more: RowSteps) -> RowSteps:
+        """The sum of two."""
+        return RowSteps(self.taken + more.taken, self.used + more.used)
 
     @property
     def waste(self) -> float | None:
-        """The part that was not used; None if no step was taken."""
+        """The part in which a row had ended or held no input; None if no step was taken.
+
+        This is the ``waste`` of ``summary.json`` and of the benchmark of the batch job.
+
+        Example:
+          >>> RowSteps(taken=8 * 100, used=700).waste
+          0.125
+        """
         return 1 - self.used / self.taken if self.taken else None
 
 

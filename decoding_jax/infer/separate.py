@@ -17,23 +17,25 @@ class SeparateBatches:
     Args:
       decode: decodes rows; the compiled program has its name.
       size: B.
+      announce: called with the number of rows and the width of each program, before its first use.
 
     Attributes:
       batches: the number of batches so far.
       row_steps: (0, 0), since the steps of separate batches are not counted.
     """
 
-    def __init__(self, decode: Callable[[RowInputs], DecodeOutput], size: int):
+    def __init__(
+        self,
+        decode: Callable[[RowInputs], DecodeOutput],
+        size: int,
+        announce: Callable[[int, int], None],
+    ):
         self._decode = jit(decode, ())
         self._size = size
+        self._announce = announce
         self._widths: set[int] = set()
         self.batches = 0
         self.row_steps = RowSteps(0, 0)
-
-    @property
-    def compilations(self) -> int:
-        """The number of shapes that were compiled."""
-        return self._decode.cache_size()  # type: ignore[attr-defined]
 
     def decode(
         self, by_width: Mapping[int, Sequence[int]], make: MakeRows, compiling: Stopwatch
@@ -55,6 +57,7 @@ class SeparateBatches:
                 members = of_width[first : first + self._size]
                 inputs = make(members, width, self._size)
                 is_new = width not in self._widths
+                self._announce(self._size, width)
                 self._widths.add(width)
                 with compiling if is_new else contextlib.nullcontext():
                     output = self._decode(inputs)

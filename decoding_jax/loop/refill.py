@@ -12,8 +12,9 @@ Models"). Three programs do this, each compiled once for its shapes:
 Newcomers may be padded to fewer prompt tokens (or encoder inputs) than the rows of the batch. They
 are prefilled at that smaller width, and their state is padded further when it is inserted. Rows of
 all widths thus share one batch, as in JetStream, which prefills at many widths and decodes at one.
-``narrow`` cuts the batch to the width that its rows need, once the widest have ended. Both need
-``Steps.widens`` and a model with ``widens``.
+``moved`` cuts the batch to the width that its rows need, once the widest have ended. Both need
+``Steps.widens`` and a model with ``widens``. Once no input waits, ``moved`` also cuts the batch to
+fewer rows.
 
 All strategies whose ``Steps`` have ``row_done`` can be run in this way. A row's result is the same
 as that of ``run``, since it depends neither on the other rows nor on the time of its insertion.
@@ -129,20 +130,20 @@ def insert(rows: Rows, new: Rows, places: Array) -> Rows:
     return jax.tree.map(lambda x, y: x.at[places].set(resized(y, x.shape), mode="drop"), rows, new)
 
 
-def narrow(rows: Rows, source: Array, like: Any) -> Rows:
-    """Cuts rows to a smaller width.
+def moved(x: Array, source: Array, shape: tuple[int, ...]) -> Array:
+    """One array of the rows of a smaller batch: of fewer rows, or of a smaller width.
 
     Args:
-      rows: B rows.
-      source: int32 ``[B]``, the row that each place takes over. Those named fit into the new width.
-      like: arrays, or their shapes, of any number of rows of the new width.
+      x: an array of the rows so far.
+      source: int32, the row that each place of the new batch takes over. Those named fit into the
+        new width.
+      shape: the shape of this array in any number of rows of the new width.
 
     Example:
-      >>> rows, like = Rows(jnp.array([[5, 1], [6, 0]]), ()), Rows(jnp.zeros((1, 1)), ())
-      >>> narrow(rows, jnp.array([1, 1]), like).given.tolist()
+      >>> moved(jnp.array([[5, 1], [6, 0], [7, 1]]), jnp.array([1, 1]), (3, 1)).tolist()
       [[6], [6]]
     """
-    return jax.tree.map(lambda x, y: resized(x[source], y.shape), rows, like)
+    return resized(x[source], shape)
 
 
 def resized(x: Array, shape: tuple[int, ...]) -> Array:

@@ -96,14 +96,14 @@ def folder(tmp_path_factory):
     return directory
 
 
-def argv(folder, out, mesh):
+def argv(folder, out, mesh, rows=4):
     bindings = {
         "MODEL_DIR": str(folder / "model"),
         "INPUT": str(folder / "inputs.txt"),
         "OUTPUT_DIR": str(out),
         "MAX_INPUT_LENGTH": 16,
         "MAX_NEW_TOKENS": 8,
-        "BATCH_SIZE": 4,
+        "BATCH_SIZE": rows,
         "SHARD_SIZE": 2,
         "MESH": mesh,
     }
@@ -116,7 +116,7 @@ def argv(folder, out, mesh):
     ]
 
 
-def start(folder, out, *of_one, mesh=None):
+def start(folder, out, *of_one, mesh=None, rows=4):
     """Starts two processes of four devices each, the second with further arguments."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -129,7 +129,8 @@ def start(folder, out, *of_one, mesh=None):
         "XLA_FLAGS": os.environ["XLA_FLAGS"].replace(f"{devices}8", f"{devices}4"),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
-    command = [sys.executable, "-m", "decoding_jax.infer", *argv(folder, out, mesh or {"model": 8})]
+    given = argv(folder, out, mesh or {"model": 8}, rows)
+    command = [sys.executable, "-m", "decoding_jax.infer", *given]
     return [
         subprocess.Popen(
             [*command, *together, f"--process_id={i}", *(of_one if i else ())],
@@ -176,15 +177,17 @@ def test_a_mesh_of_two_processes_decodes_as_one_device(folder, tmp_path):
 
 @pytest.mark.release
 def test_rows_that_are_spread_over_processes_are_refilled(folder, tmp_path):
-    status, printed = end(start(folder, tmp_path / "two", mesh={"data": 2, "model": 4}))
+    """The batch gets fewer rows in the end, which are still spread."""
+    status, printed = end(start(folder, tmp_path / "two", mesh={"data": 2, "model": 4}, rows=8))
     assert status == [0, 0], printed
     assert not any("not refilled" in text for text in printed)
-    check_as_on_one_device(folder, tmp_path / "two", tmp_path / "one")
+    assert all(": 4 inputs of up to" in text for text in printed)
+    check_as_on_one_device(folder, tmp_path / "two", tmp_path / "one", rows=8)
 
 
-def check_as_on_one_device(folder, out, directory):
+def check_as_on_one_device(folder, out, directory, rows=4):
     """The same records as those of a job of one process, with rounding of its own."""
-    assert main(["infer", *argv(folder, directory, None)]) == 0
+    assert main(["infer", *argv(folder, directory, None, rows)]) == 0
     two, one = files_of(out), files_of(directory)
     assert two.keys() == one.keys()
     for found, expected in zip(records_of(two), records_of(one), strict=True):

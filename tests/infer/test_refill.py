@@ -156,10 +156,43 @@ def test_inputs_of_all_widths_share_a_batch(name):
     steps = decoder.row_steps.taken
     shuffled = np.random.default_rng(1).permutation(COUNT).tolist()
     assert decode(decoder, shuffled, widths=(1, 3, 5)) == found
-    apart = make_decoder(name, mixed=False)
+    apart = make_decoder(name, independent=True)
     assert apart.together is None
     check_equal(decode(apart, widths=(1, 3, 5)), expected)
     assert steps < apart.row_steps.taken
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        "sample", exhaustive=["arithmetic_sample", "beam_search", "token"], release=RELEASE
+    ),
+)
+def test_a_batch_gets_fewer_rows_as_its_last_inputs_end(name):
+    """It has 8 rows and, once 4 or fewer inputs are left, 4; these may be any inputs."""
+    decoder = make_decoder(name, 8)
+    expected = decode(make_decoder(name, 8, refill=False))
+    found = decode(decoder)
+    check_equal(found, expected)
+    assert decoder.compilations == 2  # 8 rows, and 4
+    steps = decoder.row_steps
+    shuffled = np.random.default_rng(1).permutation(COUNT).tolist()
+    assert decode(decoder, shuffled) == found
+    whole = make_decoder(name, 8, independent=True)
+    check_equal(decode(whole), expected)
+    assert whole.row_steps.used == steps.used
+    assert whole.row_steps.taken > steps.taken
+    few = decoder.row_steps
+    check_equal(decode(decoder, [3, 5, 7]), [expected[i] for i in (3, 5, 7)])
+    assert (decoder.row_steps.taken - few.taken) % 4 == 0
+    assert decoder.row_steps.taken - few.taken <= 4 * 6  # they begin in 4 rows
+
+
+def test_a_batch_has_a_half_and_a_quarter_of_its_rows():
+    """Rows stay a multiple of the devices that they are spread over."""
+    sizes = [make_decoder("greedy", n)._sizes() for n in (4, 7, 8, 32, 65)]
+    assert sizes == [[4], [7, 4], [8, 4], [32, 16, 8], [65, 33, 17]]
+    assert make_decoder("greedy", 24, devices=8)._sizes() == [24, 16, 8]
 
 
 @pytest.mark.parametrize("batch_size", tiers.values(exhaustive=[2, 8], release=[3]))
