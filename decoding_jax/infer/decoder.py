@@ -166,7 +166,7 @@ class Decoder:
 
     @property
     def row_steps(self) -> RowSteps:
-        """The steps so far, summed over rows; (0, 0) where batches are not refilled."""
+        """The steps so far; none where batches are not refilled."""
         return self._batches.row_steps
 
     def expect(self, count: int, stop: Stop | None = None) -> None:

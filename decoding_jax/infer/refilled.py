@@ -188,7 +188,8 @@ class RefilledBatch:
         self, places: list[int | None], result: AdvanceResult
     ) -> tuple[list[int], DecodeOutput]:
         """The inputs that have ended and their output; their places become free."""
-        made = RowSteps(len(places) * int(result.steps), int(result.used))
+        steps = int(result.steps)
+        made = RowSteps(steps, len(places) * steps, int(result.used))
         self.row_steps = self.row_steps.plus(made)
         taken = [i for i, member in enumerate(places) if member is not None and result.ended[i]]
         members = [member for i in taken if (member := places[i]) is not None]

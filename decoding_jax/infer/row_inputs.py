@@ -42,19 +42,21 @@ number, padded to a width. The rows are filled up with copies of the first input
 
 
 class RowSteps(NamedTuple):
-    """Steps, summed over the rows that a batch has at each of them, idle rows included.
+    """Steps of a batch, and their sums over the rows that it has at each of them.
 
     Attributes:
-      taken: all steps of all rows.
+      steps: the number of steps.
+      taken: the steps of all rows, also of idle ones.
       used: those that a row took before its input had ended.
     """
 
+    steps: int = 0
     taken: int = 0
     used: int = 0
 
     def plus(self, more: RowSteps) -> RowSteps:
         """The sum of two."""
-        return RowSteps(self.taken + more.taken, self.used + more.used)
+        return RowSteps(*(a + b for a, b in zip(self, more, strict=True)))
 
     @property
     def waste(self) -> float | None:
@@ -63,7 +65,7 @@ class RowSteps(NamedTuple):
         This is the ``waste`` of ``summary.json`` and of the benchmark of the batch job.
 
         Example:
-          >>> RowSteps(taken=8 * 100, used=700).waste
+          >>> RowSteps(100, taken=8 * 100, used=700).waste
           0.125
         """
         return 1 - self.used / self.taken if self.taken else None

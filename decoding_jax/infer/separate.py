@@ -21,7 +21,7 @@ class SeparateBatches:
 
     Attributes:
       batches: the number of batches so far.
-      row_steps: (0, 0), since the steps of separate batches are not counted.
+      row_steps: none, since the steps of separate batches are not counted.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SeparateBatches:
         self._announce = announce
         self._widths: set[int] = set()
         self.batches = 0
-        self.row_steps = RowSteps(0, 0)
+        self.row_steps = RowSteps()
 
     def decode(
         self, by_width: Mapping[int, Sequence[int]], make: MakeRows, compiling: Stopwatch

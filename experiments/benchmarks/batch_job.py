@@ -1,11 +1,12 @@
-"""Sentences a second of the batch job: batches that are refilled beside buckets in file order.
+"""Sentences a second of the batch job: batches that are refilled beside sorted batches.
 
 The embedded model translates the held-out sentences, shuffled, greedily and with four samples a
 sentence. ``buckets`` are batches in file order, each of which lasts as long as its longest row;
-``sorted`` are the same batches with the longest inputs first; ``refilled`` is what the job does,
-which decodes 32 sentences for each row together.
-Where ``transformers`` is installed, its ``generate`` decodes the sorted batches too. All in one
-process, interleaved; medians, and medians of the ratios of neighbouring runs.
+``sorted`` are the same batches with the longest inputs first, which is the baseline; ``refilled``
+is what the job does, which decodes 32 sentences for each row together. Where ``transformers`` is
+installed, its ``generate`` decodes the sorted batches too. All in one process, interleaved;
+medians, and medians of the ratios of neighbouring runs. The waste is that of ``RowSteps.waste``, as
+in the job's ``summary.json``.
 
     python -m experiments.benchmarks.batch_job --out runs/benchmarks
 """
@@ -50,17 +51,15 @@ class Usage(NamedTuple):
     """Rows in use over time.
 
     Attributes:
-      steps: the number of steps of each period.
-      rows: the mean number of rows in use in it.
+      periods: the steps of each period, one or more.
     """
 
-    steps: list[int]
-    rows: list[float]
+    periods: list[RowSteps]
 
-    def waste(self, batch_size: int) -> float:
-        """The part of the steps of rows in which a row was not in use."""
-        used = sum(n * rows for n, rows in zip(self.steps, self.rows, strict=True))
-        return 1 - used / (batch_size * sum(self.steps))
+    @property
+    def total(self) -> RowSteps:
+        """The steps of all periods."""
+        return functools.reduce(RowSteps.plus, self.periods, RowSteps())
 
 
 class Job:
@@ -98,11 +97,11 @@ class Job:
         if way == "buckets":
             [members] = self.by_width
             self.by_width = [{width: sorted(members[width]) for width in members}]
-        self.usage = Usage([], [])
-        self.counted = RowSteps(0, 0)
+        self.usage = Usage([])
+        self.counted = RowSteps()
 
     def __call__(self) -> None:
-        self.usage = Usage([], [])
+        self.usage = Usage([])
         for part, by_width in zip(self.parts, self.by_width, strict=True):
             for _, rows in self.decoder.decode([self.ids[i] for i in part], part, by_width):
                 self._count([max(len(c.tokens) for c in row) - 1 for row in rows])
@@ -111,13 +110,13 @@ class Job:
         """Counts the steps of a batch, or those up to the next inputs that have ended."""
         if self.is_refilled:
             before, self.counted = self.counted, self.decoder.row_steps
-            steps = (self.counted.taken - before.taken) // self.batch_size
-            self.usage.steps.append(steps)
-            self.usage.rows.append((self.counted.used - before.used) / max(steps, 1))
+            period = RowSteps(*(a - b for a, b in zip(self.counted, before, strict=True)))
+            if period.steps:
+                self.usage.periods.append(period)
             return
         for step in range(max(steps_of_rows)):
-            self.usage.steps.append(1)
-            self.usage.rows.append(float(sum(n > step for n in steps_of_rows)))
+            in_use = sum(n > step for n in steps_of_rows)
+            self.usage.periods.append(RowSteps(1, self.batch_size, in_use))
 
 
 def theirs(ids: list[list[int]], strategy: str, batch_size: int, name: str) -> Callable[[], object]:
@@ -147,11 +146,13 @@ def theirs(ids: list[list[int]], strategy: str, batch_size: int, name: str) -> C
 def plot(usages: dict[str, Usage], title: str, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
     for way, usage in usages.items():
-        axes.step(np.cumsum([0, *usage.steps]), [*usage.rows, 0], where="post", label=way, lw=0.8)
+        ends = np.cumsum([0, *(period.steps for period in usage.periods)])
+        in_use = [period.used / period.steps for period in usage.periods]
+        axes.step(ends, [*in_use, 0], where="post", label=way, lw=0.8)
     axes.set_xlabel("steps")
     axes.set_ylabel("rows in use")
     axes.set_title(title)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -191,7 +192,6 @@ def measure(
         if beside:
             runs["transformers"] = theirs(ids, strategy, batch_size, name)
         seconds = interleaved(runs, repeats)
-        waste = {way: job.usage.waste(batch_size) for way, job in jobs.items()}
         rows.append(
             {
                 "strategy": strategy,
@@ -200,12 +200,12 @@ def measure(
                 "sentences_per_second": {
                     name: len(ids) / statistics.median(values) for name, values in seconds.items()
                 },
-                "speed_up": median_ratio(seconds, "buckets", "refilled"),
-                "steps": {way: sum(job.usage.steps) for way, job in jobs.items()},
-                "waste": waste,
+                "speed_up": median_ratio(seconds, "sorted", "refilled"),
+                "steps": {way: job.usage.total.steps for way, job in jobs.items()},
+                "waste": {way: job.usage.total.waste for way, job in jobs.items()},
             }
         )
-        usages = {way: jobs[way].usage for way in ("buckets", "refilled")}
+        usages = {way: job.usage for way, job in jobs.items()}
         file = f"batch_job_{strategy.replace(' ', '_')}_{batch_size}.png"
         plot(usages, f"{strategy}, {batch_size} rows, {len(ids)} sentences", out / file)
     names = ("buckets", "sorted", "refilled", "transformers")
@@ -226,8 +226,10 @@ def main() -> None:
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--count", type=int, help="the number of different sentences")
     parser.add_argument("--times", type=int, default=2, help="how often each one is an input")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     args = parser.parse_args()
-    measure(args.out, args.repeats, tuple(args.batch_sizes), args.count, args.times)
+    sizes = tuple(args.batch_sizes)
+    measure(args.out, args.repeats, sizes, args.count, args.times, args.strategies)
 
 
 if __name__ == "__main__":
