@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from decoding_jax.loop.arguments import signature_of
 from decoding_jax.loop.values import check_model, check_stop, describe
@@ -40,6 +41,11 @@ def check_job(
     if not hasattr(net, "bind"):
         check_model(net)
     check_tokenizer(tokenizer)
+    if isinstance(source, type):
+        raise ValueError(
+            f"source: got {describe(source)}; takes an object of it, in gin @infer."
+            f"{source.__name__}() with parentheses"
+        )
     if isinstance(source, (str, Path, CloudPath)) or not hasattr(source, "__iter__"):
         raise ValueError(f"source: got {describe(source)}; {_SOURCE}")
     if isinstance(source, (list, tuple)):
@@ -49,7 +55,7 @@ def check_job(
     if not callable(strategy) or isinstance(strategy, type):
         raise ValueError(
             f"strategy: got {describe(strategy)}; takes a function such as "
-            "functools.partial(decoding_jax.greedy, max_new_tokens=64)"
+            "functools.partial(decoding_jax.greedy, max_new_tokens=64), in gin @decoding_jax.greedy"
         )
     signature_of(strategy)
     if output_dir is not None and not isinstance(output_dir, (str, Path, CloudPath)):
@@ -83,6 +89,17 @@ def check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: got {count!r}; takes a whole number of 1 or more")
+
+
+def check_flags(**flags: bool) -> None:
+    """Checks that values are True or False.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, (bool, np.bool_)):
+            raise ValueError(f"{name}: got {describe(flag)}; takes True or False")
 
 
 def check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names
 from decoding_jax.infer.arguments import (
     check_counts,
+    check_flags,
     check_job,
     check_own_devices,
     check_seed,
@@ -111,6 +112,14 @@ class BatchDecoder:
             model = load(model)
         check_job(model, [], strategy, None, buckets, stop)
         check_own_devices(model[0])
+        check_flags(
+            with_tokens=with_tokens,
+            with_num_tokens=with_num_tokens,
+            with_info=with_info,
+            with_token_log_probs=with_token_log_probs,
+            with_token_entropies=with_token_entropies,
+            refill=refill,
+        )
         check_counts(batch_size=batch_size, max_input_length=max_input_length)
         check_seed(seed)
         self._columns = inputs, index

@@ -20,6 +20,7 @@ from decoding_jax.infer.job import run
 from decoding_jax.infer.processes import SharedError
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.ops.programs import keep_programs
+from decoding_jax.registry import STRATEGIES
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
 
@@ -203,6 +204,9 @@ def _first_line(error: BaseException) -> str | None:
         return None
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    called = re.search(r"In call to configurable '(\w+)'", text)
+    if called and called[1] in STRATEGIES and first.startswith("model: got none"):
+        return f"{first}; gin names a strategy without parentheses, @decoding_jax.{called[1]}"
     if isinstance(error, TypeError):
         if "required" not in first or "In call to configurable" not in text:
             return None

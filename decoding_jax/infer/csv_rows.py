@@ -6,8 +6,9 @@ import csv
 import dataclasses
 from collections.abc import Iterator
 
-from decoding_jax.infer import files
-from decoding_jax.infer.sources import Item, text_item
+from decoding_jax.infer import files, input_files
+from decoding_jax.infer.input_files import Paths
+from decoding_jax.infer.sources import Item, items_of_files, text_item
 from decoding_jax.storage import StoragePath
 
 
@@ -22,7 +23,8 @@ class CsvRows:
     in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path or the URL of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library; or
+        a pattern, or a list. Each file has a first row of its own.
       column: the name of the column of the inputs.
       id_column: the name of the column of ids, which records repeat as text, or None. An empty cell
         is no id.
@@ -35,13 +37,13 @@ class CsvRows:
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.csv"
       >>> _ = path.write_text('key,en\na,"Well, hello."\nb\n')
-      >>> for item in CsvRows(str(path), column="en", id_column="key"):
+      >>> for item in CsvRows(str(path), column="en", id_column="key"):  # doctest: +ELLIPSIS
       ...     print(item)
-      Item(inputs='Well, hello.', error=None, id='a', stop_strings=None)
-      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', id=None, stop_strings=None)
+      Item(inputs='Well, hello.', error=None, id='a', stop_strings=None, file=None)
+      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', ..., file=None)
     """
 
-    path: str
+    path: Paths
     column: str = "inputs"
     id_column: str | None = None
     delimiter: str = ","
@@ -50,11 +52,15 @@ class CsvRows:
         value = self.delimiter
         if not isinstance(value, str) or len(value) != 1 or value in '"\r\n ':
             raise ValueError(f"delimiter: got {value!r}; takes one character such as ',' or '\\t'")
-        self._columns(_Rows(files.find_inputs(self.path), value))
+        for path, _ in input_files.find(self.path):
+            self._columns(path, _Rows(path, value))
 
     def __iter__(self) -> Iterator[Item]:
-        rows = _Rows(files.find_inputs(self.path), self.delimiter)
-        count, column, id_column = self._columns(rows)
+        return items_of_files(self.path, self._items)
+
+    def _items(self, path: StoragePath) -> Iterator[Item]:
+        rows = _Rows(path, self.delimiter)
+        count, column, id_column = self._columns(path, rows)
         for cells, text, error in rows:
             if error is not None:
                 yield Item(text, error)
@@ -67,15 +73,15 @@ class CsvRows:
                 record_id = None if id_column is None else cells[id_column] or None
                 yield text_item(cells[column])._replace(id=record_id)
 
-    def _columns(self, rows: _Rows) -> tuple[int, int, int | None]:
+    def _columns(self, path: StoragePath, rows: _Rows) -> tuple[int, int, int | None]:
         """The number of columns, and the positions of the inputs and of the ids."""
         names, _, error = next(rows, ([], "", None))
         if error is not None:
-            raise ValueError(f"path: got {self.path!r}, whose first line is {error}; takes CSV")
+            raise ValueError(f"path: got {str(path)!r}, whose first line is {error}; takes CSV")
         for argument, name in (("column", self.column), ("id_column", self.id_column)):
             if name is not None and names.count(name) != 1:
                 have = ", ".join(map(repr, names)) or "no columns"
-                raise ValueError(f"{argument}: got {name!r}; takes one of {have} in {self.path}")
+                raise ValueError(f"{argument}: got {name!r}; takes one of {have} in {path}")
         of_ids = None if self.id_column is None else names.index(self.id_column)
         return len(names), names.index(self.column), of_ids
 

@@ -13,7 +13,7 @@ from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.infer import buckets, gin_names, memory
 from decoding_jax.infer.arguments import check_positions
 from decoding_jax.infer.progress import Stopwatch
-from decoding_jax.infer.refilled import RefilledBatch
+from decoding_jax.infer.refilled import RefilledBatch, row_counts
 from decoding_jax.infer.row_inputs import (
     RowInputMaker,
     RowInputs,
@@ -36,9 +36,6 @@ _LOGGER = logging.getLogger(__name__)
 # where each width has a batch, and a last input, of its own.
 _TOGETHER = 32
 _TOGETHER_BY_WIDTH = 128
-# Once no input waits, a batch is cut to a half and to a quarter of its rows, but not to fewer than
-# these, of which a step hardly takes less time.
-_FEWEST_ROWS = 4
 # Where widths share a batch, a width between two buckets is worth this many inputs for each row.
 _FINER = 2
 
@@ -213,7 +210,7 @@ class Decoder:
             self._call,
             self._inputs.split,
             self._announce,
-            [self.batch_size] if self._independent else self._sizes(),
+            row_counts(self.batch_size, self._inputs.spread, fewer=not self._independent),
             size,
             least,
             tuple(output.info or ()),
@@ -277,12 +274,6 @@ class Decoder:
             made = completions(self._tokenizer, output, len(members), context)
             self.tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             yield members, made
-
-    def _sizes(self) -> list[int]:
-        """The numbers of rows that a batch may have, in descending order."""
-        parts = {self._rounded(-(-self.batch_size // n)) for n in (2, 4)}
-        fewer = {n for n in parts if _FEWEST_ROWS <= n < self.batch_size}
-        return [self.batch_size, *sorted(fewer, reverse=True)]
 
     def _announce(self, rows: int, width: int) -> None:
         """Logs that batches of a shape are compiled, before the first of them."""

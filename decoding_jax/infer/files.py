@@ -27,17 +27,21 @@ def find_inputs(name: str | StoragePath) -> StoragePath:
     temporary file when it is first asked for, and that file is its path from then on.
 
     Raises:
-      ValueError: if there is no such file.
+      ValueError: if there is no such file, or it is a folder.
 
     Example:
       >>> find_inputs("runs/demo_sentences.txt").name
       'demo_sentences.txt'
     """
     path = storage_path("path", name)
-    if isinstance(path, CloudPath):
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
+    if isinstance(path, CloudPath) and path.is_file():
         return path
+    if path.is_dir():
+        raise ValueError(
+            f"path: got the folder {str(name)!r}; takes a file, or a pattern such as '{path}/*.txt'"
+        )
+    if isinstance(path, CloudPath):
+        raise ValueError(f"{path}: no such file")
     is_pipe = path.is_fifo() or path.is_char_device() or path.is_socket()
     if str(name) in (*_STANDARD_INPUT, *_COPIES) or is_pipe:
         return _copy_of(str(name))

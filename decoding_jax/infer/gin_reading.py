@@ -92,5 +92,7 @@ def _explain(error: Exception) -> str:
         return f"gin: {name} has no value; takes one from a gin file or --gin.{name}=..."
     if isinstance(error, SyntaxError):
         line = (error.text or "").strip()
+        if match := re.search(r"= *(true|false|none)$", line, re.IGNORECASE):
+            return f"gin: cannot read {line!r}; takes {match[1].capitalize()}, with a capital"
         return f"gin: cannot read {line!r}; text is put in quotes, --gin.NAME='\"text\"'"
     return f"gin: {text}"

@@ -68,7 +68,7 @@ class ItemDecoder:
                 inputs.append(_Input(place, number, tokens))
             else:
                 record = records.fault(number, item.inputs, error, seed=self._seed)
-                yield place, records.with_id(record, item.id)
+                yield place, records.with_origin(record, item)
         ids, index = [x.tokens for x in inputs], [x.number for x in inputs]
         by_width = buckets.by_width([len(x) for x in ids], self._widths)
         for members, completions in self._decoder.decode(ids, index, by_width):
@@ -83,7 +83,7 @@ class ItemDecoder:
                     with_tokens=self._with_tokens,
                     with_num_tokens=self._with_num_tokens,
                 )
-                yield place, records.with_id(record, item.id)
+                yield place, records.with_origin(record, item)
 
     def _encode(self, item: Item) -> tuple[list[int], str | None]:
         """The tokens of an item and None, or no tokens and the error."""

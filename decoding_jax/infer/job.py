@@ -14,6 +14,7 @@ from decoding_jax.infer import buckets as bucketing
 from decoding_jax.infer import gin_names, lock, manifest, progress, records, summaries
 from decoding_jax.infer.arguments import (
     check_counts,
+    check_flags,
     check_job,
     check_seed,
     with_tokenizer,
@@ -141,6 +142,14 @@ def run(
     directory = None if output_dir is None else storage_path("output_dir", output_dir)
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
+    check_flags(
+        with_tokens=with_tokens,
+        with_num_tokens=with_num_tokens,
+        with_info=with_info,
+        with_token_log_probs=with_token_log_probs,
+        with_token_entropies=with_token_entropies,
+        refill=refill,
+    )
     check_counts(batch_size=batch_size, shard_size=shard_size, max_input_length=max_input_length)
     check_seed(seed)
     stop = with_end_tokens(stop, tokenizer)
@@ -172,6 +181,8 @@ def run(
         with_top_tokens=with_top_tokens,
     )
     settings: dict[str, Any] = {"inputs": {"count": inputs.count, "sha256": inputs.digest}}
+    if inputs.files:
+        settings["files"] = inputs.files
     if directory is not None:
         settings = {
             **manifest.environment(),

@@ -38,6 +38,7 @@ class Inputs:
       of_shards: one digest for the inputs of each shard.
       shard_size: the number of inputs of every shard except the last, which may have fewer.
       stop_strings: the stop strings of each input, or None where it has those of the job.
+      files: the names of the files that the inputs are from, if there are several.
     """
 
     count: int
@@ -45,6 +46,7 @@ class Inputs:
     of_shards: list[str]
     shard_size: int
     stop_strings: list[tuple[str, ...] | None]
+    files: list[str]
 
     def size_of(self, shard: int) -> int:
         """Returns the number of inputs of a shard."""
@@ -61,6 +63,7 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
     """
     count, of_shards = 0, []
     stop_strings: list[tuple[str, ...] | None] = []
+    files: dict[str, None] = {}
     different: dict[tuple[str, ...] | None, tuple[str, ...] | None] = {}
     for items in chunks(source, shard_size):
         count += len(items)
@@ -68,8 +71,10 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
         for item in items:
             own = None if item.stop_strings is None else tuple(item.stop_strings)
             stop_strings.append(different.setdefault(own, own))
+            if item.file is not None:
+                files[item.file] = None
     whole = hashlib.sha256("".join(of_shards).encode()).hexdigest()
-    return Inputs(count, whole, of_shards, shard_size, stop_strings)
+    return Inputs(count, whole, of_shards, shard_size, stop_strings, list(files))
 
 
 def unchanged(source: Iterable[Item], inputs: Inputs) -> Iterator[list[Item]]:
@@ -169,10 +174,15 @@ def _is_transient(name: str) -> bool:
 
 
 def _digest_of(items: Sequence[Item]) -> str:
-    text = "".join(
-        f"{json.dumps(item[:-1] if item.stop_strings is None else item)}\n" for item in items
-    )
+    text = "".join(f"{json.dumps(_given(item))}\n" for item in items)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _given(item: Item) -> tuple[Any, ...]:
+    """The fields of an item, without the last ones that few jobs have."""
+    if item.file is not None:
+        return item
+    return item[:3] if item.stop_strings is None else item[:4]
 
 
 def _changed(index: int, inputs: Inputs) -> ValueError:

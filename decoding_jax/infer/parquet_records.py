@@ -14,10 +14,10 @@ _GROUP = 10_000  # records of a row group
 def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
     """Yields the parts of a Parquet file of records.
 
-    Its columns are those of the records: ``index``, ``id``, ``inputs``, ``outputs`` (a list of
-    structures), ``seed``, ``error`` and ``inputs_length``, without those that no record has. An
-    ``info`` is JSON. The
-    ids are numbers if all of them are whole numbers, texts if all are texts, and JSON otherwise.
+    Its columns are those of the records: ``index``, ``id``, ``file``, ``inputs``, ``outputs`` (a
+    list of structures), ``seed``, ``error`` and ``inputs_length``, without those that no record
+    has. An ``info`` is JSON. The ids are numbers if all of them are whole numbers, texts if all are
+    texts, and JSON otherwise.
 
     Args:
       records: a function that returns the records from the first on. It is called twice: the
@@ -64,6 +64,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "rank": pyarrow.int64(),
         "text": pyarrow.string(),
         "tokens": pyarrow.list_(pyarrow.int32()),
+        "num_tokens": pyarrow.int32(),
         "log_prob": pyarrow.float64(),
         "sample_log_probs": pyarrow.list_(pyarrow.float64()),
         "token_log_probs": pyarrow.list_(pyarrow.float64()),
@@ -78,6 +79,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
     columns = {
         "index": pyarrow.int64(),
         "id": pyarrow.int64() if of_ids == {int} else pyarrow.string(),
+        "file": pyarrow.string(),
         "inputs": pyarrow.string(),
         "outputs": pyarrow.list_(structure),
         "seed": pyarrow.int64(),

@@ -8,8 +8,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from decoding_jax.infer import files
-from decoding_jax.infer.sources import Item, text_item
+from decoding_jax.infer import input_files
+from decoding_jax.infer.input_files import Paths
+from decoding_jax.infer.sources import Item, items_of_files, text_item
+from decoding_jax.storage import StoragePath
 
 _ROWS = 1024  # rows that are in memory at a time
 
@@ -21,7 +23,7 @@ class ParquetRows:
     Only the columns that are named are read. A row whose cell is null or no text is a faulty input.
 
     Attributes:
-      path: the path or the URL of the file.
+      path: the path or the URL of the file; or a pattern, or a list.
       column: the name of the column of the inputs, which has texts.
       id_column: the name of the column of ids, which records repeat, or None. It has texts, whole
         numbers or anything else that JSON has. A null is no id.
@@ -38,25 +40,25 @@ class ParquetRows:
       >>> pyarrow.parquet.write_table(table, path)
       >>> for item in ParquetRows(str(path), column="en", id_column="key"):
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7, stop_strings=None)
-      Item(inputs='', error="not text: 'en' is null", id=8, stop_strings=None)
+      Item(inputs='Good morning.', error=None, id=7, stop_strings=None, file=None)
+      Item(inputs='', error="not text: 'en' is null", id=8, stop_strings=None, file=None)
     """
 
-    path: str
+    path: Paths
     column: str = "inputs"
     id_column: str | None = None
 
     def __post_init__(self) -> None:
-        with self._opened() as parquet:
-            names = parquet.schema_arrow.names
-        for argument, name in (("column", self.column), ("id_column", self.id_column)):
-            if name is not None and names.count(name) != 1:
-                have = ", ".join(map(repr, names)) or "no columns"
-                raise ValueError(f"{argument}: got {name!r}; takes one of {have} in {self.path}")
+        for path, _ in input_files.find(self.path):
+            with self._opened(path):
+                pass
 
     def __iter__(self) -> Iterator[Item]:
+        return items_of_files(self.path, self._items)
+
+    def _items(self, path: StoragePath) -> Iterator[Item]:
         columns = sorted({self.column, self.id_column or self.column})
-        with self._opened() as parquet:
+        with self._opened(path) as parquet:
             for batch in parquet.iter_batches(_ROWS, columns=columns):
                 texts = batch.column(self.column).to_pylist()
                 if self.id_column is None:
@@ -79,19 +81,24 @@ class ParquetRows:
         return Item(given, f"not text: {self.column!r} is {kind}", record_id)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _opened(self, path: StoragePath) -> Iterator[Any]:
+        """A file of Parquet, which has the columns that are asked for."""
         try:
             import pyarrow
             from pyarrow import parquet
         except ImportError as e:
             raise ValueError(
-                f"path: got {self.path!r}, but pyarrow is not installed; "
+                f"path: got {str(path)!r}, but pyarrow is not installed; "
                 "takes pip install 'decoding_jax[parquet]'"
             ) from e
-        path = files.find_inputs(self.path)
         try:
             with path.open("rb") as file, parquet.ParquetFile(file) as opened:
+                names = opened.schema_arrow.names
+                for argument, name in (("column", self.column), ("id_column", self.id_column)):
+                    if name is not None and names.count(name) != 1:
+                        have = ", ".join(map(repr, names)) or "no columns"
+                        raise ValueError(f"{argument}: got {name!r}; takes one of {have} in {path}")
                 yield opened
         except pyarrow.ArrowInvalid as e:
             reason = " ".join(str(e).split())
-            raise ValueError(f"path: got {self.path!r} ({reason}); takes a Parquet file") from e
+            raise ValueError(f"path: got {str(path)!r} ({reason}); takes a Parquet file") from e

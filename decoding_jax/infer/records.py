@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from decoding_jax.infer.sources import Item
 from decoding_jax.text import Completion
 
 Record = dict[str, Any]
@@ -96,16 +97,16 @@ def fault(index: int, inputs: str, error: str, *, seed: int) -> Record:
     return {**record, "error": error}
 
 
-def with_id(record: Record, record_id: Any) -> Record:
-    """Returns the record with the input's ``id`` after its index, if the input has an id.
+def with_origin(record: Record, item: Item) -> Record:
+    """Returns the record with the ``id`` and the ``file`` of its input after its index, if any.
 
     Example:
-      >>> with_id(fault(3, "", "empty", seed=7), "line-3")["id"]
+      >>> with_origin(fault(3, "", "empty", seed=7), Item("", id="line-3"))["id"]
       'line-3'
     """
-    if record_id is None:
-        return record
-    return {"index": record["index"], "id": record_id, **record}
+    origin = {"id": item.id, "file": item.file}
+    given = {name: value for name, value in origin.items() if value is not None}
+    return {"index": record["index"], **given, **record} if given else record
 
 
 def to_line(record: Record) -> str:

@@ -15,6 +15,25 @@ from decoding_jax.infer.row_inputs import MakeRows, RowInputs, RowSteps, SplitIn
 from decoding_jax.loop.refill import AdvanceResult, Call, Rows
 from decoding_jax.ops.mesh import to_host
 
+_FEWEST_ROWS = 4  # A step of fewer hardly takes less time.
+
+
+def row_counts(batch_size: int, spread: int, *, fewer: bool = True) -> list[int]:
+    """The numbers of rows that a batch may have: all, a half and a quarter, in descending order.
+
+    Args:
+      batch_size: the number of rows of a whole batch.
+      spread: the number of devices that rows are spread over, of which each number is a multiple.
+      fewer: whether there are others than the whole.
+
+    Example:
+      >>> row_counts(32, 1), row_counts(7, 1), row_counts(4, 1), row_counts(24, 8)
+      ([32, 16, 8], [7, 4], [4], [24, 16, 8])
+    """
+    parts = {-(-batch_size // (n * spread)) * spread for n in (2, 4)}
+    counts = {n for n in parts if fewer and _FEWEST_ROWS <= n < batch_size}
+    return [batch_size, *sorted(counts, reverse=True)]
+
 
 @dataclasses.dataclass
 class _Batch:

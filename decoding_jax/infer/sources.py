@@ -1,5 +1,8 @@
 """Sources of inputs: lines of text, JSON lines and SeqIO tasks; ``csv_rows`` has CSV files.
 
+The path of a source is that of a file, a pattern such as ``data/*.jsonl``, whose files are read in
+the order of their names, or a list of these.
+
 A source is any iterable of ``Item`` that yields the same items in the same order each time it is
 iterated over. A faulty input is also an item, so no input is dropped.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from decoding_jax.infer import files
+from decoding_jax.infer import files, input_files
+from decoding_jax.infer.input_files import Paths
+from decoding_jax.storage import StoragePath
 from decoding_jax.text.stop_strings import is_stop_string
 
 
@@ -25,12 +30,15 @@ class Item(NamedTuple):
         no id.
       stop_strings: strings that end the texts of this input, in place of ``stop.strings`` of the
         job; None for those of the job.
+      file: the file that the input is from, which its record repeats; None where the job has one
+        file, or none.
     """
 
     inputs: str
     error: str | None = None
     id: Any = None
     stop_strings: Sequence[str] | None = None
+    file: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +49,8 @@ class TextLines:
     whose name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path or the URL of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library; or
+        a pattern, or a list.
 
     Raises:
       ValueError: if there is no such file, or it is not whole gzip.
@@ -51,13 +60,16 @@ class TextLines:
       'How long have you two been together?'
     """
 
-    path: str
+    path: Paths
 
     def __post_init__(self) -> None:
-        files.find_inputs(self.path)
+        input_files.find(self.path)
 
     def __iter__(self) -> Iterator[Item]:
-        for line in files.lines(files.find_inputs(self.path)):
+        return items_of_files(self.path, self._items)
+
+    def _items(self, path: StoragePath) -> Iterator[Item]:
+        for line in files.lines(path):
             line = files.without_end(line)
             yield _utf8(line) or text_item(line.decode("utf-8"))
 
@@ -70,7 +82,8 @@ class JsonLines:
     name ends in ``.gz`` is decompressed by gzip.
 
     Attributes:
-      path: the path or the URL of the file, or the name of a file that comes with the library.
+      path: the path or the URL of the file, or the name of a file that comes with the library; or
+        a pattern, or a list.
       field: the key of the input in each object.
       stop_strings: None, or the key of a string or a list of strings that end the texts of the
         input, in place of ``stop.strings`` of the job. An object without this key has those of the
@@ -83,21 +96,24 @@ class JsonLines:
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.jsonl"
       >>> _ = path.write_text('{"en": "Good morning.", "id": 7}\\n{"fr": "Bonjour."}\\n')
-      >>> for item in JsonLines(str(path), field="en"):
+      >>> for item in JsonLines(str(path), field="en"):  # doctest: +ELLIPSIS
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7, stop_strings=None)
-      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", id=None, stop_strings=None)
+      Item(inputs='Good morning.', error=None, id=7, stop_strings=None, file=None)
+      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", ..., file=None)
     """
 
-    path: str
+    path: Paths
     field: str = "inputs"
     stop_strings: str | None = None
 
     def __post_init__(self) -> None:
-        files.find_inputs(self.path)
+        input_files.find(self.path)
 
     def __iter__(self) -> Iterator[Item]:
-        for line in files.lines(files.find_inputs(self.path)):
+        return items_of_files(self.path, self._items)
+
+    def _items(self, path: StoragePath) -> Iterator[Item]:
+        for line in files.lines(path):
             line = files.without_end(line)
             yield _utf8(line) or self._item(line.decode("utf-8"))
 
@@ -190,12 +206,24 @@ class SeqioTask:
         return tasks
 
 
+def items_of_files(paths: Paths, items: Callable[[StoragePath], Iterator[Item]]) -> Iterator[Item]:
+    """Yields the items of files one after another; those of several files have ``file``.
+
+    Args:
+      paths: as ``input_files.find`` takes them.
+      items: yields the items of one file.
+    """
+    for path, name in input_files.find(paths):
+        for item in items(path):
+            yield item if name is None else item._replace(file=name)
+
+
 def text_item(text: str) -> Item:
     """Returns an item of ``text``, which is faulty if the text is empty or not Unicode.
 
     Example:
       >>> text_item("  ")
-      Item(inputs='  ', error='empty', id=None, stop_strings=None)
+      Item(inputs='  ', error='empty', id=None, stop_strings=None, file=None)
     """
     try:
         text.encode("utf-8")

@@ -119,6 +119,17 @@ class CloudPath:
         """Yields the files and folders in this folder whose names match a pattern."""
         yield from (p for p in self.iterdir() if fnmatch.fnmatchcase(p.name, pattern))
 
+    def matches(self) -> list[CloudPath]:
+        """Returns the files that this path names as a pattern, sorted.
+
+        ``*`` and ``?`` stand for any characters of a name, ``[ab]`` for one of these, and ``**``
+        for any folders. As on a disk, hidden files, whose names begin with a dot, do not match.
+        """
+        with _one_line(self, "listed"):
+            found = self._files.glob(self.key)
+        files = [CloudPath(f"{self.scheme}://{str(key).lstrip('/')}") for key in found]
+        return sorted(f for f in files if not f.name.startswith(".") and f.is_file())
+
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Does nothing: a folder is there as soon as it has a file."""
 

@@ -86,6 +86,8 @@ GIN_FAULTS = [
     ("--gin.greedy.x=1", "'greedy' doesn't have a parameter named 'x'"),
     ("--gin.STRATEGY=@gredy", "No configurable matching reference '@gredy'"),
     ("--gin.STRATEGY=%NOTHING", "NOTHING has no value"),
+    ("--gin.infer.run.with_tokens=true", "= true'; takes True, with a capital"),
+    ("--gin.REFILL=none", "cannot read 'REFILL = none'; takes None, with a capital"),
     ("--gin.MODEL_DIR=%gin.REQUIRED", "MODEL_DIR has no value; takes one from a gin file or --gin"),
 ]
 
@@ -182,6 +184,18 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
         check(command(**url), capsys, 1, "got 'ftp://host/x'; takes a local path, or a URL")
     assert not Path("ftp:").exists()
     check(command(INPUT="nowhere.txt"), capsys, 1, "nowhere.txt: no such file")
+    check(command(INPUT="models"), capsys, 1, "path: got the folder 'models'; takes a file, or a")
+    message = "path: got '*.jsonl', which matches no file; the folder '.' has inputs.txt, models"
+    check(command(INPUT="*.jsonl"), capsys, 1, message)
+    message = "source: got the class JsonLines; takes an object of it, in gin @infer.JsonLines() wi"
+    check(command("--gin.SOURCE=@infer.JsonLines"), capsys, 1, message)
+    name = "--gin.STRATEGY='greedy'"
+    message = "takes a function such as functools.partial(decoding_jax.greedy, max_new_tokens=64), "
+    check(command(name, MAX_NEW_TOKENS=None), capsys, 1, f"got 'greedy'; {message}in gin @decodi")
+    message = "got none; greedy takes a language model; gin names a strategy without parentheses, @"
+    check(command("--gin.STRATEGY=@decoding_jax.greedy()"), capsys, 1, f"model: {message}")
+    flag = "--gin.infer.run.with_tokens='yes'"
+    check(command(flag), capsys, 1, "with_tokens: got 'yes'; takes True or False")
     check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
     check(command(SEED="x"), capsys, 1, "seed: got 'x'")
     without = "--gin.STRATEGY=@decoding_jax.sample"

@@ -188,13 +188,6 @@ def test_a_batch_gets_fewer_rows_as_its_last_inputs_end(name):
     assert decoder.row_steps.taken - few.taken <= 4 * 6  # they begin in 4 rows
 
 
-def test_a_batch_has_a_half_and_a_quarter_of_its_rows():
-    """Rows stay a multiple of the devices that they are spread over."""
-    sizes = [make_decoder("greedy", n)._sizes() for n in (4, 7, 8, 32, 65)]
-    assert sizes == [[4], [7, 4], [8, 4], [32, 16, 8], [65, 33, 17]]
-    assert make_decoder("greedy", 24, devices=8)._sizes() == [24, 16, 8]
-
-
 @pytest.mark.parametrize("batch_size", tiers.values(exhaustive=[2, 8], release=[3]))
 def test_any_number_of_rows_gives_the_same(batch_size):
     expected = decode(make_decoder("arithmetic_sample", 4))
