@@ -36,6 +36,7 @@ NOT_RUN = {
     "python -m pytest": "runs these tests",
     "python -m decoding_jax.testing.certify": "takes minutes: tests/testing/test_certify.py",
     "python -m experiments.cloud.preemptions": "takes minutes: tests/cloud/test_preemptions.py",
+    "python -m experiments.benchmarks": "takes minutes: tests/test_quick_forms.py",
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.audit": "needs other projects: tests/audit/test_audit.py",
     "python -m experiments.site": "takes a minute: tests/site/test_site.py",
@@ -129,6 +130,9 @@ def place(models, tmp_path, monkeypatch):
         (tmp_path / model.name).symlink_to(model)
     (tmp_path / "sentences.txt").write_text("Good morning!\nI am here.\n")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon a time"}\n')
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "data" / f"{name}.jsonl").write_text('{"inputs": "I am here."}\n')
     (tmp_path / "my_tasks.py").write_text(TASKS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -193,8 +197,8 @@ def test_every_exception_is_needed():
 
 
 def tier(block):
-    """The README's commands stand for those of the batch job's page, which take as long."""
-    return pytest.mark.exhaustive if block.page == "docs/infer.md" else ()
+    """The README's commands stand for those of the batch job's pages, which take as long."""
+    return pytest.mark.exhaustive if block.page.startswith("docs/infer") else ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra exp
 
 import decoding_jax
 from experiments import train_code, train_translation
-from experiments.benchmarks import run
+from experiments.benchmarks import job_start, run
 
 FORMS = {
     "arithmetic_variance": ("variance.json", "variance.png"),
@@ -96,3 +96,13 @@ def test_a_benchmark(name, tmp_path, capsys):
     assert json.loads((tmp_path / f"{name}.json").read_text())
     assert name not in PLOTS or (tmp_path / f"{name}.png").stat().st_size > 5000
     assert len(capsys.readouterr().out.splitlines()) > 1
+
+
+def test_the_start_of_a_job(capsys):
+    job_start.measure(num_inputs=30, shard_size=20)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == [
+        "counting 30 inputs",
+        "holding 20 inputs",
+    ]
+    assert len(lines) == 5

@@ -102,13 +102,13 @@ def fault_line(summary: Summary) -> str | None:
 
     Example:
       >>> fault_line(Summary(4, {"empty": 1}, 0, 1, 1, 9, 0.5))
-      '1 of 4 inputs are faulty (empty: 1); their records have an error, and no outputs'
+      '1 of 4 inputs are faulty (empty: 1); their records have an error'
     """
     if not summary.faulty:
         return None
     return (
         f"{summary.faulty:,} of {summary.inputs:,} inputs are faulty ({_kinds(summary)}); their "
-        "records have an error, and no outputs"
+        "records have an error"
     )
 
 

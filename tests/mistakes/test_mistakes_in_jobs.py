@@ -14,7 +14,11 @@ TABLE = [
         lambda: job(source=infer.JsonLines),
         r"got the class JsonLines; takes an object of it, in gin @infer.JsonLines\(\)",
     ),
-    ("strategy", lambda: job(strategy="greedy"), "takes a function .*, in gin @decoding_jax.greedy"),
+    (
+        "strategy",
+        lambda: job(strategy="greedy"),
+        "takes a function .*, in gin @decoding_jax.greedy",
+    ),
     ("path", lambda: infer.TextLines(str(FOLDER)), "got the folder '.*'; takes a file, or a pat"),
     ("path", lambda: infer.JsonLines(f"{FOLDER}/*.none"), "which matches no file; the folder"),
     ("path", lambda: infer.TextLines([]), "got an empty list; takes at least one file"),
