@@ -276,10 +276,9 @@ def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: Limits) -> None:
     """
     if limits.default is None:
         return
-    is_cut = [
-        any(not c.finished and len(c.tokens) >= limit for c in row)
-        for row, limit in zip(rows, limits.totals, strict=True)
-    ]
+    is_cut = np.zeros(len(rows), bool)
+    for i, (row, limit) in enumerate(zip(rows, limits.totals, strict=True)):
+        is_cut[i] = any(not c.finished and len(c.tokens) >= limit for c in row)
     at_default = limits.totals == limits.default
     by_default, by_positions = (int((is_cut & which).sum()) for which in (at_default, ~at_default))
     if by_default:

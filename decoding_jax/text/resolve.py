@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from decoding_jax import loop
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop.values import check_switch
+from decoding_jax.rows import take_rows
 from decoding_jax.text.arguments import (
     check_arguments,
     check_texts,
@@ -147,6 +148,8 @@ def resolve(
     drafter = check_drafter(loop.steps_of(run) if builds_steps else run, drafter)
     keys = keys_of(key is not None if builds_steps else draws(run, settings), key, len(texts))
     check_tokens(model, ids)
+    if ids:
+        take_rows({"stop": stop}, [0], len(ids))  # Refuses limits of another number of texts.
     limits = limits_of(model, texts, ids, named, default, stop, exact=not registered)
     model = with_common_prefix(model, ids, arguments.share_prefix)
     stop = stop_of(stop, tokenizer, model, ids)

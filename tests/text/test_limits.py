@@ -80,6 +80,13 @@ def test_a_limit_of_stop_is_a_limit_that_was_named():
     assert (lengths_of(rows), found) == ([3, 70], [])
 
 
+def test_no_texts_give_no_completions_and_limits_are_as_many_as_texts():
+    for settings in ({}, {"num_beams": 2}, {"max_length": 4}, {"max_new_tokens": 2}):
+        assert decoding_jax.generate(TABLE, Digits(), [], **settings) == []
+    with pytest.raises(ValueError, match="stop.max_new_tokens: got values for 3 texts; takes one"):
+        decoding_jax.generate(TABLE, Digits(), ["1", "2"], stop=Stop(max_new_tokens=[1, 2, 3]))
+
+
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_without_a_limit_each_text_gets_what_fits(batch_size):
     """Texts that need more room share no batch with those that leave less."""
