@@ -38,8 +38,6 @@ class ChatTemplate:
         **variables: Any,
     ) -> str:
         """The text of a conversation; see ``SupportsChat.apply_chat_template``."""
-        from jinja2 import TemplateError
-
         source = self._source(chat_template, has_tools=tools is not None)
         given = {"messages": check_conversation("messages", messages), "tools": tools}
         given |= {"documents": documents, **variables}
@@ -49,9 +47,10 @@ class ChatTemplate:
         except (TypeError, ValueError) as error:
             raise ValueError(f"messages: got values that JSON cannot hold ({error})") from None
         plain |= {"add_generation_prompt": add_generation_prompt}
+        template = _compiled(source)
         try:
-            return _compiled(source).render({**self.special_tokens, **plain})
-        except TemplateError as error:
+            return template.render({**self.special_tokens, **plain})
+        except Exception as error:  # Whatever the operations of a template raise.
             cause = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"chat_template: {cause}") from error
 

@@ -174,6 +174,10 @@ MISTAKES = [
         "chat_template: not a template in Jinja",
     ),
     (
+        lambda t: t.apply_chat_template([{"role": "user", "content": 5}]),
+        'chat_template: can only concatenate str (not "int") to str',
+    ),
+    (
         lambda t: decoding_jax.generate(MODEL, t, [USER]),
         "texts: got one message at index 0; takes strings, or lists of messages",
     ),
