@@ -213,7 +213,7 @@ def best_first(
         rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
         is_ended &= frontier.before(priority, is_open, best, rank)
         ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
-        completed = state.completed + frontier.count(sound(ended))
+        completed = state.completed + frontier.count(frontier.sound(ended))
         results = keep(frontier.join(state.results, ended), state.results.kind.shape[1])
         heap = frontier.only(heap, ~is_ended)
 
@@ -252,9 +252,6 @@ def best_first(
         final = score.final(nodes.log_prob, nodes.length)
         return jnp.where(nodes.kind == frontier.SPOILED, -jnp.inf, final)
 
-    def sound(nodes: Nodes) -> Nodes:
-        return frontier.only(nodes, nodes.kind != frontier.SPOILED)
-
     def is_decided(heap: Nodes, results: Nodes) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
         limit = stopping.limits(stop, heap.kind.shape[0], max_new_tokens)[:, None]
@@ -275,11 +272,12 @@ def best_first(
         """P, the ended nodes that are left in the heap, the best open ones, then spoiled ones."""
         size = state.results.kind.shape[1]
         heap = frontier.join(state.heap, state.popped)
-        completed = ranked(sound(state.results), size)
-        ended = ranked(frontier.only(heap, heap.kind > OPEN), size)
-        unfinished = ranked(frontier.only(heap, (heap.kind == OPEN) & (not return_all)), size)
-        spoiled = frontier.only(state.results, state.results.kind == frontier.SPOILED)
-        out = frontier.compact(frontier.join(completed, ended, unfinished, spoiled), size)
+        completed = ranked(frontier.sound(state.results), size)
+        parts = [completed, ranked(frontier.only(heap, heap.kind > OPEN), size)]
+        if not return_all:
+            parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
+        parts.append(frontier.only(state.results, state.results.kind == frontier.SPOILED))
+        out = frontier.compact(frontier.join(*parts), size)
         exists = out.kind != ABSENT
         tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
         return DecodeOutput(

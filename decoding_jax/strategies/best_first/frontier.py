@@ -75,6 +75,11 @@ def only(nodes: Nodes, mask: Array) -> Nodes:
     return nodes._replace(kind=jnp.where(mask, nodes.kind, ABSENT))
 
 
+def sound(nodes: Nodes) -> Nodes:
+    """The nodes that are not spoiled."""
+    return only(nodes, nodes.kind != SPOILED)
+
+
 def members(index: Array, size: int) -> Array:
     """bool ``[B, size]``: true at ``index`` int32 ``[B, m]``; indices out of range are ignored."""
     put = lambda at: jnp.zeros(size, bool).at[at].set(True, mode="drop")  # noqa: E731
