@@ -157,9 +157,9 @@ def from_logits(
     """Makes a language model from a function of tokens to logits.
 
     Every strategy runs with it, trees and speculation included; contrastive search where the
-    function returns hidden states. Nothing is cached: every call
-    computes all paths from their first token on. Decoding is exact, and its time grows with the
-    square of the length, so this is for small models, for research, and for a first look.
+    function returns hidden states. Nothing is cached: every call computes all paths from their
+    first token on. Decoding is exact, and its time grows with the square of the length, so this is
+    for small models, for research, and for a first look.
 
     Args:
       function: ``(tokens int32 [B, P], length int32 [B]) -> logits``, of any batch size and width.
