@@ -23,6 +23,10 @@ FIGURES = {
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
+    "papers_best_k_differences": (
+        "papers/best_k_differences.json",
+        "papers.best_k_differences",
+    ),
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),

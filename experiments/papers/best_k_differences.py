@@ -110,9 +110,11 @@ def plot(data: dict[str, Any], path: Path) -> None:
         ax.set_title(title)
         ax.set_xlabel(words[at])
         if len(columns) > 1:
-            ax.legend(fontsize=9, handlelength=1.2, loc="lower left")
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11), "ncols": len(columns)}
+            ax.legend(**below, fontsize=9, handlelength=1, columnspacing=0.8, handletextpad=0.3)
     if data["failures"]:
         drawing.intervals(axes[3], range(len(data["failures"])), data["failures"], 0)
+        axes[3].set_xlim(-0.5, len(data["failures"]) - 0.5)
         axes[3].set_xticks(range(len(data["failures"])), [str(n) for n in _budgets(data)])
     axes[3].axhline(0, color=drawing.GREY, linewidth=0.9)
     axes[3].set_xlabel("budget")
