@@ -122,7 +122,7 @@ def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
     Example:
       >>> from decoding_jax import strategies
       >>> static_argnames(strategies.sample)
-      ('num_samples', 'max_new_tokens')
+      ('num_samples', 'max_new_tokens', 'with_sample_log_prob')
     """
     return _marked(strategy, _STATIC)
 
