@@ -83,7 +83,7 @@ def test_a_limit_of_stop_is_a_limit_that_was_named():
 def test_no_texts_give_no_completions_and_limits_are_as_many_as_texts():
     for settings in ({}, {"num_beams": 2}, {"max_length": 4}, {"max_new_tokens": 2}):
         assert decoding_jax.generate(TABLE, Digits(), [], **settings) == []
-    with pytest.raises(ValueError, match="stop.max_new_tokens: got values for 3 texts; takes one"):
+    with pytest.raises(ValueError, match=r"stop.max_new_tokens: got values for 3 texts; takes one"):
         decoding_jax.generate(TABLE, Digits(), ["1", "2"], stop=Stop(max_new_tokens=[1, 2, 3]))
 
 
