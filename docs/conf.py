@@ -28,9 +28,9 @@ html_copy_source = False
 html_scaled_image_link = True  # Figures open large at a click.
 if sources.REPOSITORY:
     html_theme_options = {
-        "source_repository": sources.REPOSITORY,
-        "source_branch": "main",
-        "source_directory": "docs/",
+        "footer_icons": [
+            {"name": "Repository", "url": sources.REPOSITORY, "html": "Repository", "class": ""}
+        ]
     }
 
 myst_heading_anchors = 3
@@ -49,6 +49,7 @@ notebooks.write(generated / "notebooks")
 
 def setup(app):
     app.connect("source-read", sources.read)
+    app.connect("viewcode-follow-imported", api.origin)
     app.connect("doctree-read", sources.widen_figures)
     # Before Napoleon, which reads the sections of docstrings.
     app.connect("autodoc-process-docstring", docstrings.prepare, priority=400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +73,15 @@ def write(folder: Path) -> None:
             path.write_text(text)
     for path in set(folder.rglob("*.md")) - written:
         path.unlink()
+
+
+def origin(app: Any, package: str | None, name: str) -> str | None:
+    """The module in which a compiled strategy is written, for ``viewcode-follow-imported``.
+
+    It is None for names that say their modules themselves.
+    """
+    value: Any = getattr(sys.modules.get(package or ""), name, None)
+    return inspect.unwrap(value).__module__ if hasattr(value, "__wrapped__") else None
 
 
 def _members(package: str) -> list[tuple[str, Any]]:

@@ -68,6 +68,12 @@ def test_pages_of_papers_are_below_theirs_and_links_lead_to_the_repository(monke
     assert below == ["[a](../papers.md)"]
 
 
+def test_the_source_of_a_strategy_is_found():
+    assert api.origin(None, "decoding_jax", "greedy") == "decoding_jax.strategies.greedy"
+    assert api.origin(None, "decoding_jax", "generate") is None
+    assert api.origin(None, None, "POINTS") is None
+
+
 def test_what_a_strategy_needs_of_a_model():
     found = {
         name: [strategies.runs_on(name, model) for model in strategies.models()]
