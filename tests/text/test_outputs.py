@@ -14,6 +14,7 @@ import decoding_jax
 from decoding_jax import Stop, infer, loop, transforms
 from decoding_jax.infer.sources import Item
 from decoding_jax.loop import streaming
+from decoding_jax.strategies.speculative.info import Info
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())
@@ -112,6 +113,15 @@ def test_a_completions_numbers_are_pythons():
     )
     assert "np." not in repr(completion)
     assert {type(value) for value in completion.info} <= {int, float}
+
+
+def test_rates_of_one_completion_are_those_of_its_counts():
+    """A completion has plain numbers where an output has an array of all lanes."""
+    of_lane = Info(3, 3, blocks=3, proposed=6, accepted=3, rejected=1, emitted=5)
+    of_all = Info(3, 3, *(np.full((1, 1), count) for count in of_lane[2:]))
+    for name in ("acceptance_rate", "tokens_per_call", "tokens_per_iteration"):
+        assert float(getattr(of_lane, name)) == float(getattr(of_all, name))
+    assert float(of_lane.acceptance_rate) == 0.75
 
 
 class Terminal(io.StringIO):

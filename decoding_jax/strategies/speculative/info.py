@@ -34,20 +34,24 @@ class Info(NamedTuple):
     @property
     def acceptance_rate(self) -> Array:
         """a: the fraction of verified draft tokens that were accepted, float32 ``[]``."""
-        accepted, rejected = self.accepted.sum(dtype=jnp.int32), self.rejected.sum(dtype=jnp.int32)
+        accepted, rejected = _sum(self.accepted), _sum(self.rejected)
         return accepted / jnp.maximum(accepted + rejected, 1)
 
     @property
     def tokens_per_call(self) -> Array:
         """The mean number of tokens that a block appends, float32 ``[]``."""
-        return self.emitted.sum(dtype=jnp.int32) / jnp.maximum(self.blocks.sum(dtype=jnp.int32), 1)
+        return _sum(self.emitted) / jnp.maximum(_sum(self.blocks), 1)
 
     @property
     def tokens_per_iteration(self) -> Array:
         """R: tokens per lane and iteration of the loop, including lanes that are done; float32."""
-        return self.emitted.sum(dtype=jnp.int32) / jnp.maximum(
-            self.target_calls * self.blocks.size, 1
-        )
+        steps = self.target_calls * jnp.size(self.blocks)
+        return _sum(self.emitted) / jnp.maximum(steps, 1)
+
+
+def _sum(counts: Array | int) -> Array:
+    """The sum of the counts of all lanes, or the count of one lane, as a ``Completion`` has it."""
+    return jnp.sum(jnp.asarray(counts), dtype=jnp.int32)
 
 
 def no_info(batch_size: int, lanes: int) -> Info:
