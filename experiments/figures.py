@@ -17,6 +17,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 
 FIGURES = {
+    "batch_job": ("measured/batch_job.json", "benchmarks.batch_job"),
     "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from tqdm import tqdm
 
@@ -32,12 +31,9 @@ from decoding_jax.infer import buckets
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.row_inputs import RowSteps
 from decoding_jax.text import default_stop
-from experiments import held_out
+from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 MODEL = "translation-en-fr"
 NEW_TOKENS = 64
@@ -45,6 +41,9 @@ STRATEGIES: dict[str, Any] = {
     "greedy": functools.partial(decoding_jax.greedy, max_new_tokens=NEW_TOKENS),
     "sample x4": functools.partial(decoding_jax.sample, max_new_tokens=NEW_TOKENS, num_samples=4),
 }
+
+
+WAYS = {"buckets": "in file order", "sorted": "sorted by length", "refilled": "refilled"}
 
 
 class Usage(NamedTuple):
@@ -143,18 +142,26 @@ def theirs(ids: list[list[int]], strategy: str, batch_size: int, name: str) -> C
     return run
 
 
-def plot(usages: dict[str, Usage], title: str, path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
-    for way, usage in usages.items():
-        ends = np.cumsum([0, *(period.steps for period in usage.periods)])
-        in_use = [period.used / period.steps for period in usage.periods]
-        axes.step(ends, [*in_use, 0], where="post", label=way, lw=0.8)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("rows in use")
-    axes.set_title(title)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+def plot(case: dict[str, Any], path: Path) -> None:
+    """Rows in use over steps, a panel for each way.
+
+    Args:
+      case: the strategy, the batch size, the number of inputs, and as ``usage``, of each period of
+        each way, the steps, the steps of rows, and those in which a row was in use.
+      path: of the PNG.
+    """
+    figure, axes = drawing.panels(len(WAYS), 1, 6.2)
+    for i, (ax, (way, words)) in enumerate(zip(axes, WAYS.items(), strict=True)):
+        steps, taken, used = np.asarray(case["usage"][way]).T
+        ends = np.cumsum([0, *steps])
+        in_use = [*(used / steps), 0]
+        ax.fill_between(ends, in_use, step="post", color=drawing.COLOURS[i], linewidth=0)
+        ax.set_title(f"{words}: {1 - used.sum() / taken.sum():.0%} of the rows' steps unused")
+        ax.set_ylabel("rows in use")
+        ax.set_ylim(0, case["batch_size"])
+        ax.sharex(axes[0])
+    axes[-1].set_xlabel(f"steps ({case['strategy']}, {case['inputs']:,} inputs)")
+    drawing.save(figure, path)
 
 
 def measure(
@@ -166,7 +173,7 @@ def measure(
     strategies: Sequence[str] = tuple(STRATEGIES),
     name: str = MODEL,
 ) -> None:
-    """Times all cases, prints a table, and writes ``batch_job.json`` and a plot of each case.
+    """Times all cases, prints a table, and writes ``batch_job.json``, and each case's rows in use.
 
     Args:
       out: a folder.
@@ -185,9 +192,7 @@ def measure(
     beside = all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
     rows = []
     for strategy, batch_size in tqdm([(s, b) for s in strategies for b in batch_sizes]):
-        jobs = {
-            w: Job(ids, strategy, batch_size, w, name) for w in ("buckets", "sorted", "refilled")
-        }
+        jobs = {w: Job(ids, strategy, batch_size, w, name) for w in WAYS}
         runs: dict[str, Callable[[], object]] = {**jobs}
         if beside:
             runs["transformers"] = theirs(ids, strategy, batch_size, name)
@@ -205,9 +210,11 @@ def measure(
                 "waste": {way: job.usage.total.waste for way, job in jobs.items()},
             }
         )
-        usages = {way: job.usage for way, job in jobs.items()}
-        file = f"batch_job_{strategy.replace(' ', '_')}_{batch_size}.png"
-        plot(usages, f"{strategy}, {batch_size} rows, {len(ids)} sentences", out / file)
+        usage = {way: [[*period] for period in job.usage.periods] for way, job in jobs.items()}
+        case = {"strategy": strategy, "batch_size": batch_size, "inputs": len(ids), "usage": usage}
+        file = out / f"batch_job_{strategy.replace(' ', '_')}_{batch_size}"
+        file.with_suffix(".json").write_text(json.dumps(case) + "\n")
+        plot(case, file.with_suffix(".png"))
     names = ("buckets", "sorted", "refilled", "transformers")
     print(f"{'strategy':10}  {'rows':>4}  " + "  ".join(f"{n:>12}" for n in names) + "  speed-up")
     for r in rows:
