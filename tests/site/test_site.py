@@ -9,7 +9,8 @@ from pages import ROOT
 
 from decoding_jax import models
 from decoding_jax.models.decoder import DecoderModel
-from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
+from decoding_jax.models.network_model import NetworkModel
 from decoding_jax.registry import STRATEGIES
 from experiments.site import api, docstrings, sources, strategies
 
@@ -95,15 +96,16 @@ def test_the_page_of_models_shows_what_each_strategy_needs(tmp_path):
     assert copy.read_text() == page.read_text()
 
 
-def test_what_differs_by_family():
+def test_what_holds_for_all_families_and_what_differs():
+    assert (NetworkModel.ragged, NetworkModel.tree) == (True, True)
+    assert issubclass(BoundEncoderDecoder, NetworkModel)
     for family in (models.T5, models.Bart, models.T5Gemma):
         assert issubclass(family, EncoderDecoder)
         assert hasattr(family, "early_exit")
     for family in (models.GPT2, models.GPTNeoX, models.Llama, models.Gemma, models.T5Decoder):
         assert issubclass(family, DecoderModel)
+        assert issubclass(family, NetworkModel)
         assert hasattr(family, "early_exit")
-        assert family.tree
-        assert family.ragged
 
 
 @pytest.mark.exhaustive
