@@ -292,12 +292,13 @@ def test_python_as_it_is_printed(page, place, capsys):
 
 
 @pytest.mark.exhaustive
-def test_the_readme_shows_what_its_blocks_print(capsys):
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_page_shows_what_its_blocks_print(page, capsys):
     """With the embedded models, the last lines of a block, which are comments, are its output."""
     names = {"__name__": __name__}
-    for block in blocks("README.md"):
+    for block in blocks(page):
         if block.language == "python":
-            exec(compile(block.text, f"README.md:{block.line}", "exec"), names)
+            exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
             lines = reversed(block.text.splitlines())
             shown = [line[2:] for line in itertools.takewhile(lambda line: line[:2] == "# ", lines)]
             assert capsys.readouterr().out.splitlines() == shown[::-1]
