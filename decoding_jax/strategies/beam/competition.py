@@ -21,7 +21,7 @@ from decoding_jax.strategies.beam.length_penalty import LengthPenalty
 
 EarlyStopping = bool | Literal["never"]
 
-SPOILED = float(jnp.finfo(jnp.float32).min)
+NAN_SCORE = float(jnp.finfo(jnp.float32).min)
 """The score, during a search, of hypotheses that ended where the model's logits were NaN: they rank
 after all others. Their log-probability is NaN."""
 
@@ -59,7 +59,7 @@ class Pool(NamedTuple):
       length: int32 ``[B, K]``.
       log_prob: float32 ``[B, K]``, under the model; NaN for those that ended at NaN logits.
       score: float32 ``[B, K]``, divided by the length penalty; -inf for unused places, and
-        ``SPOILED`` where the log-probability is NaN.
+        ``NAN_SCORE`` where the log-probability is NaN.
       finished: bool ``[B, K]``, true for hypotheses that a stop condition ended.
     """
 
@@ -215,14 +215,14 @@ def make_candidates(
 def dead_ends(rules: Rules, beam: Beam, totals: Array, log_probs: Array, step: Array) -> Pool:
     """The hypotheses whose every continuation is banned: they end as at the length limit.
 
-    Those after which the model's logits are NaN are ``SPOILED``.
+    Those after which the model's logits are NaN are ``NAN_SCORE``.
     """
     running, _, is_open = beam
     is_dead_end = (running.score > -jnp.inf) & is_open[:, None] & (totals.max(-1) == -jnp.inf)
     length = jnp.broadcast_to(over_axes(step, 2), is_dead_end.shape)
     divided = running.score / rules.penalty(jnp.maximum(length, 1))
     is_nan = are_nan(log_probs)
-    score = jnp.where(is_dead_end, jnp.where(is_nan, SPOILED, divided), -jnp.inf)
+    score = jnp.where(is_dead_end, jnp.where(is_nan, NAN_SCORE, divided), -jnp.inf)
     log_prob = jnp.where(is_nan, jnp.nan, running.log_prob)
     return Pool(running.tokens, length, log_prob, score, jnp.zeros_like(is_dead_end))
 

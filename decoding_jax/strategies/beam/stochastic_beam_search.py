@@ -15,7 +15,7 @@ from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.beam.competition import SPOILED, Pool
+from decoding_jax.strategies.beam.competition import NAN_SCORE, Pool
 from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
 
 
@@ -49,7 +49,7 @@ class Drawn(NamedTuple):
       sampling_log_prob: float32 ``[B, K + 1]``, under the transformed model.
       perturbed_log_prob: float32 ``[B, K + 1]``: ``sampling_log_prob`` plus Gumbel noise, which is
         the largest perturbed log-probability of the sequences below the node; -inf for unused
-        places, and ``SPOILED`` for nodes that ended at NaN logits, whose ``log_prob`` is NaN.
+        places, and ``NAN_SCORE`` for nodes that ended at NaN logits, whose ``log_prob`` is NaN.
       complete: bool ``[B, K + 1]``, true for whole sequences, which are not expanded.
       finished: bool ``[B, K + 1]``, true for sequences that a stop condition ended.
     """
@@ -153,7 +153,7 @@ def stochastic_beam_search(
         sequences = beam._replace(
             log_prob=jnp.where(is_nan, jnp.nan, beam.log_prob),
             perturbed_log_prob=jnp.where(
-                is_nan, SPOILED, jnp.where(is_expanded, -jnp.inf, perturbed)
+                is_nan, NAN_SCORE, jnp.where(is_expanded, -jnp.inf, perturbed)
             ),
             complete=beam.complete | is_dead_end,
         )

@@ -180,7 +180,7 @@ def best_first(
         children, most_likely, ending = expand(logits, prompt, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
         ending = jnp.where(nodes.kind == CUT, CUT, ending)
-        log_prob = jnp.where(ending == frontier.SPOILED, jnp.nan, nodes.log_prob)
+        log_prob = jnp.where(ending == frontier.NAN, jnp.nan, nodes.log_prob)
         dead_ends = nodes._replace(kind=ending, log_prob=log_prob)
 
         # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
@@ -213,7 +213,7 @@ def best_first(
         rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
         is_ended &= frontier.before(priority, is_open, best, rank)
         ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
-        completed = state.completed + frontier.count(frontier.sound(ended))
+        completed = state.completed + frontier.count(frontier.without_nan(ended))
         results = keep(frontier.join(state.results, ended), state.results.kind.shape[1])
         heap = frontier.only(heap, ~is_ended)
 
@@ -244,13 +244,13 @@ def best_first(
         return frontier.compact(nodes, size) if return_all else ranked(nodes, size)
 
     def ranked(nodes: Nodes, size: int) -> Nodes:
-        """The ``size`` nodes with the best final scores, in order; spoiled ones come last."""
+        """The ``size`` nodes with the best final scores, in order; those with NaN come last."""
         size = min(size, nodes.kind.shape[1])
         return frontier.take(nodes, frontier.best(ranks(nodes), nodes.kind != ABSENT, size))
 
     def ranks(nodes: Nodes) -> Array:
         final = score.final(nodes.log_prob, nodes.length)
-        return jnp.where(nodes.kind == frontier.SPOILED, -jnp.inf, final)
+        return jnp.where(nodes.kind == frontier.NAN, -jnp.inf, final)
 
     def is_decided(heap: Nodes, results: Nodes) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
@@ -269,14 +269,14 @@ def best_first(
         return (state.popped.kind == ABSENT).all(-1)
 
     def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        """P, the ended nodes that are left in the heap, the best open ones, then spoiled ones."""
+        """P, the ended nodes that are left in the heap, the best open ones, then those with NaN."""
         size = state.results.kind.shape[1]
         heap = frontier.join(state.heap, state.popped)
-        completed = ranked(frontier.sound(state.results), size)
+        completed = ranked(frontier.without_nan(state.results), size)
         parts = [completed, ranked(frontier.only(heap, heap.kind > OPEN), size)]
         if not return_all:
             parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
-        parts.append(frontier.only(state.results, state.results.kind == frontier.SPOILED))
+        parts.append(frontier.only(state.results, state.results.kind == frontier.NAN))
         out = frontier.compact(frontier.join(*parts), size)
         exists = out.kind != ABSENT
         tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)

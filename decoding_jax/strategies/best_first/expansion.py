@@ -23,8 +23,8 @@ from decoding_jax.strategies.best_first.frontier import (
     ABSENT,
     CUT,
     FINISHED,
+    NAN,
     OPEN,
-    SPOILED,
     Nodes,
 )
 from decoding_jax.strategies.best_first.priority import Score
@@ -95,7 +95,7 @@ class Expansion:
         Returns:
           The children, ``[B, n * b]``, in the order of their parents and of their token ids; bool
           of that shape, true for the most likely child of each node; and int32 ``[B, n]``, the kind
-          that nodes get which end here: CUT for open nodes after which no token is allowed, SPOILED
+          that nodes get which end here: CUT for open nodes after which no token is allowed, NAN
           for those after which the model's logits are NaN, and ABSENT for all others.
         """
         raw, allowed = self._allowed(logits, prompt, nodes, path)
@@ -129,7 +129,7 @@ class Expansion:
         flat = (token.shape[0], -1)
         children = Nodes(*(field.reshape(flat) for field in children))
         dead_end = jnp.where(value[..., :1] == -jnp.inf, CUT, ABSENT)
-        ended = jnp.where(is_open, jnp.where(is_nan, SPOILED, dead_end), ABSENT)
+        ended = jnp.where(is_open, jnp.where(is_nan, NAN, dead_end), ABSENT)
         return children, (is_child & most_likely).reshape(flat), ended[..., 0]
 
     def _allowed(

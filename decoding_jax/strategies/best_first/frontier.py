@@ -16,7 +16,7 @@ from decoding_jax.base import Array
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.top_k import top_k
 
-ABSENT, OPEN, CUT, FINISHED, SPOILED = np.arange(5, dtype=np.int32)
+ABSENT, OPEN, CUT, FINISHED, NAN = np.arange(5, dtype=np.int32)
 """Kinds of nodes: an unused place; a node to expand; a node that ended at the length limit or
 because no token may follow it; a node that a stop condition finished; a node after which the
 model's logits are NaN, as is then its log-probability."""
@@ -31,10 +31,10 @@ class Nodes(NamedTuple):
       parent: int32 ``[B, n]``, the slot of the previous token, -1 for none.
       token: int32 ``[B, n]``, the last token.
       length: int32 ``[B, n]``, the number of new tokens, the last one included.
-      log_prob: float32 ``[B, n]``, of all new tokens under the model; NaN where ``SPOILED``.
+      log_prob: float32 ``[B, n]``, of all new tokens under the model; NaN where ``kind`` is NAN.
       score: float32 ``[B, n]``, n.score in the paper: the priority before the temporal decay.
       time: int32 ``[B, n]``, n.time in the paper: the step at which the hypothesis was made.
-      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT, FINISHED or SPOILED.
+      kind: int32 ``[B, n]``: ABSENT, OPEN, CUT, FINISHED or NAN.
     """
 
     parent: Array
@@ -75,9 +75,9 @@ def only(nodes: Nodes, mask: Array) -> Nodes:
     return nodes._replace(kind=jnp.where(mask, nodes.kind, ABSENT))
 
 
-def sound(nodes: Nodes) -> Nodes:
-    """The nodes that are not spoiled."""
-    return only(nodes, nodes.kind != SPOILED)
+def without_nan(nodes: Nodes) -> Nodes:
+    """The nodes whose log-probability is not NaN."""
+    return only(nodes, nodes.kind != NAN)
 
 
 def members(index: Array, size: int) -> Array:
