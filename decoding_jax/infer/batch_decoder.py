@@ -24,6 +24,7 @@ from decoding_jax.infer.arguments import (
     with_tokenizer,
 )
 from decoding_jax.infer.decoder import Decoder
+from decoding_jax.infer.input_encoder import InputEncoder
 from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.scoring import make_scorer
@@ -60,6 +61,7 @@ class BatchDecoder:
       batch_size: the number of rows that are decoded at a time. The batches of the engine should
         have several times as many inputs, so that few rows are idle at their end.
       max_input_length: the maximum number of tokens of an input, without a shared prefix.
+      truncate: as for ``infer.run``.
       buckets: as for ``infer.run``.
       stop: as for ``infer.run``.
       drafter: as for ``infer.run``.
@@ -95,6 +97,7 @@ class BatchDecoder:
         seed: int = 0,
         batch_size: int = 32,
         max_input_length: int = 512,
+        truncate: bool = False,
         buckets: Sequence[int] | None = None,
         stop: Stop | None = None,
         drafter: Any = None,
@@ -113,6 +116,7 @@ class BatchDecoder:
         check_job(model, [], strategy, None, buckets, stop)
         check_own_devices(model[0])
         check_flags(
+            truncate=truncate,
             with_tokens=with_tokens,
             with_num_tokens=with_num_tokens,
             with_info=with_info,
@@ -146,9 +150,10 @@ class BatchDecoder:
             with_info=with_info,
         )
         decoder.check(widths[-1])
+        encode = InputEncoder(net, tokenizer, widths[-1], truncate=truncate)
         self._scorer = make_scorer(
             net,
-            tokenizer,
+            encode,
             batch_size,
             widths,
             with_token_log_probs=with_token_log_probs,
@@ -158,7 +163,7 @@ class BatchDecoder:
         self._with_tokens = with_tokens
         self._decoder = ItemDecoder(
             decoder,
-            tokenizer,
+            encode,
             widths,
             seed=seed,
             with_tokens=with_tokens or self._scorer is not None,

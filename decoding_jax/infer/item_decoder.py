@@ -7,17 +7,25 @@ from typing import NamedTuple
 
 from decoding_jax.infer import buckets, records
 from decoding_jax.infer.decoder import Decoder
+from decoding_jax.infer.input_encoder import InputEncoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.sources import Item
-from decoding_jax.text import Tokenizer
 
 
 class _Input(NamedTuple):
-    """An item that is decoded: its place among the items, its number in the job, and its tokens."""
+    """An item that is decoded.
+
+    Attributes:
+      place: its place among the items.
+      number: its number in the job.
+      tokens: its tokens.
+      num_cut: the number of tokens that were cut off.
+    """
 
     place: int
     number: int
     tokens: list[int]
+    num_cut: int
 
 
 class ItemDecoder:
@@ -25,9 +33,8 @@ class ItemDecoder:
 
     Args:
       decoder: decodes batches.
-      tokenizer: the tokenizer of the model.
-      widths: the widths of the buckets, in ascending order. An input that is longer than the last
-        width is a fault.
+      encode: encodes inputs. Those that it refuses are faults.
+      widths: the widths of the buckets, in ascending order.
       seed: the seed of the job, which records contain.
       with_tokens: whether records contain token ids.
       with_num_tokens: whether they contain the number of tokens of each output.
@@ -36,7 +43,7 @@ class ItemDecoder:
     def __init__(
         self,
         decoder: Decoder,
-        tokenizer: Tokenizer,
+        encode: InputEncoder,
         widths: Sequence[int],
         *,
         seed: int,
@@ -44,7 +51,7 @@ class ItemDecoder:
         with_num_tokens: bool,
     ):
         self._decoder = decoder
-        self._tokenizer = tokenizer
+        self._encode_text = encode
         self._widths = widths
         self._seed = seed
         self._with_tokens = with_tokens
@@ -63,17 +70,16 @@ class ItemDecoder:
         """
         inputs: list[_Input] = []
         for place, (number, item) in enumerate(zip(numbers, items, strict=True)):
-            tokens, error = self._encode(item)
-            if error is None:
-                inputs.append(_Input(place, number, tokens))
-            else:
-                record = records.fault(number, item.inputs, error, seed=self._seed)
+            try:
+                inputs.append(_Input(place, number, *self._encode(item)))
+            except ValueError as error:
+                record = records.fault(number, item.inputs, str(error), seed=self._seed)
                 yield place, records.with_origin(record, item)
         ids, index = [x.tokens for x in inputs], [x.number for x in inputs]
         by_width = buckets.by_width([len(x) for x in ids], self._widths)
         for members, completions in self._decoder.decode(ids, index, by_width):
             for m, of_input in zip(members, completions, strict=True):
-                place, number, _ = inputs[m]
+                place, number, _, num_cut = inputs[m]
                 item = items[place]
                 record = records.decoded(
                     number,
@@ -82,19 +88,16 @@ class ItemDecoder:
                     seed=self._seed,
                     with_tokens=self._with_tokens,
                     with_num_tokens=self._with_num_tokens,
+                    num_cut=num_cut,
                 )
                 yield place, records.with_origin(record, item)
 
-    def _encode(self, item: Item) -> tuple[list[int], str | None]:
-        """The tokens of an item and None, or no tokens and the error."""
+    def _encode(self, item: Item) -> tuple[list[int], int]:
+        """The tokens of an item, and the number of tokens that were cut off.
+
+        Raises:
+          ValueError: if the item is faulty.
+        """
         if item.error is not None:
-            return [], item.error
-        try:
-            tokens = self._tokenizer.encode(item.inputs)
-        except Exception as e:  # Tokenizers raise exceptions of many types; the job goes on.
-            return [], f"cannot be tokenized: {e}"
-        if not tokens:
-            return [], "empty: no tokens"
-        if len(tokens) > self._widths[-1]:
-            return [], f"too long: {len(tokens)} tokens, of at most {self._widths[-1]}"
-        return tokens, None
+            raise ValueError(item.error)
+        return self._encode_text(item.inputs)

@@ -21,6 +21,7 @@ from decoding_jax.infer.arguments import (
 )
 from decoding_jax.infer.decoder import Decoder
 from decoding_jax.infer.describe import describe, digest
+from decoding_jax.infer.input_encoder import InputEncoder
 from decoding_jax.infer.item_decoder import ItemDecoder
 from decoding_jax.infer.output import Output
 from decoding_jax.infer.processes import processes_of
@@ -47,6 +48,7 @@ def run(
     batch_size: int = 32,
     shard_size: int = 1024,
     max_input_length: int = 512,
+    truncate: bool = False,
     buckets: Sequence[int] | None = None,
     stop: Stop | None = None,
     with_tokens: bool = False,
@@ -90,7 +92,10 @@ def run(
         have 32 inputs for each row share a batch; they are decoded again as a whole, unless all of
         them are finished. Otherwise, shards are decoded one after another.
       max_input_length: the maximum number of tokens of an input, without a shared prefix. A longer
-        input is recorded as a fault.
+        input is recorded as a fault, or cut.
+      truncate: whether longer inputs are cut, as ``decoding_jax.generate`` cuts texts: prompts keep
+        their end, and the inputs of an encoder-decoder their beginning. The record has the number
+        of tokens that were cut off, ``num_cut``.
       buckets: the widths that inputs are padded to. The default is the powers of two from 16.
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs but those with
@@ -143,6 +148,7 @@ def run(
     if output_dir is None and report is None:
         raise ValueError("output_dir: got None, and no report either; takes at least one of them")
     check_flags(
+        truncate=truncate,
         with_tokens=with_tokens,
         with_num_tokens=with_num_tokens,
         with_info=with_info,
@@ -171,9 +177,10 @@ def run(
     if inputs.count == 0:
         raise ValueError("source: got no inputs; takes at least one")
     decoder.expect(inputs.count, strings_of_inputs(stop, inputs.stop_strings, tokenizer, net))
+    encode = InputEncoder(net, tokenizer, widths[-1], truncate=truncate)
     scorer = make_scorer(
         net,
-        tokenizer,
+        encode,
         batch_size,
         widths,
         with_token_log_probs=with_token_log_probs,
@@ -202,6 +209,7 @@ def run(
             "name": name,
         }
         settings |= {} if scorer is None else scorer.settings
+        settings |= {"truncate": True} if truncate else {}
         settings |= {"with_info": True} if with_info else {}
         settings |= {"with_num_tokens": True} if with_num_tokens else {}
         if drafter is not None:
@@ -209,7 +217,7 @@ def run(
     processes.check_same(settings)
     item_decoder = ItemDecoder(
         decoder,
-        tokenizer,
+        encode,
         widths,
         seed=seed,
         with_tokens=with_tokens or scorer is not None,

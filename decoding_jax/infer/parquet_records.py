@@ -15,9 +15,9 @@ def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
     """Yields the parts of a Parquet file of records.
 
     Its columns are those of the records: ``index``, ``id``, ``file``, ``inputs``, ``outputs`` (a
-    list of structures), ``seed``, ``error`` and ``inputs_length``, without those that no record
-    has. An ``info`` is JSON. The ids are numbers if all of them are whole numbers, texts if all are
-    texts, and JSON otherwise.
+    list of structures), ``seed``, ``inputs_length``, ``num_cut`` and ``error``, without those that
+    no record has. An ``info`` is JSON. The ids are numbers if all of them are whole numbers, texts
+    if all are texts, and JSON otherwise.
 
     Args:
       records: a function that returns the records from the first on. It is called twice: the
@@ -84,6 +84,7 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
         "outputs": pyarrow.list_(structure),
         "seed": pyarrow.int64(),
         "inputs_length": pyarrow.int64(),
+        "num_cut": pyarrow.int64(),
         "error": pyarrow.string(),
     }
     schema = pyarrow.schema([(k, v) for k, v in columns.items() if k in names])

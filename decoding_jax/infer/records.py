@@ -28,6 +28,7 @@ def decoded(
     seed: int,
     with_tokens: bool = False,
     with_num_tokens: bool = False,
+    num_cut: int = 0,
 ) -> Record:
     """Returns the record of an input and its completions.
 
@@ -42,6 +43,8 @@ def decoded(
       seed: the seed of the job.
       with_tokens: whether the record contains token ids.
       with_num_tokens: whether it contains the number of tokens of each completion.
+      num_cut: the number of tokens of the input that were cut off, which the record has unless it
+        is 0.
 
     Example:
       >>> hello = Completion("Bonjour.", [5, 1], log_prob=-0.5, score=-0.5, finished=True)
@@ -66,6 +69,8 @@ def decoded(
         for i, c in enumerate(completions)
     ]
     record = {"index": index, "inputs": inputs, "outputs": outputs, "seed": seed}
+    if num_cut:
+        record["num_cut"] = num_cut
     if num_nan := sum(c.nan_logits for c in completions):
         record["error"] = f"NaN logits: {num_nan} of {len(completions)} outputs"
     return record

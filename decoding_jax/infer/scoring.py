@@ -11,10 +11,11 @@ import numpy as np
 from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.infer import memory
 from decoding_jax.infer.arguments import check_top_tokens
+from decoding_jax.infer.input_encoder import InputEncoder
 from decoding_jax.infer.records import Record, plain
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.mesh import to_host
-from decoding_jax.text import Tokenizer, encode_batch
+from decoding_jax.text import encode_batch
 from decoding_jax.text.sizes import rounded_length
 from decoding_jax.text.token_scores import token_scores
 
@@ -23,7 +24,7 @@ _TOP = ("top_tokens", "top_log_probs")
 
 def make_scorer(
     model: Any,
-    tokenizer: Tokenizer,
+    encode: InputEncoder,
     batch_size: int,
     widths: Sequence[int],
     *,
@@ -34,7 +35,7 @@ def make_scorer(
     """The scorer of the figures that are wanted; None if none is.
 
     Args:
-      model, tokenizer, batch_size, widths: as for ``Scorer``.
+      model, encode, batch_size, widths: as for ``Scorer``.
       with_token_log_probs, with_token_entropies, with_top_tokens: as for ``infer.run``.
 
     Raises:
@@ -45,7 +46,7 @@ def make_scorer(
     num_alternatives = check_top_tokens(with_top_tokens, model)
     if not names and not num_alternatives:
         return None
-    return Scorer(names, num_alternatives, model, tokenizer, batch_size, widths)
+    return Scorer(names, num_alternatives, model, encode, batch_size, widths)
 
 
 class Scorer:
@@ -59,7 +60,7 @@ class Scorer:
       num_alternatives: if not 0, ``"top_tokens"`` and ``"top_log_probs"`` are added, each a list of
         as many for each token.
       model: an encoder-decoder, or a language model.
-      tokenizer: the tokenizer of the model.
+      encode: encodes inputs, as for the decoding.
       batch_size: the number of records that are scored together.
       widths: the widths that inputs are padded to, in ascending order.
 
@@ -72,7 +73,7 @@ class Scorer:
         names: Sequence[str],
         num_alternatives: int,
         model: Any,
-        tokenizer: Tokenizer,
+        encode: InputEncoder,
         batch_size: int,
         widths: Sequence[int],
     ):
@@ -81,7 +82,7 @@ class Scorer:
             self.settings["with_top_tokens"] = num_alternatives
         self._names = [*names, *(_TOP if num_alternatives else ())]
         self._model = model
-        self._tokenizer = tokenizer
+        self._encode = encode
         self._batch_size = batch_size
         self._widths = widths
         wanted = self._names
@@ -110,7 +111,7 @@ class Scorer:
         ids = {}
         for i, record in enumerate(records):
             if record["outputs"]:
-                ids[i] = self._tokenizer.encode(record["inputs"])
+                ids[i], _ = self._encode(record["inputs"])
                 width = min(w for w in self._widths if w >= len(ids[i]))
                 of_width.setdefault(width, []).append(i)
         made = list(records)

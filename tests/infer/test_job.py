@@ -143,6 +143,16 @@ def test_faulty_inputs_are_recorded_and_counted_and_affect_no_others(decode, cap
     assert "batches: 0" in caplog.messages[-2]
 
 
+def test_inputs_that_are_too_long_are_cut_where_that_is_wanted(decode):
+    cut = decode([*LINES, "2" + "1" * 17], "cut", truncate=True)
+    short = decode([*LINES, "1" * 16], "short", truncate=True)
+    *same, long = records_of(cut)
+    *others, whole = records_of(short)
+    assert same == others
+    assert long.pop("num_cut") == 2
+    assert {**long, "inputs": whole["inputs"]} == whole
+
+
 def test_a_shard_of_faults_alone(decode):
     assert [r["error"] for r in records_of(decode(["", ""]))] == ["empty", "empty"]
 
