@@ -229,7 +229,9 @@ def test_faults_of_shards(tmp_path: Path) -> None:
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^dtype: got 'int8'; takes 'float32' or 'bfloat16'$"):
+    with pytest.raises(
+        ValueError, match=r"^dtype: got 'int8'; takes 'float32', 'bfloat16' or 'auto'$"
+    ):
         load_model(FIXTURES / "t5", dtype="int8")
     model = load_model(FIXTURES / "qwen2")
     with pytest.raises(ValueError, match=r"^dtype: got 'float16'; takes 'float32' or 'bfloat16'$"):

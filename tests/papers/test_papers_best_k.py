@@ -8,6 +8,9 @@ import pytest
 from pages import ROOT
 
 from decoding_jax.text import Completion
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
+
 from experiments.papers import best_k_differences, best_k_measure, best_k_results, command
 from experiments.papers.metrics import Scores
 
