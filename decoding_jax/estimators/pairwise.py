@@ -129,6 +129,7 @@ def best(utilities: Array) -> Array:
     num_nan = is_nan.sum(-1, dtype=jnp.int32)
     mean = jnp.where(is_nan, 0.0, utilities).mean(-1)
     eligible = num_nan == num_nan.min(-1, keepdims=True)
+    mean = jnp.maximum(mean, jnp.finfo(mean.dtype).min)  # above all that are not eligible
     return jnp.argmax(jnp.where(eligible, mean, -jnp.inf), -1).astype(jnp.int32)
 
 

@@ -107,7 +107,7 @@ def minimum_bayes_risk(
         num_nan = np.isnan(seen).sum(1)
         sound = np.flatnonzero(num_nan == num_nan.min())
         candidates, scores = [candidates[i] for i in sound], scores[sound]
-        seen = np.nan_to_num(seen[sound], nan=0.0)
+        seen = np.where(np.isnan(seen[sound]), 0.0, seen[sound])
         if count == steps[-1]:
             break
         rows = power_of_two(len(candidates))

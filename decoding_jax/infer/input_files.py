@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from decoding_jax.infer import files
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
+from decoding_jax.text.arguments import unicode_fault
 
 Paths = str | StoragePath | Sequence[str | StoragePath]
 """A path, a URL, a pattern of either, or a list of these."""
@@ -48,7 +49,7 @@ def find(paths: Paths) -> list[InputFile]:
         matching = _matching(paths)
         if matching is None:
             return [InputFile(files.find_inputs(paths), None)]
-        return [InputFile(path, str(path)) for path in matching]
+        return [InputFile(path, _checked(str(path))) for path in matching]
     if not isinstance(paths, Sequence) or not all(
         isinstance(path, (str, Path, CloudPath)) for path in paths
     ):
@@ -60,10 +61,17 @@ def find(paths: Paths) -> list[InputFile]:
         for name, file in of_path or [(str(file), file) for file in matching or ()]:
             if name in found:
                 raise ValueError(f"path: got {name!r} twice; takes each file once")
-            found[name] = file
+            found[_checked(name)] = file
     if not found:
         raise ValueError("path: got an empty list; takes at least one file")
     return [InputFile(file, name) for name, file in found.items()]
+
+
+def _checked(name: str) -> str:
+    """Checks that the name of a file can be written to records, and returns it."""
+    if unicode_fault(name) is not None:
+        raise ValueError(f"path: got {name!r}; takes names of files in UTF-8")
+    return name
 
 
 def _matching(pattern: str | StoragePath) -> Sequence[StoragePath] | None:
@@ -87,6 +95,8 @@ def _beside(pattern: StoragePath) -> str:
     """What is in the folder of a pattern, for the error if nothing matches."""
     folder = pattern.parent
     while glob.has_magic(str(folder)):
+        if isinstance(folder, CloudPath) and "/" not in folder.key.strip("/"):
+            return ""  # A pattern of buckets.
         folder = folder.parent
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     if not names:

@@ -102,12 +102,12 @@ def fault_line(summary: Summary) -> str | None:
 
     Example:
       >>> fault_line(Summary(4, {"empty": 1}, 0, 1, 1, 9, 0.5))
-      '1 of 4 inputs are faulty (empty: 1); their records have an error'
+      'faulty inputs: 1 of 4 (empty: 1); their records have an error'
     """
     if not summary.faulty:
         return None
     return (
-        f"{summary.faulty:,} of {summary.inputs:,} inputs are faulty ({_kinds(summary)}); their "
+        f"faulty inputs: {summary.faulty:,} of {summary.inputs:,} ({_kinds(summary)}); their "
         "records have an error"
     )
 

@@ -49,8 +49,8 @@ def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> N
         row = int((length < size).argmax())
         warnings.warn(
             f"{name}: got rows that seem to be padded on the left with {padding}, such as row "
-            f"{row}, {tokens[row].tolist()[:8]} of length {length[row]}; takes the tokens first, "
-            "and padding of one id after them",
+            f"{row}, {tokens[row].tolist()[:8]} of length {length[row]}; takes each row's "
+            "tokens first, and padding after them",
             stacklevel=4,
         )
 

@@ -13,6 +13,10 @@ def keep_programs() -> None:
 
     It is called before anything is compiled.
     """
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # There is no home directory.
+        return
+    jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))

@@ -126,9 +126,10 @@ class CloudPath:
         for any folders. As on a disk, hidden files, whose names begin with a dot, do not match.
         """
         with _one_line(self, "listed"):
-            found = self._files.glob(self.key)
-        files = [CloudPath(f"{self.scheme}://{str(key).lstrip('/')}") for key in found]
-        return sorted(f for f in files if not f.name.startswith(".") and f.is_file())
+            found = self._files.glob(self.key, detail=True)
+        keys = [str(key).lstrip("/") for key, info in found.items() if info["type"] == "file"]
+        files = [CloudPath(f"{self.scheme}://{key}") for key in keys]
+        return sorted(f for f in files if not f.name.startswith("."))
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Does nothing: a folder is there as soon as it has a file."""

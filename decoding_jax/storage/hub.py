@@ -64,5 +64,5 @@ def model_path(name: str, path: str | StoragePath, *, weights: bool = True) -> S
         )
     except Exception as error:  # Its exceptions have no common base.
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{url}: cannot be downloaded ({cause})") from error
+        raise ValueError(f"{name}: got {url!r}, which cannot be downloaded ({cause})") from error
     return Path(found)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from decoding_jax import transforms
@@ -206,11 +207,11 @@ def check_texts(texts: Any) -> None:
             )
         if isinstance(text, (list, tuple)) and any(isinstance(part, Mapping) for part in text):
             check_conversation(f"texts[{i}]", text)
-            continue
-        if not isinstance(text, str):
+        elif not isinstance(text, str):
             raise ValueError(f"texts: got {describe(text)} at index {i}; takes strings")
-        if (fault := unicode_fault(text)) is not None:
-            raise ValueError(f"texts: got {fault} at index {i}; takes Unicode text")
+        for part in jax.tree.leaves(text):
+            if isinstance(part, str) and (fault := unicode_fault(part)) is not None:
+                raise ValueError(f"texts: got {fault} at index {i}; takes Unicode text")
 
 
 def unicode_fault(text: str) -> str | None:

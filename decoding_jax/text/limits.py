@@ -43,6 +43,14 @@ class Limits(NamedTuple):
     positions: int | None
     exact: bool = False
 
+    @property
+    def unfed(self) -> int:
+        """The number of last tokens without a position: some strategies feed the last one too.
+
+        A limit that a caller has named is checked by the strategy. A default leaves room for all.
+        """
+        return 1 if self.default is None else 0
+
     def of_batch(self, members: Sequence[int], longest: int) -> int:
         """The largest limit that a batch needs; that of the whole call where the model has room.
 
@@ -51,7 +59,7 @@ class Limits(NamedTuple):
           longest: the number of tokens of the longest of them.
         """
         limit = int(self.counts.max())
-        fits = self.positions is None or longest + limit - 1 <= self.positions
+        fits = self.positions is None or longest + limit - self.unfed <= self.positions
         if fits and not self.exact:
             return limit
         return max(int(self.totals[list(members)].max()), 1)
@@ -96,8 +104,8 @@ def fitted(
       model, tokenizer, texts: as for ``generate``.
       ids: the tokens of each text.
       named, default: as for ``limits_of``.
-      truncate: whether to cut texts that are too long. They leave positions for the limit that was
-        named; or else for the default, but at most for half of the positions.
+      truncate: whether to cut texts that are too long. These then leave positions for the limit
+        that was named; or else for the default, but at most for half of the positions.
 
     Raises:
       ValueError: for a text with more tokens than the model has positions, unless it is cut.
@@ -107,14 +115,23 @@ def fitted(
         return ids
     if truncate:
         continued, shared = not isinstance(model, EncoderDecoder), shared_size(model)
+        room = longest = size
         if continued:
-            size -= min(default, size // 2) if named is None else named
-        return [cut(tokenizer, row, size, shared, keep_last=continued) for row in ids]
+            if named is not None and named > size:
+                raise ValueError(
+                    f"max_new_tokens: got {named}; takes at most {size}, the model's positions"
+                )
+            room -= min(default, size // 2) if named is None else named
+            longest -= 0 if named is None else named - 1
+        return [
+            cut(tokenizer, row, room, shared, keep_last=continued) if len(row) > longest else row
+            for row in ids
+        ]
     for i, row in enumerate(ids):
         if len(row) > size:
             raise ValueError(
                 f"texts: got one of {len(row)} tokens at index {i}, {describe(texts[i])}; takes at "
-                f"most {size}, the positions of the model, or truncate=True"
+                f"most {size}, the positions of the model; truncate=True cuts the text"
             )
     return ids
 
@@ -144,7 +161,7 @@ def cut(
         return ids
     try:
         added = tokenizer.encode("")
-    except ValueError:  # A tokenizer may refuse an empty text.
+    except Exception:  # A tokenizer may refuse an empty text, by exceptions of many types.
         added = []
     begin = max(shared, _common(ids, added))
     end = min(_common(ids[::-1], added[::-1]), max(len(added) - begin, 0))
@@ -188,7 +205,7 @@ def limits_of(
     lengths = np.asarray([len(row) for row in ids], np.int64)
     counts = default_counts(model, lengths, default) if named is None else np.full(len(ids), named)
     of_stop = None if stop is None or exact else stop.max_new_tokens
-    totals = counts if of_stop is None else np.minimum(counts, np.asarray(of_stop))
+    totals = np.minimum(counts, np.asarray(of_stop)) if ids and of_stop is not None else counts
     if positions is not None:
         # The last token is not fed back, and needs no position.
         for i in np.flatnonzero(lengths + totals - 1 > positions)[:1]:
@@ -238,7 +255,8 @@ def groups(
     for i in order:
         if group:
             longest = max(limits.totals[i], *limits.totals[group])
-            fits = limits.positions is None or lengths[group[0]] + longest - 1 <= limits.positions
+            needed = lengths[group[0]] + longest - limits.unfed
+            fits = limits.positions is None or needed <= limits.positions
             fits &= not limits.exact or limits.totals[i] == limits.totals[group[0]]
             if len(group) == size or not fits:
                 yield group
@@ -288,8 +306,12 @@ def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: Limits) -> None:
             CutTextWarning,
         )
     if by_positions:
+        positions, hint = "positions for new tokens end", ""
+        if limits.positions is not None:
+            positions = f"{limits.positions} positions end"
+            hint = "; shorter ones leave room for more new tokens"
         warn(
             f"texts: got {by_positions} of {len(rows)} that were cut where the model's "
-            f"{limits.positions} positions end; shorter ones leave room for more new tokens",
+            f"{positions}{hint}",
             CutTextWarning,
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from decoding_jax import loop
 from decoding_jax.base import Array, Stop
-from decoding_jax.loop.values import check_switch
+from decoding_jax.loop.values import check_count, check_switch
 from decoding_jax.rows import take_rows
 from decoding_jax.text.arguments import (
     check_arguments,
@@ -117,6 +117,8 @@ def resolve(
         length = default if arguments.max_new_tokens is None else arguments.max_new_tokens
         given = {"max_new_tokens": length, "stop": stop, **settings}
         check_arguments(caller, model, tokenizer, texts, strategy, key, given, **counts)
+        if check_count("max_new_tokens", length) < 1:
+            raise ValueError(f"max_new_tokens: got {length}; takes an int of 1 or more")
         named = named_length(arguments.max_new_tokens, stop)
         ids = encode_texts(tokenizer, texts, model)
         ids = fitted(model, tokenizer, texts, ids, named, default, truncate=truncate)
@@ -153,7 +155,7 @@ def resolve(
     limits = limits_of(model, texts, ids, named, default, stop, exact=not registered)
     model = with_common_prefix(model, ids, arguments.share_prefix)
     stop = stop_of(stop, tokenizer, model, ids)
-    if registered:
+    if registered and ids:
         stop = limited(stop, limits.counts)
     return Resolved(
         run,

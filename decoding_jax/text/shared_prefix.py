@@ -141,6 +141,8 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
     if not wanted:
         return model
     check_decoder(model.model if isinstance(model, SharedPrefixModel) else model)
+    if not ids:
+        return model
     first, last = min(ids), max(ids)  # a prefix of these two is a prefix of all texts
     limit = min(len(row) for row in ids) - 1
     different = (i for i, (x, y) in enumerate(zip(first, last, strict=False)) if x != y)

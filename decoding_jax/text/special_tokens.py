@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.wrapped_tokenizer import WrappedTokenizer
@@ -24,6 +25,13 @@ class WithSpecialTokens(WrappedTokenizer):
       >>> WithSpecialTokens(ByteTokenizer(), prefix=[300], suffix=[1]).encode("hi")
       [300, 107, 108, 1]
     """
+
+    passed_on: ClassVar[tuple[str, ...]] = (
+        *WrappedTokenizer.passed_on,
+        "apply_chat_template",
+        "chat",
+        "chat_pieces",
+    )
 
     def __init__(
         self, tokenizer: Tokenizer, *, prefix: Sequence[int] = (), suffix: Sequence[int] = ()

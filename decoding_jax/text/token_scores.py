@@ -159,7 +159,10 @@ def _chunk(model: LanguageModel, prompt: Prompt, length: int) -> int:
 
 
 def _scored(logits: Array, tokens: Array, num_alternatives: int) -> TokenScores:
-    """The scores of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``; NaN where a logit is."""
+    """The scores of tokens ``[B, N, T]`` under logits ``[B, N, T, V]``.
+
+    Where a logit is NaN, so are a token's log-probability and entropy; its alternatives are -inf.
+    """
     log_probs = log_softmax(logits)
     prob = jnp.exp(log_probs)
     if num_alternatives:

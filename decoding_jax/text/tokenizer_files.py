@@ -142,7 +142,9 @@ def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -
     )
     ids = {"bos_token": start, "eos_token": end, "unk_token": [pieces.unk_id()]}
     names = {i: text for text, i in special.items()}
-    made.chat = _chat_template(path.parent, **{k: names[i] for k, v in ids.items() for i in v})
+    made.chat = _chat_template(
+        path.parent, **{k: names[i] for k, v in ids.items() for i in v if i in names}
+    )
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -13,7 +13,12 @@ class WrappedTokenizer:
 
     Args:
       tokenizer: the other tokenizer.
+
+    Attributes:
+      passed_on: the names of optional attributes that are those of the other tokenizer.
     """
+
+    passed_on: ClassVar[tuple[str, ...]] = ("settled", "token_texts")
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -29,7 +34,7 @@ class WrappedTokenizer:
         return self._tokenizer.decode(ids)
 
     def __getattr__(self, name: str) -> Any:
-        """``settled`` and ``token_texts``, of a tokenizer that has them."""
-        if name not in ("settled", "token_texts"):
+        """The attributes in ``passed_on``, of a tokenizer that has them."""
+        if name not in self.passed_on:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         return getattr(self._tokenizer, name)

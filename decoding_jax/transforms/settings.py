@@ -85,8 +85,12 @@ def check_sequences(owner: Any, name: str) -> None:
     if isinstance(value, (tuple, list)):
         object.__setattr__(owner, name, pad_left(value, f"{label(owner)}: {name}"))
         return
-    check_ids(owner, name)
     array = readable(value)
+    if array is not None and array.ndim < 2:
+        raise ValueError(
+            f"{label(owner)}: got {name}={value!r}; takes sequences of token ids, such as [[5, 6]]"
+        )
+    check_ids(owner, name)
     if array is not None and np.any((array[..., :-1] >= 0) & (array[..., 1:] < 0)):
         raise ValueError(
             f"{label(owner)}: got {name} with -1 after a token; takes ids padded with -1 on the "

@@ -22,7 +22,7 @@ DECODING_JAX = [
         "sample",
         ("top_k", "top_k ties", "top_p", "top_p boundary", "min_p"),
         "`TopK`: exactly k, lowest ids first; `TopP`: the smallest set of mass at least p",
-        "decoding_jax/transforms/thresholds.py",
+        "decoding_jax/transforms/smallest_sets.py",
         _OURS,
     ),
     *rows(

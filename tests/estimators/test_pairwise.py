@@ -79,6 +79,7 @@ def test_the_best_of_all_pairs():
     table = np.asarray(pairwise.chrf(rows))
     index = int(pairwise.best(jnp.asarray(table)))
     assert index == choice.minimum_bayes_risk(rows, metric)
+    assert int(pairwise.best(jnp.array([[jnp.nan, 1.0], [-jnp.inf, -jnp.inf]]))) == 1
     everything = pruning.minimum_bayes_risk(
         jax.random.key(0),
         rows,

@@ -27,7 +27,7 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     assert "compilation 1: 4 inputs of up to 16 tokens\n" in printed
     assert "inputs: 4, faulty: 2 (empty: 1, too long: 1), batches: 1, compilations: 1" in printed
     assert printed.endswith(
-        "\n2 of 4 inputs are faulty (empty: 1, too long: 1); their records have an error\n"
+        "\nfaulty inputs: 2 of 4 (empty: 1, too long: 1); their records have an error\n"
     )
 
 
@@ -42,9 +42,7 @@ def test_a_job_of_faulty_inputs_fails(command, capsys, monkeypatch, tmp_path):
             assert command(INPUT="faulty.txt") == 1
             printed = capsys.readouterr().err
             assert batches in printed
-            assert (
-                "\n3 of 3 inputs are faulty (empty: 2, too long: 1); their records have" in printed
-            )
+            assert "\nfaulty inputs: 3 of 3 (empty: 2, too long: 1); their records have" in printed
         # The command keeps compiled programs where ``python -m decoding_jax`` does.
         want = str(tmp_path / "cache" / "decoding_jax" / "programs")
         assert jax.config.jax_compilation_cache_dir == want

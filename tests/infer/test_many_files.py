@@ -1,6 +1,7 @@
 """Jobs of many files of inputs, which a pattern or a list names."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,9 @@ def test_a_name_with_the_characters_of_a_pattern(tmp_path):
     (tmp_path / "[1].txt").write_text("one\n")
     (tmp_path / "1.txt").write_text("two\n")
     assert list(TextLines(str(tmp_path / "[1].txt"))) == [Item("one")]
+    Path(os.fsdecode(bytes(tmp_path) + b"/\xe9.txt")).write_text("three\n")
+    with pytest.raises(ValueError, match=r"^path: got '.*udce9\.txt'; takes names of files"):
+        TextLines(f"{tmp_path}/*.txt")
 
 
 def test_files_of_columns_and_objects(tmp_path):

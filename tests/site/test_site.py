@@ -108,7 +108,7 @@ def test_what_holds_for_all_families_and_what_differs():
         assert hasattr(family, "early_exit")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_site_is_built_without_a_warning(tmp_path):
     for package in ("furo", "myst_nb", "sphinx", "sphinx_copybutton"):
         pytest.importorskip(package, reason=f"{package} (the extra site) is not installed")

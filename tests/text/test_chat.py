@@ -11,7 +11,7 @@ import tokenizers
 
 import decoding_jax
 from decoding_jax.testing import TableLM
-from decoding_jax.text import ByteTokenizer, load_tokenizer
+from decoding_jax.text import ByteTokenizer, WithSpecialTokens, load_tokenizer
 
 STORIES = Path(__file__).parents[3] / "shared" / "data" / "stories260K"
 MARKS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]")
@@ -148,6 +148,8 @@ def test_generate_takes_conversations_as_texts(tmp_path):
     want = decoding_jax.greedy(MODEL, given, max_new_tokens=2, stop=stop).tokens[0, 0].tolist()
     assert mixed[0][0].tokens == want
     assert len(mixed) == 2
+    wrapped = WithSpecialTokens(tokenizer, prefix=[5])
+    assert wrapped.apply_chat_template(TURNS, add_generation_prompt=True) == prompt
 
 
 def test_a_template_is_kept_in_a_sandbox(tmp_path):
@@ -188,6 +190,10 @@ MISTAKES = [
     (
         lambda t: decoding_jax.generate(MODEL, ByteTokenizer(), [[USER]]),
         "texts: got a conversation at index 0; takes strings with a ByteTokenizer",
+    ),
+    (
+        lambda t: decoding_jax.generate(MODEL, t, [[{**USER, "content": chr(0xD83D)}]]),
+        "texts: got '\\ud83d', a lone surrogate, as character 0 at index 0; takes Unicode text",
     ),
 ]
 

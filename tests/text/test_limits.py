@@ -83,6 +83,7 @@ def test_a_limit_of_stop_is_a_limit_that_was_named():
 def test_no_texts_give_no_completions_and_limits_are_as_many_as_texts():
     for settings in ({}, {"num_beams": 2}, {"max_length": 4}, {"max_new_tokens": 2}):
         assert decoding_jax.generate(TABLE, Digits(), [], **settings) == []
+    assert decoding_jax.generate(TABLE, Digits(), [], stop=Stop(max_new_tokens=[1, 2])) == []
     with pytest.raises(ValueError, match=r"stop.max_new_tokens: got values for 3 texts; takes one"):
         decoding_jax.generate(TABLE, Digits(), ["1", "2"], stop=Stop(max_new_tokens=[1, 2, 3]))
 
@@ -120,6 +121,8 @@ def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
         )
     )
     assert lengths_of(rows) == [2, 19, 3]
+    with pytest.raises(ValueError, match=r"^max_new_tokens: got 0; takes an int of 1 or more$"):
+        decoding_jax.generate(COUNTING, Digits(), ["1"], max_new_tokens=0, strategy=greedy)
 
 
 def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token():
@@ -140,6 +143,11 @@ def test_truncated_prompts_keep_their_end_and_the_first_token():
     assert ids_of(text, max_new_tokens=4) == [6, *map(int, text[-15:])]
     assert ids_of(text, stop=Stop(max_new_tokens=[4])) == [6, *map(int, text[-15:])]
     assert ids_of("1234", max_new_tokens=4) == [6, 1, 2, 3, 4]
+    # Texts that fit are not cut: the last new token needs no position.
+    assert ids_of("1" * 16, max_new_tokens=4) == [6, *[1] * 16]
+    assert ids_of("1" * 19) == [6, *[1] * 19]
+    with pytest.raises(ValueError, match=r"^max_new_tokens: got 21; takes at most 20, the model's"):
+        ids_of(text, max_new_tokens=21)
     [[completion]] = decoding_jax.generate(
         COUNTING, WithFirst(), [text], truncate=True, max_new_tokens=3, stop=ENDLESS
     )

@@ -68,5 +68,7 @@ def test_a_model_of_the_hub_is_downloaded_and_loaded(tmp_path, monkeypatch):
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr(hub, "snapshot_download", refuse)
-    with pytest.raises(ValueError, match=r"^hf://a/b: cannot be downloaded \(no network\)$"):
+    with pytest.raises(
+        ValueError, match=r"^directory: got 'hf://a/b', which cannot be downloaded \(no network\)$"
+    ):
         decoding_jax.load("hf://a/b")

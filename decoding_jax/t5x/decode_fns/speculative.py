@@ -71,7 +71,7 @@ def speculative_sample(
         ``strategies.speculative_sample``.
 
     Example:
-      >>> import jax
+      >>> import jax, jax.numpy as jnp
       >>> from decoding_jax.base import Prompt
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
