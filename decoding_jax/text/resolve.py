@@ -118,7 +118,7 @@ def resolve(
         given = {"max_new_tokens": length, "stop": stop, **settings}
         check_arguments(caller, model, tokenizer, texts, strategy, key, given, **counts)
         if check_count("max_new_tokens", length) < 1:
-            raise ValueError(f"max_new_tokens: got {length}; takes an int of 1 or more")
+            raise ValueError(f"max_new_tokens: got {length}; takes 1 or more")
         named = named_length(arguments.max_new_tokens, stop)
         ids = encode_texts(tokenizer, texts, model)
         ids = fitted(model, tokenizer, texts, ids, named, default, truncate=truncate)

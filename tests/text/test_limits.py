@@ -121,7 +121,7 @@ def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
         )
     )
     assert lengths_of(rows) == [2, 19, 3]
-    with pytest.raises(ValueError, match=r"^max_new_tokens: got 0; takes an int of 1 or more$"):
+    with pytest.raises(ValueError, match=r"^max_new_tokens: got 0; takes 1 or more$"):
         decoding_jax.generate(COUNTING, Digits(), ["1"], max_new_tokens=0, strategy=greedy)
 
 
