@@ -73,7 +73,7 @@ TABLE = [
     (
         "texts",
         lambda: generate(SHORT, texts=["a", "b" * 20]),
-        "got one of 21 tokens at index 1, 'bb.*; takes at most 16, the positions of the model; truncate=True",
+        "got one of 21 tokens at index 1, 'bb.*; takes at most 16, the .*model; truncate=True cuts",
     ),
     (
         "max_new_tokens",
