@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from decoding_jax.loop.arguments import signature_of
-from decoding_jax.loop.values import check_model, check_stop, describe
+from decoding_jax.loop.values import check_model, check_stop, check_switch, describe
 from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
@@ -98,8 +97,7 @@ def check_flags(**flags: bool) -> None:
       ValueError: for anything else.
     """
     for name, flag in flags.items():
-        if not isinstance(flag, (bool, np.bool_)):
-            raise ValueError(f"{name}: got {describe(flag)}; takes True or False")
+        check_switch(name, flag)
 
 
 def check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ def check_arguments(
       caller: ``"generate"`` or ``"stream"``.
       model, tokenizer, texts, strategy, key: as for ``generate``.
       settings: the settings of the strategy, with ``max_new_tokens`` and ``stop``.
-      **counts: ``batch_size`` or ``chunk``.
+      **counts: ``batch_size`` or ``chunk``, and ``max_new_tokens`` if the caller gives it.
 
     Warns:
       UserWarning: if the strategy does not use the key, or the transform cannot change its texts.

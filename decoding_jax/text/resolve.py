@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from decoding_jax import loop
 from decoding_jax.base import Array, Stop
-from decoding_jax.loop.values import check_count, check_switch
+from decoding_jax.loop.values import check_switch
 from decoding_jax.rows import take_rows
 from decoding_jax.text.arguments import (
     check_arguments,
@@ -116,9 +116,8 @@ def resolve(
         stop, default = with_strings(arguments.stop, arguments.stop_strings), DEFAULT_LENGTH
         length = default if arguments.max_new_tokens is None else arguments.max_new_tokens
         given = {"max_new_tokens": length, "stop": stop, **settings}
+        counts["max_new_tokens"] = length
         check_arguments(caller, model, tokenizer, texts, strategy, key, given, **counts)
-        if check_count("max_new_tokens", length) < 1:
-            raise ValueError(f"max_new_tokens: got {length}; takes 1 or more")
         named = named_length(arguments.max_new_tokens, stop)
         ids = encode_texts(tokenizer, texts, model)
         ids = fitted(model, tokenizer, texts, ids, named, default, truncate=truncate)

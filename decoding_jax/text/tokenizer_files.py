@@ -160,9 +160,12 @@ def _special_id(
     special: dict[str, int], settings: dict[str, Any], name: str, default: int
 ) -> list[int]:
     """The id of a special token that the settings name, or the default if there is one."""
-    token = settings.get(name)
-    token = token.get("content") if isinstance(token, dict) else token
-    return [i for i in (special.get(token or "", default),) if i >= 0]
+    return [i for i in (special.get(_token_text(settings.get(name)) or "", default),) if i >= 0]
+
+
+def _token_text(token: Any) -> Any:
+    """The text of a special token, which a file gives as it is, or among its properties."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
@@ -247,9 +250,9 @@ def _chat_template(directory: Path, **special: str) -> ChatTemplate:
     """
     settings = _json(directory / "tokenizer_config.json")
     for name, token in (_json(directory / "special_tokens_map.json") | settings).items():
-        token = token.get("content") if isinstance(token, dict) else token
-        if name.endswith("_token") and isinstance(token, str):
-            special[name] = token
+        text = _token_text(token)
+        if name.endswith("_token") and isinstance(text, str):
+            special[name] = text
     found = settings.get("chat_template")
     found = _json(directory / "chat_template.json").get("chat_template", found)
     if (directory / "chat_template.jinja").is_file():
