@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from decoding_jax import strategies
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop import Steps, static_argnames, static_numbers, steps_of
+from decoding_jax.loop import Steps, Strategy, run, static_argnames, static_numbers, steps_of
 from decoding_jax.loop.arguments import checked
 from decoding_jax.ops.jit import jit
 
@@ -17,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
 
 @dataclasses.dataclass(frozen=True)
-class Strategy:
+class Entry:
     """A strategy, compiled and described.
 
     Attributes:
@@ -35,7 +36,7 @@ class Strategy:
     drafts: bool
 
 
-STRATEGIES: dict[str, Strategy] = {}
+STRATEGIES: dict[str, Entry] = {}
 """The strategies by name."""
 
 DEFAULTS: dict[str, Any] = {
@@ -74,12 +75,42 @@ def register(strategy: F) -> F:
     Returns:
       The compiled strategy. The model is an argument of it, and ``Static`` settings are static.
     """
-    static = static_argnames(strategy)
-    compiled = checked(jit(strategy, static, static_numbers(strategy)))
+    static, build = static_argnames(strategy), steps_of(strategy)
+    if isinstance(build, type):
+        compiled = checked(_compiled(strategy, build), build)
+    else:
+        compiled = checked(jit(strategy, static, static_numbers(strategy)))
     takes = inspect.signature(strategy).parameters
-    entry = Strategy(compiled, steps_of(strategy), static, "key" in takes, "drafter" in takes)
+    entry = Entry(compiled, steps_of(strategy), static, "key" in takes, "drafter" in takes)
     STRATEGIES[strategy.__name__] = entry
     return compiled
+
+
+def _compiled(function: F, strategy: type[Strategy]) -> F:
+    """A function of a strategy, whose loop is compiled. The strategy is an argument of the program.
+
+    Changing a static setting compiles another program; all other settings are arrays in it.
+    """
+
+    def run_strategy(made: Strategy, model: Any, prompt: Any, key: Any) -> DecodeOutput:
+        return run(made, model, prompt, key)
+
+    run_strategy.__name__ = function.__name__
+    program = jit(run_strategy, ())
+    signature = inspect.signature(function)
+
+    def bound(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        model, prompt, key = (given.pop(name, None) for name in ("model", "prompt", "key"))
+        return strategy(**given), model, prompt, key
+
+    @functools.wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> DecodeOutput:
+        return program(*bound(args, kwargs))
+
+    compiled.lower = lambda *args, **kwargs: program.lower(*bound(args, kwargs))  # type: ignore[attr-defined]
+    compiled.cache_size = program.cache_size  # type: ignore[attr-defined]
+    return cast(F, compiled)
 
 
 def _public(strategy: F) -> F:

@@ -72,10 +72,12 @@ def row_arguments(strategy: Callable[..., Any]) -> dict[str, Any]:
     """
     while isinstance(strategy, functools.partial):
         strategy = strategy.func
+    build = getattr(strategy, "build_steps", strategy)
+    if dataclasses.is_dataclass(build):
+        declared = {field.name: field.metadata for field in dataclasses.fields(build)}
+        return {name: data[_METADATA] for name, data in declared.items() if _METADATA in data}
     try:
-        hints = typing.get_type_hints(
-            getattr(strategy, "build_steps", strategy), include_extras=True
-        )
+        hints = typing.get_type_hints(build, include_extras=True)
     except (NameError, TypeError):  # Names for type checkers only, or no function at all.
         return {}
     return {

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "decoding_jax"
 LAYERS = [
     "pytrees",
     "rows",
+    "fields",
     "base",
     "ops",
     "transforms",

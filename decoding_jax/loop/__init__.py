@@ -1,15 +1,9 @@
 """Code that all strategies share: the driver, the sequences, the stop conditions."""
 
-from decoding_jax.loop.driver import Steps, check_prompt, run
-from decoding_jax.loop.sequences import (
-    Sequences,
-    append_token,
-    check_lengths,
-    empty_sequences,
-)
-from decoding_jax.loop.strategy import (
+from decoding_jax.loop.builders import (
     Static,
     StaticNumber,
+    Steps,
     drafted_sampler,
     sampler,
     search,
@@ -17,6 +11,14 @@ from decoding_jax.loop.strategy import (
     static_numbers,
     steps_of,
 )
+from decoding_jax.loop.driver import check_prompt, run
+from decoding_jax.loop.sequences import (
+    Sequences,
+    append_token,
+    check_lengths,
+    empty_sequences,
+)
+from decoding_jax.loop.strategy import Strategy, as_function
 from decoding_jax.loop.streaming import Progress, stream, stream_progress
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "Static",
     "StaticNumber",
     "Steps",
+    "Strategy",
     "append_token",
+    "as_function",
     "check_lengths",
     "check_prompt",
     "drafted_sampler",

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from decoding_jax import transforms
+from decoding_jax import fields, transforms
 from decoding_jax.loop.token_ids import check_prompt_ids, check_token_ids
 from decoding_jax.loop.values import COUNTS, check_value, describe
 from decoding_jax.transforms.settings import token_ids_of
@@ -98,13 +98,14 @@ NOT_TAKEN = {
 """Names of other calls or libraries that no strategy takes, and what to do instead."""
 
 
-def checked(strategy: F) -> F:
+def checked(strategy: F, build: Callable[..., Any] | None = None) -> F:
     """Wraps a strategy so that its arguments are checked before it is called.
 
     Counts are converted to ints. Attributes of the function, such as ``lower``, are kept.
 
     Args:
       strategy: takes a model, a prompt and further inputs by position, and its settings by keyword.
+      build: as for ``check_settings``.
     """
     signature = inspect.signature(strategy)
     name = strategy.__name__
@@ -112,16 +113,22 @@ def checked(strategy: F) -> F:
 
     @functools.wraps(strategy)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = check_call(name, signature, args, kwargs)
+        args, kwargs = check_call(name, signature, args, kwargs, build)
         return strategy(*args, **kwargs)
 
     return cast(F, wrapper)
 
 
 def check_call(
-    name: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+    name: str,
+    signature: inspect.Signature,
+    args: tuple,
+    kwargs: dict[str, Any],
+    build: Callable[..., Any] | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """Checks the arguments of a call, and returns them with counts as ints.
+    """Checks the arguments of a call, and returns them with settings converted.
+
+    ``build`` is as for ``check_settings``.
 
     Raises:
       ValueError: in one line, for an argument that is missing, unknown or invalid.
@@ -136,7 +143,7 @@ def check_call(
     positional = dict(zip(inputs, args, strict=False))
     for repeated in positional.keys() & kwargs.keys():
         raise ValueError(f"{repeated}: got {describe(kwargs[repeated])} and another; takes one")
-    arguments = check_settings(name, signature, {**positional, **kwargs})
+    arguments = check_settings(name, signature, {**positional, **kwargs}, build=build)
     check_ids(arguments)
     args = tuple(arguments.pop(input_name) for input_name in positional)
     return args, arguments
@@ -192,18 +199,33 @@ def check_names(
 
 
 def check_settings(
-    name: str, signature: inspect.Signature, settings: Mapping[str, Any], **names: Iterable[str]
+    name: str,
+    signature: inspect.Signature,
+    settings: Mapping[str, Any],
+    *,
+    build: Callable[..., Any] | None = None,
+    **names: Iterable[str],
 ) -> dict[str, Any]:
-    """Checks a strategy's settings by name and type, and returns them with counts as ints.
+    """Checks a strategy's settings by name and type, and returns them converted.
 
     Args:
       name, signature, settings, **names: as for ``check_names``.
+      build: a ``Strategy``, whose fields declare what they take; None, or a function of ``Steps``,
+        whose settings are checked by name.
 
     Raises:
       ValueError: in one line, for a setting that is missing, unknown or invalid.
     """
     check_names(name, signature, settings, **names)
     parameters = signature.parameters
+    if isinstance(build, type):
+        declared = build.__dataclass_fields__  # type: ignore[attr-defined]
+        return {
+            setting: fields.checked(declared[setting], value)
+            if setting in declared
+            else check_value(setting, value)
+            for setting, value in settings.items()
+        }
     return {
         setting: value
         if _is_default_or_literal(parameters.get(setting), value)

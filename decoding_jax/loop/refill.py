@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.driver import Steps
+from decoding_jax.loop.builders import Steps
 from decoding_jax.ops.mesh import in_mesh, over_rows
 
 

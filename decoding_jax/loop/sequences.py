@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array, LanguageModel, Stop
 from decoding_jax.loop import stopping
 from decoding_jax.ops import exact
@@ -93,9 +94,13 @@ def new_values(old: Sequences, new: Sequences, value: Array, values: Array) -> A
 
 
 def check_lengths(
-    model: LanguageModel, prompt_size: int, max_new_tokens: int, *, last_is_fed: bool = False
-) -> None:
-    """Refuses a length that exceeds the model's positions.
+    model: LanguageModel,
+    prompt_size: int,
+    max_new_tokens: int | None,
+    *,
+    last_is_fed: bool = False,
+) -> int:
+    """Refuses a length that exceeds the model's positions, and returns the length.
 
     Args:
       model: a target or a draft.
@@ -104,13 +109,12 @@ def check_lengths(
       last_is_fed: whether the last token is fed back too. Otherwise, P + L - 1 positions suffice.
 
     Raises:
-      ValueError: if they are too many, or ``max_new_tokens`` is below 1.
+      ValueError: if they are too many, or ``max_new_tokens`` is None or below 1.
     """
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens: got {max_new_tokens}; takes 1 or more")
+    max_new_tokens = fields.as_count("max_new_tokens", max_new_tokens)
     maximum = model.max_positions
     if maximum is None:
-        return
+        return max_new_tokens
     available = maximum - prompt_size + (0 if last_is_fed else 1)
     if max_new_tokens > available:
         raise ValueError(
@@ -118,3 +122,4 @@ def check_lengths(
             f"takes at most {available}: the model has {maximum} positions"
             + (", and all tokens are fed" if last_is_fed else "")
         )
+    return max_new_tokens

@@ -1,176 +1,166 @@
-"""Decorators that make a strategy of a function that builds its ``Steps``.
+"""Strategies: frozen dataclasses of settings, with the parts of a decoding loop as methods.
 
-A strategy is written once, as a function of its settings that returns ``Steps``. A decorator turns
-it into a function of a model, a prompt and these settings, which runs the steps to their end.
-``loop.stream`` streams the same steps, and ``registry`` compiles the function.
+A strategy is written once, as a subclass of ``Strategy``. ``run`` runs it to its end, ``stream`` a
+few steps at a time, and ``refill`` with rows that come and go. ``as_function`` makes it a function
+of a model, a prompt and its settings, which ``registry`` compiles.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import typing
-from collections.abc import Callable, Collection
-from typing import Annotated, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.driver import Steps, run
+from decoding_jax import fields
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax.loop.driver import run
+from decoding_jax.loop.values import check_stop, check_transform
 from decoding_jax.ops.mesh import in_mesh
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-_STATIC = "static"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way of decoding: its settings are fields, and the parts of its loop are methods.
 
-Static = Annotated[T, _STATIC]
-"""Marks a setting that determines shapes or control flow, so that ``jit`` must not trace it.
+    A subclass is a frozen dataclass and a pytree (``decoding_jax.pytree``). Its settings are
+    declared by ``decoding_jax.fields``, and checked when it is made. It has ``init``, ``step``,
+    ``row_done`` and ``finalize``, and may have ``settled``. In ``init`` the model is prefilled, and
+    each ``step`` calls it once. An object is called with a model, a prompt and, if it draws, a key.
 
-Changing a static setting compiles the strategy again. Settings without this mark may be arrays.
-"""
+    If every array of the state begins with the axis of rows, except for counters, which are scalars
+    while all rows advance together, then the rows of the strategy can be exchanged one by one
+    (``loop.refill``). Its ``step`` and ``finalize`` then also take a state whose counters have one
+    value for each row, no row depends on another, and a row that is done no longer changes.
 
-_STATIC_NUMBER = "static number"
+    Attributes:
+      max_new_tokens: L, the maximum number of new tokens. ``generate`` and ``stream`` set it where
+        it is None; other callers need a number.
+      transform: applied to the logits before tokens are chosen; None changes nothing.
+      stop: when a sequence ends.
+      draws: whether the strategy takes a key.
+      needs_key: whether it needs the key that it takes; otherwise some settings draw nothing.
 
-StaticNumber = Annotated[T, _STATIC_NUMBER]
-"""Marks a setting that is static where it is a plain number, and traced where it is an array.
+    Raises:
+      ValueError: for a setting that is not valid, in one line that names it.
+    """
 
-As a plain number, it determines a shape; as an array, a larger bound on that shape is used.
-"""
+    max_new_tokens: int | None = fields.count(default=None)
+    transform: Transform | None = fields.field(
+        lambda name, value: check_transform(value), default=None
+    )
+    stop: Stop = fields.field(lambda name, value: check_stop(value), default=None)
 
-Builder = Callable[P, Steps]
+    draws: ClassVar[bool] = False
+    needs_key: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        fields.check(self)
+        if self.stop is None:
+            object.__setattr__(self, "stop", Stop())
 
-class DraftedSampler(Protocol[P]):
-    """The type of a strategy with a drafter; with settings that draw nothing, it needs no key."""
+    @property
+    def widens(self) -> bool:
+        """Whether the width that prompts, or encoder inputs, are padded to is nothing but padding.
 
-    __name__: str
+        Zero-padded or cut at the end of each axis, the arrays of a row's state then become those of
+        the same row at another width that holds it. ``loop.refill`` relies on this to move rows to
+        a batch of another width, if the model has ``widens`` too.
+        """
+        return True
 
-    @overload
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> Any:
+        """Prefills the model, and returns the first state."""
+        raise NotImplementedError
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: Any) -> Any:
+        """Calls the model once, and returns the next state."""
+        raise NotImplementedError
+
+    def row_done(self, state: Any) -> Array:
+        """Whether each row has nothing left to do, bool ``[B]``."""
+        raise NotImplementedError
+
+    def finalize(self, prompt: Prompt, state: Any) -> DecodeOutput:
+        """The result; for an unfinished state, the sequences decoded so far."""
+        raise NotImplementedError
+
+    def settled(self, state: Any) -> Array | None:
+        """The number of leading tokens of each sequence that no later step changes.
+
+        It is int32 ``[B, N]``, for the sequences of ``finalize``; or None, for a strategy whose
+        tokens may change until their row is done. Streams give out the text of settled tokens only.
+        """
+        return None
+
+    def done(self, state: Any) -> Array:
+        """Whether all rows have nothing left to do."""
+        return self.row_done(state).all()
+
     def __call__(
-        self,
-        model: LanguageModel,
-        drafter: Any,
-        prompt: Prompt,
-        key: Any,
-        /,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> DecodeOutput: ...
-    @overload
-    def __call__(
-        self,
-        model: LanguageModel,
-        drafter: Any,
-        prompt: Prompt,
-        /,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> DecodeOutput: ...
+        self, model: LanguageModel, prompt: Prompt, key: Array | None = None
+    ) -> DecodeOutput:
+        """Runs the strategy to its end."""
+        return in_mesh(lambda given: run(self, *given), (model, prompt, key))
 
 
-def search(build: Builder[P]) -> Callable[Concatenate[LanguageModel, Prompt, P], DecodeOutput]:
-    """Makes a strategy that draws nothing: a function of ``(model, prompt, *, **settings)``.
+def name_of(strategy: type[Strategy]) -> str:
+    """The name of a strategy as a function: ``BestKSearch`` is ``best_k_search``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", strategy.__name__).lower()
 
-    Args:
-      build: takes keyword settings and returns ``Steps``; ``Static`` marks the static settings. Its
-        docstring describes the whole strategy, including the model and the prompt.
 
-    Returns:
-      The strategy. ``steps_of`` returns ``build`` from it.
+def as_function(strategy: type[Strategy]) -> Callable[..., DecodeOutput]:
+    """A function of ``(model, prompt, key, *, **settings)`` that makes a strategy and runs it.
+
+    It takes a key only if the strategy draws, and ``drafter`` is its second parameter if the
+    strategy has such a setting.
 
     Example:
       >>> from decoding_jax import strategies
       >>> list(inspect.signature(strategies.greedy).parameters)
       ['model', 'prompt', 'max_new_tokens', 'transform', 'stop']
     """
-    return _function(build, ("model", LanguageModel), ("prompt", Prompt))
-
-
-def sampler(
-    build: Builder[P],
-) -> Callable[Concatenate[LanguageModel, Prompt, Array, P], DecodeOutput]:
-    """Makes a strategy that draws: a function of ``(model, prompt, key, *, **settings)``.
-
-    Args:
-      build: as for ``search``.
-    """
-    return _function(build, ("model", LanguageModel), ("prompt", Prompt), ("key", Array))
-
-
-def drafted_sampler(build: Callable[Concatenate[Any, P], Steps]) -> DraftedSampler[P]:
-    """Makes a strategy with a drafter, a function of ``(model, drafter, prompt, key, *, ...)``.
-
-    The key may be left out with settings that draw nothing.
-
-    Args:
-      build: as for ``search``, with ``drafter`` as its first parameter.
-    """
-    inputs = ("model", LanguageModel), ("drafter", Any), ("prompt", Prompt), ("key", Any)
-    return _function(build, *inputs, optional=("key",))
-
-
-def steps_of(strategy: Callable[..., Any]) -> Callable[..., Steps]:
-    """Returns the function that builds the ``Steps`` of a strategy.
-
-    Args:
-      strategy: made by a decorator of this module, or a function that itself returns ``Steps``.
-    """
-    return getattr(strategy, "build_steps", strategy)
-
-
-def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``Static``.
-
-    Example:
-      >>> from decoding_jax import strategies
-      >>> static_argnames(strategies.sample)
-      ('num_samples', 'max_new_tokens', 'with_sample_log_prob')
-    """
-    return _marked(strategy, _STATIC)
-
-
-def static_numbers(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``StaticNumber``.
-
-    Example:
-      >>> from decoding_jax import strategies
-      >>> static_numbers(strategies.best_k_search)
-      ('gamma',)
-    """
-    return _marked(strategy, _STATIC_NUMBER)
-
-
-def _marked(strategy: Callable[..., Any], mark: str) -> tuple[str, ...]:
-    hints = typing.get_type_hints(steps_of(strategy), include_extras=True)
-    return tuple(name for name, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
-
-
-def _function(
-    build: Callable[..., Steps], *inputs: tuple[str, Any], optional: Collection[str] = ()
-) -> Callable[..., Any]:
-    names = [name for name, _ in inputs]
-    settings = inspect.signature(build).parameters.values()
-    leading = [
+    settings = {f.name: f for f in dataclasses.fields(strategy) if f.init}
+    inputs = [n for n in ("model", "drafter", "prompt", "key") if n in inputs_of(strategy)]
+    optional = () if strategy.needs_key else ("key",)
+    parameters = [
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=None if name in optional else inspect.Parameter.empty,
-            annotation=kind.__name__,
         )
-        for name, kind in inputs
+        for name in inputs
     ]
-    signature = inspect.Signature(
-        [*leading, *(p for p in settings if p.name not in names)],
-        return_annotation=DecodeOutput.__name__,
+    for name, setting in settings.items():
+        if name not in inputs:
+            parameters.append(_parameter(setting))
+    signature = inspect.Signature(parameters, return_annotation=DecodeOutput)
+
+    def function(*args: Any, **kwargs: Any) -> DecodeOutput:
+        given = signature.bind(*args, **kwargs).arguments
+        made = strategy(**{name: given.pop(name) for name in settings if name in given})
+        return made(**given)
+
+    function.__name__ = function.__qualname__ = name_of(strategy)
+    function.__module__, function.__doc__ = strategy.__module__, strategy.__doc__
+    vars(function).update(__signature__=signature, build_steps=strategy)
+    return function
+
+
+def inputs_of(strategy: type[Strategy]) -> tuple[str, ...]:
+    """The arguments of a strategy's function that may be given by position."""
+    drafter = ("drafter",) if "drafter" in strategy.__dataclass_fields__ else ()
+    return ("model", *drafter, "prompt", *(("key",) if strategy.draws else ()))
+
+
+def _parameter(setting: dataclasses.Field) -> inspect.Parameter:
+    """The keyword parameter of a setting. ``max_new_tokens`` is required outside of texts."""
+    default = setting.default
+    required = default is dataclasses.MISSING or setting.name == "max_new_tokens"
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else default,
+        annotation=setting.type,
     )
-
-    def strategy(*args: Any, **kwargs: Any) -> DecodeOutput:
-        return in_mesh(decode, signature.bind(*args, **kwargs).arguments)
-
-    def decode(arguments: dict[str, Any]) -> DecodeOutput:
-        settings = dict(arguments)
-        model, prompt, key = (settings.pop(name, None) for name in ("model", "prompt", "key"))
-        return run(build(**settings), model, prompt, key)
-
-    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(strategy, attribute, getattr(build, attribute))
-    vars(strategy).update(__signature__=signature, build_steps=build)
-    return strategy

@@ -13,8 +13,8 @@ from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.arguments import check_ids, check_settings
-from decoding_jax.loop.driver import Steps, check_prompt
-from decoding_jax.loop.strategy import static_argnames, static_numbers, steps_of
+from decoding_jax.loop.builders import Steps, static_argnames, static_numbers, steps_of
+from decoding_jax.loop.driver import check_prompt
 from decoding_jax.loop.values import check_model
 from decoding_jax.ops.jit import is_static, jit
 from decoding_jax.ops.mesh import over_rows

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from decoding_jax import codes
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, sampler
+import dataclasses
+from typing import Any, ClassVar
+
+from decoding_jax import codes, fields
+from decoding_jax.base import Array
+from decoding_jax.loop import as_function
 from decoding_jax.ops import random
-from decoding_jax.strategies.token_by_token import token_by_token
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.token_by_token import TokenByToken
 
 
-@sampler
-def arithmetic_sample(
-    *,
-    num_samples: Static[int],
-    points: Static[str | codes.Points] = "lattice",
-    max_new_tokens: Static[int],
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-    with_sample_log_prob: Static[bool] = False,
-) -> Steps:
+def _check_points(name: str, points: Any) -> Any:
+    if not isinstance(points, str) and not callable(points):
+        raise fields.error(name, "a name such as 'lattice', or a function", points)
+    return points
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArithmeticSample(TokenByToken):
     """Draws N samples for every row, from codes that are spread evenly over the unit interval.
 
     Vilnis et al. 2023, "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models".
@@ -28,11 +31,10 @@ def arithmetic_sample(
     carried exactly for as long as another sample may have the same prefix; after that, every token
     draws fresh bits. Codes therefore never run out (see ``codes.arithmetic``).
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
-        row.
+    The key is as for ``sample``. The output is in the order of the points, and its ``score`` is
+    ``log_prob``. A sequence whose every continuation is banned ends unfinished.
+
+    Attributes:
       num_samples: N, the number of samples of a row.
       points: ``lattice`` (the paper's), ``stratified``, ``antithetic``, ``iid`` (plain sampling),
         ``radical_inverse``, or a function of your own (``codes.Points``).
@@ -41,10 +43,6 @@ def arithmetic_sample(
       stop: when a sequence ends.
       with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
         token under the distribution that it was drawn from.
-
-    Returns:
-      A ``DecodeOutput`` in the order of the points. ``score`` is ``log_prob``. A sequence whose
-      every continuation is banned ends unfinished.
 
     Raises:
       ValueError: for an unknown point set, a raw key, a prompt of wrong shapes, ``num_samples``
@@ -61,18 +59,25 @@ def arithmetic_sample(
       (1, 8, 4)
     """
 
-    def init_codes(key: Array, batch_size: int) -> codes.Code:
-        return codes.start(points, random.row_keys(key, batch_size), num_samples)
+    num_samples: int = fields.count()
+    points: str | codes.Points = fields.field(_check_points, static=True, default="lattice")
+    with_sample_log_prob: bool = fields.switch(default=False)
 
-    def choose(code: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
-        return codes.choose(code, logits, step)
+    draws: ClassVar[bool] = True
 
-    return token_by_token(
-        choose,
-        init_codes,
-        lanes=num_samples,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-        with_sample_log_prob=with_sample_log_prob,
-    )
+    @property
+    def lanes(self) -> int:
+        return self.num_samples
+
+    @property
+    def records_sample_log_prob(self) -> bool:
+        return self.with_sample_log_prob
+
+    def start(self, key: Array, batch_size: int) -> codes.Code:
+        return codes.start(self.points, random.row_keys(key, batch_size), self.num_samples)
+
+    def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
+        return codes.choose(chooser, logits, step)
+
+
+arithmetic_sample = as_function(ArithmeticSample)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, search
+from decoding_jax.base import Array
+from decoding_jax.loop import as_function
 from decoding_jax.ops.logits import lowest_argmax
-from decoding_jax.strategies.token_by_token import token_by_token
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.token_by_token import TokenByToken
 
 
-@search
-def greedy(
-    *, max_new_tokens: Static[int], transform: Transform | None = None, stop: Stop | None = None
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Greedy(TokenByToken):
     """Appends the most probable token at every step; ties go to the lowest id.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    The output has one sequence a row, and its ``score`` is ``log_prob``. A sequence whose every
+    continuation is banned ends unfinished. ``info.model_calls`` includes the prefill.
+
+    Attributes:
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the choice.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A sequence whose every continuation
-      is banned ends unfinished. ``info.model_calls`` includes the prefill.
 
     Raises:
       ValueError: for a prompt of wrong shapes or a length that the model cannot hold.
@@ -40,14 +38,8 @@ def greedy(
       (1, 1, 4)
     """
 
-    def choose(no_state: Any, logits: Array, step: Array) -> tuple[Array, Any]:
-        return lowest_argmax(logits), no_state
+    def choose(self, chooser: Any, logits: Array, step: Array) -> tuple[Array, Any]:
+        return lowest_argmax(logits), chooser
 
-    return token_by_token(
-        choose,
-        lambda key, batch_size: None,
-        lanes=1,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
+
+greedy = as_function(Greedy)

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from decoding_jax import codes
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, sampler
+import dataclasses
+from typing import ClassVar
+
+from decoding_jax import codes, fields
+from decoding_jax.base import Array
+from decoding_jax.loop import as_function
 from decoding_jax.ops import random
-from decoding_jax.strategies.token_by_token import token_by_token
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.token_by_token import TokenByToken
 
 
-@sampler
-def sample(
-    *,
-    num_samples: Static[int] = 1,
-    max_new_tokens: Static[int],
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-    with_sample_log_prob: Static[bool] = False,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample(TokenByToken):
     """Draws independent samples for every row.
 
     Each token is drawn by inverting an integer CDF at one 64-bit uniform number (``codes.draw``),
     instead of comparing V random numbers. The distribution of a token is within 1e-6 of the softmax
     in total variation.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
-        row, so that the samples of a row depend only on its prompt, its key and its settings.
+    The key is a typed key, which is folded with each row's index; or typed keys ``[B]``, one for
+    each row, so that the samples of a row depend only on its prompt, its key and its settings. The
+    output is in the order of the draws, and its ``score`` is ``log_prob``. A sequence whose every
+    continuation is banned ends unfinished.
+
+    Attributes:
       num_samples: N, the number of samples of a row.
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the draw, such as a temperature or a truncation.
       stop: when a sequence ends.
       with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
         token under the distribution that it was drawn from.
-
-    Returns:
-      A ``DecodeOutput`` in the order of the draws. ``score`` is ``log_prob``. A sequence whose
-      every continuation is banned ends unfinished.
 
     Raises:
       ValueError: for a raw key, a prompt of wrong shapes, ``num_samples`` below 1, or a length
@@ -54,18 +49,24 @@ def sample(
       (1, 8, 4)
     """
 
-    def init_keys(key: Array, batch_size: int) -> Array:
-        return random.lane_keys(random.row_keys(key, batch_size), num_samples)
+    num_samples: int = fields.count(default=1)
+    with_sample_log_prob: bool = fields.switch(default=False)
 
-    def choose(keys: Array, logits: Array, step: Array) -> tuple[Array, Array]:
-        return codes.draw(logits, random.bits_at(keys, step)), keys
+    draws: ClassVar[bool] = True
 
-    return token_by_token(
-        choose,
-        init_keys,
-        lanes=num_samples,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-        with_sample_log_prob=with_sample_log_prob,
-    )
+    @property
+    def lanes(self) -> int:
+        return self.num_samples
+
+    @property
+    def records_sample_log_prob(self) -> bool:
+        return self.with_sample_log_prob
+
+    def start(self, key: Array, batch_size: int) -> Array:
+        return random.lane_keys(random.row_keys(key, batch_size), self.num_samples)
+
+    def choose(self, chooser: Array, logits: Array, step: Array) -> tuple[Array, Array]:
+        return codes.draw(logits, random.bits_at(chooser, step)), chooser
+
+
+sample = as_function(Sample)

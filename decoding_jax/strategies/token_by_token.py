@@ -6,24 +6,13 @@ the same number of slots in the cache, so each step writes to one slot of every 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import (
-    Array,
-    Cache,
-    DecodeOutput,
-    LanguageModel,
-    Prefix,
-    Prompt,
-    Stop,
-    Transform,
-)
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import per_lane
-from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -31,12 +20,8 @@ from decoding_jax.loop.sequences import (
     empty_sequences,
     new_values,
 )
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops.logits import clean, log_prob_of
-
-ChooseToken = Callable[[Any, Array, Array], tuple[Array, Any]]
-"""``(strategy_state, logits [B, W, V], step) -> (token int32 [B, W], strategy_state)``.
-
-``step`` is int32, a scalar or ``[B, W]``."""
 
 
 class TokenByTokenInfo(NamedTuple):
@@ -56,7 +41,7 @@ class State(NamedTuple):
       cache: the model's cache.
       sequences: the sequences decoded so far.
       token: int32 ``[B, W]``, the last token of each sequence, which is not in the cache yet.
-      strategy_state: the state of the strategy, such as random keys.
+      chooser: what the strategy chooses by, such as random keys; None for nothing.
       step: int32, a scalar or ``[B]``, the number of tokens that have been chosen for each
         sequence.
       sample_log_prob: as in ``DecodeOutput``.
@@ -65,81 +50,88 @@ class State(NamedTuple):
     cache: Cache
     sequences: Sequences
     token: Array
-    strategy_state: Any
+    chooser: Any
     step: Array
     sample_log_prob: Array | None
 
 
-def token_by_token(
-    choose: ChooseToken,
-    init_strategy_state: Callable[[Any, int], Any],
-    *,
-    lanes: int,
-    max_new_tokens: int,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-    with_sample_log_prob: bool = False,
-) -> Steps:
-    """The steps of a strategy that chooses one token for each sequence from its transformed logits.
+class TokenByToken(Strategy):
+    """A strategy that chooses one token for each sequence from its transformed logits."""
 
-    Args:
-      choose: chooses the tokens. A sequence whose logits are all -inf ends without the token, as
-        does one whose logits from the model are NaN.
-      init_strategy_state: ``(key, B) -> strategy_state``, the state before the first token.
-      lanes: W, the number of sequences of a row.
-      max_new_tokens: L, the maximum number of new tokens.
-      transform: applied to the logits; None changes nothing.
-      stop: when a sequence ends.
-      with_sample_log_prob: whether the output has ``sample_log_prob``.
+    @property
+    def lanes(self) -> int:
+        """W, the number of sequences of a row."""
+        return 1
 
-    Raises:
-      ValueError: for static settings out of range, when the steps are built or traced.
-    """
-    stop = Stop() if stop is None else stop
-    if lanes < 1:
-        raise ValueError(f"num_samples: got {lanes}; takes 1 or more")
+    @property
+    def records_sample_log_prob(self) -> bool:
+        """Whether the output has ``sample_log_prob``."""
+        return False
 
-    def advance(logits: Array, prompt: Prompt, state: State) -> State:
+    def start(self, key: Any, batch_size: int) -> Any:
+        """The ``State.chooser`` before the first token, such as the keys of all lanes."""
+        return None
+
+    def choose(self, chooser: Any, logits: Array, step: Array) -> tuple[Array, Any]:
+        """Chooses a token of each sequence.
+
+        Args:
+          chooser: from ``start`` or the step before.
+          logits: float32 ``[B, W, V]``, transformed. A sequence whose logits are all -inf ends
+            without the token.
+          step: int32, a scalar or ``[B, W]``, the number of tokens before.
+
+        Returns:
+          The tokens, int32 ``[B, W]``, and the chooser of the next step.
+        """
+        raise NotImplementedError
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """See ``Strategy.init``: the first tokens are chosen from the logits of the prompts."""
+        batch, size = prompt.tokens.shape
+        limit = check_lengths(model, size, self.max_new_tokens)
+        slots = max(limit - 1, 1)  # the last token is never fed
+        logits, cache = model_calls.prefill(model, prompt, lanes=self.lanes, slots=slots)
+        empty = empty_sequences(stopping.limits(self.stop, batch, limit), self.lanes, limit)
+        recorded = None
+        if self.records_sample_log_prob:
+            recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
+        chooser = self.start(key, batch)
+        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded)
+        logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
+        return self.advance(logits, prompt, state)
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        """See ``Strategy.step``: the last tokens are fed, and the next ones chosen."""
+        token, start = state.token[..., None], per_lane(state.step - 1, self.lanes)
+        output, cache = model_calls.extend(model, state.cache, token, start)
+        return self.advance(output.logits, prompt, state._replace(cache=cache))
+
+    def advance(self, logits: Array, prompt: Prompt, state: State) -> State:
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
         old = state.sequences
-        allowed = stopping.ban_end_tokens(stop, clean(logits), old.length[..., None])
-        if transform is not None:
+        allowed = stopping.ban_end_tokens(self.stop, clean(logits), old.length[..., None])
+        if self.transform is not None:
             path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-            allowed = clean(model_calls.transformed(transform, allowed, path))
+            allowed = clean(model_calls.transformed(self.transform, allowed, path))
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
-        token, strategy_state = choose(state.strategy_state, allowed, per_lane(state.step, lanes))
-        new = append_token(old, token, logits, allowed, stop, max_new_tokens)
-        sample_log_prob = state.sample_log_prob
-        if sample_log_prob is not None:
-            gained = log_prob_of(allowed, token)
-            sample_log_prob = new_values(old, new, gained, sample_log_prob)
-        return State(state.cache, new, token, strategy_state, state.step + 1, sample_log_prob)
+        token, chooser = self.choose(state.chooser, allowed, per_lane(state.step, self.lanes))
+        new = append_token(old, token, logits, allowed, self.stop, old.tokens.shape[-1])
+        recorded = state.sample_log_prob
+        if recorded is not None:
+            recorded = new_values(old, new, log_prob_of(allowed, token), recorded)
+        return State(state.cache, new, token, chooser, state.step + 1, recorded)
 
-    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
-        batch, size = prompt.tokens.shape
-        check_lengths(model, size, max_new_tokens)
-        slots = max(max_new_tokens - 1, 1)  # the last token is never fed
-        logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
-        limit = stopping.limits(stop, batch, max_new_tokens)
-        empty = empty_sequences(limit, lanes, max_new_tokens)
-        strategy_state = init_strategy_state(key, batch)
-        zeros = jnp.zeros(empty.tokens.shape, jnp.float32) if with_sample_log_prob else None
-        state = State(cache, empty, empty.length, strategy_state, jnp.int32(0), zeros)
-        logits = jnp.broadcast_to(logits, (batch, lanes, *logits.shape[2:]))
-        return advance(logits, prompt, state)
-
-    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        token, start = state.token[..., None], per_lane(state.step - 1, lanes)
-        output, cache = model_calls.extend(model, state.cache, token, start)
-        return advance(output.logits, prompt, state._replace(cache=cache))
-
-    def done(state: State) -> Array:
-        return state.sequences.done.all()
-
-    def row_done(state: State) -> Array:
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``."""
         return state.sequences.done.all(-1)
 
-    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+    def settled(self, state: State) -> Array:
+        """See ``Strategy.settled``."""
+        return state.sequences.length
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``."""
         sequences = state.sequences
         return DecodeOutput(
             tokens=sequences.tokens,
@@ -150,8 +142,3 @@ def token_by_token(
             info=TokenByTokenInfo(state.step),
             sample_log_prob=state.sample_log_prob,
         )
-
-    def settled(state: State) -> Array:
-        return state.sequences.length
-
-    return Steps(init, step, done, finalize, row_done, settled, widens=True)

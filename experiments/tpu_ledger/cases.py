@@ -56,7 +56,7 @@ class Case:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def entry(self) -> registry.Strategy:
+    def entry(self) -> registry.Entry:
         return registry.STRATEGIES[self.strategy.split(",")[0]]
 
     def keywords(self) -> dict[str, Any]:

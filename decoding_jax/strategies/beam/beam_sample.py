@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, sampler
+from decoding_jax.base import Array
+from decoding_jax.loop import as_function
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import top_k_gumbel
-from decoding_jax.rows import PerRow
-from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
-from decoding_jax.strategies.beam.loop import beam_steps, check_beams, single_beam
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.beam.loop import RankedBeams
 
 
-@sampler
-def beam_sample(
-    *,
-    beam_size: Static[int],
-    num_return: Static[int | None] = None,
-    max_new_tokens: Static[int],
-    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
-    early_stopping: Static[EarlyStopping] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamSample(RankedBeams):
     """Beam search that draws its candidates instead of taking the best.
 
     At every step, candidates are drawn without replacement from the softmax of the scores of all
@@ -34,11 +27,10 @@ def beam_sample(
     drawn may end. Of all that do not end, the K with the best scores continue. The sequences are
     not samples of the model: ``stochastic_beam_search`` draws those, without replacement.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
-        row.
+    The key is a typed key, which is folded with each row's index; or typed keys ``[B]``, one for
+    each row. The output is best first, as from ``beam_search``.
+
+    Attributes:
       beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K; by default K.
       max_new_tokens: L, the maximum number of new tokens.
@@ -47,9 +39,6 @@ def beam_sample(
       transform: applied to the log-probabilities after each hypothesis. Its result is added to the
         score without normalising again.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput``, best first, as from ``beam_search``.
 
     Raises:
       ValueError: as ``beam_search``, and for a raw key.
@@ -64,7 +53,15 @@ def beam_sample(
       (1, 4, 6)
     """
 
-    def draw(keys: Array, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+    draws: ClassVar[bool] = True
+
+    def row_keys(self, key: Array, batch_size: int) -> Array:
+        return random.row_keys(key, batch_size)
+
+    def choose(
+        self, keys: Array | None, totals: Array, count: int, step: Array
+    ) -> tuple[Array, Array]:
+        assert keys is not None
         step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
         # Only differences of scores matter, and floats are finest near 0.
         best = jnp.maximum(totals.max(-1), jnp.finfo(jnp.float32).min)
@@ -72,15 +69,5 @@ def beam_sample(
         score = gather_items(totals, index)
         return jnp.where(perturbed > -jnp.inf, score, -jnp.inf), index
 
-    num_return = check_beams(beam_size, num_return, early_stopping)
-    stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping, draw)
-    return beam_steps(
-        single_beam(rules, beam_size, max_new_tokens),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-        init_keys=random.row_keys,
-    )
+
+beam_sample = as_function(BeamSample)

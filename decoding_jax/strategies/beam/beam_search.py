@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, search
-from decoding_jax.rows import PerRow
-from decoding_jax.strategies.beam.competition import EarlyStopping, Rules
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
-from decoding_jax.strategies.beam.loop import beam_steps, check_beams, single_beam
+import dataclasses
+
+from decoding_jax.loop import as_function
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.beam.loop import RankedBeams
 
 
-@search
-def beam_search(
-    *,
-    beam_size: Static[int],
-    num_return: Static[int | None] = None,
-    max_new_tokens: Static[int],
-    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
-    early_stopping: Static[EarlyStopping] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamSearch(RankedBeams):
     """Keeps the K best hypotheses at every step, and returns the best of those that ended.
 
     Every step ranks the continuations of all hypotheses. Those of the first K that end enter a pool
@@ -36,9 +27,11 @@ def beam_search(
     If the model has ``tree``, the hypotheses are nodes of one tree in the cache, and no key or
     value is moved (see ``shared_cache``).
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    The output is best first. ``score`` is the sum of the transformed log-probabilities, divided by
+    the length penalty. Where there are fewer than N sequences, the other places have length 0 and
+    score and ``log_prob`` -inf.
+
+    Attributes:
       beam_size: K, the number of hypotheses of a row.
       num_return: N, at most K; by default K.
       max_new_tokens: L, the maximum number of new tokens.
@@ -54,11 +47,6 @@ def beam_search(
         score without normalising again.
       stop: when a sequence ends.
 
-    Returns:
-      A ``DecodeOutput``, best first. ``score`` is the sum of the transformed log-probabilities,
-      divided by the length penalty. Where there are fewer than N sequences, the other places have
-      length 0 and score and ``log_prob`` -inf.
-
     Raises:
       ValueError: for sizes below 1, ``num_return`` above ``beam_size``, an unknown
         ``early_stopping``, a prompt of wrong shapes, a length that the model cannot hold, or a
@@ -66,7 +54,7 @@ def beam_search(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax import Prompt
+      >>> from decoding_jax import Prompt, Stop
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
@@ -75,14 +63,5 @@ def beam_search(
       (1, 4, 6)
     """
 
-    num_return = check_beams(beam_size, num_return, early_stopping)
-    stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
-    return beam_steps(
-        single_beam(rules, beam_size, max_new_tokens),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
+
+beam_search = as_function(BeamSearch)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
-from decoding_jax.loop import Static, Steps, search, stopping
+from decoding_jax import fields
+from decoding_jax.base import Array, DecodeOutput, Prompt, Stop
+from decoding_jax.loop import as_function, stopping
 from decoding_jax.loop.counters import over_axes
-from decoding_jax.loop.values import describe
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.rows import PerRow
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition
-from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, first_true
+from decoding_jax.strategies.beam.competition import Beam, Pool, first_true
 from decoding_jax.strategies.beam.constraints import Constraints, match_nothing, match_token
-from decoding_jax.strategies.beam.hypotheses import every_hypothesis, join_pools, split_pool
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty, as_length_penalty
-from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
+from decoding_jax.strategies.beam.hypotheses import join_pools, split_pool
+from decoding_jax.strategies.beam.loop import RankedBeams, State
 
 
 class ConstrainedBeamInfo(NamedTuple):
@@ -50,18 +50,19 @@ class Banks(NamedTuple):
     matched: Array
 
 
-@search
-def constrained_beam_search(
-    *,
-    constraints: Constraints,
-    beam_size: Static[int],
-    num_return: Static[int | None] = None,
-    max_new_tokens: Static[int],
-    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
-    early_stopping: Static[EarlyStopping] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+def _check_constraints(name: str, constraints: Any) -> Constraints:
+    if not isinstance(constraints, Constraints):
+        expected = (
+            "Constraints(phrases=((5, 6),)) of token ids, or decoding_jax.text.constraints("
+            "tokenizer, phrases) of strings"
+        )
+        raise fields.error(name, expected, constraints)
+    return constraints
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConstrainedBeamSearch(RankedBeams):
     """Beam search among the sequences that contain given phrases.
 
     Dynamic beam allocation: Post & Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic
@@ -81,9 +82,10 @@ def constrained_beam_search(
     meeting the constraints are returned unfinished, after all those that meet them. ``info.met``
     distinguishes the two.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    The output has first the sequences that meet the constraints, best first, then those that do
+    not, best first; it is otherwise as from ``beam_search``. ``info`` is a ``ConstrainedBeamInfo``.
+
+    Attributes:
       constraints: the phrases, and the sets of alternatives of which one must appear.
       beam_size: K, the number of hypotheses of a row. There is a bank for each token of the phrases
         and one more. If K is smaller, the banks that lack the most tokens get no place.
@@ -94,10 +96,6 @@ def constrained_beam_search(
       transform: applied to the log-probabilities after each hypothesis. Its result is added to the
         score without normalising again. Tokens that it bans are banned within phrases, too.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput``: first the sequences that meet the constraints, best first, then those that
-      do not, best first; otherwise as from ``beam_search``. ``info`` is a ``ConstrainedBeamInfo``.
 
     Raises:
       ValueError: as ``beam_search``, and for constraints with another number of rows.
@@ -115,29 +113,27 @@ def constrained_beam_search(
       >>> output.tokens[0, 0].tolist()
       [1, 3, 3, 1, 4]
     """
-    if not isinstance(constraints, Constraints):
-        raise ValueError(
-            f"constraints: got {describe(constraints)}; takes Constraints(phrases=((5, 6),)) of "
-            "token ids, or decoding_jax.text.constraints(tokenizer, phrases) of strings"
-        )
-    num_return = check_beams(beam_size, num_return, early_stopping)
-    stop = Stop() if stop is None else stop
-    rules = Rules(stop, as_length_penalty(length_penalty), early_stopping)
 
-    def start(batch_size: int, keys: Array | None) -> Banks:
-        beam = competition.initial_beam(batch_size, beam_size, max_new_tokens, stop)
-        table = constraints.table(batch_size)
-        matched = match_nothing(table, beam_size)
-        pool, unmet = split_pool(beam.pool, constraints.lacking(table, matched) == 0)
+    constraints: Constraints = fields.field(_check_constraints, expected="Constraints(phrases=...)")
+
+    def start(self, batch_size: int, keys: Any, max_new_tokens: int) -> Banks:
+        beam = super().start(batch_size, keys, max_new_tokens)
+        table = self.constraints.table(batch_size)
+        matched = match_nothing(table, self.beam_size)
+        pool, unmet = split_pool(beam.pool, self.constraints.lacking(table, matched) == 0)
         return Banks(beam._replace(pool=pool), unmet, matched)
 
+    def tokens(self, beam: Banks) -> Array:  # type: ignore[override]
+        return super().tokens(beam.beam)
+
     def compete(
-        banks: Banks, allowed: Array, log_probs: Array, keys: Array | None, step: Array
+        self, beam: Banks, allowed: Array, log_probs: Array, keys: Any, step: Array
     ) -> tuple[Banks, Array, Array]:
-        beam, unmet, matched = banks
+        hypotheses, unmet, matched = beam
+        rules, constraints = self.rules, self.constraints
         batch, width, vocab = allowed.shape
         table = constraints.table(batch)
-        count = competition.num_candidates(stop, width, vocab)
+        count = competition.num_candidates(self.stop, width, vocab)
 
         def match(parent: Array, token: Array) -> tuple[Array, Array]:
             """The matches of ``parent`` with another ``token``, and the tokens that they lack."""
@@ -145,70 +141,64 @@ def constrained_beam_search(
             return new, constraints.lacking(table, new)
 
         # Score: every continuation, except those that would end before the constraints are met.
-        allowed = _ban_ends(stop, allowed, beam.running.tokens, match, step)
-        totals = beam.running.score[..., None] + allowed
+        allowed = _ban_ends(self.stop, allowed, hypotheses.running.tokens, match, step)
+        totals = hypotheses.running.score[..., None] + allowed
 
         # Choose: candidates for all banks, to which places are assigned in turn.
         index = _find_candidates(totals, constraints.next_tokens(table, matched), count)
         new_matched, lacking = match(index // vocab, index % vocab)
         score, order = _assign_places(totals, index, lacking, count)
         lacking, index = gather_items(lacking, order), gather_items(index, order)
-        candidates = competition.make_candidates(stop, beam, score, index, log_probs, step)
+        candidates = competition.make_candidates(
+            self.stop, hypotheses, score, index, log_probs, step
+        )
 
         # Finish: sequences that meet the constraints and those that do not have a pool each.
         completed = competition.completed_candidates(rules, candidates, width, step)
         met_completed, unmet_completed = split_pool(completed, lacking[:, :width] == 0)
         is_met = constraints.lacking(table, matched) == 0
-        dead_ends = competition.dead_ends(rules, beam, totals, log_probs, step)
+        dead_ends = competition.dead_ends(rules, hypotheses, totals, log_probs, step)
         met_ends, unmet_ends = split_pool(dead_ends, is_met)
-        pool = competition.merge_pools(beam.pool, met_ends, met_completed)
+        pool = competition.merge_pools(hypotheses.pool, met_ends, met_completed)
         unmet = competition.merge_pools(unmet, unmet_ends, unmet_completed)
 
         # Continue: the first K candidates that have not ended, in the order of their places.
         chosen = first_true(candidates.continues, width)
-        beam, token, parent = competition.continue_with(
-            rules, beam.open, candidates, chosen, pool, step
+        hypotheses, token, parent = competition.continue_with(
+            rules, hypotheses.open, candidates, chosen, pool, step
         )
-        return (
-            Banks(beam, unmet, gather_items(new_matched, gather_items(order, chosen))),
-            token,
-            parent,
-        )
+        matched = gather_items(new_matched, gather_items(order, chosen))
+        return Banks(hypotheses, unmet, matched), token, parent
 
-    def final_pools(banks: Banks, step: Array) -> tuple[Pool, Pool]:
+    def is_open(self, beam: Banks) -> Array:
+        return beam.beam.open
+
+    def final_pools(self, banks: Banks, step: Array) -> tuple[Pool, Pool]:
         """The sequences that meet the constraints, and the others, each best first."""
-        table = constraints.table(banks.matched.shape[0])
-        is_met = constraints.lacking(table, banks.matched) == 0
-        running = split_pool(competition.still_running(rules, banks.beam, step), is_met)
+        table = self.constraints.table(banks.matched.shape[0])
+        is_met = self.constraints.lacking(table, banks.matched) == 0
+        running = split_pool(competition.still_running(self.rules, banks.beam, step), is_met)
         pool = competition.merge_pools(banks.beam.pool, running[0])
         return pool, competition.merge_pools(banks.unmet, running[1])
 
-    def result(banks: Banks, step: Array) -> Pool:
-        joined = join_pools(*final_pools(banks, step))
-        existing = first_true(joined.score > -jnp.inf, beam_size)
+    def result(self, beam: Banks, step: Array) -> Pool:
+        joined = join_pools(*self.final_pools(beam, step))
+        existing = first_true(joined.score > -jnp.inf, self.beam_size)
         return Pool(*(gather_items(part, existing) for part in joined))
 
-    def hypotheses(banks: Banks, step: Array) -> Pool:
-        return join_pools(every_hypothesis(rules, banks.beam, step), banks.unmet)
+    def hypotheses(self, beam: Banks, step: Array) -> Pool:
+        return join_pools(super().hypotheses(beam.beam, step), beam.unmet)
 
-    tokens, is_open = lambda banks: banks.beam.running.tokens, lambda banks: banks.beam.open
-    steps = beam_steps(
-        Search(start, tokens, compete, is_open, result, hypotheses),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-    )
-
-    def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
-        output = steps.finalize(prompt, state)
-        met_pool, _ = final_pools(state.beam, state.step)
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``."""
+        output = super().finalize(prompt, state)
+        met_pool, _ = self.final_pools(state.beam, state.step)
         count = (met_pool.score > -jnp.inf).sum(-1, dtype=jnp.int32)
-        met = jnp.arange(num_return, dtype=jnp.int32)[None] < count[:, None]
+        met = jnp.arange(self.num_outputs, dtype=jnp.int32)[None] < count[:, None]
         return output._replace(info=ConstrainedBeamInfo(output.info.model_calls, met))
 
-    return steps._replace(finalize=finalize)
+
+constrained_beam_search = as_function(ConstrainedBeamSearch)
 
 
 def _find_candidates(totals: Array, next_tokens: Array, count: int) -> Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import settings
@@ -63,20 +64,20 @@ class GNMTPenalty:
         return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)
 
 
-def as_length_penalty(penalty: Any) -> LengthPenalty:
-    """The function for an argument ``length_penalty``: numbers become a ``PowerPenalty``.
+def check_length_penalty(name: str, penalty: Any) -> LengthPenalty:
+    """Checks a setting ``length_penalty``; numbers become a ``PowerPenalty``.
 
     Raises:
       ValueError: for anything but a number, an array of numbers, or a function.
     """
     if callable(penalty):
         return penalty
+    if isinstance(penalty, (tuple, list)):
+        penalty = np.asarray(penalty)
     if isinstance(penalty, (int, float, np.ndarray, np.generic, jax.Array)):
         return PowerPenalty(penalty)
-    raise ValueError(
-        f"length_penalty: got {penalty!r}; takes a number, one a row [B], or a function such "
-        "as GNMTPenalty(0.6)"
-    )
+    expected = "a number, one for each row [B], or a function such as GNMTPenalty(0.6)"
+    raise fields.error(name, expected, penalty)
 
 
 def _per_row(setting: Any, length: Array) -> Array:

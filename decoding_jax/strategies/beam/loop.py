@@ -1,34 +1,28 @@
 """The loop of the beam family: score, choose, finish, continue, reorder.
 
 Each step feeds the last tokens of K hypotheses to the model, scores all their continuations, and
-lets these compete. The strategies differ in how they compete, which a ``Search`` describes; beam
-search itself is ``competition.compete``.
+lets these compete. The strategies differ in how they compete, by methods of ``BeamStrategy``;
+``RankedBeams`` has those of beam search itself.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.counters import over_axes
-from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops.logits import are_nan, clean, log_softmax
-from decoding_jax.strategies.beam import shared_cache
-from decoding_jax.strategies.beam.competition import (
-    EarlyStopping,
-    Pool,
-    Rules,
-    compete,
-    final_pool,
-    initial_beam,
-)
+from decoding_jax.strategies.beam import competition, shared_cache
+from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules
 from decoding_jax.strategies.beam.hypotheses import every_hypothesis, shared_tokens
+from decoding_jax.strategies.beam.length_penalty import LengthPenalty, check_length_penalty
 from decoding_jax.strategies.beam.shared_cache import SharedCache
 
 
@@ -47,7 +41,7 @@ class State(NamedTuple):
 
     Attributes:
       shared: the cache of the hypotheses.
-      beam: the hypotheses: a ``Beam``, or the pytree that the ``Search`` keeps in its place.
+      beam: the hypotheses: a ``Beam``, or the pytree that a strategy keeps in its place.
       token: int32 ``[B, K]``, the last token of each hypothesis, which is not in the cache yet.
       keys: typed keys ``[B]``, or None for a search that draws nothing.
       step: int32, a scalar or ``[B]``, the number of tokens of each running hypothesis.
@@ -58,27 +52,6 @@ class State(NamedTuple):
     token: Array
     keys: Array | None
     step: Array
-
-
-def check_beams(
-    beam_size: int, num_return: int | None, early_stopping: EarlyStopping = False
-) -> int:
-    """Checks the settings of a beam search, and returns ``num_return``, by default ``beam_size``.
-
-    Raises:
-      ValueError: for sizes below 1, a ``num_return`` above ``beam_size``, or an unknown
-        ``early_stopping``.
-    """
-    if beam_size < 1:
-        raise ValueError(f"beam_size: got {beam_size}; takes 1 or more")
-    num_return = beam_size if num_return is None else num_return
-    if not 1 <= num_return <= beam_size:
-        raise ValueError(
-            f"num_return: got {num_return}; takes 1 to beam_size, which is {beam_size}"
-        )
-    if not isinstance(early_stopping, bool) and early_stopping != "never":
-        raise ValueError(f'early_stopping: got {early_stopping!r}; takes True, False or "never"')
-    return num_return
 
 
 def score_tokens(
@@ -133,102 +106,156 @@ def make_output(pool: Pool, num_return: int, model_calls: Array) -> DecodeOutput
     )
 
 
-class Search(NamedTuple):
-    """The parts in which the searches of the family differ.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamStrategy(Strategy):
+    """A search in which K hypotheses of a row continue at every step.
 
-    A ``beam`` is a ``Beam``, or any pytree that the search keeps in its place.
+    A ``beam`` is a ``Beam``, or any pytree that the strategy keeps in its place.
 
     Attributes:
-      start: ``(B, keys) -> beam``, before the first token.
-      tokens: ``beam -> int32 [B, K, L]``, the running hypotheses.
-      compete: ``(beam, allowed [B, K, V], log_probs [B, K, V], keys, step) -> (beam,
-        token [B, K], parent [B, K])``, the stages choose, finish and continue; see
-        ``competition.compete``.
-      is_open: ``beam -> bool [B]``, whether the search of each row continues.
-      result: ``(beam, step) -> Pool``, best first.
-      hypotheses: ``(beam, step) -> Pool``, in any order and of any size: every hypothesis that may
-        still be returned, or continued.
-    """
-
-    start: Callable[[int, Any], Any]
-    tokens: Callable[[Any], Array]
-    compete: Callable[[Any, Array, Array, Any, Array], tuple[Any, Array, Array]]
-    is_open: Callable[[Any], Array]
-    result: Callable[[Any, Array], Pool]
-    hypotheses: Callable[[Any, Array], Pool]
-
-
-def single_beam(rules: Rules, beam_size: int, max_new_tokens: int) -> Search:
-    """The search in which all hypotheses of a row compete with each other."""
-    return Search(
-        start=lambda batch, keys: initial_beam(batch, beam_size, max_new_tokens, rules.stop),
-        tokens=lambda beam: beam.running.tokens,
-        compete=functools.partial(compete, rules),
-        is_open=lambda beam: beam.open,
-        result=functools.partial(final_pool, rules),
-        hypotheses=functools.partial(every_hypothesis, rules),
-    )
-
-
-def beam_steps(
-    search: Search,
-    *,
-    beam_size: int,
-    num_return: int,
-    max_new_tokens: int,
-    transform: Transform | None,
-    stop: Stop,
-    init_keys: Callable[[Any, int], Any] = lambda key, batch_size: None,
-) -> Steps:
-    """The steps of a beam search.
-
-    Args:
-      search: how hypotheses compete.
       beam_size: K, the number of hypotheses of a row.
-      num_return: N, at most K.
-      max_new_tokens: L.
-      transform: see ``score_tokens``.
-      stop: when a sequence ends.
-      init_keys: ``(key, B) -> keys``, the keys that ``search`` is given; None by default.
+      num_return: N, at most K; by default K.
     """
 
-    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
-        batch, size = prompt.tokens.shape
-        check_lengths(model, size, max_new_tokens)
-        logits, shared = shared_cache.open_cache(model, prompt, beam_size, max_new_tokens)
-        logits = jnp.broadcast_to(logits[:, None], (batch, beam_size, logits.shape[-1]))
-        token = jnp.zeros((batch, beam_size), jnp.int32)
-        keys = init_keys(key, batch)
-        state = State(shared, search.start(batch, keys), token, keys, jnp.int32(0))
-        # All hypotheses continue the prompt, so there is nothing to reorder yet.
-        return advance(logits, prompt, state)[0]
+    beam_size: int = fields.count()
+    num_return: int | None = fields.count(default=None)
 
-    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_return is not None and self.num_return > self.beam_size:
+            expected = f"1 to beam_size, which is {self.beam_size}"
+            raise fields.error("num_return", expected, self.num_return)
+
+    @property
+    def num_outputs(self) -> int:
+        """N."""
+        return self.beam_size if self.num_return is None else self.num_return
+
+    @property
+    def width(self) -> int:
+        """The number of hypotheses that the search holds, K."""
+        return self.beam_size
+
+    def row_keys(self, key: Any, batch_size: int) -> Any:
+        """The keys of the rows, for a strategy that draws."""
+        return None
+
+    def start(self, batch_size: int, keys: Any, max_new_tokens: int) -> Any:
+        """The beam before the first token."""
+        raise NotImplementedError
+
+    def tokens(self, beam: Any) -> Array:
+        """The running hypotheses, int32 ``[B, K, L]``."""
+        raise NotImplementedError
+
+    def compete(
+        self, beam: Any, allowed: Array, log_probs: Array, keys: Any, step: Array
+    ) -> tuple[Any, Array, Array]:
+        """The stages choose, finish and continue of a step; see ``competition.compete``."""
+        raise NotImplementedError
+
+    def is_open(self, beam: Any) -> Array:
+        """Whether the search of each row continues, bool ``[B]``."""
+        raise NotImplementedError
+
+    def result(self, beam: Any, step: Array) -> Pool:
+        """The sequences to return, best first."""
+        raise NotImplementedError
+
+    def hypotheses(self, beam: Any, step: Array) -> Pool:
+        """Every hypothesis that may still be returned, or continued, in any order."""
+        raise NotImplementedError
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """See ``Strategy.init``. All hypotheses continue the prompt; nothing is reordered."""
+        batch, size = prompt.tokens.shape
+        length = check_lengths(model, size, self.max_new_tokens)
+        logits, shared = shared_cache.open_cache(model, prompt, self.width, length)
+        logits = jnp.broadcast_to(logits[:, None], (batch, self.width, logits.shape[-1]))
+        token = jnp.zeros((batch, self.width), jnp.int32)
+        keys = self.row_keys(key, batch)
+        state = State(shared, self.start(batch, keys, length), token, keys, jnp.int32(0))
+        return self.advance(logits, prompt, state)[0]
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        """See ``Strategy.step``."""
         logits, shared = shared_cache.extend_hypotheses(model, prompt, state.shared, state.token)
-        state, parent = advance(logits, prompt, state)
+        state, parent = self.advance(logits, prompt, state)
         # Reorder: hypothesis k now continues the hypothesis parent[k] of the step before.
         return state._replace(shared=shared_cache.reorder(model, shared, parent))
 
-    def advance(logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
+    def advance(self, logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
+        """Lets the continuations compete; returns the state and int32 ``[B, K]``, the parents."""
         # Score: every next token of every hypothesis.
-        tokens = search.tokens(state.beam)
-        allowed, log_probs = score_tokens(logits, tokens, prompt, state.step, stop, transform)
+        beam, step = state.beam, state.step
+        allowed, log_probs = score_tokens(
+            logits, self.tokens(beam), prompt, step, self.stop, self.transform
+        )
         # Choose, finish, continue: candidates, those that end, and those that go on.
-        beam, token, parent = search.compete(state.beam, allowed, log_probs, state.keys, state.step)
-        return state._replace(beam=beam, token=token, step=state.step + 1), parent
+        beam, token, parent = self.compete(beam, allowed, log_probs, state.keys, step)
+        return state._replace(beam=beam, token=token, step=step + 1), parent
 
-    def done(state: State) -> Array:
-        return ~search.is_open(state.beam).any()
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``."""
+        return ~self.is_open(state.beam)
 
-    def row_done(state: State) -> Array:
-        return ~search.is_open(state.beam)
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``."""
+        return make_output(self.result(state.beam, state.step), self.num_outputs, state.step)
 
-    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-        return make_output(search.result(state.beam, state.step), num_return, state.step)
+    def settled(self, state: State) -> Array:
+        """See ``Strategy.settled``. A row returns one sequence, but not always a second."""
+        shared = shared_tokens(self.hypotheses(state.beam, state.step))[:, None]
+        return jnp.where(jnp.arange(self.num_outputs)[None] == 0, shared, 0)
 
-    def settled(state: State) -> Array:
-        # A row returns at least one sequence, but not always a second.
-        shared = shared_tokens(search.hypotheses(state.beam, state.step))[:, None]
-        return jnp.where(jnp.arange(num_return)[None] == 0, shared, 0)
 
-    return Steps(init, step, done, finalize, row_done, settled, widens=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankedBeams(BeamStrategy):
+    """A search in which the hypotheses of a row compete by score, and a pool keeps the best.
+
+    Attributes:
+      length_penalty: a number p, for division by length^p; ``[B]``, one for each row; or a function
+        such as ``GNMTPenalty(0.6)``.
+      early_stopping: when a row with a full pool stops (see ``competition.Rules``).
+    """
+
+    length_penalty: Any = fields.field(check_length_penalty, shared_axes=0, default=0.0)
+    early_stopping: EarlyStopping = fields.choice(True, False, "never", default=False)
+
+    @property
+    def rules(self) -> Rules:
+        """How hypotheses are chosen, ended and ranked."""
+        penalty: LengthPenalty = self.length_penalty
+        return Rules(self.stop, penalty, self.early_stopping, self.choose)
+
+    def choose(
+        self, keys: Array | None, totals: Array, count: int, step: Array
+    ) -> tuple[Array, Array]:
+        """Chooses the candidates; see ``competition.ChooseCandidates``."""
+        return competition.best_candidates(keys, totals, count, step)
+
+    def start(self, batch_size: int, keys: Any, max_new_tokens: int) -> Any:
+        """See ``BeamStrategy.start``."""
+        return competition.initial_beam(batch_size, self.width, max_new_tokens, self.stop)
+
+    def tokens(self, beam: Beam) -> Array:
+        """See ``BeamStrategy.tokens``."""
+        return beam.running.tokens
+
+    def compete(
+        self, beam: Any, allowed: Array, log_probs: Array, keys: Any, step: Array
+    ) -> tuple[Any, Array, Array]:
+        """See ``competition.compete``."""
+        return competition.compete(self.rules, beam, allowed, log_probs, keys, step)
+
+    def is_open(self, beam: Any) -> Array:
+        """See ``BeamStrategy.is_open``."""
+        return beam.open
+
+    def result(self, beam: Any, step: Array) -> Pool:
+        """See ``BeamStrategy.result``."""
+        return competition.final_pool(self.rules, beam, step)
+
+    def hypotheses(self, beam: Any, step: Array) -> Pool:
+        """See ``BeamStrategy.hypotheses``."""
+        return every_hypothesis(self.rules, beam, step)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, Prompt, Stop, Transform
-from decoding_jax.loop import Static, Steps, sampler, stopping
+from decoding_jax.base import Array, DecodeOutput, Prompt
+from decoding_jax.loop import as_function, stopping
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam.competition import NAN_SCORE, Pool
-from decoding_jax.strategies.beam.loop import Search, beam_steps, check_beams
+from decoding_jax.strategies.beam.loop import BeamStrategy, State
 
 
 class StochasticBeamInfo(NamedTuple):
@@ -63,14 +65,9 @@ class Drawn(NamedTuple):
     finished: Array
 
 
-@sampler
-def stochastic_beam_search(
-    *,
-    beam_size: Static[int],
-    max_new_tokens: Static[int],
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StochasticBeamSearch(BeamStrategy):
     """Draws K different sequences without replacement, in the order of the draws.
 
     Kool et al. 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for Sampling
@@ -85,21 +82,18 @@ def stochastic_beam_search(
     times the size of the log-probability in nats: 1e-4 for texts of -1,000 nats, 0.01 for texts of
     -100,000.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, which is folded with each row's index; or typed keys ``[B]``, one for each
-        row.
+    The key is a typed key, which is folded with each row's index; or typed keys ``[B]``, one for
+    each row. The output is in the order of the draws. ``score`` is the perturbed
+    log-probability. Where there are fewer than K sequences, the other places have length 0 and
+    score and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
+
+    Attributes:
       beam_size: K, the number of sequences of a row. The search holds one more, for the threshold.
+      num_return: N, the number of sequences to return, at most K; by default K.
       max_new_tokens: L, the maximum number of new tokens. Sequences that reach it are complete but
         not finished.
       transform: applied to the log-probabilities after each node, and normalised again.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput`` with N = K in the order of the draws. ``score`` is the perturbed
-      log-probability. Where there are fewer than K sequences, the other places have length 0 and
-      score and ``log_prob`` -inf. ``info`` is a ``StochasticBeamInfo``.
 
     Raises:
       ValueError: for a raw key, a prompt of wrong shapes, ``beam_size`` below 1, a length that the
@@ -117,17 +111,26 @@ def stochastic_beam_search(
       >>> len({tuple(tokens) for tokens in output.tokens[0].tolist()})
       4
     """
-    num_return = check_beams(beam_size, None)
-    width = beam_size + 1  # one more, for the threshold
-    stop = Stop() if stop is None else stop
 
-    def start(batch_size: int, keys: Array) -> Drawn:
-        shape = (batch_size, width)
-        first = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32)[None] == 0, shape)
+    draws: ClassVar[bool] = True
+
+    @property
+    def width(self) -> int:
+        """One more than K, for the threshold."""
+        return self.beam_size + 1
+
+    def row_keys(self, key: Array, batch_size: int) -> Array:
+        return random.row_keys(key, batch_size)
+
+    def start(self, batch_size: int, keys: Array, max_new_tokens: int) -> Drawn:
+        """The root alone, whose noise is drawn too.
+
+        Any constant would give the same order of sequences, but not the right threshold.
+        """
+        shape = (batch_size, self.width)
+        first = jnp.broadcast_to(jnp.arange(self.width, dtype=jnp.int32)[None] == 0, shape)
         zeros = jnp.zeros(shape, jnp.float32)
-        # The noise of the root is drawn too. Any constant would give the same order of sequences,
-        # but not the right threshold.
-        limit = stopping.limits(stop, batch_size, max_new_tokens)
+        limit = stopping.limits(self.stop, batch_size, max_new_tokens)
         root_keys = jax.vmap(jax.random.fold_in)(keys, limit)  # no step draws from these
         root = jax.vmap(lambda key: gumbel(key, (1,)))(root_keys)
         return Drawn(
@@ -140,11 +143,13 @@ def stochastic_beam_search(
             finished=jnp.zeros(shape, bool),
         )
 
+    def tokens(self, beam: Drawn) -> Array:
+        return beam.tokens
+
     def compete(
-        beam: Drawn, allowed: Array, log_probs: Array, keys: Array, step: Array
+        self, beam: Drawn, allowed: Array, log_probs: Array, keys: Any, step: Array
     ) -> tuple[Drawn, Array, Array]:
-        batch, vocab = allowed.shape[0], allowed.shape[-1]
-        sampling_log_prob = beam.sampling_log_prob[..., None] + log_softmax(allowed)
+        """The whole sequences and the children of the other nodes compete by perturbed scores."""
         # A node without an allowed continuation is a whole sequence itself.
         is_dead_end = allowed.max(-1) == -jnp.inf
         is_expanded = ~beam.complete & ~is_dead_end
@@ -157,17 +162,46 @@ def stochastic_beam_search(
             ),
             complete=beam.complete | is_dead_end,
         )
+        children, token, parent = self.children(beam, allowed, log_probs, is_expanded, keys, step)
 
-        # Choose: the children with the largest noise, given the largest below each parent.
-        expanded = jnp.where(is_expanded, perturbed, -jnp.inf)
+        # Continue: the best of the whole sequences and the children together.
+        pairs = zip(sequences, children, strict=True)
+        joined = Drawn(*(jnp.concatenate(pair, axis=1) for pair in pairs))
+        _, best = top_k(joined.perturbed_log_prob, self.width)
+        # Whole sequences are not expanded again, so their token and parent do not matter.
+        child = jnp.maximum(best - self.width, 0)
+        return (
+            Drawn(*(gather_items(part, best) for part in joined)),
+            gather_items(token, child),
+            gather_items(parent, child),
+        )
+
+    def children(
+        self,
+        beam: Drawn,
+        allowed: Array,
+        log_probs: Array,
+        is_expanded: Array,
+        keys: Any,
+        step: Array,
+    ) -> tuple[Drawn, Array, Array]:
+        """The children with the largest noise, given the largest below each parent.
+
+        Returns:
+          The children, their last tokens and their parents, both int32 ``[B, K + 1]``.
+        """
+        batch, width, vocab = allowed.shape
+        sampling_log_prob = beam.sampling_log_prob[..., None] + log_softmax(allowed)
+        expanded = jnp.where(is_expanded, beam.perturbed_log_prob, -jnp.inf)
         step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
         perturbed, index = top_k_gumbel(step_keys, sampling_log_prob, width, expanded)
         parent, token = index // vocab, index % vocab
+        max_new_tokens = beam.tokens.shape[-1]
         is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == over_axes(step, 3)
         tokens = jnp.where(is_last, token[..., None], gather_items(beam.tokens, parent))
         length = jnp.broadcast_to(over_axes(step, 2) + 1, parent.shape)
-        ended = stopping.ends(stop, token, tokens, length)
-        limit = stopping.limits(stop, batch, max_new_tokens)
+        ended = stopping.ends(self.stop, token, tokens, length)
+        limit = stopping.limits(self.stop, batch, max_new_tokens)
         gained = gather_items(log_probs.reshape(batch, width * vocab), index)
         children = Drawn(
             tokens=tokens,
@@ -178,51 +212,35 @@ def stochastic_beam_search(
             complete=ended | (length >= limit[:, None]),
             finished=ended,
         )
+        return children, token, parent
 
-        # Continue: the best of the whole sequences and the children together.
-        pairs = zip(sequences, children, strict=True)
-        joined = Drawn(*(jnp.concatenate(pair, axis=1) for pair in pairs))
-        _, best = top_k(joined.perturbed_log_prob, width)
-        # Whole sequences are not expanded again, so their token and parent do not matter.
-        child = jnp.maximum(best - width, 0)
-        return (
-            Drawn(*(gather_items(part, best) for part in joined)),
-            gather_items(token, child),
-            gather_items(parent, child),
-        )
-
-    def is_open(beam: Drawn) -> Array:
+    def is_open(self, beam: Drawn) -> Array:
         return (~beam.complete & (beam.perturbed_log_prob > -jnp.inf)).any(-1)
 
-    def result(beam: Drawn, step: Array) -> Pool:
+    def result(self, beam: Drawn, step: Array) -> Pool:
         return Pool(beam.tokens, beam.length, beam.log_prob, beam.perturbed_log_prob, beam.finished)
 
-    search = Search(start, lambda beam: beam.tokens, compete, is_open, result, result)
-    steps = beam_steps(
-        search,
-        beam_size=width,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        transform=transform,
-        stop=stop,
-        init_keys=random.row_keys,
-    )
+    def hypotheses(self, beam: Drawn, step: Array) -> Pool:
+        return self.result(beam, step)
 
-    def finalize(prompt: Prompt, state: Any) -> DecodeOutput:
-        beam, output = state.beam, steps.finalize(prompt, state)
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``; with the log-probabilities that weights need."""
+        beam, output = state.beam, super().finalize(prompt, state)
         sampling_log_prob = sampling_log_prob_of(beam)
         is_nan = jnp.isnan(sampling_log_prob).any(-1)
+        threshold = beam.perturbed_log_prob[:, self.num_outputs]
         info = StochasticBeamInfo(
             model_calls=output.info.model_calls,
-            sampling_log_prob=sampling_log_prob[:, :num_return],
-            threshold=jnp.where(is_nan, jnp.nan, beam.perturbed_log_prob[:, num_return]),
+            sampling_log_prob=sampling_log_prob[:, : self.num_outputs],
+            threshold=jnp.where(is_nan, jnp.nan, threshold),
         )
         return output._replace(info=info)
-
-    return steps._replace(finalize=finalize)
 
 
 def sampling_log_prob_of(drawn: Drawn) -> Array:
     """``StochasticBeamInfo.sampling_log_prob`` of all K + 1 nodes, float32 ``[B, K + 1]``."""
     sampling_log_prob = jnp.where(jnp.isnan(drawn.log_prob), jnp.nan, drawn.sampling_log_prob)
     return jnp.where(drawn.perturbed_log_prob > -jnp.inf, sampling_log_prob, -jnp.inf)
+
+
+stochastic_beam_search = as_function(StochasticBeamSearch)

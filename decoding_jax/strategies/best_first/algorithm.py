@@ -29,18 +29,22 @@ shared prefix is computed once, and each row has its own cursor.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import dataclasses
+from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import model_calls, stopping
-from decoding_jax.loop.driver import Steps
 from decoding_jax.loop.sequences import check_lengths
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.strategies.best_first import frontier, token_tree
-from decoding_jax.strategies.best_first.expansion import Expansion
+from decoding_jax.strategies.best_first.expansion import Expansion, max_children
 from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
-from decoding_jax.strategies.best_first.priority import Decay
+from decoding_jax.strategies.best_first.priority import Decay, Score, check_decay, check_score
 from decoding_jax.strategies.best_first.token_tree import TokenTree
 
 
@@ -95,58 +99,97 @@ class State(NamedTuple):
     pruned: Array
 
 
-def best_first(
-    expand: Expansion,
-    decay: Decay,
-    *,
-    k: int,
-    budget: int,
-    num_return: int | Literal["all"],
-    frontier_size: int,
-    fallback: bool = False,
-) -> Steps:
-    """The steps of a search that expands the k best hypotheses of the frontier at a time.
+def _check_num_return(name: str, value: Any) -> int | Literal["all"]:
+    return "all" if isinstance(value, str) and value == "all" else fields.as_count(name, value)
 
-    Args:
-      expand: makes the children of hypotheses.
-      decay: the temporal decay.
-      k: the largest number of hypotheses expanded in one call of the model.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrontierSearch(Strategy):
+    """A search that expands the k best hypotheses of a frontier at a time.
+
+    Attributes:
       budget: C, the largest number of hypotheses that a row expands, its prompt included.
-      num_return: N, or "all" for every completed hypothesis.
+      num_return: N, or "all" for every completed hypothesis; by default k.
+      score: gives the scores of hypotheses.
+      decay: the temporal decay.
+      gamma: the smallest probability of a child.
+      branching: the largest number of children of a hypothesis; None for no limit but gamma.
       frontier_size: F, the largest number of open hypotheses in the frontier, and of ended ones.
       fallback: whether rows that complete nothing within the budget are finished greedily.
-
-    Raises:
-      ValueError: when traced, for a model that is not ragged or has no trees, or a length that it
-        cannot hold.
+      places: the number of places that are reserved for the children of a hypothesis, computed
+        from ``branching`` and ``gamma``; None for the whole vocabulary.
     """
-    score, stop, max_new_tokens = expand.score, expand.stop, expand.max_new_tokens
-    decays = decay.table(budget + 1)  # by age
-    return_all = num_return == "all"
-    k = min(k, frontier_size, max(budget - 1, 1))
-    num_fallback = 0
-    if fallback:
-        num_fallback = k if num_return == "all" else min(k, num_return)
-    slots = max(budget - 1, 1) + num_fallback * (max_new_tokens - 1)
 
-    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
+    budget: int = fields.count()
+    num_return: int | Literal["all"] | None = fields.field(
+        _check_num_return, expected='an int of 1 or more, or "all"', static=True, default=None
+    )
+    score: Score = fields.field(check_score, default="log_prob")
+    decay: Decay = fields.field(check_decay, default=0.0)
+    gamma: Any = fields.probability(default=0.05)
+    branching: int | None = fields.count(default=None)
+    frontier_size: int = fields.count(default=500)
+    fallback: bool = fields.switch(default=False)
+    places: int | None = fields.field(static=True, init=False, default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        places = self.branching
+        if (
+            places is None
+            and isinstance(self.gamma, (np.ndarray, jax.Array))
+            and not self.gamma.ndim
+        ):
+            places = max_children(self.gamma)
+        object.__setattr__(self, "places", places)
+
+    @property
+    def group_size(self) -> int:
+        """k, the largest number of hypotheses expanded in one call of the model."""
+        raise NotImplementedError
+
+    @property
+    def num_pops(self) -> int:
+        """The largest number of nodes that are popped at a time."""
+        return min(self.group_size, self.frontier_size, max(self.budget - 1, 1))
+
+    @property
+    def num_outputs(self) -> int | Literal["all"]:
+        """N."""
+        return self.group_size if self.num_return is None else self.num_return
+
+    @property
+    def num_fallback(self) -> int:
+        """The number of nodes that a row continues greedily, where it completed nothing."""
+        if not self.fallback:
+            return 0
+        k, count = self.num_pops, self.num_outputs
+        return k if count == "all" else min(k, count)
+
+    def num_slots(self, max_new_tokens: int) -> int:
+        """The number of cache slots of a row."""
+        return max(self.budget - 1, 1) + self.num_fallback * (max_new_tokens - 1)
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
         """H holds the prompt alone, and b and t are 0; the prompt is expanded."""
         batch, size = prompt.tokens.shape
-        check_lengths(model, size, max_new_tokens)
+        length = check_lengths(model, size, self.max_new_tokens)
         if not (model.ragged and model.tree):
             raise ValueError(
                 f"model: got ragged={model.ragged} and tree={model.tree}; a best-first search "
                 "takes one with both: its rows are at different slots, each in a token tree"
             )
+        slots, k = self.num_slots(length), self.num_pops
         logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
-        most_children = budget * expand.num_children(logits.shape[-1])
+        most_children = self.budget * self._expansion.num_children(logits.shape[-1])
+        num_results = most_children if self.num_outputs == "all" else self.num_outputs
         zeros = jnp.zeros(batch, jnp.int32)
         state = State(
             cache=cache,
-            tree=token_tree.empty(batch, slots, max_new_tokens),
-            heap=frontier.absent(batch, 2 * min(frontier_size, most_children)),
+            tree=token_tree.empty(batch, slots, length),
+            heap=frontier.absent(batch, 2 * min(self.frontier_size, most_children)),
             popped=frontier.absent(batch, k),
-            results=frontier.absent(batch, most_children if num_return == "all" else num_return),
+            results=frontier.absent(batch, num_results),
             t=zeros - 1,
             greedy=zeros > 0,
             model_calls=jnp.int32(0),
@@ -154,12 +197,12 @@ def best_first(
             completed=zeros,
             pruned=zeros,
         )
-        limit = stopping.limits(stop, batch, max_new_tokens)[:, None]
+        limit = stopping.limits(self.stop, batch, length)[:, None]
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
-        path = jnp.zeros((batch, 1, max_new_tokens), jnp.int32)
-        return advance(logits, prompt, state, root, root.parent, path)
+        path = jnp.zeros((batch, 1, length), jnp.int32)
+        return self.advance(logits, prompt, state, root, root.parent, path)
 
-    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """Feeds the popped nodes to the model in one call, and goes on with their children."""
         nodes = state.popped
         path = token_tree.paths(state.tree, nodes.parent, nodes.token, nodes.length)
@@ -168,16 +211,26 @@ def best_first(
         token = nodes.token[:, None]
         output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
         state = state._replace(cache=cache, tree=tree)
-        return advance(output.logits, prompt, state, nodes, slot, path)
+        return self.advance(output.logits, prompt, state, nodes, slot, path)
+
+    @property
+    def _expansion(self) -> Expansion:
+        return Expansion(self.places, self.gamma, self.score, self.transform, self.stop)
 
     def advance(
-        logits: Array, prompt: Prompt, state: State, nodes: Nodes, slot: Array, path: Array
+        self,
+        logits: Array,
+        prompt: Prompt,
+        state: State,
+        nodes: Nodes,
+        slot: Array,
+        path: Array,
     ) -> State:
         """Adds the children of ``nodes [B, n]`` to the heap, prunes it, and pops the next nodes."""
         # b <- b + 1 for every node that is expanded; its children have n.time = t.
         t = state.t + (num_open(nodes) > 0).astype(jnp.int32)
         expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
-        children, most_likely, ending = expand(logits, prompt, nodes, slot, path, t)
+        children, most_likely, ending = self._expansion(logits, prompt, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
         ending = jnp.where(nodes.kind == CUT, CUT, ending)
         log_prob = jnp.where(ending == frontier.NAN, jnp.nan, nodes.log_prob)
@@ -185,8 +238,8 @@ def best_first(
 
         # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
         heap = frontier.join(state.heap, children)
-        age = jnp.clip(t[:, None] + 1 - heap.time, 0, budget)
-        priority = heap.score + decays[age]
+        age = jnp.clip(t[:, None] + 1 - heap.time, 0, self.budget)
+        priority = heap.score + self.decay.table(self.budget + 1)[age]
         pruned = frontier.prune(heap, priority, state.heap.kind.shape[1] // 2)
         state = state._replace(
             t=t,
@@ -194,38 +247,37 @@ def best_first(
             expanded=expanded,
             pruned=state.pruned + frontier.count(heap) - frontier.count(pruned),
         )
-        return pop(state, pruned, priority, dead_ends)
+        return self.pop(state, pruned, priority, dead_ends)
 
-    def pop(state: State, heap: Nodes, priority: Array, dead_ends: Nodes) -> State:
+    def pop(self, state: State, heap: Nodes, priority: Array, dead_ends: Nodes) -> State:
         """Pops nodes in order of priority until min(k, C - b) open ones are found.
 
         The ended nodes among them go to P. A row in the greedy fallback pops its newest children
         alone, which are those after the nodes of ``state.heap``.
         """
-        size, greedy = heap.kind.shape[1], state.greedy[:, None]
+        k, size, greedy = self.num_pops, heap.kind.shape[1], state.greedy[:, None]
         is_new = jnp.arange(size, dtype=jnp.int32)[None] >= state.heap.kind.shape[1]
         is_open = (heap.kind == OPEN) & (is_new | ~greedy)
         is_ended = (heap.kind > OPEN) & (is_new | ~greedy)
         best = frontier.best(priority, is_open, k)
-        num_pops = jnp.where(state.greedy, k, jnp.minimum(budget - state.expanded, k))
+        num_pops = jnp.where(state.greedy, k, jnp.minimum(self.budget - state.expanded, k))
 
         # Ended nodes are popped up to the last open one, or all of them once the budget is used.
         rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
         is_ended &= frontier.before(priority, is_open, best, rank)
         ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
         completed = state.completed + frontier.count(frontier.without_nan(ended))
-        results = keep(frontier.join(state.results, ended), state.results.kind.shape[1])
+        results = self._keep(frontier.join(state.results, ended), state.results.kind.shape[1])
         heap = frontier.only(heap, ~is_ended)
 
         still_greedy = state.greedy
-        if fallback:
+        if self.fallback:
             nothing = (completed == 0) & (heap.kind <= OPEN).all(1)
-            begins = ~still_greedy & (state.expanded >= budget) & nothing
-            num_pops, still_greedy = (
-                jnp.where(begins, num_fallback, num_pops),
-                still_greedy | begins,
-            )
-        num_pops = jnp.where(is_decided(heap, results), 0, num_pops)
+            begins = ~still_greedy & (state.expanded >= self.budget) & nothing
+            num_pops = jnp.where(begins, self.num_fallback, num_pops)
+            still_greedy |= begins
+        max_new_tokens = state.tree.paths.shape[-1]
+        num_pops = jnp.where(self._is_decided(heap, results, max_new_tokens), 0, num_pops)
         num_pops = jnp.minimum(num_pops, is_open.sum(1, dtype=jnp.int32))
         is_popped = jnp.arange(k, dtype=jnp.int32)[None] < num_pops[:, None]
         remaining = ~frontier.members(jnp.where(is_popped, best, size), size)
@@ -237,54 +289,51 @@ def best_first(
             completed=completed,
         )
 
-    def num_open(nodes: Nodes) -> Array:
-        return (nodes.kind == OPEN).sum(1, dtype=jnp.int32)
+    def _keep(self, nodes: Nodes, size: int) -> Nodes:
+        if self.num_outputs == "all":
+            return frontier.compact(nodes, size)
+        return self._ranked(nodes, size)
 
-    def keep(nodes: Nodes, size: int) -> Nodes:
-        return frontier.compact(nodes, size) if return_all else ranked(nodes, size)
-
-    def ranked(nodes: Nodes, size: int) -> Nodes:
+    def _ranked(self, nodes: Nodes, size: int) -> Nodes:
         """The ``size`` nodes with the best final scores, in order; those with NaN come last."""
         size = min(size, nodes.kind.shape[1])
-        return frontier.take(nodes, frontier.best(ranks(nodes), nodes.kind != ABSENT, size))
+        return frontier.take(nodes, frontier.best(self._ranks(nodes), nodes.kind != ABSENT, size))
 
-    def ranks(nodes: Nodes) -> Array:
-        final = score.final(nodes.log_prob, nodes.length)
+    def _ranks(self, nodes: Nodes) -> Array:
+        final = self.score.final(nodes.log_prob, nodes.length)
         return jnp.where(nodes.kind == frontier.NAN, -jnp.inf, final)
 
-    def is_decided(heap: Nodes, results: Nodes) -> Array:
+    def _is_decided(self, heap: Nodes, results: Nodes, max_new_tokens: int) -> Array:
         """bool ``[B]``: whether no node of the heap can change the results."""
-        limit = stopping.limits(stop, heap.kind.shape[0], max_new_tokens)[:, None]
+        limit = stopping.limits(self.stop, heap.kind.shape[0], max_new_tokens)[:, None]
         length = jnp.where(heap.kind == OPEN, limit, heap.length)
-        bound = score.final(heap.log_prob, length)  # log-probabilities only fall
-        worst = ranks(results)[:, -1:]
+        bound = self.score.final(heap.log_prob, length)  # log-probabilities only fall
+        worst = self._ranks(results)[:, -1:]
         better = (heap.kind != ABSENT) & (bound > worst)
         return (results.kind[:, -1] != ABSENT) & ~better.any(1)
 
-    def done(state: State) -> Array:
-        """Whether no row has a node to expand."""
-        return row_done(state).all()
-
-    def row_done(state: State) -> Array:
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``: whether the row has no node to expand."""
         return (state.popped.kind == ABSENT).all(-1)
 
-    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
         """P, the ended nodes that are left in the heap, the best open ones, then those with NaN."""
         size = state.results.kind.shape[1]
-        heap = frontier.join(state.heap, state.popped)
+        heap, ranked = frontier.join(state.heap, state.popped), self._ranked
         completed = ranked(frontier.without_nan(state.results), size)
         parts = [completed, ranked(frontier.only(heap, heap.kind > OPEN), size)]
-        if not return_all:
+        if self.num_outputs != "all":
             parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
         parts.append(frontier.only(state.results, state.results.kind == frontier.NAN))
         out = frontier.compact(frontier.join(*parts), size)
         exists = out.kind != ABSENT
         tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
+        final = self.score.final(out.log_prob, out.length)
         return DecodeOutput(
             tokens=jnp.where(exists[..., None], tokens, 0),
             length=jnp.where(exists, out.length, 0),
             log_prob=jnp.where(exists, out.log_prob, -jnp.inf),
-            score=jnp.where(exists, score.final(out.log_prob, out.length), -jnp.inf),
+            score=jnp.where(exists, final, -jnp.inf),
             finished=out.kind == FINISHED,
             info=SearchInfo(
                 model_calls=state.model_calls,
@@ -293,8 +342,11 @@ def best_first(
                 pruned=state.pruned,
                 fallback=state.greedy[:, None] & (completed.kind != ABSENT),
                 slots_used=state.tree.used,
-                slots_held=jnp.int32(slots),
+                slots_held=jnp.int32(state.tree.paths.shape[1]),
             ),
         )
 
-    return Steps(init, step, done, finalize, row_done, widens=True)
+
+def num_open(nodes: Nodes) -> Array:
+    """The number of open nodes of each row, int32 ``[B]``."""
+    return (nodes.kind == OPEN).sum(1, dtype=jnp.int32)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import dataclasses
+from typing import Any
 
 from jax.typing import ArrayLike
 
-from decoding_jax.base import Stop, Transform
-from decoding_jax.loop import Static, StaticNumber, Steps, search, steps_of
-from decoding_jax.rows import PerRow
-from decoding_jax.strategies.best_first.algorithm import best_first
-from decoding_jax.strategies.best_first.expansion import Expansion
-from decoding_jax.strategies.best_first.priority import (
-    Decay,
-    LastLogProb,
-    MeanLogProb,
-    Score,
-    as_decay,
-    as_score,
-)
+from decoding_jax import fields
+from decoding_jax.loop import as_function
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.best_first.algorithm import FrontierSearch
+from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, MeanLogProb, Score
 
 
 def best_k_last(*, kappa: ArrayLike = 0.0, beta: ArrayLike = 0.5) -> dict[str, Any]:
@@ -62,22 +55,9 @@ def _preset(score: Score, decay: Decay) -> dict[str, Any]:
     return {"score": score, "decay": decay, "gamma": 0.05, "frontier_size": 500}
 
 
-@search
-def best_k_search(
-    *,
-    k: Static[int],
-    budget: Static[int],
-    num_return: Static[int | Literal["all"] | None] = None,
-    max_new_tokens: Static[int],
-    score: str | Score = "log_prob",
-    decay: Any = 0.0,
-    gamma: StaticNumber[PerRow[ArrayLike]] = 0.05,
-    branching: Static[int | None] = None,
-    frontier_size: Static[int] = 500,
-    fallback: Static[bool] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BestKSearch(FrontierSearch):
     """Expands the k best hypotheses of a frontier at a time, until the budget is used.
 
     Xu et al. 2022, "Best-k Search Algorithm for Neural Text Generation", arXiv:2211.11924. The
@@ -95,9 +75,13 @@ def best_k_search(
     they are not counted. The authors' program also counts this way, but it checks the budget once
     a step, so its last step can exceed C by up to k - 1 expansions; here the last step is cut.
 
-    Args:
-      model: the language model, with ragged rows and trees.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    The output has first the completed hypotheses, best first by ``score`` (which is ``log_prob``,
+    except with a mean), then those that have ended and are still in the frontier, then, unless
+    ``num_return`` is "all", the best unfinished ones of the frontier. Unused places have length 0
+    and log-probability -inf. A sequence ends unfinished at the length limit and where no token is
+    allowed. ``info`` is a ``SearchInfo``.
+
+    Attributes:
       k: the number of hypotheses expanded in one call. 1 is best-first search.
       budget: C, the largest number of hypotheses that a row expands, and so of model calls.
       num_return: N, by default k. "all" returns every completed hypothesis and uses the budget to
@@ -110,10 +94,11 @@ def best_k_search(
       decay: kappa, the weight of the temporal decay, or a ``Decay(kappa, beta)``.
       gamma: the smallest probability of a child under the transformed, renormalised
         distribution. The most likely child is kept even if its probability is smaller. A scalar or
-        ``[B]``. A plain number is static: another value compiles another program.
+        ``[B]``.
       branching: the largest number of children of a hypothesis. None sets no limit but gamma: at
         most ``1 / gamma`` tokens can have a probability of gamma, and places for that many are
-        reserved. If gamma is 0 or an array, places for the whole vocabulary are reserved.
+        reserved; a gamma that needs another number of places compiles another program. If gamma is
+        0 or ``[B]``, places for the whole vocabulary are reserved.
       frontier_size: F, the largest number of open hypotheses in the frontier, and also of ended
         ones. The worst are dropped, and counted. Dropping does not change which hypotheses are
         expanded if there is no decay and F is at least the budget.
@@ -121,13 +106,6 @@ def best_k_search(
         greedily, beyond the budget, with the best of its frontier.
       transform: applied to the logits before children are chosen.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput``. First come the completed hypotheses, best first by ``score`` (which is
-      ``log_prob``, except with a mean), then those that have ended and are still in the frontier,
-      then, unless ``num_return`` is "all", the best unfinished ones of the frontier. Unused places
-      have length 0 and log-probability -inf. A sequence ends unfinished at the length limit and
-      where no token is allowed. ``info`` is a ``SearchInfo``.
 
     Raises:
       ValueError: for a model that is not ragged or has no trees, a prompt of wrong shapes, counts
@@ -143,70 +121,28 @@ def best_k_search(
       >>> output.tokens.shape, int(output.info.expanded[0]) <= 30
       ((1, 3, 4), True)
     """
-    num_return = k if num_return is None else num_return
-    if isinstance(num_return, str) and num_return != "all":
-        raise ValueError(f'num_return: got {num_return!r}; takes 1 or more, or "all"')
-    for name, value in (
-        ("k", k),
-        ("budget", budget),
-        ("num_return", num_return),
-        ("branching", branching),
-        ("frontier_size", frontier_size),
-    ):
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f"{name}: got {value}; takes 1 or more")
-    if isinstance(gamma, (int, float)) and not 0 <= gamma <= 1:
-        raise ValueError(f"gamma: got {gamma}; takes a probability from 0 to 1")
-    expand = Expansion(
-        branching=branching,
-        gamma=gamma,
-        max_new_tokens=max_new_tokens,
-        score=as_score(score),
-        transform=transform,
-        stop=Stop() if stop is None else stop,
-    )
-    return best_first(
-        expand,
-        as_decay(decay),
-        k=k,
-        budget=budget,
-        num_return=num_return,
-        frontier_size=frontier_size,
-        fallback=fallback,
-    )
+
+    k: int = fields.count()
+
+    @property
+    def group_size(self) -> int:
+        return self.k
 
 
-@search
-def best_first_search(
-    *,
-    budget: Static[int],
-    num_return: Static[int | Literal["all"]] = 1,
-    max_new_tokens: Static[int],
-    score: str | Score = "log_prob",
-    decay: Any = 0.0,
-    gamma: StaticNumber[PerRow[ArrayLike]] = 0.05,
-    branching: Static[int | None] = None,
-    frontier_size: Static[int] = 500,
-    fallback: Static[bool] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BestFirstSearch(FrontierSearch):
     """Expands the best hypothesis of a frontier, one at a time, until the budget is used.
 
     This is ``best_k_search`` with k = 1. With ``gamma=0``, no transform and a sufficiently large
     frontier, the first sequence to complete is the most probable one of all.
 
-    Args:
-      model: the language model, with ragged rows and trees.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    Attributes:
       budget: C, the largest number of hypotheses that a row expands.
       num_return: N, or "all".
       max_new_tokens: L, the largest number of new tokens.
       score, decay, gamma, branching, frontier_size, fallback, transform, stop: as for
         ``best_k_search``.
-
-    Returns:
-      As ``best_k_search``.
 
     Raises:
       ValueError: as ``best_k_search``.
@@ -220,17 +156,11 @@ def best_first_search(
       >>> best_first_search(model, prompt, budget=30, max_new_tokens=4, gamma=0).tokens.shape
       (1, 1, 4)
     """
-    return steps_of(best_k_search)(
-        k=1,
-        budget=budget,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        score=score,
-        decay=decay,
-        gamma=gamma,
-        branching=branching,
-        frontier_size=frontier_size,
-        fallback=fallback,
-        transform=transform,
-        stop=stop,
-    )
+
+    @property
+    def group_size(self) -> int:
+        return 1
+
+
+best_k_search = as_function(BestKSearch)
+best_first_search = as_function(BestFirstSearch)

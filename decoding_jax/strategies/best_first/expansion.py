@@ -57,27 +57,24 @@ class Expansion:
     """The rule by which hypotheses continue.
 
     Attributes:
-      branching: the largest number of children of a node; None for all that gamma admits.
+      places: the number of places for the children of a node; None for the whole vocabulary.
       gamma: float32, a scalar or ``[B]``: the smallest probability of a child. The most likely
         token is a child even if its probability is smaller.
-      max_new_tokens: L.
       score: gives the scores of children.
       transform: applied to the logits. The probabilities that are compared with gamma are those
         of the transformed logits, renormalised.
       stop: when a sequence ends.
     """
 
-    branching: int | None
+    places: int | None
     gamma: ArrayLike
-    max_new_tokens: int
     score: Score
     transform: Transform | None
     stop: Stop
 
     def num_children(self, vocab_size: int) -> int:
         """The number of places that are reserved for the children of a node."""
-        branching = max_children(self.gamma) if self.branching is None else self.branching
-        return vocab_size if branching is None else min(branching, vocab_size)
+        return vocab_size if self.places is None else min(self.places, vocab_size)
 
     def __call__(
         self, logits: Array, prompt: Prompt, nodes: Nodes, slot: Array, path: Array, t: Array
@@ -155,7 +152,7 @@ class Expansion:
 
     def _kind(self, token: Array, length: Array, path: Array) -> Array:
         """OPEN, CUT or FINISHED for children ``[B, n, b]`` of nodes with ``path [B, n, L]``."""
-        batch, limit = token.shape[0], self.max_new_tokens
+        batch, limit = token.shape[0], path.shape[-1]
         flat = (batch, token.shape[1] * token.shape[2])
         here = jnp.arange(limit, dtype=jnp.int32)[None, None, None] == length[..., None] - 1
         whole = jnp.where(here, token[..., None], path[:, :, None]).reshape(*flat, limit)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.pytrees import pytree
@@ -99,7 +100,7 @@ class LastLogProb:
 SCORES: dict[str, Score] = {"log_prob": LogProb(), "mean": MeanLogProb(), "last": LastLogProb()}
 
 
-def as_score(score: str | Score) -> Score:
+def check_score(name: str, score: Any) -> Score:
     """Looks a score up by its name; an object is returned unchanged.
 
     Raises:
@@ -108,7 +109,7 @@ def as_score(score: str | Score) -> Score:
     if callable(score) and hasattr(score, "final") and not isinstance(score, type):
         return score
     if not isinstance(score, str) or score not in SCORES:
-        raise ValueError(f"score: got {score!r}; takes one of {', '.join(SCORES)}, or an object")
+        raise fields.error(name, f"one of {', '.join(SCORES)}, or an object", score)
     return SCORES[score]
 
 
@@ -153,6 +154,6 @@ class Decay:
         return jnp.where(age == 0, 0.0, decay)
 
 
-def as_decay(decay: Any) -> Decay:
+def check_decay(name: str, decay: Any) -> Decay:
     """A ``Decay``, or the ``Decay`` that has this kappa."""
     return decay if isinstance(decay, Decay) else Decay(decay)

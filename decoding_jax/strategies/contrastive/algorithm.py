@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import (
     Array,
     Cache,
     DecodeOutput,
     LanguageModel,
+    ModelOutput,
     Prefix,
     Prompt,
-    Stop,
     SupportsKeep,
-    Transform,
 )
 from decoding_jax.loop import (
     Sequences,
-    Static,
-    Steps,
+    Strategy,
     append_token,
+    as_function,
     check_lengths,
     empty_sequences,
     model_calls,
-    search,
     stopping,
 )
 from decoding_jax.loop.counters import over_axes, per_lane
-from decoding_jax.loop.values import check_count
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
-from decoding_jax.ops.top_k import top_k as take_top_k
-from decoding_jax.rows import PerRow
+from decoding_jax.ops.top_k import top_k
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.contrastive import context
 from decoding_jax.strategies.contrastive.context import Context
 
@@ -66,15 +65,23 @@ class State(NamedTuple):
     step: Array
 
 
-@search
-def contrastive_search(
-    *,
-    penalty_alpha: PerRow[float | Array],
-    top_k: Static[int],
-    max_new_tokens: Static[int],
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+class Candidates(NamedTuple):
+    """The k most probable tokens of each row.
+
+    Attributes:
+      token: int32 ``[B, k]``.
+      probability: float32 ``[B, k]``, after the transform; 0 where every token is banned.
+      exists: bool ``[B, k]``, false for banned tokens.
+    """
+
+    token: Array
+    probability: Array
+    exists: Array
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContrastiveSearch(Strategy):
     """Appends one of the k most probable tokens, preferring those unlike the tokens before.
 
     Su et al. 2022, "A Contrastive Framework for Neural Text Generation", arXiv:2202.06417, equation
@@ -85,10 +92,12 @@ def contrastive_search(
     The candidates are siblings of one call of the model, as nodes of a tree; the one that is chosen
     moves to the next slot. No cache is copied.
 
-    Args:
-      model: the language model, with ``tree`` and ``keep``, whose ``prefill`` and ``extend`` return
-        hidden states.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    The model has ``tree`` and ``keep``, and its ``prefill`` and ``extend`` return hidden states.
+    The output has N = 1, and its ``score`` is ``log_prob``. A sequence whose every continuation is
+    banned ends unfinished. Hidden states that are not finite count as NaN logits, where they leave
+    no candidate with a known cosine.
+
+    Attributes:
       penalty_alpha: alpha, from 0 to 1: a number, or ``[B]``. With 0, the tokens are those of
         ``greedy``.
       top_k: k, 1 or more; with 1, the tokens are those of ``greedy``.
@@ -96,11 +105,6 @@ def contrastive_search(
         last as well, so P + L positions are needed.
       transform: applied to the logits before the candidates are chosen.
       stop: when a sequence ends.
-
-    Returns:
-      A ``DecodeOutput`` with N = 1. ``score`` is ``log_prob``. A sequence whose every continuation
-      is banned ends unfinished. Hidden states that are not finite count as NaN logits, where they
-      leave no candidate with a known cosine.
 
     Raises:
       ValueError: for a model that lacks ``tree``, ``keep`` or hidden states, a k below 1, or a
@@ -117,70 +121,44 @@ def contrastive_search(
       >>> output.tokens.shape, int(output.info.model_calls)
       ((1, 1, 4), 5)
     """
-    stop = Stop() if stop is None else stop
-    if check_count("top_k", top_k) < 1:
-        raise ValueError(f"top_k: got {top_k}; takes 1 or more")
 
-    def init(model: LanguageModel, prompt: Prompt, key: Array | None) -> State:
+    penalty_alpha: Any = fields.number("a number from 0 to 1", lambda x: (x >= 0) & (x <= 1))
+    top_k: int = fields.count()
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """See ``Strategy.init``. The first token is chosen in the first step."""
         batch, size = prompt.tokens.shape
         _check_model(model)
-        check_lengths(model, size, max_new_tokens, last_is_fed=True)
-        slots = max_new_tokens - 1 + min(top_k, model.vocab_size)
+        length = check_lengths(model, size, self.max_new_tokens, last_is_fed=True)
+        slots = length - 1 + min(self.top_k, model.vocab_size)
         logits, hidden, cache = model_calls.prefill_with_hidden(model, prompt, lanes=1, slots=slots)
-        limit = stopping.limits(stop, batch, max_new_tokens)
+        limit = stopping.limits(self.stop, batch, length)
         return State(
             cache=cache,
-            sequences=empty_sequences(limit, 1, max_new_tokens),
+            sequences=empty_sequences(limit, 1, length),
             logits=logits[:, 0, 0],
-            context=context.start(hidden[:, 0], prompt.length, max_new_tokens),
+            context=context.start(hidden[:, 0], prompt.length, length),
             step=jnp.int32(0),
         )
 
-    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        """See ``Strategy.step``."""
         old, start = state.sequences, state.step
-        # Candidates: the k most probable tokens.
-        allowed = stopping.ban_end_tokens(stop, clean(state.logits)[:, None], old.length)
-        if transform is not None:
-            path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-            changed = model_calls.transformed(transform, allowed[:, :, None], path)
-            allowed = clean(changed)[:, :, 0]
-        best, tokens = take_top_k(allowed[:, 0], min(top_k, model.vocab_size))
-        peak, total = normaliser(allowed[:, 0])
-        probability = exact.exp(best - peak) / jnp.maximum(total, 1.0)
-        tokens = tokens.astype(jnp.int32)
-        # One call of the model for all of them, as siblings after the tokens so far.
-        assert isinstance(model, SupportsKeep)
-        slot = jnp.arange(max_new_tokens - 1 + tokens.shape[1], dtype=jnp.int32)[None, None, None]
-        visible = jnp.broadcast_to(
-            slot < over_axes(start, 4), (tokens.shape[0], 1, tokens.shape[1], slot.size)
-        )
-        position = (prompt.length + start)[:, None, None]
-        output, cache = model_calls.extend(
-            model, state.cache, tokens[:, None], per_lane(start, 1), visible, position
-        )
-        if output.hidden is None:
-            raise ValueError(
-                "model: got no hidden states from extend; takes a model that returns them, in "
-                "ModelOutput.hidden, as from prefill"
-            )
+        allowed = self.allowed(state, prompt)
+        candidates = self.candidates(allowed)
+        output, cache = self.extend(model, prompt, state, candidates.token)
+        assert output.hidden is not None
         hidden = context.unit(output.hidden[:, 0])
-        # Choose: model confidence against the degeneration penalty.
-        alpha = jnp.broadcast_to(jnp.asarray(penalty_alpha, jnp.float32), (tokens.shape[0],))[
-            :, None
-        ]
-        penalty = context.largest_cosine(state.context, hidden)
-        score = (1 - alpha) * probability - alpha * penalty
-        # A candidate whose cosines are NaN is chosen only if those of all candidates are. The
-        # sequence then ends as at NaN logits.
-        exists, is_nan = best > -jnp.inf, jnp.isnan(score)
-        chosen = lowest_argmax(jnp.where(exists & ~is_nan, score, -jnp.inf))[:, None]
-        unknown = (is_nan | ~exists).all(-1) & exists.any(-1)
-        known = jnp.where(unknown[:, None], jnp.nan, state.logits)
-        token = jnp.take_along_axis(tokens, chosen, 1)
+        chosen, is_known = self.choose(candidates, hidden, state.context)
+        known = jnp.where(is_known[:, None], state.logits, jnp.nan)
+        token = jnp.take_along_axis(candidates.token, chosen, 1)
         source = over_axes(start, 3) + chosen[..., None]
+        assert isinstance(model, SupportsKeep)
         cache = model.keep(cache, source, per_lane(start, 1))
 
-        sequences = append_token(old, token, known[:, None], allowed, stop, max_new_tokens)
+        sequences = append_token(
+            old, token, known[:, None], allowed, self.stop, old.tokens.shape[-1]
+        )
         logits = jnp.take_along_axis(output.logits[:, 0], chosen[..., None], 1)[:, 0]
         hidden = jnp.take_along_axis(hidden, chosen[..., None], 1)
         return State(
@@ -191,22 +169,75 @@ def contrastive_search(
             step=start + 1,
         )
 
-    def done(state: State) -> Array:
-        return state.sequences.done.all()
+    def allowed(self, state: State, prompt: Prompt) -> Array:
+        """The transformed logits after the last tokens, float32 ``[B, 1, V]``."""
+        old = state.sequences
+        allowed = stopping.ban_end_tokens(self.stop, clean(state.logits)[:, None], old.length)
+        if self.transform is None:
+            return allowed
+        path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+        return clean(model_calls.transformed(self.transform, allowed[:, :, None], path))[:, :, 0]
 
-    def row_done(state: State) -> Array:
+    def candidates(self, allowed: Array) -> Candidates:
+        """The k most probable tokens."""
+        best, token = top_k(allowed[:, 0], min(self.top_k, allowed.shape[-1]))
+        peak, total = normaliser(allowed[:, 0])
+        probability = exact.exp(best - peak) / jnp.maximum(total, 1.0)
+        return Candidates(token.astype(jnp.int32), probability, best > -jnp.inf)
+
+    def extend(
+        self, model: LanguageModel, prompt: Prompt, state: State, token: Array
+    ) -> tuple[ModelOutput, Cache]:
+        """One call of the model for all candidates, as siblings after the tokens so far."""
+        batch, width = token.shape
+        start = state.step
+        num_slots = state.sequences.tokens.shape[-1] - 1 + width
+        slot = jnp.arange(num_slots, dtype=jnp.int32)[None, None, None]
+        visible = jnp.broadcast_to(slot < over_axes(start, 4), (batch, 1, width, num_slots))
+        position = (prompt.length + start)[:, None, None]
+        output, cache = model_calls.extend(
+            model, state.cache, token[:, None], per_lane(start, 1), visible, position
+        )
+        if output.hidden is None:
+            raise ValueError(
+                "model: got no hidden states from extend; takes a model that returns them, in "
+                "ModelOutput.hidden, as from prefill"
+            )
+        return output, cache
+
+    def choose(self, candidates: Candidates, hidden: Array, so_far: Context) -> tuple[Array, Array]:
+        """Equation 5: model confidence against the degeneration penalty.
+
+        A candidate whose cosines are NaN is chosen only if those of all candidates are. The
+        sequence then ends as at NaN logits.
+
+        Returns:
+          int32 ``[B, 1]``, the candidate; and bool ``[B]``, false where all cosines are NaN.
+        """
+        alpha = jnp.asarray(self.penalty_alpha, jnp.float32).reshape(-1, 1)
+        penalty = context.largest_cosine(so_far, hidden)
+        score = (1 - alpha) * candidates.probability - alpha * penalty
+        exists, is_nan = candidates.exists, jnp.isnan(score)
+        chosen = lowest_argmax(jnp.where(exists & ~is_nan, score, -jnp.inf))[:, None]
+        return chosen, (exists & ~is_nan).any(-1) | ~exists.any(-1)
+
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``."""
         return state.sequences.done.all(-1)
 
-    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+    def settled(self, state: State) -> Array:
+        """See ``Strategy.settled``."""
+        return state.sequences.length
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``."""
         tokens, length, log_prob = state.sequences[:3]
         finished = state.sequences.finished
         info = ContrastiveInfo(state.step + 1)
         return DecodeOutput(tokens, length, log_prob, log_prob, finished, info)
 
-    def settled(state: State) -> Array:
-        return state.sequences.length
 
-    return Steps(init, step, done, finalize, row_done, settled, widens=True)
+contrastive_search = as_function(ContrastiveSearch)
 
 
 def _check_model(model: LanguageModel) -> None:

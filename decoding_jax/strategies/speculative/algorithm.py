@@ -20,7 +20,7 @@ sample a draft x_1 .. x_K                     ``chain.propose``
 K + 1 sets of logits in parallel              ``chain.score``
 ``r < min(1, q(x) / p(x))``: accept x         ``verifiers.token.count_accepted``
 sample from ``(q - p)_+``, or the last ``q``  ``verifiers.token.draw_final``
-``n < T``: repeat                             ``appending.append``, ``done``
+``n < T``: repeat                             ``appending.append``, ``row_done``
 ============================================  =====================================
 
 The target's cache holds all new tokens but the last, so the target is fed the last token and the K
@@ -31,33 +31,40 @@ Every lane advances independently.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt, Stop, Transform
+from decoding_jax import fields
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import (
     Sequences,
-    Static,
-    Steps,
+    Strategy,
+    as_function,
     check_lengths,
-    drafted_sampler,
     empty_sequences,
     model_calls,
     stopping,
 )
+from decoding_jax.loop.values import check_drafter
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record
 from decoding_jax.strategies.speculative.chain import CHAIN
 from decoding_jax.strategies.speculative.checks import check_models
 from decoding_jax.strategies.speculative.distributions import of_model
-from decoding_jax.strategies.speculative.draft_length import DraftLength, as_draft_length
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
+from decoding_jax.strategies.speculative.draft_length import (
+    DraftLength,
+    as_draft_length,
+    check_draft_tokens,
+)
+from decoding_jax.strategies.speculative.drafters import as_drafter
 from decoding_jax.strategies.speculative.info import Info, count_block, no_info
 from decoding_jax.strategies.speculative.masking import Allowed, allow
-from decoding_jax.strategies.speculative.stages import BlockInputs
+from decoding_jax.strategies.speculative.stages import BlockInputs, Stages
 from decoding_jax.strategies.speculative.tree_drafts import TREE
-from decoding_jax.strategies.speculative.verifiers import Verifier, as_verifier
+from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier
 
 
 class State(NamedTuple):
@@ -84,19 +91,9 @@ class State(NamedTuple):
     sample_log_prob: Array | None
 
 
-@drafted_sampler
-def speculative_sample(
-    drafter: LanguageModel | Drafter | Guesser,
-    *,
-    num_samples: Static[int] = 1,
-    num_draft_tokens: Static[int | DraftLength],
-    num_drafts: Static[int] = 1,
-    verifier: str | Verifier = "token",
-    max_new_tokens: Static[int],
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-    with_sample_log_prob: Static[bool] = False,
-) -> Steps:
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpeculativeSample(Strategy):
     """Samples from the target in fewer calls of it, by verifying tokens that a drafter proposes.
 
     Leviathan, Kalman and Matias 2022, "Fast Inference from Transformers via Speculative Decoding";
@@ -104,13 +101,17 @@ def speculative_sample(
     sample follows the transformed target's distribution, whatever the drafter; the number of calls
     depends on how often the two agree.
 
-    Args:
-      model: the target, ``ragged``.
+    The model is the target, ``ragged``. The key is a typed key, folded with each row's index; or
+    typed keys ``[B]``, one for each row. With the greedy verifier, which draws nothing, it may be
+    left out.
+
+    The output is in the order of the lanes; ``info`` is an ``Info``, and ``score`` is ``log_prob``.
+    A lane without an allowed continuation ends there, and is not ``finished``. A banned drafted
+    token is never accepted.
+
+    Attributes:
       drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
         ``PromptLookup``, ``Bigram``, ``NextToken``, or one of your own.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
-      key: a typed key, folded with each row's index; or typed keys ``[B]``, one for each row. With
-        the greedy verifier, which draws nothing, it may be left out.
       num_samples: N.
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
@@ -126,11 +127,6 @@ def speculative_sample(
       stop: the stop conditions.
       with_sample_log_prob: whether the output has ``sample_log_prob``, under the target's
         transformed distribution (also with the greedy verifier, which draws nothing).
-
-    Returns:
-      A ``DecodeOutput`` in the order of the lanes; ``info`` is an ``Info``. ``score`` is
-      ``log_prob``. A lane without an allowed continuation ends there, and is not ``finished``. A
-      banned drafted token is never accepted.
 
     Raises:
       ValueError: for models whose vocabularies differ or that are not ragged, for K below 1, an
@@ -148,54 +144,87 @@ def speculative_sample(
       >>> output.tokens.shape, int(output.info.target_calls), float(output.info.acceptance_rate)
       ((1, 1, 9), 2, 1.0)
     """
-    drafter, verifier = as_drafter(drafter), as_verifier(verifier)
-    draft_length = as_draft_length(num_draft_tokens, max_new_tokens)
-    max_draft_tokens = draft_length.max_draft_tokens
-    stop = Stop() if stop is None else stop
-    for name, value in (("num_samples", num_samples), ("num_drafts", num_drafts)):
-        if value < 1:
-            raise ValueError(f"{name}: got {value}; takes 1 or more")
-    stages = CHAIN if num_drafts == 1 else TREE
-    tree_slots = 0 if num_drafts == 1 else num_drafts * max_draft_tokens
 
-    def allowed_after(logits: Array, prompt: Prompt, paths: Array, length: Array) -> Allowed:
-        return allow(logits, prompt, paths, length, transform, stop)
+    drafter: Any = fields.field(
+        lambda name, value: as_drafter(check_drafter(value)),
+        expected="a language model or a drafter",
+    )
+    num_samples: int = fields.count(default=1)
+    num_draft_tokens: int | DraftLength = fields.field(
+        check_draft_tokens, expected="an int of 1 or more, Heuristic or Measured", static=True
+    )
+    num_drafts: int = fields.count(default=1)
+    verifier: Verifier = fields.field(check_verifier, default="token")
+    with_sample_log_prob: bool = fields.switch(default=False)
 
-    def limits(prompt: Prompt) -> Array:
-        return stopping.limits(stop, prompt.length.shape[0], max_new_tokens)
+    draws: ClassVar[bool] = True
+    needs_key: ClassVar[bool] = False
 
-    def init(model: LanguageModel, prompt: Prompt, key: Array) -> State:
+    @property
+    def widens(self) -> bool:
+        return getattr(self.drafter, "widens", False)
+
+    @property
+    def stages(self) -> Stages:
+        """The stages of a block."""
+        return CHAIN if self.num_drafts == 1 else TREE
+
+    def draft_length(self, sequences: Sequences) -> DraftLength:
+        """The object that chooses K for these sequences, which have places for L tokens."""
+        return as_draft_length(self.num_draft_tokens, sequences.tokens.shape[-1])
+
+    def limits(self, sequences: Sequences) -> Array:
+        """The maximum number of new tokens of each row, int32 ``[B]``."""
+        batch, _, max_new_tokens = sequences.tokens.shape
+        return stopping.limits(self.stop, batch, max_new_tokens)
+
+    def allowed(self, logits: Array, prompt: Prompt, paths: Array, length: Array) -> Allowed:
+        """The tokens allowed after paths; see ``masking.allow``."""
+        return allow(logits, prompt, paths, length, self.transform, self.stop)
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
         """Prefills both models, and draws the first token from the target."""
         batch, size = prompt.tokens.shape
-        shape = (batch, num_samples)
-        check_models(model, drafter)
-        check_lengths(model, size, max_new_tokens)
-        if num_drafts > 1:
-            tree_drafts.check(model, drafter, verifier)
-        keys, verifier_state = verifier.init(key, batch, num_samples)
+        shape = (batch, self.num_samples)
+        check_models(model, self.drafter)
+        max_new_tokens = check_lengths(model, size, self.max_new_tokens)
+        limit = stopping.limits(self.stop, batch, max_new_tokens)
+        sequences = empty_sequences(limit, self.num_samples, max_new_tokens)
+        draft_length = self.draft_length(sequences)
+        tree_slots = 0
+        if self.num_drafts > 1:
+            tree_drafts.check(model, self.drafter, self.verifier)
+            tree_slots = self.num_drafts * draft_length.max_draft_tokens
+        keys, verifier_state = self.verifier.init(key, *shape)
         slots = max(max_new_tokens - 1, 1) + tree_slots
-        logits, cache = model_calls.prefill(model, prompt, lanes=num_samples, slots=slots)
+        logits, cache = model_calls.prefill(model, prompt, lanes=self.num_samples, slots=slots)
         logits = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
 
-        sequences = empty_sequences(limits(prompt), num_samples, max_new_tokens)
         position = sequences.length
-        allowed = allowed_after(logits, prompt, sequences.tokens, position[..., None])
+        allowed = self.allowed(logits, prompt, sequences.tokens, position[..., None])
         drawn_from = allowed.distribution()
-        token, verifier_state = verifier.draw(
+        token, verifier_state = self.verifier.draw(
             keys, verifier_state, drawn_from.position(0), position, jnp.int32(0)
         )
-        empty = jnp.zeros(sequences.tokens.shape, jnp.float32) if with_sample_log_prob else None
+        recorded = None
+        if self.with_sample_log_prob:
+            recorded = jnp.zeros(sequences.tokens.shape, jnp.float32)
         sequences, _ = append(
             sequences,
             token[..., None],
             jnp.ones(shape, jnp.int32),
             allowed.dead,
             of_model(logits),
-            stop,
-            limits(prompt),
+            self.stop,
+            limit,
         )
-        drafter_state = stages.init_drafter(
-            drafter, prompt, num_samples, max_new_tokens, max_draft_tokens, num_drafts
+        drafter_state = self.stages.init_drafter(
+            self.drafter,
+            prompt,
+            self.num_samples,
+            max_new_tokens,
+            draft_length.max_draft_tokens,
+            self.num_drafts,
         )
         return State(
             cache=cache,
@@ -205,19 +234,20 @@ def speculative_sample(
             drafter_state=drafter_state,
             length_state=draft_length.init(*shape),
             info=no_info(*shape),
-            sample_log_prob=record(empty, position, sequences, drawn_from, token[..., None]),
+            sample_log_prob=record(recorded, position, sequences, drawn_from, token[..., None]),
         )
 
-    def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-        """One block: Algorithm 1 of Leviathan et al., one iteration of Algorithm 2 of Chen et al.
+    def block_inputs(self, prompt: Prompt, state: State) -> BlockInputs:
+        """The inputs of the next block.
 
-        The comments use the names of Leviathan et al.: p is the target and q is the draft.
+        A block appends a final token too, so it drafts one token fewer than the limit allows. A
+        lane that is done drafts nothing.
         """
-        sequences, limit = state.sequences, limits(prompt)
-        # A block appends a final token too, so it drafts one token fewer than the limit allows.
-        # A lane that is done drafts nothing.
-        room = jnp.where(sequences.done, 0, limit[:, None] - sequences.length - 1)
-        inputs = BlockInputs(
+        sequences, draft_length = state.sequences, self.draft_length(state.sequences)
+        room = self.limits(sequences)[:, None] - sequences.length - 1
+        room = jnp.where(sequences.done, 0, room)
+        max_draft_tokens = draft_length.max_draft_tokens
+        return BlockInputs(
             prompt=prompt,
             sequences=sequences,
             cache=state.cache,
@@ -226,10 +256,18 @@ def speculative_sample(
             verifier_state=state.verifier_state,
             draft_length=jnp.minimum(draft_length.count(state.length_state), room),
             max_draft_tokens=max_draft_tokens,
-            num_drafts=num_drafts,
-            counter=1 + state.info.blocks * (max_draft_tokens * num_drafts + 1),
-            allow=lambda logits, paths, length: allowed_after(logits, prompt, paths, length),
+            num_drafts=self.num_drafts,
+            counter=1 + state.info.blocks * (max_draft_tokens * self.num_drafts + 1),
+            allow=lambda logits, paths, length: self.allowed(logits, prompt, paths, length),
         )
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        """One block: Algorithm 1 of Leviathan et al., one iteration of Algorithm 2 of Chen et al.
+
+        The comments use the names of Leviathan et al.: p is the target and q is the draft.
+        """
+        drafter, verifier, stages = self.drafter, self.verifier, self.stages
+        inputs = self.block_inputs(prompt, state)
         # Draft: for i = 1 .. K, sample x_i ~ q_i(x) = q(x | prefix, x_1 .. x_(i-1)).
         draft, drafter_state, draft_calls = stages.propose(
             drafter, verifier, inputs, model.vocab_size
@@ -244,13 +282,23 @@ def speculative_sample(
         cache, drafter_state = stages.keep(model, drafter, inputs, result, cache, drafter_state)
         # Append: return prefix + x_1 .. x_n, t, cut where a stop condition or the limit applies.
         sequences, appended = append(
-            sequences,
+            state.sequences,
             result.tokens,
             result.accepted + 1,
             result.dead,
             result.distribution,
-            stop,
-            limit,
+            self.stop,
+            self.limits(state.sequences),
+        )
+        length_state = self.draft_length(sequences).update(
+            state.length_state, result.verifiable, result.accepted
+        )
+        info = count_block(
+            state.info,
+            live=~state.sequences.done,
+            result=result,
+            appended=appended,
+            draft_calls=draft_calls,
         )
         return State(
             cache=cache,
@@ -258,16 +306,8 @@ def speculative_sample(
             keys=state.keys,
             verifier_state=result.verifier_state,
             drafter_state=drafter_state,
-            length_state=draft_length.update(
-                state.length_state, result.verifiable, result.accepted
-            ),
-            info=count_block(
-                state.info,
-                live=~state.sequences.done,
-                result=result,
-                appended=appended,
-                draft_calls=draft_calls,
-            ),
+            length_state=length_state,
+            info=info,
             sample_log_prob=record(
                 state.sample_log_prob,
                 state.sequences.length,
@@ -277,21 +317,21 @@ def speculative_sample(
             ),
         )
 
-    def done(state: State) -> Array:
-        return state.sequences.done.all()
-
-    def row_done(state: State) -> Array:
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``."""
         return state.sequences.done.all(-1)
 
-    def finalize(prompt: Prompt, state: State) -> DecodeOutput:
+    def settled(self, state: State) -> Array:
+        """See ``Strategy.settled``."""
+        return state.sequences.length
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``."""
         tokens, length, log_prob = state.sequences[:3]
         finished = state.sequences.finished
         return DecodeOutput(
             tokens, length, log_prob, log_prob, finished, state.info, state.sample_log_prob
         )
 
-    def settled(state: State) -> Array:
-        return state.sequences.length
 
-    widens = getattr(drafter, "widens", False)
-    return Steps(init, step, done, finalize, row_done, settled, widens)
+speculative_sample = as_function(SpeculativeSample)

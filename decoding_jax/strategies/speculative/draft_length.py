@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from typing import Any, Protocol, SupportsIndex
 
 import jax.numpy as jnp
 from jax import lax
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.theory import emitted_tokens
@@ -187,22 +187,28 @@ def _check(count: int) -> None:
         raise ValueError(f"num_draft_tokens: got {count}; takes 1 or more")
 
 
+def check_draft_tokens(name: str, value: Any) -> int | DraftLength:
+    """Checks that a setting is an int of 1 or more, or an object that chooses K.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if hasattr(value, "max_draft_tokens") and not isinstance(value, type):
+        return value
+    if isinstance(value, SupportsIndex):
+        return fields.as_count(name, value)
+    raise fields.error(name, "an int of 1 or more, Heuristic or Measured", value)
+
+
 def as_draft_length(num_draft_tokens: int | DraftLength, max_new_tokens: int) -> DraftLength:
     """Converts an int to ``Fixed``, and sets the largest K of a ``Heuristic`` that has none.
 
     Args:
       num_draft_tokens: K, or an object that chooses it. Other objects are returned unchanged.
       max_new_tokens: the maximum number of new tokens.
-
-    Raises:
-      ValueError: for an int below 1, or an object that is neither.
     """
-    if isinstance(num_draft_tokens, SupportsIndex):
-        return Fixed(operator.index(num_draft_tokens))
-    if not hasattr(num_draft_tokens, "max_draft_tokens"):
-        raise ValueError(
-            f"num_draft_tokens: got {num_draft_tokens!r}; takes an int or a DraftLength"
-        )
+    if isinstance(num_draft_tokens, int):
+        return Fixed(num_draft_tokens)
     if isinstance(num_draft_tokens, Heuristic):
         return num_draft_tokens.bounded(max_new_tokens)
     return num_draft_tokens

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop import Steps, run
+from decoding_jax.loop import run
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition
-from decoding_jax.strategies.beam.competition import (
-    Beam,
-    ChooseCandidates,
-    Pool,
-    Rules,
-    Running,
-)
+from decoding_jax.strategies.beam.competition import Beam, Pool, Running
 from decoding_jax.strategies.beam.length_penalty import GNMTPenalty, LengthPenalty
-from decoding_jax.strategies.beam.loop import State, beam_steps, single_beam
+from decoding_jax.strategies.beam.loop import RankedBeams, State
 from decoding_jax.t5x.decode_fns.arguments import BEAM_ORDER, Decodes, T5XArguments, decode_fn
 from decoding_jax.t5x.decode_fns.call import open_call
 from decoding_jax.t5x.decode_fns.temperature import keep_forced
@@ -84,57 +78,52 @@ def beam_search(
     last = jnp.where(step_limit > 0, jnp.minimum(limits, step_limit), limits)
     penalty = FromStart(GNMTPenalty(alpha), call.prompt_end)
 
-    # The search is given a limit one above that of the row, so that `Cut` ends the row first:
+    # The search is given a limit one above that of the row, so that `CutSearch` ends the row first:
     # hypotheses that reach the limit must not replace finished ones in the pool.
-    stop = call.stop(limits + 1)
-    rules = Rules(stop, penalty, "never", _candidates(width))
-    search = single_beam(rules, width, max_length + 1)
-    steps = beam_steps(
-        search._replace(compete=functools.partial(_compete, rules)),
+    search = T5XBeamSearch(
         beam_size=width,
-        num_return=width,
         max_new_tokens=max_length + 1,
+        length_penalty=penalty,
+        early_stopping="never",
         transform=keep_forced(arguments.transform),
-        stop=stop,
+        stop=call.stop(limits + 1),
     )
-    cut = Cut(steps, last, jnp.asarray(min_log_prob, jnp.float32), penalty)
-    return call.best_last(run(cut.steps(), call.model, call.prompt), max_length)
+    cut = CutSearch(search, last, jnp.asarray(min_log_prob, jnp.float32))
+    return call.best_last(run(cut, call.model, call.prompt), max_length)
 
 
-def _compete(
-    rules: Rules, beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
-) -> tuple[Beam, Array, Array]:
-    """``competition.compete``, except that any of the best 2 N candidates may enter the pool.
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5XBeamSearch(RankedBeams):
+    """A beam search with the candidates of T5X, of which any of the best 2 N may enter the pool.
 
     In ``transformers``, and so in ``competition.compete``, only the best N may.
     """
-    width = allowed.shape[1]
-    totals = beam.running.score[..., None] + allowed
-    candidates = competition.choose_candidates(rules, beam, totals, log_probs, keys, step)
-    pool = competition.merge_pools(
-        beam.pool,
-        competition.dead_ends(rules, beam, totals, log_probs, step),
-        competition.completed_candidates(rules, candidates, 2 * width, step),
-    )
-    chosen = competition.best_continuing(candidates, width)
-    return competition.continue_with(rules, beam.open, candidates, chosen, pool, step)
 
+    def compete(
+        self, beam: Beam, allowed: Array, log_probs: Array, keys: Any, step: Array
+    ) -> tuple[Beam, Array, Array]:
+        rules, width = self.rules, allowed.shape[1]
+        totals = beam.running.score[..., None] + allowed
+        candidates = competition.choose_candidates(rules, beam, totals, log_probs, keys, step)
+        pool = competition.merge_pools(
+            beam.pool,
+            competition.dead_ends(rules, beam, totals, log_probs, step),
+            competition.completed_candidates(rules, candidates, 2 * width, step),
+        )
+        chosen = competition.best_continuing(candidates, width)
+        return competition.continue_with(rules, beam.open, candidates, chosen, pool, step)
 
-def _candidates(num_decodes: int) -> ChooseCandidates:
-    """Chooses the best candidates; ties are broken as in T5X.
-
-    Of candidates with equal scores, those that continue the hypothesis ranked last come first.
-    """
-
-    def choose(keys: Any, totals: Array, count: int, step: Array) -> tuple[Array, Array]:
+    def choose(
+        self, keys: Array | None, totals: Array, count: int, step: Array
+    ) -> tuple[Array, Array]:
+        """Of candidates with equal scores, those that continue the hypothesis ranked last win."""
         score, index = top_k(totals, count)
-        vocab = totals.shape[-1] // num_decodes
+        vocab = totals.shape[-1] // self.width
         order = jnp.lexsort((index % vocab, -(index // vocab), -score), axis=-1)
         score = jnp.take_along_axis(score, order, axis=-1)
         score = jnp.where(score > _BANNED, score, -jnp.inf)
         return score, jnp.take_along_axis(index, order, axis=-1)
-
-    return choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,24 +157,21 @@ class CutState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class CutSearch:
     """A beam search that ends each row at its own limit.
 
     Attributes:
-      search: the steps of the beam search.
+      search: the beam search.
       last: int32 ``[B]``, the number of tokens at which a row is cut.
       min_log_prob: float32; a row whose running hypotheses are all below it is cut.
-      penalty: divides the scores of the hypotheses that were running.
     """
 
-    search: Steps
+    search: T5XBeamSearch
     last: Array
     min_log_prob: Array
-    penalty: LengthPenalty
 
-    def steps(self) -> Steps:
-        return Steps(self.init, self.step, lambda state: self.search.done(state.search),
-                     self.finalize)  # fmt: skip
+    def done(self, state: CutState) -> Array:
+        return self.search.done(state.search)
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> CutState:
         search = self.search.init(model, prompt, key)
@@ -210,10 +196,10 @@ class Cut:
 
     def finalize(self, prompt: Prompt, state: CutState) -> DecodeOutput:
         """The finished hypotheses, best first, followed by those that were running."""
-        pool, live = state.search.beam.pool, state.live
+        pool, live, penalty = state.search.beam.pool, state.live, self.search.length_penalty
         length = jnp.broadcast_to(state.length[:, None], live.score.shape)
         exists = (live.score > -jnp.inf) & (length > 0)
-        score = jnp.where(exists, live.score / self.penalty(jnp.maximum(length, 1)), -jnp.inf)
+        score = jnp.where(exists, live.score / penalty(jnp.maximum(length, 1)), -jnp.inf)
         joined = Pool(
             jnp.concatenate([pool.tokens, live.tokens], axis=1),
             jnp.concatenate([pool.length, length], axis=1),

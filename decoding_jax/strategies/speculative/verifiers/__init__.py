@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from decoding_jax import fields
 from decoding_jax.strategies.speculative.verifiers.base import Verification, Verifier
 from decoding_jax.strategies.speculative.verifiers.block import BlockVerifier
 from decoding_jax.strategies.speculative.verifiers.code import CodeVerifier
@@ -20,7 +23,7 @@ VERIFIERS: dict[str, Verifier] = {
 }
 
 
-def as_verifier(verifier: str | Verifier) -> Verifier:
+def check_verifier(name: str, verifier: Any) -> Verifier:
     """Returns the verifier of that name; an object is returned unchanged.
 
     Raises:
@@ -29,8 +32,7 @@ def as_verifier(verifier: str | Verifier) -> Verifier:
     if hasattr(verifier, "verify") and not isinstance(verifier, (str, type)):
         return verifier
     if not isinstance(verifier, str) or verifier not in VERIFIERS:
-        known = ", ".join(VERIFIERS)
-        raise ValueError(f"verifier: got {verifier!r}; takes {known}, or an object")
+        raise fields.error(name, f"one of {', '.join(VERIFIERS)}, or an object", verifier)
     return VERIFIERS[verifier]
 
 
@@ -41,7 +43,7 @@ def needs_key(verifier: str | Verifier) -> bool:
       >>> needs_key("token"), needs_key("greedy")
       (True, False)
     """
-    return getattr(as_verifier(verifier), "needs_key", True)
+    return getattr(check_verifier("verifier", verifier), "needs_key", True)
 
 
 __all__ = [
@@ -54,6 +56,6 @@ __all__ = [
     "TokenVerifier",
     "Verification",
     "Verifier",
-    "as_verifier",
+    "check_verifier",
     "needs_key",
 ]

@@ -1,0 +1,246 @@
+"""Settings: fields of frozen dataclasses that say what they take, and are checked when made.
+
+A setting is declared once, where it belongs, by a function of this module in the place of
+``dataclasses.field``::
+
+    @decoding_jax.pytree
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Search:
+        width: int = fields.count()
+        alpha: Any = fields.number("a number of 0 or more", lambda x: x >= 0, default=1.0)
+        order: str = fields.choice("best", "oldest", default="best")
+
+        def __post_init__(self) -> None:
+            fields.check(self)
+
+The declaration says whether the setting is static (it determines shapes or control flow, and
+another value compiles another program) or a leaf of the pytree, whether it may have one value for
+each row (``decoding_jax.rows``), and which values it takes. ``check`` reads the declarations; an
+error names the field, what it takes and what it got. Traced values are not checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+Check = Callable[[str, Any], Any]
+"""``(name, value) -> value``: returns the value, converted, or raises ValueError."""
+
+_UNDECLARED = object()
+
+
+def field(
+    check: Check | None = None,
+    *,
+    expected: str = "a value",
+    static: bool = False,
+    shared_axes: Any = _UNDECLARED,
+    **options: Any,
+) -> Any:
+    """Declares a setting.
+
+    Args:
+      check: checks and converts a value. None takes any value.
+      expected: the values that the setting takes, for errors.
+      static: whether the value is static.
+      shared_axes: the number of axes of a value that serves all rows (see ``decoding_jax.rows``).
+      **options: as for ``dataclasses.field``. A default of None also allows None.
+    """
+    metadata: dict[str, Any] = {"expected": expected}
+    if check is not None:
+        metadata["check"] = check
+    if static:
+        metadata["static"] = True
+    if shared_axes is not _UNDECLARED:
+        metadata["shared_axes"] = shared_axes
+    return dataclasses.field(metadata=metadata, **options)
+
+
+def count(minimum: int = 1, **options: Any) -> Any:
+    """Declares a static int of ``minimum`` or more."""
+    return field(
+        lambda name, value: as_count(name, value, minimum),
+        expected=_ints(minimum),
+        static=True,
+        **options,
+    )
+
+
+def switch(**options: Any) -> Any:
+    """Declares a static bool."""
+    return field(as_switch, expected="True or False", static=True, **options)
+
+
+def choice(*values: Any, **options: Any) -> Any:
+    """Declares a static setting that takes one of some values."""
+    expected = f"one of {', '.join(repr(value) for value in values)}"
+
+    def check(name: str, value: Any) -> Any:
+        if not any(type(value) is type(v) and value == v for v in values):
+            raise error(name, expected, value)
+        return value
+
+    return field(check, expected=expected, static=True, **options)
+
+
+def number(
+    expected: str, valid: Callable[[np.ndarray], Any], *, dtype: type = np.float32, **options: Any
+) -> Any:
+    """Declares a number, or one for each row: an array ``[B]``.
+
+    Args:
+      expected: the numbers that the setting takes, for errors.
+      valid: maps an array to whether each number is valid. NaN must not be.
+      dtype: the dtype of the leaf. A fixed one means that changing 1 to 0.5 does not retrace.
+      **options: as for ``field``.
+    """
+    return field(
+        lambda name, value: as_number(name, value, expected, valid, dtype),
+        expected=expected,
+        shared_axes=0,
+        **options,
+    )
+
+
+def probability(**options: Any) -> Any:
+    """Declares a probability from 0 to 1, or one for each row."""
+    return number("a probability from 0 to 1", lambda x: (x >= 0) & (x <= 1), **options)
+
+
+def check(owner: Any) -> None:
+    """Checks and converts all fields of a frozen dataclass; its ``__post_init__`` calls this.
+
+    Raises:
+      ValueError: for a value that a field does not take, in one line that names the field.
+    """
+    for setting in dataclasses.fields(owner):
+        value = getattr(owner, setting.name)
+        converted = checked(setting, value)
+        if converted is not value:
+            object.__setattr__(owner, setting.name, converted)
+
+
+def checked(setting: dataclasses.Field, value: Any) -> Any:
+    """Checks a value of a field, and returns it converted.
+
+    Raises:
+      ValueError: for a value that the field does not take.
+    """
+    convert = setting.metadata.get("check")
+    if convert is None or (value is None and setting.default is None):
+        return value
+    return convert(setting.name, value)
+
+
+def error(name: str, expected: str, value: Any) -> ValueError:
+    """The error for a value that the argument ``name`` does not take.
+
+    Example:
+      >>> error("top_k", "an int of 1 or more", 0)
+      ValueError('top_k: expected an int of 1 or more, got 0')
+    """
+    return ValueError(f"{name}: expected {expected}, got {describe(value)}")
+
+
+def as_count(name: str, value: Any, minimum: int = 1) -> int:
+    """Checks that a value is a whole number of ``minimum`` or more, and returns it as an int.
+
+    Raises:
+      ValueError: for any other value.
+    """
+    try:
+        if isinstance(value, (bool, np.bool_, jax.core.Tracer)):
+            raise TypeError
+        whole = operator.index(value)
+    except TypeError:
+        raise error(name, _ints(minimum), value) from None
+    if whole < minimum:
+        raise error(name, _ints(minimum), whole)
+    return whole
+
+
+def as_switch(name: str, value: Any) -> bool:
+    """Checks that a value is a bool, and returns it as one.
+
+    Raises:
+      ValueError: for any other value.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise error(name, "True or False", value)
+    return bool(value)
+
+
+def as_number(
+    name: str,
+    value: Any,
+    expected: str,
+    valid: Callable[[np.ndarray], Any],
+    dtype: type = np.float32,
+) -> Any:
+    """Checks that a value is a number or an array of numbers, and converts plain ones to arrays.
+
+    Traced values, and arrays that are partly on other processes' devices, are not checked.
+
+    Raises:
+      ValueError: for anything else, and for a number that is not ``valid``.
+    """
+    if isinstance(value, jax.core.Tracer) or type(value) is object:
+        return value  # ``object()`` stands for a leaf where JAX copies the structure of a tree.
+    try:
+        array = np.asarray(value) if is_readable(value) else None
+        kind = np.dtype(value.dtype if array is None else array.dtype).kind
+    except (TypeError, ValueError):  # Lists of several lengths.
+        raise error(name, f"{expected}, or one for each row [B]", value) from None
+    whole = np.dtype(dtype).kind == "i"
+    if kind not in ("iu" if whole else "iufV"):  # V: bfloat16
+        raise error(name, f"{expected}, or one for each row [B]", value)
+    if array is None:
+        return value
+    array = array.astype(np.float32) if kind == "V" else array
+    if not np.all(valid(array)):
+        raise error(name, f"{expected}, or one for each row [B]", value)
+    return value if isinstance(value, jax.Array) else array.astype(dtype)
+
+
+def is_readable(value: Any) -> bool:
+    """Whether a value is on this host: not traced, and not partly on other processes' devices."""
+    if isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)):
+        return False
+    return not isinstance(value, jax.Array) or value.is_fully_addressable
+
+
+def describe(value: Any) -> str:
+    """Describes a value for an error: dtype and shape of an array, else at most 60 characters.
+
+    Example:
+      >>> describe(np.zeros((2, 3))), describe([1]), describe(dict)
+      ('float64[2, 3]', '[1]', 'the class dict')
+    """
+    if isinstance(value, jax.core.Tracer):
+        return "a traced value"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if hasattr(value, "shape") and hasattr(value, "dtype") and np.shape(value):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, tuple) and len(value) == 2 and _is_model(value[0]):
+        return f"a pair with a {type(value[0]).__name__}"
+    if _is_model(value) or type(value).__repr__ is object.__repr__:
+        return f"a {type(value).__name__}"
+    if hasattr(value, "dtype") and not isinstance(value, np.ndarray):
+        return f"{value.dtype}[]"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_model(value: Any) -> bool:
+    return not isinstance(value, type) and (hasattr(value, "bind") or hasattr(value, "prefill"))
+
+
+def _ints(minimum: int) -> str:
+    return f"an int of {minimum} or more"
