@@ -1,4 +1,4 @@
-"""The layers import one way, and the library pulls in nothing heavy."""
+"""The layers import one way, functions are short, and the library pulls in nothing heavy."""
 
 import ast
 import subprocess
@@ -30,6 +30,7 @@ LAYERS = [
     "shell",
     "testing",
 ]
+LONGEST = {"run": 140, "propose": 82}
 
 
 def imports_of(path):
@@ -66,6 +67,15 @@ def test_a_family_of_strategies_imports_no_other():
             if family != "__init__" and module.startswith("decoding_jax.strategies"):
                 other = module.split(".")[2] if module.count(".") > 1 else node.names[0].name
                 assert other in (family, "token_by_token"), f"{path.name} imports {module}"
+
+
+def test_no_function_has_a_body_of_more_than_80_lines():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                size = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                assert size <= LONGEST.get(node.name, 80), f"{path.name}: {node.name}"
 
 
 def test_import_pulls_in_nothing_heavy():
