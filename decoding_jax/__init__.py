@@ -32,6 +32,20 @@ from decoding_jax.registry import (
     speculative_sample,
     stochastic_beam_search,
 )
+from decoding_jax.strategies import (
+    ArithmeticSample,
+    BeamSample,
+    BeamSearch,
+    BestFirstSearch,
+    BestKSearch,
+    ConstrainedBeamSearch,
+    ContrastiveSearch,
+    DiverseBeamSearch,
+    Greedy,
+    Sample,
+    SpeculativeSample,
+    StochasticBeamSearch,
+)
 from decoding_jax.strategies.beam import Constraints, GNMTPenalty, PowerPenalty
 from decoding_jax.strategies.best_first import Decay, MeanLogProb, best_k_last, best_k_mean
 from decoding_jax.text import (
@@ -49,12 +63,21 @@ from decoding_jax.text import (
 __version__ = "0.2.0"
 
 __all__ = [
+    "ArithmeticSample",
+    "BeamSample",
+    "BeamSearch",
+    "BestFirstSearch",
+    "BestKSearch",
+    "ConstrainedBeamSearch",
     "Constraints",
+    "ContrastiveSearch",
     "CutTextWarning",
     "Decay",
     "DecodeOutput",
+    "DiverseBeamSearch",
     "GNMTPenalty",
     "GenerationConfig",
+    "Greedy",
     "LanguageModel",
     "MeanLogProb",
     "ModelOutput",
@@ -62,6 +85,9 @@ __all__ = [
     "PowerPenalty",
     "Prefix",
     "Prompt",
+    "Sample",
+    "SpeculativeSample",
+    "StochasticBeamSearch",
     "Stop",
     "TextStreamer",
     "Transform",

@@ -18,12 +18,11 @@ Shapes are written with these letters throughout the library:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.pytrees import pytree
 
 Array = jax.Array
@@ -257,61 +256,11 @@ class Stop:
              [-1,  7]], dtype=int32)
     """
 
-    eos_ids: Any = dataclasses.field(default=None, metadata={"shared_axes": 1})
-    sequences: Any = dataclasses.field(default=(), metadata={"shared_axes": 2})
-    min_new_tokens: Any = dataclasses.field(default=0, metadata={"shared_axes": 0})
-    max_new_tokens: Any = dataclasses.field(default=None, metadata={"shared_axes": 0})
+    eos_ids: Any = fields.token_ids(1, default=None)
+    sequences: Any = fields.token_sequences(default=())
+    min_new_tokens: Any = fields.number(*fields.COUNTS, default=0)
+    max_new_tokens: Any = fields.number(*fields.COUNTS, default=None)
     strings: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.eos_ids, (int, np.integer)):
-            object.__setattr__(self, "eos_ids", (self.eos_ids,))
-        if isinstance(self.eos_ids, (tuple, list)):
-            ids = _whole(self.eos_ids, "eos_ids", "token ids of 0 and above")
-            object.__setattr__(self, "eos_ids", ids)
-        for name in ("eos_ids", "sequences"):
-            if isinstance(value := getattr(self, name), (str, bytes, float)):
-                raise ValueError(f"{name}: got {value!r}; takes token ids of 0 and above")
-        if isinstance(self.sequences, (tuple, list)):
-            object.__setattr__(self, "sequences", pad_left(self.sequences, "sequences"))
-        for name in ("min_new_tokens", "max_new_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, (int, float, str, tuple, list)):
-                object.__setattr__(self, name, _whole(value, name, "counts of 0 and above"))
-
-
-def _whole(value: Any, name: str, takes: str) -> np.ndarray:
-    """Converts plain whole numbers of 0 and above to int32."""
-    try:
-        array = np.asarray(value)
-        whole = array.dtype.kind in "iu" or array.size == 0
-    except ValueError:  # lists of several lengths
-        whole = False
-    if not whole or np.any(array < 0):
-        raise ValueError(f"{name}: got {value!r}; takes {takes}")
-    return array.astype(np.int32)
-
-
-def pad_left(sequences: Sequence[Sequence[int]], name: str) -> np.ndarray:
-    """Converts token sequences of several lengths to int32 ``[Q, M]``, left-padded with -1.
-
-    Args:
-      sequences: Q non-empty sequences of token ids.
-      name: the argument's name, for the error.
-
-    Raises:
-      ValueError: for an empty sequence or a negative id.
-    """
-    takes = "non-empty sequences of token ids of 0 and above"
-    rows = []
-    for s in sequences:
-        ids = np.asarray(s) if isinstance(s, (tuple, list, np.ndarray)) else np.asarray("")
-        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu" or ids.min() < 0:
-            got = tuple(s) if isinstance(s, list) else s
-            raise ValueError(f"{name}: got {got!r}; takes {takes}")
-        rows.append(ids)
-    width = max((len(s) for s in rows), default=0)
-    out = np.full((len(rows), width), -1, np.int32)
-    for row, ids in zip(out, rows, strict=True):
-        row[width - len(ids) :] = ids
-    return out
+        fields.check(self)

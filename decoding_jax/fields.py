@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +33,11 @@ import numpy as np
 Check = Callable[[str, Any], Any]
 """``(name, value) -> value``: returns the value, converted, or raises ValueError."""
 
+COUNTS = ("an int of 0 or more", lambda x: x >= 0, np.int32)
+"""The arguments of ``number`` for a count that may differ by row."""
+
 _UNDECLARED = object()
+_SHOWN = 8  # numbers of an array in an error
 
 
 def field(
@@ -41,6 +46,7 @@ def field(
     expected: str = "a value",
     static: bool = False,
     shared_axes: Any = _UNDECLARED,
+    token_ids: bool = False,
     **options: Any,
 ) -> Any:
     """Declares a setting.
@@ -50,9 +56,10 @@ def field(
       expected: the values that the setting takes, for errors.
       static: whether the value is static.
       shared_axes: the number of axes of a value that serves all rows (see ``decoding_jax.rows``).
+      token_ids: whether its values are token ids.
       **options: as for ``dataclasses.field``. A default of None also allows None.
     """
-    metadata: dict[str, Any] = {"expected": expected}
+    metadata: dict[str, Any] = {"expected": expected, "token_ids": token_ids}
     if check is not None:
         metadata["check"] = check
     if static:
@@ -90,7 +97,7 @@ def choice(*values: Any, **options: Any) -> Any:
 
 
 def number(
-    expected: str, valid: Callable[[np.ndarray], Any], *, dtype: type = np.float32, **options: Any
+    expected: str, valid: Callable[[np.ndarray], Any], dtype: type = np.float32, **options: Any
 ) -> Any:
     """Declares a number, or one for each row: an array ``[B]``.
 
@@ -113,20 +120,41 @@ def probability(**options: Any) -> Any:
     return number("a probability from 0 to 1", lambda x: (x >= 0) & (x <= 1), **options)
 
 
-def check(owner: Any) -> None:
+def token_ids(axes: int, **options: Any) -> Any:
+    """Declares token ids, which strategies compare with the model's vocabulary.
+
+    Args:
+      axes: the number of axes of ids that serve all rows.
+      **options: as for ``field``.
+    """
+    options = {"check": as_ids, "expected": "token ids of 0 or more", **options}
+    return field(shared_axes=axes, token_ids=True, **options)
+
+
+def token_sequences(**options: Any) -> Any:
+    """Declares token sequences: tuples of ids, or int32 ``[Q, M]`` or ``[B, Q, M]``."""
+    expected = "sequences of token ids, such as [[5, 6]]"
+    return field(as_sequences, expected=expected, shared_axes=2, token_ids=True, **options)
+
+
+def check(owner: Any, label: str = "") -> None:
     """Checks and converts all fields of a frozen dataclass; its ``__post_init__`` calls this.
+
+    Args:
+      owner: the dataclass.
+      label: what precedes the names of its fields in errors, such as ``top_p``.
 
     Raises:
       ValueError: for a value that a field does not take, in one line that names the field.
     """
     for setting in dataclasses.fields(owner):
         value = getattr(owner, setting.name)
-        converted = checked(setting, value)
+        converted = checked(setting, value, label)
         if converted is not value:
             object.__setattr__(owner, setting.name, converted)
 
 
-def checked(setting: dataclasses.Field, value: Any) -> Any:
+def checked(setting: dataclasses.Field, value: Any, label: str = "") -> Any:
     """Checks a value of a field, and returns it converted.
 
     Raises:
@@ -135,7 +163,34 @@ def checked(setting: dataclasses.Field, value: Any) -> Any:
     convert = setting.metadata.get("check")
     if convert is None or (value is None and setting.default is None):
         return value
-    return convert(setting.name, value)
+    return convert(f"{label}.{setting.name}" if label else setting.name, value)
+
+
+def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The name and value of each field of an object, and of its parts, that holds token ids.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> made = transforms.chain(transforms.temperature(2), transforms.forced_first_token(5))
+      >>> list(token_ids_of(made))
+      [('forced_first_token.token', array(5, dtype=int32))]
+    """
+    if isinstance(owner, (tuple, list)):
+        for part in owner:
+            yield from token_ids_of(part)
+    elif dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+        for setting in dataclasses.fields(owner):
+            value = getattr(owner, setting.name)
+            if not setting.metadata.get("token_ids"):
+                yield from token_ids_of(value)
+            elif value is not None and getattr(value, "dtype", None) != np.bool_:  # no mask
+                yield f"{label(owner)}.{setting.name}", value
+
+
+def label(owner: Any) -> str:
+    """The public lower-case name of a class or of its object: ``TopP`` is ``top_p``."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def error(name: str, expected: str, value: Any) -> ValueError:
@@ -190,22 +245,102 @@ def as_number(
     Raises:
       ValueError: for anything else, and for a number that is not ``valid``.
     """
+    expected = f"{expected}, or one for each row [B]"
     if isinstance(value, jax.core.Tracer) or type(value) is object:
         return value  # ``object()`` stands for a leaf where JAX copies the structure of a tree.
     try:
         array = np.asarray(value) if is_readable(value) else None
         kind = np.dtype(value.dtype if array is None else array.dtype).kind
     except (TypeError, ValueError):  # Lists of several lengths.
-        raise error(name, f"{expected}, or one for each row [B]", value) from None
-    whole = np.dtype(dtype).kind == "i"
-    if kind not in ("iu" if whole else "iufV"):  # V: bfloat16
-        raise error(name, f"{expected}, or one for each row [B]", value)
+        raise error(name, expected, value) from None
+    if kind not in ("iu" if np.dtype(dtype).kind == "i" else "iufV"):  # V: bfloat16
+        raise error(name, expected, value)
     if array is None:
         return value
     array = array.astype(np.float32) if kind == "V" else array
-    if not np.all(valid(array)):
-        raise error(name, f"{expected}, or one for each row [B]", value)
+    good = np.broadcast_to(valid(array), array.shape)
+    if not good.all():
+        raise error(name, expected, array.tolist() if array.size <= _SHOWN else array[~good][0])
     return value if isinstance(value, jax.Array) else array.astype(dtype)
+
+
+def as_ids(name: str, value: Any) -> Any:
+    """Checks token ids, and converts plain ones to int32; one id is a list of one.
+
+    Raises:
+      ValueError: for anything but whole numbers of -1 and above; -1, which means none, may only
+        fill up arrays.
+    """
+    expected = "token ids of 0 or more"
+    if isinstance(value, (str, bytes, float)):
+        raise error(name, expected, value)
+    if isinstance(value, (int, np.integer)):
+        value = (value,)
+    if isinstance(value, (tuple, list)):
+        return _whole(name, value, expected)
+    if hasattr(value, "dtype") and is_readable(value):
+        array = np.asarray(value)
+        if array.size and (array.dtype.kind not in "iu" or array.min() < -1):
+            shown = array.min() if array.dtype.kind in "iu" else array
+            raise error(name, f"{expected}, or -1 for none", shown)
+    return value
+
+
+def as_sequences(name: str, value: Any) -> Any:
+    """Checks token sequences; several tuples of ids become int32 ``[Q, M]``, padded on the left.
+
+    Raises:
+      ValueError: for anything but non-empty sequences of token ids, or ids padded on the left.
+    """
+    expected = "sequences of token ids, such as [[5, 6]]"
+    if isinstance(value, (tuple, list)):
+        return pad_left(name, value)
+    if isinstance(value, (str, bytes, int, float)):
+        raise error(name, expected, value)
+    if not hasattr(value, "dtype") or not is_readable(value):
+        return value
+    array = np.asarray(as_ids(name, value))
+    if array.ndim < 2:
+        raise error(name, expected, array.tolist())
+    if np.any((array[..., :-1] >= 0) & (array[..., 1:] < 0)):
+        raise ValueError(f"{name}: expected ids padded with -1 on the left, got -1 after a token")
+    return value
+
+
+def pad_left(name: str, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    """Converts token sequences of several lengths to int32 ``[Q, M]``, left-padded with -1.
+
+    Raises:
+      ValueError: for an empty sequence, or ids that are not whole numbers of 0 and above.
+
+    Example:
+      >>> pad_left("sequences", [[5, 6], [7]]).tolist()
+      [[5, 6], [-1, 7]]
+    """
+    expected = "sequences of token ids, such as [[5, 6]]"
+    if any(not isinstance(sequence, (tuple, list, np.ndarray)) for sequence in sequences):
+        raise error(name, expected, sequences)
+    rows = [_whole(name, sequence, expected) for sequence in sequences]
+    if any(row.ndim != 1 for row in rows):
+        raise error(name, expected, sequences)
+    if any(row.size == 0 for row in rows):
+        raise ValueError(f"{name}: expected sequences of one token or more, got an empty one")
+    padded = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, padded.shape[1] - len(row) :] = row
+    return padded
+
+
+def _whole(name: str, value: Any, expected: str) -> np.ndarray:
+    """Converts plain whole numbers of 0 and above to int32."""
+    try:
+        array = np.asarray(value)
+        whole = array.dtype.kind in "iu" or array.size == 0
+    except ValueError:  # Lists of several lengths.
+        whole = False
+    if not whole or np.any(array < 0):
+        raise error(name, expected, value)
+    return array.astype(np.int32)
 
 
 def is_readable(value: Any) -> bool:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from decoding_jax import strategies
+from decoding_jax import strategies, suggestions
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop import Steps, Strategy, run, static_argnames, static_numbers, steps_of
-from decoding_jax.loop.arguments import checked
-from decoding_jax.ops.jit import jit
+from decoding_jax.loop import Strategy, as_function, strategy_of
 
 F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A strategy, compiled and described.
 
     Attributes:
       function: ``(model, prompt, ..., **settings) -> DecodeOutput``, compiled.
-      build_steps: ``(**settings) -> Steps``, which ``loop.run`` and ``loop.stream`` take.
-      static_argnames: the settings that ``jit`` does not trace.
+      strategy: its class.
       draws: whether the strategy takes a key.
       drafts: whether the strategy takes a drafter.
     """
 
     function: Callable[..., DecodeOutput]
-    build_steps: Callable[..., Steps]
-    static_argnames: tuple[str, ...]
+    strategy: type[Strategy]
     draws: bool
     drafts: bool
 
@@ -65,51 +58,23 @@ def defaults_of(name: str) -> dict[str, Any]:
     return {name: DEFAULTS[name] for name in required if name in DEFAULTS}
 
 
-def register(strategy: F) -> F:
-    """Compiles a strategy made by ``loop.search`` or ``loop.sampler``, and adds it to the table.
+def register(strategy: F | type[Strategy]) -> F:
+    """Compiles a strategy, and adds it to the table under the name of its function.
 
     Args:
-      strategy: one of ``strategies``, or your own. ``generate``, ``stream`` and the batch job then
-        accept its name.
+      strategy: a subclass of ``loop.Strategy``, or its function. ``generate``, ``stream`` and the
+        batch job then accept its name.
 
     Returns:
-      The compiled strategy. The model is an argument of it, and ``Static`` settings are static.
+      The compiled function. The model is an argument of its program.
     """
-    static, build = static_argnames(strategy), steps_of(strategy)
-    if isinstance(build, type):
-        compiled = checked(_compiled(strategy, build), build)
-    else:
-        compiled = checked(jit(strategy, static, static_numbers(strategy)))
-    takes = inspect.signature(strategy).parameters
-    entry = Entry(compiled, steps_of(strategy), static, "key" in takes, "drafter" in takes)
-    STRATEGIES[strategy.__name__] = entry
-    return compiled
-
-
-def _compiled(function: F, strategy: type[Strategy]) -> F:
-    """A function of a strategy, whose loop is compiled. The strategy is an argument of the program.
-
-    Changing a static setting compiles another program; all other settings are arrays in it.
-    """
-
-    def run_strategy(made: Strategy, model: Any, prompt: Any, key: Any) -> DecodeOutput:
-        return run(made, model, prompt, key)
-
-    run_strategy.__name__ = function.__name__
-    program = jit(run_strategy, ())
-    signature = inspect.signature(function)
-
-    def bound(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        given = dict(signature.bind(*args, **kwargs).arguments)
-        model, prompt, key = (given.pop(name, None) for name in ("model", "prompt", "key"))
-        return strategy(**given), model, prompt, key
-
-    @functools.wraps(function)
-    def compiled(*args: Any, **kwargs: Any) -> DecodeOutput:
-        return program(*bound(args, kwargs))
-
-    compiled.lower = lambda *args, **kwargs: program.lower(*bound(args, kwargs))  # type: ignore[attr-defined]
-    compiled.cache_size = program.cache_size  # type: ignore[attr-defined]
+    made = strategy_of(strategy)
+    compiled = as_function(made, compiled=True)
+    name = getattr(strategy, "__name__", "") if made is not strategy else compiled.__name__
+    compiled.__name__ = compiled.__qualname__ = name
+    names = inspect.signature(compiled).parameters
+    suggestions.SETTINGS_OF[name] = tuple(names)
+    STRATEGIES[name] = Entry(compiled, made, made.draws, "drafter" in names)
     return cast(F, compiled)
 
 
@@ -138,11 +103,11 @@ speculative_sample = _public(strategies.speculative_sample)
 stochastic_beam_search = _public(strategies.stochastic_beam_search)
 
 
-def steps(name: str, **settings: Any) -> Steps:
-    """Builds the ``Steps`` of a strategy by its name.
+def steps(name: str, **settings: Any) -> Any:
+    """Makes a strategy by its name.
 
     Example:
-      >>> steps("greedy", max_new_tokens=4)._fields
-      ('init', 'step', 'done', 'finalize', 'row_done', 'settled', 'widens')
+      >>> steps("greedy", max_new_tokens=4).max_new_tokens
+      4
     """
-    return STRATEGIES[name].build_steps(**settings)
+    return STRATEGIES[name].strategy(**settings)

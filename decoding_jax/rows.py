@@ -30,8 +30,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
+
+Array = jax.Array
 T = TypeVar("T")
 
 _METADATA = "shared_axes"
@@ -72,7 +76,7 @@ def row_arguments(strategy: Callable[..., Any]) -> dict[str, Any]:
     """
     while isinstance(strategy, functools.partial):
         strategy = strategy.func
-    build = getattr(strategy, "build_steps", strategy)
+    build = getattr(strategy, "strategy", strategy)
     if dataclasses.is_dataclass(build):
         declared = {field.name: field.metadata for field in dataclasses.fields(build)}
         return {name: data[_METADATA] for name, data in declared.items() if _METADATA in data}
@@ -162,8 +166,8 @@ class _Taker:
         )
         if len(children) == 1 and children[0][1] is tree:
             return self._undeclared(tree, name)
-        fields = dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()
-        declared = {field.name: field.metadata.get(_METADATA, _UNDECLARED) for field in fields}
+        settings = dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()
+        declared = {f.name: f.metadata.get(_METADATA, _UNDECLARED) for f in settings}
         taken = []
         for path, child in children:
             field_name = str(getattr(path[0], "name", ""))
@@ -184,8 +188,8 @@ class _Taker:
             return value
         if self.count is not None and shape[0] != self.count:
             raise ValueError(
-                f"{name}: got values for {shape[0]} texts; takes one for all, or one for each of "
-                f"the {self.count} texts"
+                f"{name}: expected one value for all, or one for each of the {self.count} texts, "
+                f"got values for {shape[0]}"
             )
         return array[self.rows]
 
@@ -193,8 +197,58 @@ class _Taker:
         shape = np.shape(leaf) if isinstance(leaf, _ARRAYS) else ()
         if shape[:1] == (self.count,) and self.count != 1:
             raise ValueError(
-                f"{name}: got an array of shape {list(shape)} for {self.count} texts, which may or "
-                "may not have one entry for each text; takes a field with shared_axes in its "
-                "metadata, or an argument marked rows.PerRow"
+                f"{name}: expected a field that is declared with shared_axes, got an array of "
+                f"shape {list(shape)} for {self.count} texts, which may or may not have one entry "
+                "for each"
             )
         return leaf
+
+
+def per_row(owner: Any, name: str, like: Array, dtype: Any = jnp.float32) -> Array:
+    """Field ``name``, a scalar or ``[B]``, reshaped to broadcast against ``like`` ``[B, ...]``.
+
+    Raises:
+      ValueError: if its shape is neither ``[]`` nor ``[B]``.
+    """
+    return spread(f"{fields.label(owner)}.{name}", getattr(owner, name), like, dtype)
+
+
+def spread(name: str, value: Any, like: Array, dtype: Any = jnp.float32) -> Array:
+    """``per_row`` of a ``value`` that is only a part of a field; ``name`` is for the error."""
+    value = jnp.asarray(value, dtype)
+    batch_size = like.shape[0]
+    if value.shape not in ((), (batch_size,)):
+        raise ValueError(
+            f"{name}: expected a scalar or [B] = [{batch_size}], got shape {list(value.shape)}"
+        )
+    return value.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def table(owner: Any, name: str, batch_size: int, ndim: int, dtype: Any = jnp.int32) -> Array:
+    """Field ``name`` with ``ndim`` axes that all rows share, or with a further first axis B.
+
+    Returns:
+      An array with a first axis of 1 or B.
+
+    Raises:
+      ValueError: if it has another number of axes, or a first axis other than B.
+    """
+    value = jnp.asarray(getattr(owner, name), dtype)
+    if value.ndim == ndim:
+        return value[None]
+    if value.ndim != ndim + 1 or value.shape[0] != batch_size:
+        raise ValueError(
+            f"{fields.label(owner)}.{name}: expected {ndim} axes that all rows share, or "
+            f"{ndim + 1} axes of which the first is B = {batch_size}, got shape "
+            f"{list(value.shape)}"
+        )
+    return value
+
+
+def check_vocab(owner: Any, name: str, table: Array, vocab_size: int) -> None:
+    """Raises ValueError unless the last axis of ``table`` is the vocabulary."""
+    if table.shape[-1] != vocab_size:
+        raise ValueError(
+            f"{fields.label(owner)}.{name}: expected a number for each of the vocabulary's "
+            f"{vocab_size} tokens, got {table.shape[-1]}"
+        )

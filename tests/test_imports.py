@@ -8,8 +8,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "decoding_jax"
 LAYERS = [
     "pytrees",
-    "rows",
     "fields",
+    "rows",
     "base",
     "ops",
     "transforms",

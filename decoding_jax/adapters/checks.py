@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 
 
 def check_function(name: str, function: Any, arguments: tuple[str, ...]) -> None:

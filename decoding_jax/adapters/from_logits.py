@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.adapters import paths
 from decoding_jax.adapters.checks import (
     check_function,
@@ -19,7 +20,6 @@ from decoding_jax.adapters.checks import (
 )
 from decoding_jax.adapters.paths import Tokens
 from decoding_jax.base import Array, ModelOutput
-from decoding_jax.loop.values import check_switch
 from decoding_jax.pytrees import pytree
 
 
@@ -202,5 +202,5 @@ def from_logits(
     check_size("vocab_size", vocab_size)
     check_size("max_positions", max_positions, optional=True)
     return UncachedModel(
-        parameters, function, vocab_size, max_positions, check_switch("hidden", hidden)
+        parameters, function, vocab_size, max_positions, fields.as_switch("hidden", hidden)
     )

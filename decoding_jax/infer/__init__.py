@@ -9,13 +9,14 @@ from decoding_jax.infer.batch_decoder import BatchDecoder
 from decoding_jax.infer.csv_rows import CsvRows
 from decoding_jax.infer.job import run
 from decoding_jax.infer.parquet_rows import ParquetRows
-from decoding_jax.infer.phrases import beam_search_with_phrases
+from decoding_jax.infer.phrases import BeamSearchWithPhrases, beam_search_with_phrases
 from decoding_jax.infer.printing import Printer
 from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
 from decoding_jax.infer.summaries import Summary
 
 __all__ = [
     "BatchDecoder",
+    "BeamSearchWithPhrases",
     "CsvRows",
     "Item",
     "JsonLines",

@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 
-from decoding_jax.loop.arguments import signature_of
-from decoding_jax.loop.values import check_model, check_stop, check_switch, describe
+from decoding_jax import fields, suggestions
+from decoding_jax.fields import describe
+from decoding_jax.loop.inputs import check_model
+from decoding_jax.loop.strategy import check_stop
 from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
@@ -56,12 +58,14 @@ def check_job(
             f"strategy: got {describe(strategy)}; takes a function such as "
             "functools.partial(decoding_jax.greedy, max_new_tokens=64), in gin @decoding_jax.greedy"
         )
-    signature_of(strategy)
+    every = inspect.signature(strategy).parameters
+    suggestions.check_function(strategy, {}, given_elsewhere=every)
     if output_dir is not None and not isinstance(output_dir, (str, Path, CloudPath)):
         raise ValueError(f"output_dir: got {describe(output_dir)}; takes a path")
     if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):
         raise ValueError(f"buckets: got {describe(buckets)}; takes a list of widths")
-    check_stop(stop)
+    if stop is not None:
+        check_stop("stop", stop)
 
 
 def check_own_devices(model: Any) -> None:
@@ -97,7 +101,7 @@ def check_flags(**flags: bool) -> None:
       ValueError: for anything else.
     """
     for name, flag in flags.items():
-        check_switch(name, flag)
+        fields.as_switch(name, flag)
 
 
 def check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from decoding_jax.infer.row_inputs import (
     keep_info,
 )
 from decoding_jax.infer.separate import SeparateBatches
-from decoding_jax.loop.arguments import check_transform_ids
+from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
@@ -102,7 +102,7 @@ class Decoder:
                 "strategy: got one with a stop of its own; takes one without, and stop as an "
                 "argument beside it"
             )
-        check_transform_ids(settings.get("transform"), vocabulary_size(model))
+        check_token_ids(settings.get("transform"), vocabulary_size(model))
         settings["stop"] = stop
         self._inputs = RowInputMaker(model, strategy, settings, drafter, devices)
         self.batch_size = self._rounded(batch_size)
@@ -118,7 +118,7 @@ class Decoder:
         name = getattr(innermost, "__name__", "decode")
         if (message := idle_transform(name, settings.get("transform"))) is not None:
             _LOGGER.warning(message)
-        build_steps: Any = getattr(innermost, "build_steps", None)
+        build_steps: Any = getattr(innermost, "strategy", None)
 
         def keys_of(index: Array) -> Array:
             # The kind of key is fixed, so that a seed does not depend on the process's default.

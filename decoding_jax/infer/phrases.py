@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from decoding_jax.base import Array, Stop, Transform
-from decoding_jax.loop import Static, Steps, search, steps_of
-from decoding_jax.rows import PerRow
-from decoding_jax.strategies import constrained_beam_search
-from decoding_jax.strategies.beam.competition import EarlyStopping
-from decoding_jax.strategies.beam.length_penalty import LengthPenalty
+from decoding_jax import fields
+from decoding_jax.loop import as_function
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies import ConstrainedBeamSearch
 from decoding_jax.text import Tokenizer, constraints
 
 Phrases = Sequence[str | Sequence[int]]
 
 
-@search
-def beam_search_with_phrases(
-    *,
-    tokenizer: Static[Tokenizer],
-    phrases: Static[Phrases] = (),
-    alternatives: Static[Sequence[Phrases]] = (),
-    beam_size: Static[int],
-    num_return: Static[int | None] = None,
-    max_new_tokens: Static[int],
-    length_penalty: PerRow[float | Array | LengthPenalty] = 0.0,
-    early_stopping: Static[EarlyStopping] = False,
-    transform: Transform | None = None,
-    stop: Stop | None = None,
-) -> Steps:
+def _as_tuples(name: str, phrases: Any) -> Any:
+    """The phrases as tuples, which are hashable."""
+    if isinstance(phrases, (list, tuple)):
+        return tuple(_as_tuples(name, phrase) for phrase in phrases)
+    return phrases
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamSearchWithPhrases(ConstrainedBeamSearch):
     """Runs ``decoding_jax.constrained_beam_search`` with constraints that are given as strings.
 
-    Args:
-      model: the language model.
-      prompt: tokens int32 ``[B, P]`` and their length ``[B]``.
+    Attributes:
       tokenizer: the tokenizer of the model. ``run`` passes it to a strategy that takes one.
       phrases: strings, each of which is tokenised as a separate text, or token sequences. All of
         them must appear.
       alternatives: sets of phrases; of each set at least one must appear.
       beam_size: as for ``decoding_jax.constrained_beam_search``, like all arguments below.
-
-    Returns:
-      A ``DecodeOutput``, as from ``decoding_jax.constrained_beam_search``.
 
     Raises:
       ValueError: if ``phrases`` or a set of alternatives is a single string, if a phrase has no
@@ -64,13 +55,16 @@ def beam_search_with_phrases(
       >>> "gare" in made[0]["outputs"][0]["text"]
       True
     """
-    return steps_of(constrained_beam_search)(
-        constraints=constraints(tokenizer, phrases, alternatives),
-        beam_size=beam_size,
-        num_return=num_return,
-        max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        transform=transform,
-        stop=stop,
-    )
+
+    tokenizer: Tokenizer = fields.field(static=True)
+    phrases: Phrases = fields.field(_as_tuples, static=True, default=())
+    alternatives: Sequence[Phrases] = fields.field(_as_tuples, static=True, default=())
+    constraints: Any = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        made = constraints(self.tokenizer, self.phrases, self.alternatives)
+        object.__setattr__(self, "constraints", made)
+        super().__post_init__()
+
+
+beam_search_with_phrases = as_function(BeamSearchWithPhrases)

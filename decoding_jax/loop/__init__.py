@@ -2,30 +2,26 @@
 
 from decoding_jax.loop.builders import (
     Static,
-    StaticNumber,
     Steps,
     drafted_sampler,
     sampler,
     search,
-    static_argnames,
-    static_numbers,
-    steps_of,
+    strategy_of,
 )
-from decoding_jax.loop.driver import check_prompt, run
+from decoding_jax.loop.inputs import check_prompt
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
     check_lengths,
     empty_sequences,
 )
-from decoding_jax.loop.strategy import Strategy, as_function
+from decoding_jax.loop.strategy import Strategy, as_function, run
 from decoding_jax.loop.streaming import Progress, stream, stream_progress
 
 __all__ = [
     "Progress",
     "Sequences",
     "Static",
-    "StaticNumber",
     "Steps",
     "Strategy",
     "append_token",
@@ -37,9 +33,7 @@ __all__ = [
     "run",
     "sampler",
     "search",
-    "static_argnames",
-    "static_numbers",
-    "steps_of",
+    "strategy_of",
     "stream",
     "stream_progress",
 ]

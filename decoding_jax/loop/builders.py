@@ -1,61 +1,41 @@
-"""Decorators that make a strategy of a function that builds its ``Steps``: the earlier way.
+"""The earlier way to write a strategy: a function that builds ``Steps``, with a decorator.
 
-A subclass of ``Strategy`` has settings that are checked when it is made, and can be passed around.
+A decorator makes a ``Strategy`` of the function. It works for one more release; a subclass of
+``Strategy`` has settings that are checked when it is made, and can be passed around.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection
-from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.driver import run
-from decoding_jax.ops.mesh import in_mesh
+from decoding_jax.loop.strategy import Strategy, as_function
+from decoding_jax.pytrees import pytree
+from decoding_jax.rows import row_arguments
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-_STATIC = "static"
-
-Static = Annotated[T, _STATIC]
-"""Marks a setting that determines shapes or control flow, so that ``jit`` must not trace it.
-
-Changing a static setting compiles the strategy again. Settings without this mark may be arrays.
-"""
-
-_STATIC_NUMBER = "static number"
-
-StaticNumber = Annotated[T, _STATIC_NUMBER]
-"""Marks a setting that is static where it is a plain number, and traced where it is an array.
-
-As a plain number, it determines a shape; as an array, a larger bound on that shape is used.
-"""
+Static = Annotated[T, "static"]
+"""Marks a setting that determines shapes or control flow, so that ``jit`` must not trace it."""
 
 
 class Steps(NamedTuple):
-    """The parts of a strategy, which ``run`` runs to the end and ``stream`` a few at a time.
+    """The parts of a strategy, each as the method of ``Strategy`` that has its name.
 
     Attributes:
-      init: ``(model, prompt, key) -> state``: prefills, and chooses tokens from the logits.
-      step: ``(model, prompt, state) -> state``: calls the model once.
+      init: ``(model, prompt, key) -> state``.
+      step: ``(model, prompt, state) -> state``.
       done: ``state -> bool``: whether all rows are done.
-      finalize: ``(prompt, state) -> DecodeOutput``: the result; for an unfinished state, the
-        sequences decoded so far.
-      row_done: ``state -> bool [B]``, whether each row is done; None for a strategy whose rows
-        cannot be exchanged one by one. With it, a strategy declares that every array of its state
-        begins with the axis of rows, except scalars; that ``step`` and ``finalize`` also take a
-        state whose scalars have one value for each row, ``[B]``; that no row depends on another;
-        and that a row that is done no longer changes. ``loop.refill`` relies on this.
-      settled: ``state -> int32 [B, N]``, the number of leading tokens of each sequence of
-        ``finalize`` that no later step changes; None for a strategy whose tokens may change until
-        their row is done. Streams give out the text of settled tokens only.
-      widens: whether the width that prompts (or encoder inputs) are padded to affects a state only
-        through padding: zero-padded or cut at the end of each axis, the arrays of a row's state
-        become those of the same row at another width that holds it. ``loop.refill`` relies on this
-        to move rows to a batch of another width, if the model has ``widens`` too.
+      finalize: ``(prompt, state) -> DecodeOutput``.
+      row_done: ``state -> bool [B]``; None if rows cannot be exchanged one by one.
+      settled: ``state -> int32 [B, N]``, or None.
+      widens: see ``Strategy.widens``.
     """
 
     init: Callable[[LanguageModel, Prompt, Any], Any]
@@ -67,67 +47,70 @@ class Steps(NamedTuple):
     widens: bool = False
 
 
-Builder = Callable[P, Steps]
+class Built(Strategy):
+    """A strategy whose parts a function builds."""
+
+    build: typing.ClassVar[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        """Leaves all checks to the function."""
+
+    @property
+    def parts(self) -> Steps:
+        """What the function builds from the settings."""
+        names = inspect.signature(type(self).build).parameters
+        return type(self).build(**{name: getattr(self, name) for name in names})
+
+    @property
+    def refills(self) -> bool:
+        return self.parts.row_done is not None
+
+    @property
+    def widens(self) -> bool:
+        return self.parts.widens
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> Any:
+        return self.parts.init(model, prompt, key)
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: Any) -> Any:
+        return self.parts.step(model, prompt, state)
+
+    def done(self, state: Any) -> Array:
+        return self.parts.done(state)
+
+    def row_done(self, state: Any) -> Array:
+        row_done = self.parts.row_done
+        if row_done is None:
+            raise ValueError("row_done: expected a strategy whose rows can be exchanged, got none")
+        return row_done(state)
+
+    def settled(self, state: Any) -> Array | None:
+        settled = self.parts.settled
+        return None if settled is None else settled(state)
+
+    def finalize(self, prompt: Prompt, state: Any) -> DecodeOutput:
+        return self.parts.finalize(prompt, state)
 
 
-class DraftedSampler(Protocol[P]):
-    """The type of a strategy with a drafter; with settings that draw nothing, it needs no key."""
-
-    __name__: str
-
-    @overload
-    def __call__(
-        self,
-        model: LanguageModel,
-        drafter: Any,
-        prompt: Prompt,
-        key: Any,
-        /,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> DecodeOutput: ...
-    @overload
-    def __call__(
-        self,
-        model: LanguageModel,
-        drafter: Any,
-        prompt: Prompt,
-        /,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> DecodeOutput: ...
-
-
-def search(build: Builder[P]) -> Callable[Concatenate[LanguageModel, Prompt, P], DecodeOutput]:
+def search(build: Callable[..., Steps]) -> Callable[..., DecodeOutput]:
     """Makes a strategy that draws nothing: a function of ``(model, prompt, *, **settings)``.
 
     Args:
-      build: takes keyword settings and returns ``Steps``; ``Static`` marks the static settings. Its
-        docstring describes the whole strategy, including the model and the prompt.
-
-    Returns:
-      The strategy. ``steps_of`` returns ``build`` from it.
-
-    Example:
-      >>> from decoding_jax import strategies
-      >>> list(inspect.signature(strategies.greedy).parameters)
-      ['model', 'prompt', 'max_new_tokens', 'transform', 'stop']
+      build: takes keyword settings and returns ``Steps``; ``Static`` marks the static settings.
     """
-    return _function(build, ("model", LanguageModel), ("prompt", Prompt))
+    return _function(build)
 
 
-def sampler(
-    build: Builder[P],
-) -> Callable[Concatenate[LanguageModel, Prompt, Array, P], DecodeOutput]:
+def sampler(build: Callable[..., Steps]) -> Callable[..., DecodeOutput]:
     """Makes a strategy that draws: a function of ``(model, prompt, key, *, **settings)``.
 
     Args:
       build: as for ``search``.
     """
-    return _function(build, ("model", LanguageModel), ("prompt", Prompt), ("key", Array))
+    return _function(build, draws=True)
 
 
-def drafted_sampler(build: Callable[Concatenate[Any, P], Steps]) -> DraftedSampler[P]:
+def drafted_sampler(build: Callable[..., Steps]) -> Callable[..., DecodeOutput]:
     """Makes a strategy with a drafter, a function of ``(model, drafter, prompt, key, *, ...)``.
 
     The key may be left out with settings that draw nothing.
@@ -135,78 +118,59 @@ def drafted_sampler(build: Callable[Concatenate[Any, P], Steps]) -> DraftedSampl
     Args:
       build: as for ``search``, with ``drafter`` as its first parameter.
     """
-    inputs = ("model", LanguageModel), ("drafter", Any), ("prompt", Prompt), ("key", Any)
-    return _function(build, *inputs, optional=("key",))
+    return _function(build, draws=True, needs_key=False)
 
 
-def steps_of(strategy: Callable[..., Any]) -> Callable[..., Steps]:
-    """Returns the function that builds the ``Steps`` of a strategy.
+def strategy_of(strategy: Callable[..., Any]) -> type[Strategy]:
+    """The class of a strategy.
 
     Args:
-      strategy: made by a decorator of this module, or a function that itself returns ``Steps``.
-    """
-    return getattr(strategy, "build_steps", strategy)
-
-
-def static_argnames(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``Static``.
+      strategy: the class, its function, or a function that builds ``Steps``.
 
     Example:
       >>> from decoding_jax import strategies
-      >>> static_argnames(strategies.sample)
-      ('max_new_tokens', 'num_samples', 'with_sample_log_prob')
+      >>> strategy_of(strategies.greedy).__name__
+      'Greedy'
     """
-    return _marked(strategy, _STATIC)
+    if isinstance(strategy, type):
+        return strategy
+    return getattr(strategy, "strategy", None) or built(strategy)
 
 
-def static_numbers(strategy: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the settings that a strategy, or its builder of ``Steps``, marks ``StaticNumber``.
-
-    Example:
-      >>> def build(*, gamma: StaticNumber[float]) -> Steps: ...
-      >>> static_numbers(build)
-      ('gamma',)
-    """
-    return _marked(strategy, _STATIC_NUMBER)
-
-
-def _marked(strategy: Callable[..., Any], mark: str) -> tuple[str, ...]:
-    build = steps_of(strategy)
-    if isinstance(build, type):
-        settings = dataclasses.fields(build)
-        return tuple(f.name for f in settings if f.metadata.get(mark))
+@functools.cache
+def built(build: Callable[..., Any], draws: bool = True, needs_key: bool = False) -> type[Strategy]:
+    """The ``Strategy`` that a function builds; one field for each of its parameters."""
     hints = typing.get_type_hints(build, include_extras=True)
-    return tuple(name for name, hint in hints.items() if mark in getattr(hint, "__metadata__", ()))
+    shared_axes = row_arguments(build)
+    settings: list[Any] = []
+    for name, parameter in inspect.signature(build).parameters.items():
+        metadata: dict[str, Any] = {}
+        if "static" in getattr(hints.get(name), "__metadata__", ()):
+            metadata["static"] = True
+        if name in shared_axes:
+            metadata["shared_axes"] = shared_axes[name]
+        options: dict[str, Any] = {}
+        if parameter.default is not parameter.empty:
+            options["default"] = parameter.default
+        settings.append((name, Any, dataclasses.field(kw_only=True, metadata=metadata, **options)))
+    members = {"build": staticmethod(build), "draws": draws, "needs_key": needs_key}
+    members |= {"__module__": build.__module__, "__doc__": build.__doc__}
+    name = "".join(part.capitalize() for part in build.__name__.split("_"))
+    made = dataclasses.make_dataclass(
+        name, settings, bases=(Built,), namespace=members, frozen=True
+    )
+    return pytree(made)
 
 
 def _function(
-    build: Callable[..., Steps], *inputs: tuple[str, Any], optional: Collection[str] = ()
-) -> Callable[..., Any]:
-    names = [name for name, _ in inputs]
-    settings = inspect.signature(build).parameters.values()
-    leading = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=None if name in optional else inspect.Parameter.empty,
-            annotation=kind.__name__,
-        )
-        for name, kind in inputs
-    ]
-    signature = inspect.Signature(
-        [*leading, *(p for p in settings if p.name not in names)],
-        return_annotation=DecodeOutput.__name__,
+    build: Callable[..., Steps], draws: bool = False, needs_key: bool = True
+) -> Callable[..., DecodeOutput]:
+    warnings.warn(
+        f"{build.__name__}: expected a subclass of decoding_jax.loop.Strategy, got a function that "
+        "builds Steps, which the next release does not take",
+        DeprecationWarning,
+        stacklevel=3,
     )
-
-    def strategy(*args: Any, **kwargs: Any) -> DecodeOutput:
-        return in_mesh(decode, signature.bind(*args, **kwargs).arguments)
-
-    def decode(arguments: dict[str, Any]) -> DecodeOutput:
-        settings = dict(arguments)
-        model, prompt, key = (settings.pop(name, None) for name in ("model", "prompt", "key"))
-        return run(build(**settings), model, prompt, key)
-
-    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(strategy, attribute, getattr(build, attribute))
-    vars(strategy).update(__signature__=signature, build_steps=build)
-    return strategy
+    function = as_function(built(build, draws, needs_key))
+    function.__name__ = function.__qualname__ = build.__name__
+    return function

@@ -13,10 +13,10 @@ Newcomers may be padded to fewer prompt tokens (or encoder inputs) than the rows
 are prefilled at that smaller width, and their state is padded further when it is inserted. Rows of
 all widths thus share one batch, as in JetStream, which prefills at many widths and decodes at one.
 ``moved`` cuts the batch to the width that its rows need, once the widest have ended. Both need
-``Steps.widens`` and a model with ``widens``. Once no input waits, ``moved`` also cuts the batch to
-fewer rows.
+``Strategy.widens`` and a model with ``widens``. Once no input waits, ``moved`` also cuts the batch
+to fewer rows.
 
-All strategies whose ``Steps`` have ``row_done`` can be run in this way. A row's result is the same
+All strategies with ``Strategy.refills`` can be run in this way. A row's result is the same
 as that of ``run``, since it depends neither on the other rows nor on the time of its insertion.
 """
 
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.builders import Steps
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops.mesh import in_mesh, over_rows
 
 
@@ -38,13 +38,13 @@ class Call(NamedTuple):
     """A strategy and its arguments.
 
     Attributes:
-      steps: the strategy's parts.
+      strategy: the strategy.
       model: the model, bound to the inputs of the rows if it takes any.
       prompt: the prompts of the rows.
       key: typed keys, one for each row, or None for a strategy that draws nothing.
     """
 
-    steps: Steps
+    strategy: Strategy
     model: LanguageModel
     prompt: Prompt
     key: Array | None
@@ -92,10 +92,10 @@ def begin(make_call: MakeCall, given: Any) -> Rows:
     Raises:
       ValueError: if the strategy's rows cannot be exchanged one by one.
     """
-    steps, model, prompt, key = make_call(given)
-    if steps.row_done is None:
-        raise ValueError("steps: got no row_done; takes a strategy whose rows can be exchanged")
-    state = steps.init(model, jax.tree.map(over_rows, prompt), key)
+    strategy, model, prompt, key = make_call(given)
+    if not strategy.refills:
+        raise ValueError("strategy: expected one whose rows can be exchanged, got another")
+    state = strategy.init(model, jax.tree.map(over_rows, prompt), key)
     count = prompt.length.shape[0]
     return Rows(given, jax.tree.map(lambda x: x if x.ndim else jnp.full(count, x), state))
 
@@ -171,12 +171,10 @@ def advance(
       used: bool ``[B]``, the rows that are in use. Others may hold anything valid.
       wanted: int32, at most B.
     """
-    steps, model, prompt, _ = make_call(rows.given)
-    row_done = steps.row_done
-    assert row_done is not None
+    strategy, model, prompt, _ = make_call(rows.given)
 
     def ended(state: Any) -> Array:
-        return row_done(state) | ~used
+        return strategy.row_done(state) | ~used
 
     def is_unfinished(carry: tuple[Any, Array, Array]) -> Array:
         return ended(carry[0]).sum(dtype=jnp.int32) < wanted
@@ -184,12 +182,12 @@ def advance(
     def step(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         state, num_steps, num_used = carry
         num_used += (~ended(state)).sum(dtype=jnp.int32)
-        return steps.step(model, prompt, state), num_steps + 1, num_used
+        return strategy.step(model, prompt, state), num_steps + 1, num_used
 
     state, num_steps, num_used = lax.while_loop(
         is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
     )
-    output = steps.finalize(prompt, state)
+    output = strategy.finalize(prompt, state)
     return Rows(rows.given, state), AdvanceResult(ended(state), output, num_steps, num_used)
 
 
@@ -200,8 +198,8 @@ def widens(make_call: MakeCall, given: Any) -> bool:
       make_call: makes the strategy's call.
       given: the arguments of some rows.
     """
-    steps, model, _, _ = make_call(given)
-    return steps.widens and getattr(model, "widens", False)
+    strategy, model, _, _ = make_call(given)
+    return strategy.widens and getattr(model, "widens", False)
 
 
 def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:
@@ -215,14 +213,14 @@ def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:
       more: the arguments of a larger number of rows.
     """
     calls = make_call(few), make_call(more)
-    if any(call.steps.row_done is None for call in calls):
+    if not all(call.strategy.refills for call in calls):
         return "the strategy does not say when a single row is done"
     if not all(call.model.ragged for call in calls):
         return "the model's rows advance in step (ragged=False)"
 
     def state_of(given: Any) -> Any:
-        steps, model, prompt, key = make_call(given)
-        return steps.init(model, prompt, key)
+        strategy, model, prompt, key = make_call(given)
+        return strategy.init(model, prompt, key)
 
     def shapes(given: Any) -> Any:
         return in_mesh(lambda on_mesh: jax.eval_shape(lambda: state_of(on_mesh)), given)

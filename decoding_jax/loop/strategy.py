@@ -2,22 +2,86 @@
 
 A strategy is written once, as a subclass of ``Strategy``. ``run`` runs it to its end, ``stream`` a
 few steps at a time, and ``refill`` with rows that come and go. ``as_function`` makes it a function
-of a model, a prompt and its settings, which ``registry`` compiles.
+of a model, a prompt and its settings.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from decoding_jax import fields
+import jax
+import numpy as np
+from jax import lax
+
+from decoding_jax import fields, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
-from decoding_jax.loop.driver import run
-from decoding_jax.loop.values import check_stop, check_transform
-from decoding_jax.ops.mesh import in_mesh
+from decoding_jax.loop import inputs
+from decoding_jax.ops.jit import jit
+from decoding_jax.ops.mesh import in_mesh, over_rows
+
+cached_by_class: Any = functools.cache
+"""``functools.cache``, for functions of a class of frozen dataclasses."""
+
+
+def check_max_new_tokens(name: str, value: Any) -> int:
+    """Checks a maximum number of new tokens, and returns it as an int.
+
+    Raises:
+      ValueError: for anything but a whole number of 1 or more.
+    """
+    if isinstance(value, (list, tuple)) or np.ndim(value):
+        expected = "an int of 1 or more; stop=Stop(max_new_tokens=...) limits each text"
+        raise fields.error(name, expected, value)
+    return fields.as_count(name, value)
+
+
+def check_transform(name: str, transform: Any) -> Any:
+    """Checks that a transform is one function of ``(logits, prefix)``, and returns it.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    expected = "one transform, such as transforms.temperature(0.8)"
+    if isinstance(transform, type) or transform is transforms.chain:
+        label = transform.__name__
+        if isinstance(transform, type) and hasattr(transforms, fields.label(transform)):
+            label = f"transforms.{fields.label(transform)}"
+        raise ValueError(f"{name}: expected {label}(...), got it without its settings")
+    if isinstance(transform, (list, tuple)):
+        raise ValueError(
+            f"{name}: expected {expected}, got a {type(transform).__name__} of {len(transform)}; "
+            "several are transforms.chain(first, second)"
+        )
+    if not callable(transform):
+        raise fields.error(name, expected, transform)
+    try:
+        inspect.signature(transform).bind(None, None)
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: expected a function of (logits, prefix), got {fields.describe(transform)}, "
+            f"which does not take two arguments ({error})"
+        ) from None
+    except ValueError:  # A function without a known signature.
+        pass
+    return transform
+
+
+def check_stop(name: str, stop: Any) -> Stop:
+    """Checks that stop conditions are a ``Stop``, and returns them.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if isinstance(stop, Stop):
+        return stop
+    if isinstance(stop, str):
+        expected = "Stop(sequences=(ids,)) with token ids, such as tokenizer.pieces gives"
+        raise fields.error(name, expected, stop)
+    raise fields.error(name, "a Stop, such as Stop(eos_ids=(1,))", stop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +110,11 @@ class Strategy:
       ValueError: for a setting that is not valid, in one line that names it.
     """
 
-    max_new_tokens: int | None = fields.count(default=None)
-    transform: Transform | None = fields.field(
-        lambda name, value: check_transform(value), default=None
+    max_new_tokens: int | None = fields.field(
+        check_max_new_tokens, expected="an int of 1 or more", static=True, default=None
     )
-    stop: Stop = fields.field(lambda name, value: check_stop(value), default=None)
+    transform: Transform | None = fields.field(check_transform, default=None)
+    stop: Stop = fields.field(check_stop, default=None)
 
     draws: ClassVar[bool] = False
     needs_key: ClassVar[bool] = True
@@ -59,6 +123,11 @@ class Strategy:
         fields.check(self)
         if self.stop is None:
             object.__setattr__(self, "stop", Stop())
+
+    @property
+    def refills(self) -> bool:
+        """Whether rows can be exchanged one by one (``loop.refill``)."""
+        return True
 
     @property
     def widens(self) -> bool:
@@ -101,66 +170,197 @@ class Strategy:
     def __call__(
         self, model: LanguageModel, prompt: Prompt, key: Array | None = None
     ) -> DecodeOutput:
-        """Runs the strategy to its end."""
-        return in_mesh(lambda given: run(self, *given), (model, prompt, key))
+        """Runs the strategy to its end, compiled.
+
+        Changing a static setting compiles another program; all other settings are arrays in it.
+        """
+        return program_of(type(self))(self, *checked(self, model, prompt, key))
 
 
-def name_of(strategy: type[Strategy]) -> str:
-    """The name of a strategy as a function: ``BestKSearch`` is ``best_k_search``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", strategy.__name__).lower()
+def run(
+    strategy: Any, model: LanguageModel, prompt: Prompt, key: Array | None = None
+) -> DecodeOutput:
+    """Runs a strategy to its end: ``init``, then ``step`` in a ``while_loop`` until ``done``.
+
+    Args:
+      strategy: a ``Strategy``.
+      model: the model.
+      prompt: B prompts.
+      key: a typed key, typed keys ``[B]``, or None for a strategy that draws nothing.
+
+    Raises:
+      ValueError: for a prompt of wrong shapes, and as ``strategy.init``.
+    """
+    prompt = inputs.as_int32(inputs.check_prompt(prompt))
+    state = lax.while_loop(
+        lambda s: ~strategy.done(s),
+        lambda s: strategy.step(model, prompt, s),
+        strategy.init(model, jax.tree.map(over_rows, prompt), key),
+    )
+    return strategy.finalize(prompt, state)
 
 
-def as_function(strategy: type[Strategy]) -> Callable[..., DecodeOutput]:
+@cached_by_class
+def program_of(strategy: Any) -> Any:
+    """``run``, compiled under the name of a strategy, which is an argument of the program."""
+
+    def program(made: Strategy, model: Any, prompt: Any, key: Any) -> DecodeOutput:
+        return run(made, model, prompt, key)
+
+    program.__name__ = fields.label(strategy)
+    return jit(program, ())
+
+
+class Inputs(NamedTuple):
+    """What a strategy is called with."""
+
+    model: LanguageModel
+    prompt: Prompt
+    key: Array | None
+
+
+def checked(strategy: Strategy, model: Any, prompt: Any, key: Any = None) -> Inputs:
+    """Checks a call of a strategy, and returns its inputs.
+
+    Raises:
+      ValueError: in one line, for an input that is invalid, or a token id outside the vocabulary.
+    """
+    model, prompt = inputs.check_model(model), inputs.check_prompt(prompt)
+    inputs.check_prompt_ids(prompt, model.vocab_size)
+    inputs.check_token_ids(strategy, model.vocab_size)
+    return Inputs(model, prompt, inputs.check_key(key))
+
+
+_EXPECTED = {
+    "key": "a typed key such as jax.random.key(0)",
+    "max_new_tokens": "an int of 1 or more",
+    "model": "a language model",
+    "prompt": inputs.PROMPT,
+}
+
+
+def positional(strategy: type[Strategy]) -> tuple[str, ...]:
+    """The arguments of a strategy's function that may be given by position."""
+    drafter = ("drafter",) if "drafter" in strategy.__dataclass_fields__ else ()
+    return ("model", *drafter, "prompt", *(("key",) if strategy.draws else ()))
+
+
+def settings_of(strategy: type[Strategy]) -> list[dataclasses.Field]:
+    """The fields that a strategy is made of."""
+    return [setting for setting in dataclasses.fields(strategy) if setting.init]
+
+
+def expected_of(strategy: type[Strategy]) -> dict[str, str | None]:
+    """The arguments of a strategy's function, and what it expects for those that are required."""
+    arguments: dict[str, str | None] = dict.fromkeys(positional(strategy))
+    for setting in settings_of(strategy):
+        is_required = setting.default is dataclasses.MISSING
+        arguments[setting.name] = setting.metadata.get("expected") if is_required else None
+    optional = () if strategy.needs_key else ("key",)
+    required = {k: v for k, v in _EXPECTED.items() if k in arguments and k not in optional}
+    return {**arguments, **required}
+
+
+def make(strategy: type[Strategy], settings: dict[str, Any], **elsewhere: Any) -> Strategy:
+    """Makes a strategy of its settings.
+
+    Args:
+      strategy: the class.
+      settings: its settings by name.
+      **elsewhere: ``also`` as for ``suggestions.check_names``.
+
+    Raises:
+      ValueError: in one line, for a setting that is missing, unknown or invalid.
+    """
+    names = {setting.name for setting in settings_of(strategy)} - {"max_new_tokens"}
+    expected = {n: e for n, e in expected_of(strategy).items() if n in names}
+    expected["max_new_tokens"] = None
+    suggestions.check_names(fields.label(strategy), expected, settings, **elsewhere)
+    return strategy(**settings)
+
+
+def check_settings(strategy: type[Strategy], settings: dict[str, Any]) -> None:
+    """Checks the values of some settings, without the others.
+
+    Raises:
+      ValueError: for a value that a setting does not take.
+    """
+    for name, value in settings.items():
+        fields.checked(strategy.__dataclass_fields__[name], value)
+
+
+def as_function(strategy: type[Strategy], *, compiled: bool = False) -> Callable[..., DecodeOutput]:
     """A function of ``(model, prompt, key, *, **settings)`` that makes a strategy and runs it.
 
     It takes a key only if the strategy draws, and ``drafter`` is its second parameter if the
     strategy has such a setting.
+
+    Args:
+      strategy: the class.
+      compiled: whether the program is compiled. The function then has ``lower``, as ``jax.jit``
+        gives it, and ``cache_size``, the number of compiled programs.
 
     Example:
       >>> from decoding_jax import strategies
       >>> list(inspect.signature(strategies.greedy).parameters)
       ['model', 'prompt', 'max_new_tokens', 'transform', 'stop']
     """
-    settings = {f.name: f for f in dataclasses.fields(strategy) if f.init}
-    inputs = [n for n in ("model", "drafter", "prompt", "key") if n in inputs_of(strategy)]
-    optional = () if strategy.needs_key else ("key",)
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=None if name in optional else inspect.Parameter.empty,
-        )
-        for name in inputs
-    ]
-    for name, setting in settings.items():
-        if name not in inputs:
-            parameters.append(_parameter(setting))
-    signature = inspect.Signature(parameters, return_annotation=DecodeOutput)
+    name, program = fields.label(strategy), program_of(strategy)
+
+    def bound(args: tuple, kwargs: dict[str, Any]) -> tuple[Strategy, Inputs]:
+        names = positional(strategy)
+        if len(args) > len(names):
+            raise ValueError(
+                f"{name}: expected {', '.join(names)}, and its settings by name, got {len(args)} "
+                f"arguments without a name, the last of them {fields.describe(args[len(names)])}"
+            )
+        given = dict(zip(names, args, strict=False))
+        for repeated in given.keys() & kwargs.keys():
+            raise ValueError(
+                f"{repeated}: expected one, got {fields.describe(kwargs[repeated])} and another"
+            )
+        given |= kwargs
+        suggestions.check_names(name, expected_of(strategy), given)
+        model, prompt, key = (given.pop(n, None) for n in ("model", "prompt", "key"))
+        model = inputs.check_model(model)
+        made = strategy(**given)
+        return made, checked(made, model, prompt, key)
 
     def function(*args: Any, **kwargs: Any) -> DecodeOutput:
-        given = signature.bind(*args, **kwargs).arguments
-        made = strategy(**{name: given.pop(name) for name in settings if name in given})
-        return made(**given)
+        made, given = bound(args, kwargs)
+        if compiled:
+            return program(made, *given)
+        return in_mesh(lambda both: run(both[0], *both[1]), (made, given))
 
-    function.__name__ = function.__qualname__ = name_of(strategy)
+    function.__name__ = function.__qualname__ = name
     function.__module__, function.__doc__ = strategy.__module__, strategy.__doc__
-    vars(function).update(__signature__=signature, build_steps=strategy)
+    vars(function).update(__signature__=_signature(strategy), strategy=strategy)
+    if compiled:
+
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            made, given = bound(args, kwargs)
+            return program.lower(made, *given)
+
+        vars(function).update(lower=lower, cache_size=program.cache_size)
     return function
 
 
-def inputs_of(strategy: type[Strategy]) -> tuple[str, ...]:
-    """The arguments of a strategy's function that may be given by position."""
-    drafter = ("drafter",) if "drafter" in strategy.__dataclass_fields__ else ()
-    return ("model", *drafter, "prompt", *(("key",) if strategy.draws else ()))
-
-
-def _parameter(setting: dataclasses.Field) -> inspect.Parameter:
-    """The keyword parameter of a setting. ``max_new_tokens`` is required outside of texts."""
-    default = setting.default
-    required = default is dataclasses.MISSING or setting.name == "max_new_tokens"
-    return inspect.Parameter(
-        setting.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if required else default,
-        annotation=setting.type,
-    )
+def _signature(strategy: type[Strategy]) -> inspect.Signature:
+    parameters = []
+    expected = expected_of(strategy)
+    settings = {setting.name: setting for setting in settings_of(strategy)}
+    for name in dict.fromkeys([*positional(strategy), *settings]):
+        setting = settings.get(name)
+        default = None if setting is None else setting.default
+        kind: Any = inspect.Parameter.KEYWORD_ONLY
+        if name in positional(strategy):
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(
+            inspect.Parameter(
+                name,
+                kind,
+                default=inspect.Parameter.empty if expected[name] is not None else default,
+                annotation=inspect.Parameter.empty if setting is None else setting.type,
+            )
+        )
+    return inspect.Signature(parameters, return_annotation=DecodeOutput)

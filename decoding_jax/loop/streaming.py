@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop.arguments import check_ids, check_settings
-from decoding_jax.loop.builders import Steps, static_argnames, static_numbers, steps_of
-from decoding_jax.loop.driver import check_prompt
-from decoding_jax.loop.values import check_model
-from decoding_jax.ops.jit import is_static, jit
+from decoding_jax.loop import inputs
+from decoding_jax.loop.builders import strategy_of
+from decoding_jax.loop.strategy import Strategy, cached_by_class, checked, make
+from decoding_jax.ops.jit import jit
 from decoding_jax.ops.mesh import over_rows
 
 
@@ -35,74 +33,48 @@ class Progress(NamedTuple):
     last: Array | bool
 
 
-def progress(steps: Steps, prompt: Prompt, state: Any) -> Progress:
+def progress(strategy: Strategy, prompt: Prompt, state: Any) -> Progress:
     """The ``Progress`` of a state."""
-    output, last = steps.finalize(prompt, state), steps.done(state)
-    ended = last if steps.row_done is None else steps.row_done(state)[:, None] | last
-    settled = jnp.zeros_like(output.length) if steps.settled is None else steps.settled(state)
+    output, last = strategy.finalize(prompt, state), strategy.done(state)
+    ended = strategy.row_done(state)[:, None] | last if strategy.refills else last
+    settled = strategy.settled(state)
+    settled = jnp.zeros_like(output.length) if settled is None else settled
     return Progress(output, jnp.where(ended, output.length, settled), last)
 
 
-def advance_stream(
-    build: Callable[..., Steps],
-    model: LanguageModel,
-    prompt: Prompt,
-    state: Any,
-    options: dict[str, Any],
-    count: Array,
-    *,
-    settings: tuple[tuple[str, Any], ...],
-) -> Any:
-    """Runs up to ``count`` steps, and returns the state and its ``Progress``."""
-    steps = build(**dict(settings), **options)
+@cached_by_class
+def programs_of(strategy: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The first state of a stream and its ``Progress``, and the next ones, compiled."""
 
-    def condition(carry: tuple[Any, Array]) -> Array:
-        state, num_steps = carry
-        return ~steps.done(state) & (num_steps < count)
+    def begin(made: Strategy, model: LanguageModel, prompt: Prompt, key: Array | None) -> Any:
+        prompt = inputs.as_int32(prompt)
+        state = made.init(model, jax.tree.map(over_rows, prompt), key)
+        return state, progress(made, prompt, state)
 
-    def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
-        state, num_steps = carry
-        return steps.step(model, prompt, state), num_steps + 1
+    def advance(
+        made: Strategy, model: LanguageModel, prompt: Prompt, state: Any, count: Array
+    ) -> Any:
+        """Runs up to ``count`` steps."""
+        prompt = inputs.as_int32(prompt)
 
-    state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
-    return state, progress(steps, prompt, state)
+        def condition(carry: tuple[Any, Array]) -> Array:
+            state, num_steps = carry
+            return ~made.done(state) & (num_steps < count)
 
+        def body(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+            state, num_steps = carry
+            return made.step(model, prompt, state), num_steps + 1
 
-def begin_stream(
-    build: Callable[..., Steps],
-    model: LanguageModel,
-    prompt: Prompt,
-    key: Array | None,
-    options: dict[str, Any],
-    *,
-    settings: tuple[tuple[str, Any], ...],
-) -> Any:
-    """Returns the first state and its ``Progress``."""
-    steps = build(**dict(settings), **options)
-    state = steps.init(model, jax.tree.map(over_rows, prompt), key)
-    return state, progress(steps, prompt, state)
+        state, _ = lax.while_loop(condition, body, (state, jnp.int32(0)))
+        return state, progress(made, prompt, state)
 
-
-@functools.cache
-def compiled(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Compiles ``begin_stream`` and ``advance_stream`` under the name of a strategy."""
-    return (
-        jit(_renamed(begin_stream, f"begin_{name}"), ("settings",)),
-        jit(_renamed(advance_stream, f"advance_{name}"), ("settings",)),
-    )
-
-
-def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    wrapper.__name__ = name
-    return wrapper
+    name = fields.label(strategy)
+    begin.__name__, advance.__name__ = f"begin_{name}", f"advance_{name}"
+    return jit(begin, ()), jit(advance, ())
 
 
 def stream(
-    strategy: Callable[..., Any],
+    strategy: Strategy | Callable[..., Any],
     model: LanguageModel,
     prompt: Prompt,
     key: Array | None = None,
@@ -116,7 +88,8 @@ def stream(
     never removes a token. All programs are compiled before the first output is yielded.
 
     Args:
-      strategy: a strategy such as ``decoding_jax.sample``, or a function that builds ``Steps``.
+      strategy: an object such as ``Sample(num_samples=4)``, or a function such as
+        ``decoding_jax.sample``, with its settings after it.
       model: the model.
       prompt: B prompts.
       key: as for ``run``.
@@ -131,7 +104,7 @@ def stream(
 
 
 def stream_progress(
-    strategy: Callable[..., Any],
+    strategy: Strategy | Callable[..., Any],
     model: LanguageModel,
     prompt: Prompt,
     key: Array | None = None,
@@ -145,22 +118,18 @@ def stream_progress(
 
     Args and errors as for ``stream``.
     """
-    if not callable(chunk) and chunk < 1:
-        raise ValueError(f"chunk: got {chunk}; takes 1 or more")
-    build = steps_of(strategy)
-    name = getattr(build, "__name__", type(build).__name__)
-    settings = check_settings(name, inspect.signature(build), settings)
-    prompt = check_prompt(prompt)
-    check_ids({"model": check_model(model), "prompt": prompt, **settings})
-    names, numbers = static_argnames(strategy), static_numbers(strategy)
-    static_settings = {k for k, v in settings.items() if is_static(k, v, names, numbers)}
-    static = tuple((k, settings[k]) for k in sorted(static_settings))
-    options = {k: v for k, v in settings.items() if k not in static_settings}
-    begin, step = compiled(name)
-    state, so_far = begin(build, model, prompt, key, options, settings=static)
+    if not callable(chunk):
+        fields.as_count("chunk", chunk)
+    if not isinstance(strategy, Strategy):
+        strategy = make(strategy_of(strategy), settings)
+    elif settings:
+        raise fields.error("settings", "none beside a strategy that has them", settings)
+    model, prompt, key = checked(strategy, model, prompt, key)
+    begin, step = programs_of(type(strategy))
+    state, so_far = begin(strategy, model, prompt, key)
 
     def advance(count: int) -> tuple[Any, Progress]:
-        return step(build, model, prompt, state, options, jnp.int32(count), settings=static)
+        return step(strategy, model, prompt, state, jnp.int32(count))
 
     last = bool(so_far.last)
     if not last:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput, Prompt
-from decoding_jax.loop.token_ids import check_prompt_ids
+from decoding_jax.loop.inputs import check_prompt_ids
 from decoding_jax.models import cache as caches
 from decoding_jax.models.cache import Cache
 from decoding_jax.models.early_exit import first_layers

@@ -5,21 +5,43 @@ ones are in ``decoding_jax``. ``loop.steps_of`` returns the function that builds
 strategy. Each family of algorithms has a folder.
 """
 
-from decoding_jax.strategies.arithmetic import arithmetic_sample
+from decoding_jax.strategies.arithmetic import ArithmeticSample, arithmetic_sample
 from decoding_jax.strategies.beam import (
+    BeamSample,
+    BeamSearch,
+    ConstrainedBeamSearch,
+    DiverseBeamSearch,
+    StochasticBeamSearch,
     beam_sample,
     beam_search,
     constrained_beam_search,
     diverse_beam_search,
     stochastic_beam_search,
 )
-from decoding_jax.strategies.best_first import best_first_search, best_k_search
-from decoding_jax.strategies.contrastive import contrastive_search
-from decoding_jax.strategies.greedy import greedy
-from decoding_jax.strategies.sampling import sample
-from decoding_jax.strategies.speculative import speculative_sample
+from decoding_jax.strategies.best_first import (
+    BestFirstSearch,
+    BestKSearch,
+    best_first_search,
+    best_k_search,
+)
+from decoding_jax.strategies.contrastive import ContrastiveSearch, contrastive_search
+from decoding_jax.strategies.greedy import Greedy, greedy
+from decoding_jax.strategies.sampling import Sample, sample
+from decoding_jax.strategies.speculative import SpeculativeSample, speculative_sample
 
 __all__ = [
+    "ArithmeticSample",
+    "BeamSample",
+    "BeamSearch",
+    "BestFirstSearch",
+    "BestKSearch",
+    "ConstrainedBeamSearch",
+    "ContrastiveSearch",
+    "DiverseBeamSearch",
+    "Greedy",
+    "Sample",
+    "SpeculativeSample",
+    "StochasticBeamSearch",
     "arithmetic_sample",
     "beam_sample",
     "beam_search",

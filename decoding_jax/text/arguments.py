@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding_jax import transforms
-from decoding_jax.loop.arguments import check_names, check_settings, signature_of
-from decoding_jax.loop.values import check_count, check_model, describe
+from decoding_jax import fields, suggestions, transforms
+from decoding_jax.fields import describe, label
+from decoding_jax.loop.inputs import check_model
+from decoding_jax.loop.strategy import check_max_new_tokens, check_settings
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.strategies.speculative.verifiers import needs_key
 from decoding_jax.text.chat import check_conversation
 from decoding_jax.text.warn import warn
-from decoding_jax.transforms.settings import label
 
 # The arguments of a strategy that `generate` passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
@@ -80,17 +80,16 @@ def check_arguments(
     if caller == "stream" and len(texts) == 0:
         raise ValueError("texts: got none; takes one string or more")
     for name, value in counts.items():
-        if check_count(name, value) < 1:
-            raise ValueError(f"{name}: got {value}; takes 1 or more")
+        check = check_max_new_tokens if name == "max_new_tokens" else fields.as_count
+        check(name, value)
     run = check_strategy(strategy)
-    signature, also = signature_of(run), (*_BOTH, *_OWN[caller])
+    also = (*_BOTH, *_OWN[caller])
+    suggestions.check_function(run, settings, given_elsewhere=_PASSED, also=also)
     if callable(strategy):
-        name = getattr(strategy, "__name__", "the strategy")
-        check_names(name, signature, settings, given_elsewhere=_PASSED, also=also)
         return
-    check_settings(strategy, signature, settings, given_elsewhere=_PASSED, also=also)
+    check_settings(STRATEGIES[strategy].strategy, dict(settings))
     if key is not None and not draws(run, settings):
-        chosen = " with the greedy verifier" if "key" in signature.parameters else ""
+        chosen = " with the greedy verifier" if STRATEGIES[strategy].draws else ""
         warn(f"key: {strategy}{chosen} draws nothing and does not use it")
     if (message := idle_transform(strategy, settings.get("transform"))) is not None:
         warn(message)

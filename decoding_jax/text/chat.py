@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 
 Conversation = Sequence[Mapping[str, Any]]
 """Messages, each with a ``role``, such as ``user``, and a ``content``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from decoding_jax import loop
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.ops.mesh import mesh_of
 
 _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
@@ -77,12 +77,12 @@ def run_until(
     Raises:
       ValueError: for a function without ``Steps``, which cannot be interrupted.
     """
-    if not hasattr(strategy, "build_steps"):
+    if not hasattr(strategy, "strategy"):
         raise ValueError(
             f"max_time: got one with {getattr(strategy, '__name__', 'a function')}, which runs to "
             "its end; takes a strategy by name, or one made by loop.search or loop.sampler"
         )
-    progress = loop.stream_progress(strategy.build_steps, *args, chunk=clock.steps, **settings)
+    progress = loop.stream_progress(strategy, *args, chunk=clock.steps, **settings)
     so_far = next(progress)
     while not so_far.last and not clock.is_over(so_far.output):
         so_far = next(progress)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.speculative.drafters import bind_to_inputs
 from decoding_jax.text.batch import pad_tokens

@@ -7,8 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
-from decoding_jax.loop.values import check_switch
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
 from decoding_jax.text.batch import Completion, completions, context_of
@@ -133,7 +133,7 @@ def generate(
         share_prefix,
         truncate,
     )
-    check_switch("progress", progress)
+    fields.as_switch("progress", progress)
     call = resolve("generate", model, tokenizer, texts, arguments, settings, batch_size=batch_size)
     clock = Clock(call.max_time, model=model)
     # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding_jax.base import Stop
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.registry import DEFAULTS
 from decoding_jax.text.batch import Completion

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from decoding_jax import loop
+from decoding_jax import fields, loop
 from decoding_jax.base import Array, Stop
-from decoding_jax.loop.values import check_switch
 from decoding_jax.rows import take_rows
 from decoding_jax.text.arguments import (
     check_arguments,
@@ -107,7 +106,7 @@ def resolve(
     Raises:
       ValueError: for the first mistake, in one line that names the argument.
     """
-    truncate = check_switch("truncate", arguments.truncate)
+    truncate = fields.as_switch("truncate", arguments.truncate)
     chooser = chooser_of(arguments.strategy, arguments.config, tokenizer, settings)
     strategy = "greedy" if arguments.strategy is None else arguments.strategy
     key, drafter, max_time = arguments.key, arguments.drafter, arguments.max_time
@@ -146,7 +145,7 @@ def resolve(
     num_alternatives = check_with_scores(arguments.with_scores, model)
     run, registered = find_strategy(strategy)
     builds_steps = caller == "stream" and callable(strategy)
-    drafter = check_drafter(loop.steps_of(run) if builds_steps else run, drafter)
+    drafter = check_drafter(loop.strategy_of(run) if builds_steps else run, drafter)
     keys = keys_of(key is not None if builds_steps else draws(run, settings), key, len(texts))
     check_tokens(model, ids)
     if ids:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.models import with_shared_prefix
 from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path

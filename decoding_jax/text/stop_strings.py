@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from decoding_jax.base import Stop
+from decoding_jax.fields import describe
 from decoding_jax.loop.stop_strings import BROKEN, EMPTY, StopStrings
-from decoding_jax.loop.values import describe
 from decoding_jax.text.settled import REPLACEMENT
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.token_texts import TokenTexts

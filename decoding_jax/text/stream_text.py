@@ -12,7 +12,7 @@ import numpy as np
 
 from decoding_jax import loop
 from decoding_jax.base import Array, LanguageModel, Stop
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.text.batch import Completion, continuation
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.generation_config import GenerationConfig

@@ -139,7 +139,7 @@ class StreamedCall:
     ):
         counts = {} if chunk is None else {"chunk": chunk}
         call = resolve("stream", model, tokenizer, texts, arguments, settings, **counts)
-        self._build, self._limits = loop.steps_of(call.run), call.limits
+        self._build, self._limits = loop.strategy_of(call.run), call.limits
         self.tokenizer, self.ids = tokenizer, call.ids
         check_together(call.limits, texts, [len(row) for row in self.ids])
         count = len(self.ids)

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history, settings
+from decoding_jax.transforms import history
 
 Array = jax.Array
 
@@ -40,12 +41,11 @@ class NoRepeatNgram:
       Array([-inf,   0.,   0.], dtype=float32)
     """
 
-    n: int = dataclasses.field(metadata={"static": True})
-    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+    n: int = fields.count()
+    include_prompt: bool = fields.switch(default=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"no_repeat_ngram: got n={self.n}; takes an int of 1 and above")
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
@@ -90,15 +90,15 @@ class BannedSequences:
       Array([[[[  0., -inf,   0., -inf]]]], dtype=float32)
     """
 
-    sequences: Any = dataclasses.field(metadata={"shared_axes": 2, "token_ids": True})
-    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+    sequences: Any = fields.token_sequences()
+    include_prompt: bool = fields.switch(default=True)
 
     def __post_init__(self) -> None:
-        settings.check_sequences(self, "sequences")
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        sequences = settings.row_table(self, "sequences", logits.shape[0], 2)
+        sequences = rows.table(self, "sequences", logits.shape[0], 2)
         if sequences.size == 0:
             return logits
         beginning = sequences[:, None, None, :, :-1]

@@ -9,17 +9,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history, settings
+from decoding_jax.transforms import history
 
 Array = jax.Array
+
+
+_BIAS = "{token id: number} or [V], of numbers below inf"
 
 
 def _shared_axes(bias: Any) -> int:
     """The axes of a shared bias: 1 for a table ``[V]``, 0 for the numbers in a dictionary."""
     return 0 if isinstance(bias, dict) else 1
+
+
+def _as_bias(name: str, bias: Any) -> Any:
+    if not isinstance(bias, dict):
+        return fields.as_number(name, bias, _BIAS, lambda x: x < np.inf)
+    ids = [fields.as_count(f"{name}, a token id", token, 0) for token in bias]
+    values = dict(zip(ids, bias.values(), strict=True))
+    return {i: fields.as_number(name, values[i], _BIAS, lambda x: x < np.inf) for i in sorted(ids)}
 
 
 @pytree
@@ -43,46 +55,42 @@ class LogitBias:
       Array([0., 0., 5.], dtype=float32)
     """
 
-    bias: Any = dataclasses.field(metadata={"shared_axes": _shared_axes})
+    bias: Any = fields.field(_as_bias, expected=_BIAS, shared_axes=_shared_axes)
 
     def __post_init__(self) -> None:
-        bias = self.bias
-        if isinstance(bias, (tuple, list)):
-            bias = np.asarray(bias)
-        if isinstance(bias, dict):
-            bad = [t for t in bias if not isinstance(t, (int, np.integer)) or t < 0]
-            if bad:
-                raise ValueError(f"logit_bias: got id {bad[0]!r}; takes token ids of 0 and above")
-            bias = {int(token): _plain(bias[token]) for token in sorted(bias)}
-        object.__setattr__(self, "bias", _plain(bias))
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        rows, vocab_size = logits.shape[0], logits.shape[-1]
+        batch_size, vocab_size = logits.shape[0], logits.shape[-1]
         if isinstance(self.bias, dict):
             for token, value in self.bias.items():
                 if token >= vocab_size:
-                    raise ValueError(
-                        f"logit_bias: got id {token}; takes ids below the vocabulary's {vocab_size}"
-                    )
-                value = settings.spread(self, f"bias[{token}]", value, logits[..., 0])
+                    expected = f"ids from 0 to {vocab_size - 1}, the model's vocabulary"
+                    raise fields.error("logit_bias.bias", expected, token)
+                value = rows.spread(f"logit_bias.bias[{token}]", value, logits[..., 0])
                 logits = logits.at[..., token].add(value)
             return logits
-        bias = settings.row_table(self, "bias", rows, 1, jnp.float32)
-        settings.check_vocab(self, "bias", bias, vocab_size)
+        bias = rows.table(self, "bias", batch_size, 1, jnp.float32)
+        rows.check_vocab(self, "bias", bias, vocab_size)
         return logits + bias[:, None, None, :]
 
 
-def _plain(value: Any) -> Any:
-    """Checks a bias that is readable; a plain one becomes float32."""
-    if value is None or isinstance(value, (str, bytes)):
-        raise ValueError(f"logit_bias: got {value!r}; takes {{token id: bias}} or [V]")
-    if (array := settings.readable(value)) is None:
-        return value
-    array = array.astype(np.float32)
-    if np.any(np.isnan(array) | (array == np.inf)):
-        raise ValueError("logit_bias: got a bias of NaN or inf; takes finite numbers and -inf")
-    return value if isinstance(value, jax.Array) else array
+_TOKENS = "at least one token id, each of 0 or more, or a mask"
+
+
+def _as_allowed(name: str, tokens: Any) -> Any:
+    if tokens is None or isinstance(tokens, (str, bytes)):
+        raise fields.error(name, _TOKENS, tokens)
+    if not isinstance(tokens, (tuple, list, set, frozenset, range)):
+        is_ids = jnp.issubdtype(getattr(tokens, "dtype", object), jnp.integer)
+        return fields.as_ids(name, tokens) if is_ids else tokens
+    array = np.asarray(sorted(tokens) if isinstance(tokens, (set, frozenset)) else tokens)
+    if array.dtype == np.bool_:
+        return array
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind != "i" or np.any(array < 0):
+        raise fields.error(name, _TOKENS, tokens)
+    return array.astype(np.int32)
 
 
 @pytree
@@ -108,38 +116,20 @@ class AllowedTokens:
       Array([  0., -inf,   0.], dtype=float32)
     """
 
-    tokens: Any = dataclasses.field(metadata={"shared_axes": 1, "token_ids": True})
+    tokens: Any = fields.token_ids(1, check=_as_allowed, expected=_TOKENS)
 
     def __post_init__(self) -> None:
-        if self.tokens is None or isinstance(self.tokens, (str, bytes)):
-            raise ValueError(f"allowed_tokens: got {self.tokens!r}; takes token ids, or a mask")
-        if not isinstance(self.tokens, (tuple, list, set, frozenset, range)):
-            if jnp.issubdtype(getattr(self.tokens, "dtype", object), jnp.integer):
-                settings.check_ids(self, "tokens")
-            return
-        array = np.asarray(
-            sorted(self.tokens) if isinstance(self.tokens, (set, frozenset)) else self.tokens
-        )
-        if array.dtype != np.bool_:
-            if array.ndim != 1 or array.size == 0 or array.dtype.kind != "i" or np.any(array < 0):
-                raise ValueError(
-                    f"allowed_tokens: got tokens={self.tokens}; takes at least one token id, each "
-                    "of 0 and above, or a mask"
-                )
-            array = array.astype(np.int32)
-        object.__setattr__(self, "tokens", array)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        rows, vocab_size = logits.shape[0], logits.shape[-1]
-        table = settings.row_table(self, "tokens", rows, 1, dtype=None)
+        batch_size, vocab_size = logits.shape[0], logits.shape[-1]
+        table = rows.table(self, "tokens", batch_size, 1, dtype=None)
         if table.dtype == jnp.bool_:
-            settings.check_vocab(self, "tokens", table, vocab_size)
+            rows.check_vocab(self, "tokens", table, vocab_size)
             allowed = table
         elif not jnp.issubdtype(table.dtype, jnp.integer):
-            raise ValueError(
-                f"allowed_tokens: got tokens of dtype {table.dtype}; takes int ids or a bool mask"
-            )
+            raise fields.error("allowed_tokens.tokens", "ids or a bool mask", table)
         else:
             allowed = history.scatter_counts(table, table >= 0, vocab_size) > 0
         return jnp.where(allowed[:, None, None, :], logits, -jnp.inf)

@@ -62,8 +62,8 @@ def chain(*transforms: Transform | Callable[[Array, Prefix], Array]) -> Chain:
             hint = ", without its settings" if callable(transform) else ""
             name = getattr(transform, "__name__", repr(transform)) if hint else repr(transform)
             raise ValueError(
-                f"chain: got {name} as transform {number}{hint}; takes functions of "
-                "(logits, prefix)"
+                f"chain: expected functions of (logits, prefix), got {name} as transform "
+                f"{number}{hint}"
             )
         if jax.tree_util.all_leaves([transform]):
             # jit takes only pytrees, and a plain function is not one.

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from decoding_jax import fields, rows
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history, settings
+from decoding_jax.transforms import history
 
 Array = jax.Array
 
@@ -42,10 +43,10 @@ class Trie:
       (1, [5, 7, 1, 6, 1, 1])
     """
 
-    first_edge: Any = dataclasses.field(metadata={"shared_axes": None})
-    token: Any = dataclasses.field(metadata={"shared_axes": None, "token_ids": True})
-    depth: Any = dataclasses.field(metadata={"shared_axes": None})
-    max_children: int = dataclasses.field(metadata={"static": True})
+    first_edge: Any = fields.field(shared_axes=None)
+    token: Any = fields.field(shared_axes=None, token_ids=True)
+    depth: Any = fields.field(shared_axes=None)
+    max_children: int = fields.count(0)
 
     @classmethod
     def from_sequences(
@@ -93,7 +94,7 @@ class Trie:
             low, high = first_edge[state : state + 2]
             edge = low + int(np.searchsorted(token[low:high], next_token))
             if edge == high or token[edge] != next_token:
-                raise ValueError(f"tokens: got {tuple(tokens)}; takes the beginning of a sequence")
+                raise fields.error("tokens", "the beginning of a sequence", tuple(tokens))
             state = edge + 1
         return int(state)
 
@@ -129,6 +130,19 @@ class Trie:
         return history.scatter_counts(children, real, vocab_size) > 0
 
 
+_TRANSITIONS = "a table [states, V] of states, -1 for none"
+
+
+def _as_transitions(name: str, transitions: Any) -> Any:
+    if not fields.is_readable(transitions):
+        return transitions
+    array = np.asarray(transitions)
+    good = array.ndim == 2 and array.size and array.dtype.kind == "i"
+    if not good or array.min() < -1 or array.max() >= len(array):
+        raise fields.error(name, _TRANSITIONS, array)
+    return transitions if isinstance(transitions, jax.Array) else array.astype(np.int32)
+
+
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Automaton:
@@ -148,20 +162,10 @@ class Automaton:
       Array([ 1,  0, -1], dtype=int32)
     """
 
-    transitions: Any = dataclasses.field(metadata={"shared_axes": None})
+    transitions: Any = fields.field(_as_transitions, expected=_TRANSITIONS, shared_axes=None)
 
     def __post_init__(self) -> None:
-        array = settings.readable(self.transitions)
-        if array is None:
-            return
-        good = array.ndim == 2 and array.size and array.dtype.kind == "i"
-        if not good or array.min() < -1 or array.max() >= len(array):
-            raise ValueError(
-                f"automaton: got transitions of {array.dtype}{list(array.shape)}; takes a table "
-                "[states, V] of states, -1 for none"
-            )
-        if not isinstance(self.transitions, jax.Array):
-            object.__setattr__(self, "transitions", array.astype(np.int32))
+        fields.check(self, fields.label(self))
 
     @property
     def depth(self) -> int:
@@ -178,7 +182,7 @@ class Automaton:
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
         table = jnp.asarray(self.transitions, jnp.int32)
-        settings.check_vocab(self, "transitions", table, vocab_size)
+        rows.check_vocab(self, "transitions", table, vocab_size)
         return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
 
 
@@ -186,14 +190,12 @@ def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndar
     """Each sequence followed by each end token, as rows padded with -1 on the right."""
     length = np.array([len(s) for s in sequences], np.int64)
     if not len(length) or not length.all():
-        raise ValueError(
-            f"sequences: got {'an empty sequence' if len(length) else 'none'}; takes non-empty "
-            "sequences of token ids of 0 and above"
-        )
+        got = "an empty sequence" if len(length) else "none"
+        raise ValueError(f"sequences: expected sequences of one token or more, got {got}")
     flat = np.fromiter((t for s in sequences for t in s), np.int64, int(length.sum()))
     least = min(flat.min(), *ends) if ends else flat.min()
     if least < 0:
-        raise ValueError(f"sequences: got id {least}; takes token ids of 0 and above")
+        raise fields.error("sequences", "token ids of 0 or more", least)
     table = np.full((len(length), length.max() + bool(ends)), -1, np.int64)
     table[np.arange(table.shape[1])[None] < length[:, None]] = flat
     if ends:

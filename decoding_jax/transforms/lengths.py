@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history, settings
+from decoding_jax.transforms import history
 
 Array = jax.Array
 
 
-def _count(x: np.ndarray) -> np.ndarray:
-    return x >= 0
+_TOKENS = ("a token id of 0 or more (-1 for none)", lambda x: x >= -1, np.int32)
 
 
 @pytree
@@ -47,25 +47,16 @@ class MinLength:
       Array([  0., -inf,   0.], dtype=float32)
     """
 
-    min_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
-    eos_ids: Any = dataclasses.field(metadata={"shared_axes": 1, "token_ids": True})
+    min_new_tokens: Any = fields.number(*fields.COUNTS)
+    eos_ids: Any = fields.token_ids(1)
 
     def __post_init__(self) -> None:
-        settings.check(self, "min_new_tokens", "counts of 0 and above", _count, np.int32)
-        if isinstance(self.eos_ids, int):
-            object.__setattr__(self, "eos_ids", (self.eos_ids,))
-        if isinstance(self.eos_ids, (tuple, list)):
-            if not all(isinstance(e, (int, np.integer)) and e >= 0 for e in self.eos_ids):
-                raise ValueError(
-                    f"min_length: got eos_ids={self.eos_ids}; takes token ids of 0 and above"
-                )
-            object.__setattr__(self, "eos_ids", np.asarray(self.eos_ids, np.int32))
-        settings.check_ids(self, "eos_ids")
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        minimum = settings.per_row(self, "min_new_tokens", prefix.length, jnp.int32)
-        ids = settings.row_table(self, "eos_ids", logits.shape[0], 1)
+        minimum = rows.per_row(self, "min_new_tokens", prefix.length, jnp.int32)
+        ids = rows.table(self, "eos_ids", logits.shape[0], 1)
         is_end = history.scatter_counts(ids, ids >= 0, logits.shape[-1]) > 0
         early = prefix.length < minimum
         return jnp.where(is_end[:, None, None, :] & early[..., None], -jnp.inf, logits)
@@ -103,16 +94,14 @@ class ForcedFirstToken:
       Array([-inf,   0., -inf], dtype=float32)
     """
 
-    token: Any = dataclasses.field(metadata={"shared_axes": 0, "token_ids": True})
+    token: Any = fields.number(*_TOKENS, token_ids=True)
 
     def __post_init__(self) -> None:
-        settings.check(
-            self, "token", "token ids of 0 and above (-1 for none)", lambda x: x >= -1, np.int32
-        )
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        token = settings.per_row(self, "token", logits, jnp.int32)
+        token = rows.per_row(self, "token", logits, jnp.int32)
         return _only(logits, prefix.length == 0, token)
 
 
@@ -142,17 +131,14 @@ class ForcedLastToken:
       Array([[[[-inf,   0., -inf]]]], dtype=float32)
     """
 
-    token: Any = dataclasses.field(metadata={"shared_axes": 0, "token_ids": True})
-    max_new_tokens: Any = dataclasses.field(metadata={"shared_axes": 0})
+    token: Any = fields.number(*_TOKENS, token_ids=True)
+    max_new_tokens: Any = fields.number("an int of 1 or more", lambda x: x >= 1, np.int32)
 
     def __post_init__(self) -> None:
-        settings.check(
-            self, "token", "token ids of 0 and above (-1 for none)", lambda x: x >= -1, np.int32
-        )
-        settings.check(self, "max_new_tokens", "counts of 1 and above", lambda x: x >= 1, np.int32)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        token = settings.per_row(self, "token", logits, jnp.int32)
-        maximum = settings.per_row(self, "max_new_tokens", prefix.length, jnp.int32)
+        token = rows.per_row(self, "token", logits, jnp.int32)
+        maximum = rows.per_row(self, "max_new_tokens", prefix.length, jnp.int32)
         return _only(logits, prefix.length == maximum - 1, token)

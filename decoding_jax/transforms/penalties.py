@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import history, settings
+from decoding_jax.transforms import history
 
 Array = jax.Array
 
@@ -45,17 +46,15 @@ class RepetitionPenalty:
       Array([ 2. ,  3. , -4.5], dtype=float32)
     """
 
-    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
-    include_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+    penalty: Any = fields.number("a finite number above 0", lambda x: (x > 0) & np.isfinite(x))
+    include_prompt: bool = fields.switch(default=True)
 
     def __post_init__(self) -> None:
-        settings.check(
-            self, "penalty", "finite numbers above 0", lambda x: (x > 0) & np.isfinite(x)
-        )
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        penalty = settings.per_row(self, "penalty", logits)
+        penalty = rows.per_row(self, "penalty", logits)
         seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
         changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
         return jnp.where(seen & (logits > -jnp.inf), changed, logits)
@@ -84,15 +83,15 @@ class PresencePenalty:
       Array([ 0. , -0.5,  0. ], dtype=float32)
     """
 
-    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
-    include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
+    penalty: Any = fields.number("a finite number", np.isfinite)
+    include_prompt: bool = fields.switch(default=False)
 
     def __post_init__(self) -> None:
-        settings.check(self, "penalty", "finite numbers", np.isfinite)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        penalty = settings.per_row(self, "penalty", logits)
+        penalty = rows.per_row(self, "penalty", logits)
         seen = history.counts(prefix, logits.shape[-1], self.include_prompt) > 0
         return jnp.where(seen, logits - penalty, logits)
 
@@ -120,14 +119,14 @@ class FrequencyPenalty:
       Array([ 0., -1.,  0.], dtype=float32)
     """
 
-    penalty: Any = dataclasses.field(metadata={"shared_axes": 0})
-    include_prompt: bool = dataclasses.field(default=False, metadata={"static": True})
+    penalty: Any = fields.number("a finite number", np.isfinite)
+    include_prompt: bool = fields.switch(default=False)
 
     def __post_init__(self) -> None:
-        settings.check(self, "penalty", "finite numbers", np.isfinite)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        penalty = settings.per_row(self, "penalty", logits)
+        penalty = rows.per_row(self, "penalty", logits)
         occurrences = history.counts(prefix, logits.shape[-1], self.include_prompt)
         return logits - penalty * occurrences.astype(jnp.float32)

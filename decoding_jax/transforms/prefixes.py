@@ -7,13 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 Array = jax.Array
 
@@ -53,14 +52,14 @@ class PrefixAllowedTokens:
     """
 
     language: Any
-    start: Any = dataclasses.field(default=0, metadata={"shared_axes": 0})
+    start: Any = fields.number(*fields.COUNTS, default=0)
 
     def __post_init__(self) -> None:
-        settings.check(self, "start", "states of 0 and above", lambda x: x >= 0, np.int32)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        start = settings.per_row(self, "start", prefix.length, jnp.int32)
+        start = rows.per_row(self, "start", prefix.length, jnp.int32)
         state = jnp.broadcast_to(start, prefix.length.shape)
         size = prefix.tokens.shape[-1]
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 Array = jax.Array
 
@@ -48,16 +48,14 @@ class Temperature:
       Array([-inf,   0., -inf], dtype=float32)
     """
 
-    value: Any = dataclasses.field(metadata={"shared_axes": 0})
+    value: Any = fields.number("a finite number of 0 or more", lambda x: (x >= 0) & np.isfinite(x))
 
     def __post_init__(self) -> None:
-        settings.check(
-            self, "value", "finite numbers of 0 and above", lambda x: (x >= 0) & np.isfinite(x)
-        )
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        value = settings.per_row(self, "value", logits)
+        value = rows.per_row(self, "value", logits)
         greedy = value < _SMALLEST
         masked = logits == -jnp.inf
         divisor = jnp.where(greedy, 1.0, value)

@@ -9,18 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops import vocab
 from decoding_jax.ops.logits import clean
 from decoding_jax.ops.shortest_prefix import shortest_prefix
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 Array = jax.Array
-
-
-def _fraction(x: np.ndarray) -> np.ndarray:
-    return (x >= 0) & (x <= 1)
 
 
 @pytree
@@ -44,14 +40,14 @@ class TopK:
       Array([-inf,   2.,   2., -inf], dtype=float32)
     """
 
-    k: Any = dataclasses.field(metadata={"shared_axes": 0})
+    k: Any = fields.number("an int of 1 or more", lambda x: x >= 1, np.int32)
 
     def __post_init__(self) -> None:
-        settings.check(self, "k", "k of 1 and above", lambda x: x >= 1, np.int32)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        k = jnp.maximum(settings.per_row(self, "k", logits[..., 0], jnp.int32), 1)
+        k = jnp.maximum(rows.per_row(self, "k", logits[..., 0], jnp.int32), 1)
         one_each = (logits > -jnp.inf).astype(jnp.int32)
         keep = shortest_prefix(logits, (one_each,), (k,))
         return jnp.where(keep, logits, -jnp.inf)
@@ -84,14 +80,14 @@ class TopP:
       Array([0.  , 0.5 , 0.25, 0.  ], dtype=float32)
     """
 
-    p: Any = dataclasses.field(metadata={"shared_axes": 0})
+    p: Any = fields.probability()
 
     def __post_init__(self) -> None:
-        settings.check(self, "p", "p from 0 to 1", _fraction)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        p = settings.per_row(self, "p", logits[..., 0])
+        p = rows.per_row(self, "p", logits[..., 0])
         below_max = vocab.below_max(logits)
         masses = vocab.integer_masses(below_max)
         # The last kept token and the dropped ones together hold at least 1 - p, which no V tokens
@@ -128,14 +124,14 @@ class Typical:
       Array([0. , 0.2, 0. , 0. ], dtype=float32)
     """
 
-    mass: Any = dataclasses.field(metadata={"shared_axes": 0})
+    mass: Any = fields.probability()
 
     def __post_init__(self) -> None:
-        settings.check(self, "mass", "a mass from 0 to 1", _fraction)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        mass = settings.per_row(self, "mass", logits[..., 0])
+        mass = rows.per_row(self, "mass", logits[..., 0])
         log_probs = vocab.log_softmax_or_uniform(logits)
         order = -jnp.abs(log_probs + vocab.entropy(log_probs))
         masses = vocab.integer_masses(vocab.below_max(logits))

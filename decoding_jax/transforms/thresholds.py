@@ -12,22 +12,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
 from decoding_jax.ops import exact, vocab
 from decoding_jax.ops.logits import clean, normaliser
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 Array = jax.Array
 
 SLACK = 2.0**-18
 """About 4e-6: a bound of the relative rounding error of a probability computed in float32."""
-
-
-def _fraction(x: np.ndarray) -> np.ndarray:
-    return (x >= 0) & (x <= 1)
 
 
 def _at_least(logits: Array, weights: Array, threshold: Array) -> Array:
@@ -66,14 +61,14 @@ class MinP:
       Array([  0.,  -1., -inf], dtype=float32)
     """
 
-    p: Any = dataclasses.field(metadata={"shared_axes": 0})
+    p: Any = fields.probability()
 
     def __post_init__(self) -> None:
-        settings.check(self, "p", "p from 0 to 1", _fraction)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        p = jnp.clip(settings.per_row(self, "p", logits), 0.0, 1.0)
+        p = jnp.clip(rows.per_row(self, "p", logits), 0.0, 1.0)
         below = vocab.below_max(logits)
         keep = jnp.where(p < 1, exact.exp(below) >= p * (1.0 - SLACK), below >= 0)
         return jnp.where(keep, logits, -jnp.inf)
@@ -101,14 +96,14 @@ class Epsilon:
       Array([ True,  True, False], dtype=bool)
     """
 
-    epsilon: Any = dataclasses.field(metadata={"shared_axes": 0})
+    epsilon: Any = fields.probability()
 
     def __post_init__(self) -> None:
-        settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
+        epsilon = jnp.clip(rows.per_row(self, "epsilon", logits), 0.0, 1.0)
         _, weights, total = _softmax(logits)
         return _at_least(logits, weights, epsilon * total)
 
@@ -136,14 +131,14 @@ class Eta:
       Array([ True,  True, False], dtype=bool)
     """
 
-    epsilon: Any = dataclasses.field(metadata={"shared_axes": 0})
+    epsilon: Any = fields.probability()
 
     def __post_init__(self) -> None:
-        settings.check(self, "epsilon", "epsilon from 0 to 1", _fraction)
+        fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        epsilon = jnp.clip(settings.per_row(self, "epsilon", logits), 0.0, 1.0)
+        epsilon = jnp.clip(rows.per_row(self, "epsilon", logits), 0.0, 1.0)
         below, weights, total = _softmax(logits)
         # exp(-H) * total = exp(mean), where mean is the expectation of ``below``.
         mean = exact.sum_last(jnp.where(weights > 0, weights * below, 0.0))[..., None]

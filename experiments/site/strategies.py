@@ -52,11 +52,12 @@ def table() -> str:
     kinds = models()
     for name, strategy in sorted(STRATEGIES.items()):
         drafter = {"drafter": kinds[-1]} if strategy.drafts else {}
-        steps = strategy.build_steps(**drafter, **_settings(name))
+        made: Any = strategy.strategy
+        steps = made(**drafter, **_settings(name))
         columns = [
             strategy.draws,
             *(runs_on(name, model) for model in kinds),
-            steps.row_done is not None,
+            steps.refills,
             name in on_mesh,
             name in certified,
         ]

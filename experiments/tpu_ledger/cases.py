@@ -95,7 +95,7 @@ class Case:
         draft = {"drafter": others.pop(0)} if self.entry.drafts else {}
 
         def init(model: Any, draft: Any, prompt: Any, key: Any = None) -> Any:
-            steps = self.entry.build_steps(**draft, **self.keywords())
+            steps = self.entry.strategy(**draft, **self.keywords())
             return steps.init(model, prompt, key)
 
         state = jax.eval_shape(init, model, draft, *others)

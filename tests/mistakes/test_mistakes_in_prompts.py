@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
+from decoding_jax.loop.token_ids import check_prompt_ids
 
 from decoding_jax import Prompt
-from decoding_jax.loop.token_ids import check_prompt_ids
 
 
 @pytest.mark.parametrize(

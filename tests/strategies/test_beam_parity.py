@@ -15,9 +15,7 @@ import decoding_jax
 from decoding_jax import Prompt, Stop
 from decoding_jax.loop import run
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.strategies.beam.competition import Rules
-from decoding_jax.strategies.beam.length_penalty import PowerPenalty
-from decoding_jax.strategies.beam.loop import beam_steps, single_beam
+from decoding_jax.strategies.beam.loop import RankedBeams
 
 # transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -145,18 +143,13 @@ def test_beam_sample_given_the_same_noise(pair, monkeypatch):
     settings = {"do_sample": True, "top_k": 0, "length_penalty": 1.0}
     want = transformers_search(reference, ends, num_return_sequences=WIDTH, **settings)
 
-    def choose(keys: Any, totals: Any, count: int, step: Any) -> Any:
-        index = top_k(totals + jnp.asarray(noise)[step], count)[1]
-        return jnp.take_along_axis(totals, index, axis=1), index
+    class GivenNoise(RankedBeams):
+        def choose(self, keys: Any, totals: Any, count: int, step: Any) -> Any:
+            index = top_k(totals + jnp.asarray(noise)[step], count)[1]
+            return jnp.take_along_axis(totals, index, axis=1), index
 
-    stop = Stop(eos_ids=ends)
-    steps = beam_steps(
-        single_beam(Rules(stop, PowerPenalty(1.0), False, choose), WIDTH, LENGTH),
-        beam_size=WIDTH,
-        num_return=WIDTH,
-        max_new_tokens=LENGTH,
-        transform=None,
-        stop=stop,
+    search = GivenNoise(
+        beam_size=WIDTH, max_new_tokens=LENGTH, length_penalty=1.0, stop=Stop(eos_ids=ends)
     )
     bound, prompt = bind_model(model)
-    check(jax.jit(functools.partial(run, steps))(bound, prompt), *want)
+    check(jax.jit(functools.partial(run, search))(bound, prompt), *want)

@@ -11,7 +11,7 @@ from test_beam_widths import KEY, PROMPT
 import decoding_jax
 from decoding_jax import Stop, loop, strategies
 from decoding_jax.strategies.beam.competition import Rules, initial_beam, may_improve
-from decoding_jax.strategies.beam.length_penalty import as_length_penalty
+from decoding_jax.strategies.beam.length_penalty import PowerPenalty
 from decoding_jax.testing import TableLM, same_bits
 
 SEARCHES = {
@@ -191,7 +191,7 @@ def test_the_loop_gives_no_operation_a_whole_cache_as_its_result():
 
 def test_a_positive_score_is_bounded_by_the_shorter_length():
     """5 over a length of 1 beats a pool's worst of 1, although 5 over the limit, 10, does not."""
-    rules = Rules(Stop(), as_length_penalty(1.0), "never")
+    rules = Rules(Stop(), PowerPenalty(1.0), "never")
     empty = initial_beam(1, 1, 10, Stop())
     running = empty.running._replace(score=jnp.array([[5.0]]))
     pool = empty.pool._replace(score=jnp.array([[1.0]]))

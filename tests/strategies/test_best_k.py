@@ -9,7 +9,7 @@ from best_k_reference import Table, search
 from jax import lax
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, loop, strategies, transforms
+from decoding_jax import BestKSearch, Prompt, Stop, loop, strategies, transforms
 from decoding_jax.ops.jit import jit
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
@@ -36,7 +36,7 @@ def best_k_search(*args, **settings):
 
 
 def _searched(model, prompt, options, settings):
-    made = loop.steps_of(strategies.best_k_search)(**dict(settings), **options)
+    made = BestKSearch(**dict(settings), **options)
     state = lax.while_loop(
         lambda s: ~made.done(s),
         lambda s: made.step(model, prompt, s),

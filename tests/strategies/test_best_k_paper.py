@@ -19,14 +19,13 @@ from test_best_k import (
 )
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, loop, strategies
+from decoding_jax import BestKSearch, Prompt, Stop, strategies
 from decoding_jax.strategies.best_first.expansion import max_children
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
 from decoding_jax.testing.certificate.distributions import outcome_index
 from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 
-STEPS = loop.steps_of(strategies.best_k_search)
 START = Prompt(np.array([[0]], np.int32), np.array([1], np.int32))
 
 
@@ -106,7 +105,9 @@ def test_all_uses_the_budget_to_its_end():
     array = best_k_search(MODEL, PROMPT, gamma=jnp.float32(0.3), budget=9, **ALL)
     assert array.tokens.shape[1] == 9 * V
     assert same_bits(plain.tokens, array.tokens[:, :27])
-    *_, streamed = loop.stream(strategies.best_k_search, MODEL, PROMPT, gamma=0.3, budget=9, **ALL)
+    *_, streamed = decoding_jax.loop.stream(
+        strategies.best_k_search, MODEL, PROMPT, gamma=0.3, budget=9, **ALL
+    )
     assert same_bits(streamed, plain)
     assert (array.length[:, 27:] == 0).all()
     one = best_k_search(MODEL, PROMPT, gamma=0.3, budget=9, **ALL | {"num_return": 1})
@@ -125,7 +126,7 @@ def test_the_presets_of_the_paper():
     assert last == {"score": LastLogProb(), "decay": Decay(0.1, 0.5), **rest}
     mean = decoding_jax.best_k_mean(alpha=0.5, kappa=0.2, beta=1.0)
     assert mean == {"score": MeanLogProb(0.5), "decay": Decay(0.2, 1.0), **rest}
-    assert STEPS(**mean, **SEARCH)
+    assert BestKSearch(**mean, **SEARCH)
 
 
 @pytest.mark.parametrize("name", [pytest.param("last", marks=pytest.mark.exhaustive), "mean"])
@@ -176,7 +177,7 @@ def test_bad_arguments_get_one_line(change, words):
         (lambda: MeanLogProb(-1.0), "mean_log_prob: got alpha=-1.0"),
         (lambda: Decay(-0.1), "decay: got kappa=-0.1"),
         (lambda: Decay(0.1, 0.0), "decay: got beta=0.0"),
-        (lambda: STEPS(**SEARCH, gamma=1.5), "gamma: got 1.5"),
+        (lambda: BestKSearch(**SEARCH, gamma=1.5), "gamma: got 1.5"),
     ],
 )
 def test_bad_settings_get_one_line(make, words):

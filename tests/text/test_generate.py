@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding_jax.loop.values import check_value
 
 import decoding_jax
 from decoding_jax import Stop
-from decoding_jax.loop.values import check_value
 from decoding_jax.models import T5, BoundT5, Llama, LlamaConfig, T5Config
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import ByteTokenizer, bind_drafter, embedded

@@ -15,9 +15,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.base import Array, pad_left
+from decoding_jax import fields, rows
+from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 
 @pytree
@@ -46,21 +46,24 @@ class Constraints:
               [ 2,  3]]], dtype=int32)
     """
 
-    phrases: Any = dataclasses.field(default=(), metadata={"shared_axes": 2})
-    alternatives: Any = dataclasses.field(default=(), metadata={"shared_axes": 3})
+    phrases: Any = fields.token_sequences(default=())
+    alternatives: Any = fields.field(
+        lambda name, value: _pad_sets(name, value) if isinstance(value, (tuple, list)) else value,
+        expected="sets of sequences of token ids",
+        shared_axes=3,
+        token_ids=True,
+        default=(),
+    )
 
     def __post_init__(self) -> None:
-        if isinstance(self.phrases, (tuple, list)):
-            object.__setattr__(self, "phrases", pad_left(self.phrases, "phrases"))
-        if isinstance(self.alternatives, (tuple, list)):
-            object.__setattr__(self, "alternatives", _pad_sets(self.alternatives))
+        fields.check(self)
 
     def table(self, batch_size: int) -> Array:
         """All sequences, int32 ``[B, N, M]``: the phrases, then one set after another."""
-        phrases = settings.row_table(self, "phrases", batch_size, 2)
-        sets = settings.row_table(self, "alternatives", batch_size, 3)
-        rows, count, in_set, size = sets.shape
-        parts = [phrases, sets.reshape(rows, count * in_set, size)]
+        phrases = rows.table(self, "phrases", batch_size, 2)
+        sets = rows.table(self, "alternatives", batch_size, 3)
+        num_rows, count, in_set, size = sets.shape
+        parts = [phrases, sets.reshape(num_rows, count * in_set, size)]
         width = max(1, *(part.shape[-1] for part in parts))
 
         def padded(part: Array) -> Array:
@@ -150,11 +153,11 @@ def match_token(table: Array, matched: Array, token: Array) -> Array:
     return new.at[..., -1].set(new[..., -1] | matched[..., -1])
 
 
-def _pad_sets(sets: Any) -> np.ndarray:
+def _pad_sets(name: str, sets: Any) -> np.ndarray:
     """Sets of sequences as int32 ``[A, Q, M]``, padded with -1."""
     if any(len(sequences) == 0 for sequences in sets):
-        raise ValueError("alternatives: got an empty set; takes sets of one sequence or more")
-    tables = [pad_left(sequences, "alternatives") for sequences in sets]
+        raise ValueError(f"{name}: expected sets of one sequence or more, got an empty set")
+    tables = [fields.pad_left(name, sequences) for sequences in sets]
     max_sequences = max((table.shape[0] for table in tables), default=0)
     width = max((table.shape[1] for table in tables), default=0)
     padded = np.full((len(tables), max_sequences, width), -1, np.int32)

@@ -13,7 +13,6 @@ import numpy as np
 from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
 
 LengthPenalty = Callable[[Array], Array]
 """Maps int32 lengths, at least 1 and of any shape, to positive float32 divisors. It is monotone."""
@@ -33,10 +32,10 @@ class PowerPenalty:
       [2.0]
     """
 
-    exponent: Any = dataclasses.field(default=0.0, metadata={"shared_axes": 0})
+    exponent: Any = fields.number("a number", np.isfinite, default=0.0)
 
     def __post_init__(self) -> None:
-        settings.check(self, "exponent", "numbers", np.isfinite)
+        fields.check(self, fields.label(self))
 
     def __call__(self, length: Array) -> Array:
         return length.astype(jnp.float32) ** _per_row(self.exponent, length)
@@ -55,10 +54,10 @@ class GNMTPenalty:
       [1.0, 2.0]
     """
 
-    alpha: Any = dataclasses.field(default=0.6, metadata={"shared_axes": 0})
+    alpha: Any = fields.number("a number", np.isfinite, default=0.6)
 
     def __post_init__(self) -> None:
-        settings.check(self, "alpha", "numbers", np.isfinite)
+        fields.check(self, fields.label(self))
 
     def __call__(self, length: Array) -> Array:
         return ((5.0 + length.astype(jnp.float32)) / 6.0) ** _per_row(self.alpha, length)

@@ -11,13 +11,13 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.pytrees import pytree
-from decoding_jax.transforms import settings
+
+_NOT_NEGATIVE = ("a number of 0 or more", lambda x: x >= 0)
 
 
 class Score(Protocol):
@@ -66,10 +66,10 @@ class MeanLogProb:
       Array([-2.], dtype=float32)
     """
 
-    alpha: ArrayLike = 1.0
+    alpha: Any = fields.number(*_NOT_NEGATIVE, default=1.0)
 
     def __post_init__(self) -> None:
-        settings.check(self, "alpha", "numbers of 0 and above", lambda x: x >= 0)
+        fields.check(self, fields.label(self))
 
     def __call__(self, log_prob: Array, last: Array, length: Array) -> Array:
         return self.final(log_prob, length)
@@ -137,12 +137,11 @@ class Decay:
       ['-4.000', '-1.000']
     """
 
-    kappa: ArrayLike = 0.0
-    beta: ArrayLike = 0.5
+    kappa: Any = fields.number(*_NOT_NEGATIVE, default=0.0)
+    beta: Any = fields.number("a number above 0", lambda x: x > 0, default=0.5)
 
     def __post_init__(self) -> None:
-        settings.check(self, "kappa", "numbers of 0 and above", lambda x: x >= 0)
-        settings.check(self, "beta", "numbers above 0", lambda x: x > 0)
+        fields.check(self, fields.label(self))
 
     def table(self, size: int) -> Array:
         """float32 ``[size]``: the decay at ages 0 to ``size - 1``; at age 0 it is 0."""

@@ -1,5 +1,9 @@
 """Contrastive search: probable tokens whose hidden states differ from those of earlier tokens."""
 
-from decoding_jax.strategies.contrastive.algorithm import ContrastiveInfo, contrastive_search
+from decoding_jax.strategies.contrastive.algorithm import (
+    ContrastiveInfo,
+    ContrastiveSearch,
+    contrastive_search,
+)
 
-__all__ = ["ContrastiveInfo", "contrastive_search"]
+__all__ = ["ContrastiveInfo", "ContrastiveSearch", "contrastive_search"]

@@ -1,6 +1,6 @@
 """Speculative decoding: drafters propose tokens, and verifiers decide how many are accepted."""
 
-from decoding_jax.strategies.speculative.algorithm import speculative_sample
+from decoding_jax.strategies.speculative.algorithm import SpeculativeSample, speculative_sample
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     Fixed,
@@ -50,6 +50,7 @@ __all__ = [
     "NextToken",
     "Path",
     "PromptLookup",
+    "SpeculativeSample",
     "SupportsBind",
     "TokenVerifier",
     "Verification",

@@ -47,7 +47,7 @@ from decoding_jax.loop import (
     model_calls,
     stopping,
 )
-from decoding_jax.loop.values import check_drafter
+from decoding_jax.loop.inputs import check_drafter
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record

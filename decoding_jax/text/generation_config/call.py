@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.text.generation_config.choice import DEFAULT_NEW_TOKENS
 from decoding_jax.text.generation_config.config import GenerationConfig
 from decoding_jax.text.generation_config.parameters import PARAMETERS

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from decoding_jax.loop.arguments import NOT_TAKEN
-from decoding_jax.loop.values import describe, takes_count
+from decoding_jax import fields
+from decoding_jax.fields import describe
+from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.storage import StoragePath, model_path, storage_path
+from decoding_jax.suggestions import NOT_TAKEN
 from decoding_jax.text.generation_config.parameters import PARAMETERS
 
 FILE = "generation_config.json"
@@ -189,7 +191,10 @@ def _check(name: str, value: Any) -> None:
       ValueError: for an unknown name, or a value of the wrong kind.
     """
     if name in NOT_TAKEN and name not in PARAMETERS:
-        raise ValueError(f"{name}: got {describe(value)}; GenerationConfig takes {NOT_TAKEN[name]}")
+        raise ValueError(
+            f"{name}: GenerationConfig expected no such parameter, got {describe(value)}: "
+            f"{NOT_TAKEN[name]}"
+        )
     if name not in PARAMETERS:
         close = difflib.get_close_matches(name, PARAMETERS, 1)
         hint = f"; {close[0]} is near" if close else ""
@@ -198,7 +203,8 @@ def _check(name: str, value: Any) -> None:
         return
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name in _ONE_OR_MORE and not (whole and value >= 1):
-        raise ValueError(f"{name}: got {describe(value)}; takes {takes_count(name, value)}")
+        check = check_max_new_tokens if name == "max_new_tokens" else fields.as_count
+        check(name, value)
     if name in _ZERO_OR_MORE and not (whole and value >= 0):
         raise ValueError(f"{name}: got {describe(value)}; takes an int of 0 or more")
     if name in _SWITCHES and not isinstance(value, bool):

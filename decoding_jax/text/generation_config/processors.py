@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding_jax import transforms
 from decoding_jax.base import Array, Prefix, Transform
-from decoding_jax.loop.values import describe
+from decoding_jax.fields import describe
 from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree

@@ -1,0 +1,186 @@
+"""Checks of models, prompts, keys and token ids, before anything is traced.
+
+Traced values and arrays that are partly on other processes' devices are not checked. Reading an
+array waits until it has been computed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import fields
+from decoding_jax.base import Prompt
+from decoding_jax.ops.host import on_host
+
+PROMPT = "Prompt(tokens [B, P], length [B])"
+_MODEL = ("prefill", "extend", "vocab_size", "max_positions", "ragged", "tree")
+_LOADED = "decoding_jax.load gives a pair, a model and its tokenizer"
+
+
+def check_model(model: Any) -> Any:
+    """Checks that a model has all attributes of a ``LanguageModel``, and returns it.
+
+    Raises:
+      ValueError: for any other object, a class, or a model that is not bound to its inputs.
+    """
+    if not isinstance(model, type) and hasattr(model, "bind") and not hasattr(model, "prefill"):
+        raise ValueError(
+            "model: expected model.bind(tokens, length), which decoding_jax.generate does by "
+            f"itself, got a {type(model).__name__} that is not bound to its inputs"
+        )
+    missing = [name for name in _MODEL if not hasattr(model, name)]
+    if isinstance(model, type) or len(missing) == len(_MODEL):
+        got = fields.describe(model)
+        raise ValueError(f"model: expected a language model, got {got}: {_LOADED}")
+    if missing:
+        raise ValueError(
+            f"model: expected a LanguageModel, got a {type(model).__name__} without "
+            f"{', '.join(missing)}"
+        )
+    return model
+
+
+def check_drafter(drafter: Any) -> Any:
+    """Refuses objects that cannot be a drafter, and returns all others.
+
+    Raises:
+      ValueError: for a model that is not bound, a pair, a class or a name.
+    """
+    # A drafter with `bind` can draft without being bound; an unbound model cannot.
+    drafts = any(hasattr(drafter, name) for name in ("prefill", "begin", "guess"))
+    if hasattr(drafter, "bind") and not drafts:
+        raise ValueError(
+            "drafter: expected drafter.bind(tokens, length), which decoding_jax.generate does by "
+            f"itself, got a {type(drafter).__name__} that is not bound to its inputs"
+        )
+    if isinstance(drafter, (str, tuple, type)):
+        got = fields.describe(drafter)
+        raise ValueError(f"drafter: expected a language model or a drafter, got {got}: {_LOADED}")
+    return drafter
+
+
+def check_key(key: Any) -> Any:
+    """Refuses a key that is not an array; ``ops.random.row_keys`` checks arrays.
+
+    Raises:
+      ValueError: for a plain number or a string.
+    """
+    if isinstance(key, (int, float, str)):
+        raise fields.error("key", "a typed key such as jax.random.key(0)", key)
+    return key
+
+
+def check_prompt(prompt: Any) -> Prompt:
+    """Checks the shapes and dtypes of a prompt, and converts lists to arrays.
+
+    Raises:
+      ValueError: if it is not a pair of integers of shapes ``[B, P]`` and ``[B]`` with P of at
+        least 1.
+    """
+    if not isinstance(prompt, tuple) or len(prompt) != 2:
+        hint = "; generate takes texts" if isinstance(prompt, str) else ""
+        raise ValueError(f"prompt: expected {PROMPT}, got {fields.describe(prompt)}{hint}")
+    tokens, length = (
+        _as_integers(f"prompt.{name}", value)
+        for name, value in zip(Prompt._fields, prompt, strict=True)
+    )
+    if tokens.ndim != 2 or tokens.shape[1] == 0 or length.shape != tokens.shape[:1]:
+        raise ValueError(
+            f"prompt: expected tokens [B, P] with P of 1 or more, and length [B], got "
+            f"{list(tokens.shape)} and {list(length.shape)}"
+        )
+    return Prompt(tokens, length)
+
+
+def as_int32(prompt: Prompt) -> Prompt:
+    """A checked prompt with int32 arrays of JAX."""
+    return Prompt(*(jnp.asarray(x).astype(jnp.int32) for x in prompt))
+
+
+def _as_integers(name: str, value: Any) -> Any:
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value)):
+        value = jnp.asarray(value)
+    try:
+        array = value if hasattr(value, "dtype") else np.asarray(value)
+        kind: str = np.dtype(array.dtype).kind
+    except (ValueError, TypeError):  # Lists of several lengths.
+        raise fields.error(name, f"int32, as in {PROMPT}", value) from None
+    if kind not in ("i", "u"):
+        raise ValueError(f"{name}: expected int32, as in {PROMPT}, got {array.dtype}")
+    return array
+
+
+def check_prompt_ids(prompt: Prompt, vocab_size: int, name: str = "prompt") -> None:
+    """Checks that a prompt's lengths are from 1 to P and its ids within the vocabulary.
+
+    Warns:
+      UserWarning: if the rows seem to be padded on the left.
+
+    Raises:
+      ValueError: for a length or an id that is out of range.
+    """
+    values = on_host(*prompt)
+    if values is None:
+        return
+    tokens, length = values
+    if tokens.ndim != 2 or tokens.size == 0 or length.shape != tokens.shape[:1]:
+        return  # ``check_prompt`` refuses these shapes.
+    size = tokens.shape[1]
+    wrong = (length < 1) | (length > size)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{name}.length: expected 1 to P, {size}, got {length[row]} in row {row}")
+    real = np.arange(size)[None] < length[:, None]
+    wrong = real & ((tokens < 0) | (tokens >= vocab_size))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{name}.tokens: expected ids from 0 to {vocab_size - 1}, the model's vocabulary, got "
+            f"{tokens[row, column]} in row {row}"
+        )
+    padding = _left_padding(tokens, length)
+    if padding is not None:
+        row = int((length < size).argmax())
+        warnings.warn(
+            f"{name}: expected each row's tokens first, and padding after them, got rows that seem "
+            f"to be padded on the left with {padding}, such as row {row}, "
+            f"{tokens[row].tolist()[:8]} of length {length[row]}",
+            stacklevel=4,
+        )
+
+
+def _left_padding(tokens: np.ndarray, length: np.ndarray) -> int | None:
+    """The id that rows seem to be padded with on the left, or None.
+
+    All rows that are not full begin with this id as often as they have padding, three times or more
+    together, and what is after their length is several other ids, where padding would be one.
+    """
+    place = np.arange(tokens.shape[1])[None]
+    after = tokens[place >= length[:, None]]
+    if after.size < 3 or (after == after[0]).all():
+        return None
+    before = tokens[place < tokens.shape[1] - length[:, None]]
+    same = (before == before[0]).all() and not (after == before[0]).any()
+    return int(before[0]) if same else None
+
+
+def check_token_ids(settings: Any, vocab_size: int) -> None:
+    """Checks all settings that are declared as token ids, in which -1 means none.
+
+    Args:
+      settings: a strategy, stop conditions, a transform, or any other object with declared fields.
+      vocab_size: V.
+
+    Raises:
+      ValueError: for an id beyond the vocabulary.
+    """
+    for name, ids in fields.token_ids_of(settings):
+        values = on_host(ids)
+        if values is not None and values[0].size and values[0].max() >= vocab_size:
+            expected = f"ids from 0 to {vocab_size - 1}, the model's vocabulary"
+            raise fields.error(name, expected, int(values[0].max()))
