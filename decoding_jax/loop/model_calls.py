@@ -19,9 +19,12 @@ from decoding_jax.base import (
     ModelOutput,
     Prefix,
     Prompt,
+    Stop,
     SupportsProject,
     Transform,
 )
+from decoding_jax.loop import stopping
+from decoding_jax.ops.logits import clean
 from decoding_jax.ops.mesh import gathered
 
 
@@ -128,6 +131,25 @@ def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
     changed = transform(logits, prefix)
     shape = logits.shape
     return as_logits(changed, shape, "transform: got logits", "a transform", "[B, W, T, V]")
+
+
+def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transform | None) -> Array:
+    """The logits by which a strategy chooses, in which tokens that may not come next are -inf.
+
+    End tokens are banned where a text is too short; then the transform is applied. NaN, from the
+    model or from the transform, is -inf.
+
+    Args:
+      logits: the model's, float32 ``[B, W, T, V]``.
+      prefix: the paths to them.
+      stop: for its end tokens and ``min_new_tokens``.
+      transform: None changes nothing.
+
+    Raises:
+      ValueError: for a transform whose result has another shape or dtype.
+    """
+    allowed = stopping.ban_end_tokens(stop, clean(logits), prefix.length)
+    return allowed if transform is None else clean(transformed(transform, allowed, prefix))
 
 
 def as_logits(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from decoding_jax import fields
 from decoding_jax.base import Array, LanguageModel, Stop
 from decoding_jax.loop import stopping
+from decoding_jax.loop.counters import over_axes
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import log_prob_of
 
@@ -48,6 +49,25 @@ def empty_sequences(limit: Array, lanes: int, max_new_tokens: int) -> Sequences:
     )
 
 
+def write(tokens: Array, token: Array, position: Array) -> Array:
+    """Writes one token of each path.
+
+    Args:
+      tokens: int32 ``[B, ..., L]``, the paths.
+      token: int32 ``[B, ...]``.
+      position: int32 ``[B, ...]``, ``[B]`` or a scalar; nothing is written outside of 0 to L - 1.
+
+    Example:
+      >>> write(jnp.array([[5, 0, 0], [6, 7, 0]]), jnp.array([8, 9]), jnp.array([1, 2])).tolist()
+      [[5, 8, 0], [6, 7, 9]]
+    """
+    of_paths = position.ndim == token.ndim
+    position = position[..., None] if of_paths else over_axes(position, tokens.ndim)
+    places = jnp.arange(tokens.shape[-1], dtype=jnp.int32)
+    places = places.reshape((1,) * (tokens.ndim - 1) + places.shape)
+    return jnp.where(places == position, token[..., None], tokens)
+
+
 def append_token(
     old: Sequences, token: Array, logits: Array, allowed: Array, stop: Stop, max_new_tokens: int
 ) -> Sequences:
@@ -68,9 +88,7 @@ def append_token(
     is_nan = jnp.isnan(gained)
     is_dead_end = (allowed.max(-1) == -jnp.inf) | is_nan
     is_appended = ~old.done & ~is_dead_end
-    position = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None]
-    is_written = (position == old.length[..., None]) & is_appended[..., None]
-    tokens = jnp.where(is_written, token[..., None], old.tokens)
+    tokens = write(old.tokens, token, jnp.where(is_appended, old.length, -1))
     length = old.length + is_appended.astype(jnp.int32)
     finished = old.finished | (is_appended & stopping.ends(stop, token, tokens, length))
     limit = stopping.limits(stop, old.length.shape[0], max_new_tokens)

@@ -21,7 +21,7 @@ from decoding_jax.loop.sequences import (
     new_values,
 )
 from decoding_jax.loop.strategy import Strategy
-from decoding_jax.ops.logits import clean, log_prob_of
+from decoding_jax.ops.logits import log_prob_of
 
 
 class TokenByTokenInfo(NamedTuple):
@@ -110,10 +110,8 @@ class TokenByToken(Strategy):
     def advance(self, logits: Array, prompt: Prompt, state: State) -> State:
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
         old = state.sequences
-        allowed = stopping.ban_end_tokens(self.stop, clean(logits), old.length[..., None])
-        if self.transform is not None:
-            path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-            allowed = clean(model_calls.transformed(self.transform, allowed, path))
+        path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+        allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         token, chooser = self.choose(state.chooser, allowed, per_lane(state.step, self.lanes))
         new = append_token(old, token, logits, allowed, self.stop, old.tokens.shape[-1])

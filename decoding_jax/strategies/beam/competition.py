@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop import stopping
 from decoding_jax.loop.counters import over_axes
+from decoding_jax.loop.sequences import write
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import are_nan
 from decoding_jax.ops.top_k import top_k
@@ -196,8 +197,7 @@ def make_candidates(
         log_probs.reshape(batch, -1), index
     )
     tokens = gather_items(running.tokens, parent)
-    is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == over_axes(step, 3)
-    tokens = jnp.where(is_last, token[..., None], tokens)
+    tokens = write(tokens, token, step)
     length = jnp.broadcast_to(over_axes(step, 2) + 1, parent.shape)
     ended = stopping.ends(stop, token, tokens, length)
     limit = stopping.limits(stop, batch, max_new_tokens)

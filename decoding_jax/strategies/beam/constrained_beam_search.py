@@ -12,6 +12,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop
 from decoding_jax.loop import as_function, stopping
 from decoding_jax.loop.counters import over_axes
+from decoding_jax.loop.sequences import write
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
@@ -275,8 +276,7 @@ def _ban_ends(
         jnp.repeat(jnp.arange(width, dtype=jnp.int32), count)[None], (batch, width * count)
     )
     token = jnp.tile(ending, (1, width))
-    is_last = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None] == over_axes(step, 3)
-    texts = jnp.where(is_last, token[..., None], gather_items(tokens, parent))
+    texts = write(gather_items(tokens, parent), token, step)
     length = jnp.broadcast_to(over_axes(step, 2) + 1, token.shape)
     is_banned = stopping.ends(stop, token, texts, length) & (match(parent, token)[1] > 0)
     banned = jnp.where(is_banned, token, -1).reshape(batch, width, count)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import model_calls, stopping
+from decoding_jax.loop import model_calls
 from decoding_jax.loop.counters import over_axes
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.loop.strategy import Strategy
-from decoding_jax.ops.logits import are_nan, clean, log_softmax
+from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.strategies.beam import competition, shared_cache
 from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules
 from decoding_jax.strategies.beam.hypotheses import every_hypothesis, shared_tokens
@@ -81,10 +81,9 @@ def score_tokens(
     """
     log_probs = log_softmax(logits)
     length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
-    allowed = stopping.ban_end_tokens(stop, clean(log_probs), length)
+    path = Prefix(*prompt, tokens[:, :, None], length[..., None])
+    allowed = model_calls.allowed_logits(log_probs[:, :, None], path, stop, transform)[:, :, 0]
     if transform is not None:
-        path = Prefix(*prompt, tokens[:, :, None], length[..., None])
-        allowed = clean(model_calls.transformed(transform, allowed[:, :, None], path))[:, :, 0]
         allowed = jnp.where(are_nan(log_probs)[..., None], -jnp.inf, allowed)
     return allowed, log_probs
 

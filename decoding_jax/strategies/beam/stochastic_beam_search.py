@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import as_function, stopping
 from decoding_jax.loop.counters import over_axes
+from decoding_jax.loop.sequences import write
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
@@ -197,8 +198,7 @@ class StochasticBeamSearch(BeamStrategy):
         perturbed, index = top_k_gumbel(step_keys, sampling_log_prob, width, expanded)
         parent, token = index // vocab, index % vocab
         max_new_tokens = beam.tokens.shape[-1]
-        is_last = jnp.arange(max_new_tokens, dtype=jnp.int32)[None, None] == over_axes(step, 3)
-        tokens = jnp.where(is_last, token[..., None], gather_items(beam.tokens, parent))
+        tokens = write(gather_items(beam.tokens, parent), token, step)
         length = jnp.broadcast_to(over_axes(step, 2) + 1, parent.shape)
         ended = stopping.ends(self.stop, token, tokens, length)
         limit = stopping.limits(self.stop, batch, max_new_tokens)

@@ -16,8 +16,9 @@ from jax.typing import ArrayLike
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
+from decoding_jax.loop.sequences import write
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import bounded, clean, largest, normaliser
+from decoding_jax.ops.logits import bounded, largest, normaliser
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.best_first.frontier import (
     ABSENT,
@@ -133,11 +134,8 @@ class Expansion:
         self, logits: Array, prompt: Prompt, nodes: Nodes, path: Array
     ) -> tuple[Array, Array]:
         """The model's bounded logits, and the logits that choose children, both ``[B, n, V]``."""
-        length = nodes.length[:, None]
-        allowed = stopping.ban_end_tokens(self.stop, clean(logits), length)
-        if self.transform is not None:
-            prefix = Prefix(*prompt, path[:, None], length)
-            allowed = clean(model_calls.transformed(self.transform, allowed, prefix))
+        prefix = Prefix(*prompt, path[:, None], nodes.length[:, None])
+        allowed = model_calls.allowed_logits(logits, prefix, self.stop, self.transform)
         return bounded(logits)[:, 0], allowed[:, 0]
 
     def _normaliser(
@@ -154,12 +152,12 @@ class Expansion:
         """OPEN, CUT or FINISHED for children ``[B, n, b]`` of nodes with ``path [B, n, L]``."""
         batch, limit = token.shape[0], path.shape[-1]
         flat = (batch, token.shape[1] * token.shape[2])
-        here = jnp.arange(limit, dtype=jnp.int32)[None, None, None] == length[..., None] - 1
-        whole = jnp.where(here, token[..., None], path[:, :, None]).reshape(*flat, limit)
+        path = jnp.broadcast_to(path[:, :, None], (*token.shape, limit))
+        whole, shape = write(path, token, length - 1).reshape(*flat, limit), token.shape
         token, length = token.reshape(flat), length.reshape(flat)
         ended = length >= stopping.minimum(self.stop)[:, None]
         ended &= stopping.ends_with_text(self.stop, whole, length)
         ended |= stopping.is_end_token(self.stop, token)
         full = length >= stopping.limits(self.stop, batch, limit)[:, None]
         kind = jnp.where(ended, FINISHED, jnp.where(full, CUT, OPEN))
-        return kind.reshape(here.shape[:-1])
+        return kind.reshape(shape)

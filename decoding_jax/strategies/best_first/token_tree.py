@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+from decoding_jax.loop.sequences import write
 from decoding_jax.ops.gather import gather_items
 
 _WORD = 32
@@ -57,7 +58,7 @@ def paths(tree: TokenTree, parent: Array, token: Array, length: Array) -> Array:
     before = gather_items(tree.paths, jnp.maximum(parent, 0))
     place = jnp.arange(tree.paths.shape[-1], dtype=jnp.int32)[None, None]
     before = jnp.where(place < length[..., None] - 1, before, 0)
-    return jnp.where(place == length[..., None] - 1, token[..., None], before)
+    return write(before, token, length - 1)
 
 
 def add(

@@ -30,7 +30,7 @@ from decoding_jax.loop import (
 )
 from decoding_jax.loop.counters import over_axes, per_lane
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import clean, lowest_argmax, normaliser
+from decoding_jax.ops.logits import lowest_argmax, normaliser
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.contrastive import context
@@ -172,11 +172,9 @@ class ContrastiveSearch(Strategy):
     def allowed(self, state: State, prompt: Prompt) -> Array:
         """The transformed logits after the last tokens, float32 ``[B, 1, V]``."""
         old = state.sequences
-        allowed = stopping.ban_end_tokens(self.stop, clean(state.logits)[:, None], old.length)
-        if self.transform is None:
-            return allowed
+        logits = state.logits[:, None, None]
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-        return clean(model_calls.transformed(self.transform, allowed[:, :, None], path))[:, :, 0]
+        return model_calls.allowed_logits(logits, path, self.stop, self.transform)[:, :, 0]
 
     def candidates(self, allowed: Array) -> Candidates:
         """The k most probable tokens."""

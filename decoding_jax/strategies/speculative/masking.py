@@ -9,7 +9,7 @@ from jax import lax
 
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
-from decoding_jax.ops.logits import clean, largest
+from decoding_jax.ops.logits import largest
 from decoding_jax.strategies.speculative.distributions import (
     Softmax,
     ensure_support,
@@ -57,15 +57,15 @@ def allow(
       transform: applied after end tokens are banned; None changes nothing.
       stop: the end tokens and the minimum length.
     """
+    paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
+    paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
+    prefix = Prefix(*prompt, paths, length)
 
     def banned() -> Array:
-        return stopping.ban_end_tokens(stop, clean(logits), length)
+        return model_calls.allowed_logits(logits, prefix, stop, None)
 
     if transform is not None:
-        paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
-        paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
-        prefix = Prefix(*prompt, paths, length)
-        changed = clean(model_calls.transformed(transform, banned(), prefix))
+        changed = model_calls.allowed_logits(logits, prefix, stop, transform)
         return Allowed(*ensure_support(changed, changed.max(-1, keepdims=True)), None)
     # If every row's largest logit is finite, none is NaN or +inf; if no end token is banned either,
     # the logits are unchanged. The branch calls ``banned`` again instead of using its result, since
