@@ -115,6 +115,19 @@ def number(
     )
 
 
+def static_number(expected: str, valid: Callable[[Any], Any], **options: Any) -> Any:
+    """Declares a static number: another value compiles another program."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, (bool, jax.Array)) or not isinstance(value, (int, float, np.number)):
+            raise error(name, expected, value)
+        if not valid(value):
+            raise error(name, expected, value)
+        return value
+
+    return field(check, expected=expected, static=True, **options)
+
+
 def probability(**options: Any) -> Any:
     """Declares a probability from 0 to 1, or one for each row."""
     return number("a probability from 0 to 1", lambda x: (x >= 0) & (x <= 1), **options)

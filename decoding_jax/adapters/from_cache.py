@@ -170,7 +170,7 @@ class CachedModel:
         logits, new = returned
         check_logits("step", logits, ("[1, T, V]", (1, tokens.shape[0], self.vocab_size)))
         new = jax.tree.map(jnp.asarray, new)
-        check_same_cache(inner, new, "step: got a cache")
+        check_same_cache(inner, new, "step", "it")
         return logits[0].astype(jnp.float32), new
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.ops import random, uint64
 
@@ -123,15 +124,15 @@ def points(points: str | Points, keys: Array, num_samples: int) -> Array:
     """
     if isinstance(points, str) and points not in POINTS:
         known = ", ".join(POINTS)
-        raise ValueError(f"points: got {points!r}; takes {known} or a function (see codes.Points)")
+        raise fields.error("points", f"{known} or a function (see codes.Points)", points)
     if not isinstance(num_samples, int) or not 1 <= num_samples < 2**31:
-        raise ValueError(f"num_samples: got {num_samples!r}; takes an int of 1 and above")
+        raise fields.error("num_samples", "an int of 1 or more", num_samples)
     place = POINTS[points] if isinstance(points, str) else points
     codes = jax.vmap(lambda key: place(key, num_samples))(keys)
     if codes.shape[1:] != (num_samples, 2) or codes.dtype != jnp.uint32:
         raise ValueError(
-            f"points: got a function that returns {codes.dtype}{list(codes.shape[1:])}; "
-            f"takes one that returns uint32{[num_samples, 2]}"
+            f"points: expected a function that returns uint32{[num_samples, 2]}, got one that "
+            f"returns {codes.dtype}{list(codes.shape[1:])}"
         )
     return codes
 

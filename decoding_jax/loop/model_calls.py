@@ -64,14 +64,14 @@ def prefill_with_hidden(
     hidden = output.hidden
     if hidden is None:
         raise ValueError(
-            "model: got no hidden states from prefill; takes a model that returns them, such as "
-            "adapters.from_logits(function, vocab_size, hidden=True)"
+            "model: expected hidden states from prefill, as adapters.from_logits(function, "
+            "vocab_size, hidden=True) returns them, got none"
         )
     beginning = (prompt.tokens.shape[0], 1, prompt.tokens.shape[1])
     if hidden.ndim != 4 or hidden.shape[:3] != beginning:
         raise ValueError(
-            f"model: got hidden {hidden.dtype}{list(hidden.shape)} from prefill; takes "
-            f"[B, 1, P, D], which begins with {list(beginning)} here"
+            f"model: expected hidden [B, 1, P, D], which begins with {list(beginning)} here, got "
+            f"{hidden.dtype}{list(hidden.shape)} from prefill"
         )
     return output.logits, hidden, cache
 
@@ -99,16 +99,16 @@ def extend(
         shapes or dtypes differ from those of the cache passed in.
     """
     returned = model.extend(cache, tokens, start, *tree)
-    output, new_cache = _output_and_cache(returned, f"{name}: got", "extend")
+    output, new_cache = _output_and_cache(returned, name, "extend")
     shape = (*tokens.shape, model.vocab_size)
-    logits = as_logits(output.logits, shape, f"{name}: got logits", "extend", "[B, W, T, V]")
+    logits = as_logits(output.logits, shape, name, "extend", "[B, W, T, V]")
     hidden = output.hidden
     if hidden is not None and (hidden.ndim != 4 or hidden.shape[:3] != tokens.shape):
         raise ValueError(
-            f"{name}: got hidden {hidden.dtype}{list(hidden.shape)} from extend; takes None or "
-            f"[B, W, T, D], which begins with {list(tokens.shape)} here"
+            f"{name}: expected hidden None or [B, W, T, D], which begins with {list(tokens.shape)} "
+            f"here, got {hidden.dtype}{list(hidden.shape)} from extend"
         )
-    check_same_cache(cache, new_cache, f"{name}: got a cache from extend")
+    check_same_cache(cache, new_cache, name, "extend")
     return output._replace(logits=logits), new_cache
 
 
@@ -119,7 +119,7 @@ def project(model: SupportsProject, hidden: Array, vocab_size: int, *, name: str
       ValueError: for logits of another shape or dtype.
     """
     shape = (*hidden.shape[:-1], vocab_size)
-    return as_logits(model.project(hidden), shape, f"{name}: got logits", "project", "[..., V]")
+    return as_logits(model.project(hidden), shape, name, "project", "[..., V]")
 
 
 def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
@@ -130,7 +130,7 @@ def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
     """
     changed = transform(logits, prefix)
     shape = logits.shape
-    return as_logits(changed, shape, "transform: got logits", "a transform", "[B, W, T, V]")
+    return as_logits(changed, shape, "transform", "a transform", "[B, W, T, V]")
 
 
 def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transform | None) -> Array:
@@ -152,26 +152,24 @@ def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transfo
     return allowed if transform is None else clean(transformed(transform, allowed, prefix))
 
 
-def as_logits(
-    logits: Any, shape: tuple[int, ...], source: str, function: str, letters: str
-) -> Array:
+def as_logits(logits: Any, shape: tuple[int, ...], name: str, function: str, letters: str) -> Array:
     """Checks the shape and dtype of logits, and converts them to float32.
 
     Args:
       logits: the value returned by a function.
       shape: the shape that it must have.
-      source: the beginning of the error.
+      name: the argument that the error is about.
       function: the name of the function, for the error.
       letters: the shape in the letters of ``base``, for the error.
 
     Raises:
       ValueError: for another shape, or a dtype that is not floating.
     """
-    takes = f"takes float32 {letters}, which is {list(shape)} here"
+    expected = f"{name}: expected logits float32 {letters}, which is {list(shape)} here"
     if not hasattr(logits, "shape") or not hasattr(logits, "dtype"):
-        raise ValueError(f"{source} of type {type(logits).__name__} from {function}; {takes}")
+        raise ValueError(f"{expected}, got a {type(logits).__name__} from {function}")
     if tuple(logits.shape) != shape or not jnp.issubdtype(logits.dtype, jnp.floating):
-        raise ValueError(f"{source} {logits.dtype}{list(logits.shape)} from {function}; {takes}")
+        raise ValueError(f"{expected}, got {logits.dtype}{list(logits.shape)} from {function}")
     # On a mesh, each device gets all of the vocabulary of its rows here, once for each call of a
     # model, so that no strategy, transform or code works on a piece of a vocabulary.
     return gathered(jnp.asarray(logits)).astype(jnp.float32)
@@ -181,43 +179,46 @@ def _prefilled(
     returned: Any, model: LanguageModel, prompt: Prompt, lanes: int, name: str
 ) -> tuple[ModelOutput, Cache]:
     """Checks the result of a ``prefill``, and converts its logits to float32."""
-    output, cache = _output_and_cache(returned, f"{name}: got", "prefill")
+    output, cache = _output_and_cache(returned, name, "prefill")
     for_every_lane = jnp.shape(output.logits)[1:2] == (lanes,)
     shape = (prompt.tokens.shape[0], lanes if for_every_lane else 1, 1, model.vocab_size)
-    source = f"{name}: got logits"
-    logits = as_logits(output.logits, shape, source, "prefill", "[B, 1, 1, V]")
+    logits = as_logits(output.logits, shape, name, "prefill", "[B, 1, 1, V]")
     return output._replace(logits=logits), cache
 
 
-def _output_and_cache(returned: Any, source: str, function: str) -> tuple[ModelOutput, Cache]:
-    takes = f"from {function}; takes (ModelOutput(logits), cache)"
+def _output_and_cache(returned: Any, name: str, function: str) -> tuple[ModelOutput, Cache]:
+    expected = f"{name}: expected (ModelOutput(logits), cache) from {function}"
     if not isinstance(returned, tuple) or isinstance(returned, ModelOutput) or len(returned) != 2:
-        raise ValueError(f"{source} a {type(returned).__name__} {takes}")
+        raise ValueError(f"{expected}, got a {type(returned).__name__}")
     if not hasattr(returned[0], "logits"):
-        raise ValueError(f"{source} a {type(returned[0]).__name__} and a cache {takes}")
+        raise ValueError(f"{expected}, got a {type(returned[0]).__name__} and a cache")
     return returned
 
 
-def check_same_cache(before: Cache, after: Cache, source: str) -> None:
+def check_same_cache(before: Cache, after: Cache, name: str, function: str) -> None:
     """Checks that a function has returned a cache like the one it was given.
 
     Args:
       before: the cache that was given.
       after: the cache that was returned.
-      source: the beginning of the error, such as ``"model: got a cache from extend"``.
+      name: the argument that the error is about.
+      function: the name of the function.
 
     Raises:
       ValueError: for another structure, shape or dtype.
     """
-    takes = "takes a cache of the structure, shapes and dtypes that it was given"
+    expected = (
+        f"{name}: expected {function} to return a cache of the structure, shapes and dtypes that "
+        "it was given, got"
+    )
     structures = {jax.tree.structure(cache) for cache in (before, after)}
     if len(structures) > 1:
-        raise ValueError(f"{source} of another structure; {takes}")
+        raise ValueError(f"{expected} another structure")
     paths = jax.tree_util.tree_leaves_with_path(before)
     for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
         if jnp.shape(old) != jnp.shape(new) or jnp.result_type(old) != jnp.result_type(new):
             leaf = jax.tree_util.keystr(path) or "array"
             raise ValueError(
-                f"{source} whose {leaf} became {jnp.result_type(new)}{list(jnp.shape(new))}; "
-                f"{takes}, {jnp.result_type(old)}{list(jnp.shape(old))} there"
+                f"{expected} {leaf} {jnp.result_type(new)}{list(jnp.shape(new))}, which was "
+                f"{jnp.result_type(old)}{list(jnp.shape(old))}"
             )

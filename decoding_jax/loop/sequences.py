@@ -136,8 +136,8 @@ def check_lengths(
     available = maximum - prompt_size + (0 if last_is_fed else 1)
     if max_new_tokens > available:
         raise ValueError(
-            f"max_new_tokens: got {max_new_tokens} after a prompt of {prompt_size}; "
-            f"takes at most {available}: the model has {maximum} positions"
+            f"max_new_tokens: expected at most {available} after a prompt of {prompt_size}, got "
+            f"{max_new_tokens}: the model has {maximum} positions"
             + (", and all tokens are fed" if last_is_fed else "")
         )
     return max_new_tokens

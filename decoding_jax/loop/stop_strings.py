@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.pytrees import pytree
 
@@ -74,16 +75,16 @@ class StopStrings:
       max_ends: the largest number of tokens that end a text at one state. Static.
     """
 
-    token_class: Any = dataclasses.field(metadata={"shared_axes": None})
-    first_class: Any = dataclasses.field(metadata={"shared_axes": None})
-    byte: Any = dataclasses.field(metadata={"shared_axes": None})
-    transitions: Any = dataclasses.field(metadata={"shared_axes": None})
-    matches: Any = dataclasses.field(metadata={"shared_axes": None})
-    last_tokens: Any = dataclasses.field(metadata={"shared_axes": None})
-    chosen: Any = dataclasses.field(metadata={"shared_axes": 1})
-    begun: Any = dataclasses.field(metadata={"shared_axes": 0})
-    window: int = dataclasses.field(metadata={"static": True})
-    max_ends: int = dataclasses.field(metadata={"static": True})
+    token_class: Any = fields.field(shared_axes=None)
+    first_class: Any = fields.field(shared_axes=None)
+    byte: Any = fields.field(shared_axes=None)
+    transitions: Any = fields.field(shared_axes=None)
+    matches: Any = fields.field(shared_axes=None)
+    last_tokens: Any = fields.field(shared_axes=None)
+    chosen: Any = fields.field(shared_axes=1)
+    begun: Any = fields.field(shared_axes=0)
+    window: int = fields.field(static=True)
+    max_ends: int = fields.field(static=True)
 
 
 def ends_with_string(strings: StopStrings, tokens: Array, length: Array) -> Array:

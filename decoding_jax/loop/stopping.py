@@ -65,8 +65,8 @@ def strings_of(stop: Stop) -> StopStrings | None:
     if stop.strings is None or isinstance(stop.strings, StopStrings):
         return stop.strings
     raise ValueError(
-        f"stop.strings: got {stop.strings!r}; takes the result of decoding_jax.text.stop_strings, "
-        "which decoding_jax.generate calls by itself"
+        "stop.strings: expected the result of decoding_jax.text.stop_strings, which "
+        f"decoding_jax.generate calls by itself, got {stop.strings!r}"
     )
 
 

@@ -55,8 +55,8 @@ def open_cache(
     steps = max(max_new_tokens - 1, 1)
     if not model.tree and not isinstance(model, SupportsSelect):
         raise ValueError(
-            f"model: got {type(model).__name__} with tree=False and no select; takes one that has "
-            "either, since hypotheses branch"
+            "model: expected one with tree or select, since hypotheses branch, got a "
+            f"{type(model).__name__} with neither"
         )
     lanes, slots = (1, width * steps) if model.tree else (width, steps)
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)

@@ -176,8 +176,9 @@ class FrontierSearch(Strategy):
         length = check_lengths(model, size, self.max_new_tokens)
         if not (model.ragged and model.tree):
             raise ValueError(
-                f"model: got ragged={model.ragged} and tree={model.tree}; a best-first search "
-                "takes one with both: its rows are at different slots, each in a token tree"
+                "model: expected one with ragged and tree, since the rows of a best-first search "
+                "are at different slots, each in a token tree, got "
+                f"ragged={model.ragged} and tree={model.tree}"
             )
         slots, k = self.num_slots(length), self.num_pops
         logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)

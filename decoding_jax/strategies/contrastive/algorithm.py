@@ -198,8 +198,7 @@ class ContrastiveSearch(Strategy):
         )
         if output.hidden is None:
             raise ValueError(
-                "model: got no hidden states from extend; takes a model that returns them, in "
-                "ModelOutput.hidden, as from prefill"
+                "model: expected hidden states from extend too, in ModelOutput.hidden, got none"
             )
         return output, cache
 
@@ -243,6 +242,6 @@ def _check_model(model: LanguageModel) -> None:
     if not model.tree or not isinstance(model, SupportsKeep):
         lacks = "tree=False" if not model.tree else "no keep"
         raise ValueError(
-            f"model: got a {type(model).__name__} with {lacks}; contrastive search takes one with "
-            "tree=True and keep, since candidates are siblings"
+            "model: expected one with tree=True and keep, since the candidates of contrastive "
+            f"search are siblings, got a {type(model).__name__} with {lacks}"
         )

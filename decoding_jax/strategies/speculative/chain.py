@@ -54,7 +54,7 @@ def propose(
 
     def checked(logits: Array, function: str) -> Array:
         shape = (*path.length.shape, vocab_size)
-        return model_calls.as_logits(logits, shape, "drafter: got logits", function, "[B, W, V]")
+        return model_calls.as_logits(logits, shape, "drafter", function, "[B, W, V]")
 
     greedy = getattr(drafter, "greedy", False)
     min_confidence = getattr(drafter, "min_confidence", 0.0)
@@ -137,8 +137,8 @@ def _guessed(drafter: Guesser, inputs: BlockInputs, path: Path, vocab_size: int)
     shape = (*path.length.shape, inputs.max_draft_tokens)
     if jnp.shape(tokens) != shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
-            f"drafter: got {jnp.result_type(tokens)}{list(jnp.shape(tokens))} from guess; "
-            f"takes int32 [B, W, K], which is {list(shape)} here"
+            f"drafter: expected int32 [B, W, K] from guess, which is {list(shape)} here, got "
+            f"{jnp.result_type(tokens)}{list(jnp.shape(tokens))}"
         )
     tokens = tokens.astype(jnp.int32)
     in_vocabulary = (tokens >= 0) & (tokens < vocab_size)

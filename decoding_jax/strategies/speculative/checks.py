@@ -13,11 +13,9 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
       ValueError: for a target that is not ragged, or vocabularies that differ.
     """
     if not model.ragged:
-        raise ValueError(
-            "model: got one whose rows advance in step (ragged=False); takes one with ragged=True"
-        )
+        raise ValueError("model: expected one with ragged=True, got one whose rows advance in step")
     size = getattr(drafter, "vocab_size", model.vocab_size)
     if size != model.vocab_size:
         raise ValueError(
-            f"drafter: got a vocabulary of {size}; takes the model's, {model.vocab_size}"
+            f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
         )

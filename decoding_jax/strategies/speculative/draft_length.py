@@ -15,10 +15,6 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.theory import emitted_tokens
 
 
-def _static(**options: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **options)
-
-
 class DraftLength(Protocol):
     """Chooses K for every lane and block by the number of tokens accepted in earlier blocks.
 
@@ -53,10 +49,10 @@ class Fixed:
       max_draft_tokens: K, 1 or more.
     """
 
-    max_draft_tokens: int = _static()
+    max_draft_tokens: int = fields.count()
 
     def __post_init__(self) -> None:
-        _check(self.max_draft_tokens)
+        fields.check(self)
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``."""
@@ -88,14 +84,16 @@ class Heuristic:
       14
     """
 
-    max_draft_tokens: int | None = _static(default=20)
-    first: int = _static(default=5)
+    max_draft_tokens: Any = fields.field(
+        lambda name, value: None if value is None else fields.as_count(name, value),
+        expected="an int of 1 or more, or None",
+        static=True,
+        default=20,
+    )
+    first: int = fields.count(0, default=5)
 
     def __post_init__(self) -> None:
-        if self.max_draft_tokens is not None:
-            _check(self.max_draft_tokens)
-        if self.first < 0:
-            raise ValueError(f"first: got {self.first}; takes 0 or more")
+        fields.check(self)
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``."""
@@ -153,16 +151,12 @@ class Measured:
       guess: the assumed acceptance rate, which is weighted as four measured tokens.
     """
 
-    max_draft_tokens: int = _static(default=8)
-    cost_ratio: float = _static(default=0.2)
-    guess: float = _static(default=0.7)
+    max_draft_tokens: int = fields.count(default=8)
+    cost_ratio: float = fields.static_number("a number of 0 or more", lambda x: x >= 0, default=0.2)
+    guess: float = fields.static_number("a rate from 0 to 1", lambda x: 0 <= x <= 1, default=0.7)
 
     def __post_init__(self) -> None:
-        _check(self.max_draft_tokens)
-        if not self.cost_ratio >= 0:
-            raise ValueError(f"cost_ratio: got {self.cost_ratio}; takes numbers of 0 and above")
-        if not 0 <= self.guess <= 1:
-            raise ValueError(f"guess: got {self.guess}; takes a rate from 0 to 1")
+        fields.check(self)
 
     def init(self, batch_size: int, lanes: int) -> Any:
         """See ``DraftLength.init``: counts of accepted and verified tokens, ``[B, W, 2]``."""
@@ -180,11 +174,6 @@ class Measured:
         """See ``DraftLength.update``."""
         verified = jnp.minimum(accepted + 1, proposed)
         return state + jnp.stack([accepted, verified], -1).astype(jnp.float32)
-
-
-def _check(count: int) -> None:
-    if count < 1:
-        raise ValueError(f"num_draft_tokens: got {count}; takes 1 or more")
 
 
 def check_draft_tokens(name: str, value: Any) -> int | DraftLength:

@@ -38,20 +38,20 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
     """
     if not isinstance(verifier, TokenVerifier):
         name = type(verifier).__name__.removesuffix("Verifier").lower()
-        raise ValueError(f"verifier: got {name} for several drafts; takes token")
+        raise ValueError(f"verifier: expected token for several drafts, got {name}")
     if not isinstance(drafter, ModelDrafter):
         raise ValueError(
-            f"drafter: got a {type(drafter).__name__} for several drafts; takes a language model"
+            f"drafter: expected a language model for several drafts, got a {type(drafter).__name__}"
         )
     if drafter.greedy or drafter.min_confidence > 0:
         raise ValueError(
-            f"drafter: got greedy={drafter.greedy} and min_confidence={drafter.min_confidence} for "
-            "several drafts; takes drawn ones of equal length"
+            "drafter: expected drawn drafts of equal length where there are several, got "
+            f"greedy={drafter.greedy} and min_confidence={drafter.min_confidence}"
         )
     for name, candidate in (("model", model), ("drafter", drafter.model)):
         if not (candidate.tree and isinstance(candidate, SupportsKeep)):
             raise ValueError(
-                f"{name}: got one without tree or keep for several drafts; takes one with both"
+                f"{name}: expected one with tree and keep for several drafts, got one without"
             )
 
 

@@ -22,7 +22,7 @@ def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
     if hasattr(drafter, "prefill") and hasattr(drafter, "extend"):
         return ModelDrafter(drafter)
     raise ValueError(
-        f"drafter: got a {type(drafter).__name__}; takes a language model or a drafter"
+        f"drafter: expected a language model or a drafter, got a {type(drafter).__name__}"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Prompt
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
@@ -25,7 +26,7 @@ class Bigram:
       logits: float32 ``[V, V]``, the logits of the next token for each last token.
     """
 
-    logits: Any = dataclasses.field(metadata={"shared_axes": None})
+    logits: Any = fields.field(shared_axes=None)
 
     widens = True
 
@@ -59,7 +60,7 @@ class NextToken:
       [-1, -1, -1, -1, -1, 6, 5, -1]
     """
 
-    table: Any = dataclasses.field(metadata={"shared_axes": None})
+    table: Any = fields.field(shared_axes=None)
 
     widens = True
 

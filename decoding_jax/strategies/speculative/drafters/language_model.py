@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Cache, LanguageModel, ModelOutput, Prompt, SupportsProject
 from decoding_jax.loop import check_lengths, model_calls
 from decoding_jax.pytrees import pytree
@@ -45,14 +46,13 @@ class ModelDrafter:
     """
 
     model: LanguageModel
-    greedy: bool = dataclasses.field(default=False, metadata={"static": True})
-    min_confidence: float = dataclasses.field(default=0.0, metadata={"static": True})
+    greedy: bool = fields.switch(default=False)
+    min_confidence: float = fields.static_number(
+        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
+    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_confidence <= 1:
-            raise ValueError(
-                f"min_confidence: got {self.min_confidence}; takes a probability from 0 to 1"
-            )
+        fields.check(self)
 
     @property
     def vocab_size(self) -> int:
@@ -80,8 +80,7 @@ class ModelDrafter:
         """The model's cache with this many slots in every lane; errors as for ``init``."""
         if not self.model.ragged:
             raise ValueError(
-                "drafter: got a model whose rows advance in step (ragged=False); "
-                "takes one with ragged=True"
+                "drafter: expected a model with ragged=True, got one whose rows advance in step"
             )
         try:
             check_lengths(self.model, prompt.tokens.shape[1], max_new_tokens)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Prompt
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.drafters.base import Path
@@ -42,14 +43,13 @@ class PromptLookup:
       [[[5, 7, 8, 9, 5]]]
     """
 
-    size: int = dataclasses.field(default=3, metadata={"static": True})
-    source: Prompt | None = dataclasses.field(default=None, metadata={"shared_axes": _SHARED})
+    size: int = fields.count(default=3)
+    source: Prompt | None = fields.field(shared_axes=_SHARED, default=None)
 
     widens = True
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size: got {self.size}; takes 1 or more")
+        fields.check(self)
 
     def bind(self, tokens: Array, length: Array) -> PromptLookup:
         """See ``SupportsBind.bind``. If there is a source already, it is kept."""
@@ -65,8 +65,8 @@ class PromptLookup:
         """
         if self.source is not None and self.source.tokens.shape[0] != prompt.tokens.shape[0]:
             raise ValueError(
-                f"source: got {self.source.tokens.shape[0]} rows; "
-                f"takes the prompt's {prompt.tokens.shape[0]}"
+                f"source: expected as many rows as the prompt's {prompt.tokens.shape[0]}, got "
+                f"{self.source.tokens.shape[0]}"
             )
         return ()
 

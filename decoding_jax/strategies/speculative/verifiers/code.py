@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax import codes
+from decoding_jax import codes, fields
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
@@ -32,7 +32,7 @@ class CodeVerifier:
       points: the point set, as for ``arithmetic_sample``.
     """
 
-    points: str | codes.Points = dataclasses.field(default="lattice", metadata={"static": True})
+    points: str | codes.Points = fields.field(static=True, default="lattice")
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""

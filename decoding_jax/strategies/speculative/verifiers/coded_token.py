@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import codes
+from decoding_jax import codes, fields
 from decoding_jax.base import Array
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_position
@@ -34,7 +34,7 @@ class CodedTokenVerifier:
       points: the point set, as for ``arithmetic_sample``.
     """
 
-    points: str | codes.Points = dataclasses.field(default="lattice", metadata={"static": True})
+    points: str | codes.Points = fields.field(static=True, default="lattice")
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
