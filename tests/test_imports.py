@@ -30,7 +30,7 @@ LAYERS = [
     "shell",
     "testing",
 ]
-LONGEST = {"run": 140, "propose": 82}
+LONGEST = {"run": 140}
 
 
 def imports_of(path):

@@ -1,6 +1,7 @@
 """Batches that are refilled: an input's result does not depend on when it came, or beside what."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -234,10 +235,10 @@ def test_what_cannot_be_refilled_is_decoded_in_batches(table, caplog):
     def own(model, prompt, *, stop):
         return decoding_jax.greedy(model, prompt, max_new_tokens=2, stop=stop)
 
-    @loop.search
-    def together(*, max_new_tokens: int, stop=None):
-        steps = decoding_jax.registry.steps("greedy", max_new_tokens=max_new_tokens, stop=stop)
-        return steps._replace(row_done=None)
+    @decoding_jax.pytree
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Together(decoding_jax.Greedy):
+        refills = False
 
     model, tokenizer = table
     lockstep = model.lockstep()
@@ -246,7 +247,7 @@ def test_what_cannot_be_refilled_is_decoded_in_batches(table, caplog):
         (model, own, "the strategy is a function of your own"),
         (
             model,
-            functools.partial(together, max_new_tokens=2),
+            functools.partial(loop.as_function(Together), max_new_tokens=2),
             "the strategy does not say when a single row is done",
         ),
         (lockstep, greedy, "the model's rows advance in step (ragged=False)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,48 +56,10 @@ def propose(
         shape = (*path.length.shape, vocab_size)
         return model_calls.as_logits(logits, shape, "drafter", function, "[B, W, V]")
 
-    greedy = getattr(drafter, "greedy", False)
+    def draw(i: Array | int, logits: Array, tokens: Array, state: Any) -> Drawn:
+        return draw_token(drafter, verifier, inputs, i, logits, tokens, state)
+
     min_confidence = getattr(drafter, "min_confidence", 0.0)
-
-    def draw(
-        i: Array | int, logits: Array, tokens: Array, state: Any
-    ) -> tuple[Array, Array, Softmax | None, Any]:
-        """A token, its probability, the distribution that it was drawn from and the next state."""
-        position = path.length + i
-        allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
-        distribution = allowed.distribution().position(0)
-        counter = inputs.counter + i
-        if greedy:
-            token = lowest_argmax(distribution.logits)
-            return token, distribution.prob_of(token), None, ()
-        token, state = verifier.draw(inputs.keys, state, distribution, position, counter)
-        return token, distribution.prob_of(token), distribution, state
-
-    def record(
-        i: Array | int,
-        draft: Draft,
-        token: Array,
-        prob: Array,
-        distribution: Softmax | None,
-        state: Any,
-    ) -> Draft:
-        def update(axis: int) -> Callable[[Array, Array], Array]:
-            return lambda values, new: lax.dynamic_update_index_in_dim(values, new, i, axis)
-
-        length = draft.length
-        if min_confidence > 0:
-            length = jnp.where(prob < min_confidence, jnp.minimum(length, i + 1), length)
-        return draft._replace(
-            tokens=update(2)(draft.tokens, token),
-            length=length,
-            distribution=jax.tree.map(update(2), draft.distribution, distribution),
-            states=jax.tree.map(update(0), draft.states, state),
-        )
-
-    def empty(value: Array, axis: int) -> Array:
-        shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
-        return jnp.zeros(shape, value.dtype)
-
     calls = jnp.maximum(inputs.draft_length.max(), 1)
 
     def goes_on(carry: Any) -> Array:
@@ -112,23 +74,83 @@ def propose(
         position = path.length + i - 1
         tokens = place_tokens(tokens, token[..., None], position)
         logits, drafter_state = drafter.next(drafter_state, token, position)
-        token, prob, distribution, state = draw(i, checked(logits, "next"), tokens, state)
-        draft = record(i, draft, token, prob, distribution, state)
-        return i + 1, draft, drafter_state, state, tokens
+        drawn = draw(i, checked(logits, "next"), tokens, state)
+        return i + 1, record(draft, i, drawn, min_confidence), drafter_state, drawn.state, tokens
 
     logits, drafter_state = drafter.begin(inputs.drafter_state, path)
-    logits = checked(logits, "begin")
-    token, prob, distribution, state = draw(0, logits, path.tokens, inputs.verifier_state)
-    draft = Draft(
-        tokens=empty(token, 2),
-        length=inputs.draft_length,
-        distribution=jax.tree.map(lambda x: empty(x, 2), distribution),
-        states=jax.tree.map(lambda x: empty(x, 0), state),
-    )
-    draft = record(0, draft, token, prob, distribution, state)
-    carry = jnp.int32(1), draft, drafter_state, state, path.tokens
+    drawn = draw(0, checked(logits, "begin"), path.tokens, inputs.verifier_state)
+    draft = record(empty_draft(inputs, drawn), 0, drawn, min_confidence)
+    carry = jnp.int32(1), draft, drafter_state, drawn.state, path.tokens
     count, draft, drafter_state, _, _ = lax.while_loop(goes_on, draw_next, carry)
     return draft, drafter_state, count
+
+
+class Drawn(NamedTuple):
+    """The drafted tokens of one position.
+
+    Attributes:
+      token: int32 ``[B, W]``.
+      prob: float32 ``[B, W]``, its probability under the draft's transformed distribution.
+      distribution: that distribution; None for a greedy draft.
+      state: the verifier's state.
+    """
+
+    token: Array
+    prob: Array
+    distribution: Softmax | None
+    state: Any
+
+
+def draw_token(
+    drafter: Drafter,
+    verifier: Verifier,
+    inputs: BlockInputs,
+    i: Array | int,
+    logits: Array,
+    tokens: Array,
+    state: Any,
+) -> Drawn:
+    """Draws the token of position i of every draft from ``logits [B, W, V]`` after ``tokens``."""
+    position = inputs.sequences.length + i
+    allowed = inputs.allow(logits[:, :, None], tokens, position[..., None])
+    distribution = allowed.distribution().position(0)
+    if getattr(drafter, "greedy", False):
+        token = lowest_argmax(distribution.logits)
+        return Drawn(token, distribution.prob_of(token), None, ())
+    token, state = verifier.draw(inputs.keys, state, distribution, position, inputs.counter + i)
+    return Drawn(token, distribution.prob_of(token), distribution, state)
+
+
+def empty_draft(inputs: BlockInputs, drawn: Drawn) -> Draft:
+    """A draft with places for K tokens like ``drawn``."""
+
+    def empty(value: Array, axis: int) -> Array:
+        shape = (*value.shape[:axis], inputs.max_draft_tokens, *value.shape[axis:])
+        return jnp.zeros(shape, value.dtype)
+
+    return Draft(
+        tokens=empty(drawn.token, 2),
+        length=inputs.draft_length,
+        distribution=jax.tree.map(lambda x: empty(x, 2), drawn.distribution),
+        states=jax.tree.map(lambda x: empty(x, 0), drawn.state),
+    )
+
+
+def record(draft: Draft, i: Array | int, drawn: Drawn, min_confidence: float) -> Draft:
+    """Writes the token of position i, with which a draft of too little confidence ends."""
+
+    def update(axis: int) -> Callable[[Array, Array], Array]:
+        return lambda values, new: lax.dynamic_update_index_in_dim(values, new, i, axis)
+
+    length = draft.length
+    if min_confidence > 0:
+        length = jnp.where(drawn.prob < min_confidence, jnp.minimum(length, i + 1), length)
+    return draft._replace(
+        tokens=update(2)(draft.tokens, drawn.token),
+        length=length,
+        distribution=jax.tree.map(update(2), draft.distribution, drawn.distribution),
+        states=jax.tree.map(update(0), draft.states, drawn.state),
+    )
 
 
 def _guessed(drafter: Guesser, inputs: BlockInputs, path: Path, vocab_size: int) -> Draft:

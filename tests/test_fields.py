@@ -1,0 +1,133 @@
+"""Settings of a user's own strategies and transforms: declared once, checked when they are made."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax
+from decoding_jax import Greedy, Prompt, Sample, fields, loop, registry, rows, transforms
+from decoding_jax.rows import take_rows
+from decoding_jax.testing import TableLM, same_bits
+
+MODEL = TableLM.random(jax.random.key(0), 5)
+PROMPT = Prompt(np.array([[1, 2], [3, 0]], np.int32), np.array([2, 1], np.int32))
+KEY = jax.random.key(1)
+
+
+@decoding_jax.pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tempered(Sample):
+    """Sampling at a temperature. Its settings have names that other strategies use otherwise."""
+
+    gamma: Any = fields.number("a number above 0", lambda x: x > 0, default=1.0)
+    k: float = fields.static_number("a number of 1 or more", lambda x: x >= 1, default=1.0)
+    points: int = fields.count(default=3)
+    width: int = fields.count(default=2)
+    order: str = fields.choice("up", "down", default="up")
+
+    def choose(self, chooser, logits, step):
+        logits = logits / jnp.asarray(self.gamma, jnp.float32).reshape(-1, 1, 1)
+        return super().choose(chooser, logits, step)
+
+
+tempered = loop.as_function(Tempered)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 0}, r"gamma: expected a number above 0, or one for each row \[B\], got 0"),
+        ({"gamma": float("nan")}, "gamma: expected a number above 0, .* got nan"),
+        ({"gamma": "2"}, "gamma: expected a number above 0, .* got '2'"),
+        ({"gamma": jnp.array([1.0, -1.0])}, r"gamma: expected a number above 0, .*-1.0\]"),
+        ({"k": 0.5}, "k: expected a number of 1 or more, got 0.5"),
+        ({"points": 0}, "points: expected an int of 1 or more, got 0"),
+        ({"width": 2.5}, "width: expected an int of 1 or more, got 2.5"),
+        ({"width": True}, "width: expected an int of 1 or more, got True"),
+        ({"width": np.array([2, 3])}, r"width: expected an int of 1 or more, got int64\[2\]"),
+        ({"order": "left"}, "order: expected one of 'up', 'down', got 'left'"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected an int of 1 or more, got 0"),
+        (
+            {"transform": transforms.top_k},
+            r"transform: expected transforms.top_k\(...\), got it without.*",
+        ),
+        ({"stop": 1}, r"stop: expected a Stop, such as Stop\(eos_ids=\(1,\)\), got 1"),
+    ],
+)
+def test_an_error_names_the_setting_of_the_strategy_and_what_it_takes(settings, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Tempered(**{"max_new_tokens": 3, **settings})
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        tempered(MODEL, PROMPT, KEY, **{"max_new_tokens": 3, **settings})
+
+
+def test_values_of_their_own_meaning_are_taken():
+    made = Tempered(max_new_tokens=3, gamma=2.0, k=1.5, points=3)
+    warm = made(MODEL, PROMPT, KEY)
+    transform = transforms.temperature(2.0)
+    want = decoding_jax.sample(MODEL, PROMPT, KEY, max_new_tokens=3, transform=transform)
+    assert same_bits(warm.tokens, want.tokens)
+
+
+def test_a_strategy_is_a_pytree_whose_numbers_do_not_retrace():
+    made = Tempered(max_new_tokens=2, gamma=1.0)
+    made(MODEL, PROMPT, KEY)
+    program = loop.strategy.program_of(Tempered)
+    before = program.cache_size()
+    dataclasses.replace(made, gamma=3.0)(MODEL, PROMPT, KEY)
+    assert program.cache_size() == before
+    dataclasses.replace(made, width=3)(MODEL, PROMPT, KEY)
+    assert program.cache_size() == before + 1
+    assert jax.tree.leaves(made)[-1] == 1.0
+
+
+def test_rows_of_a_strategy_are_taken_as_those_of_a_transform():
+    transform = transforms.temperature([0.0, 1.0, 2.0])
+    made = Tempered(gamma=[1.0, 2.0, 3.0], width=3, transform=transform)
+    taken = take_rows({"strategy": made}, [2, 0], 3)["strategy"]
+    assert taken.gamma.tolist() == [3.0, 1.0]
+    assert taken.transform.value.tolist() == [2.0, 0.0]
+    assert taken.width == 3
+
+
+def test_an_object_is_streamed_and_run_inside_of_jit():
+    made = Greedy(max_new_tokens=4)
+    want = decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=4)
+    *_, last = loop.stream(made, MODEL, PROMPT)
+    assert same_bits(last, want)
+    assert same_bits(jax.jit(lambda p: loop.run(made, MODEL, p))(PROMPT), want)
+    with pytest.raises(ValueError, match=r"^settings: expected none beside a strategy"):
+        next(loop.stream(made, MODEL, PROMPT, max_new_tokens=3))
+
+
+def test_a_strategy_of_a_function_that_builds_steps_still_works(monkeypatch):
+    """The earlier way, with one warning."""
+
+    def built(
+        *, count: loop.Static[int], warmth: rows.PerRow[float], max_new_tokens: int, stop=None
+    ):
+        made = Sample(num_samples=count, max_new_tokens=max_new_tokens, stop=stop)
+        made = dataclasses.replace(made, transform=transforms.temperature(warmth))
+        return loop.Steps(made.init, made.step, made.done, made.finalize, made.row_done)
+
+    built.__annotations__["max_new_tokens"] = loop.Static[int]
+    with pytest.warns(DeprecationWarning, match=r"^built: expected a subclass of "):
+        function = loop.sampler(built)
+    monkeypatch.setattr(registry, "STRATEGIES", dict(registry.STRATEGIES))
+    compiled = registry.register(function)
+    settings = {"max_new_tokens": 3, "warmth": np.float32([0.5, 2.0])}
+    transform = transforms.temperature([0.5, 2.0])
+    want = decoding_jax.sample(
+        MODEL, PROMPT, KEY, num_samples=2, max_new_tokens=3, transform=transform
+    )
+    for run in (function, compiled):
+        assert same_bits(run(MODEL, PROMPT, KEY, count=2, **settings), want)
+    *_, last = loop.stream(function, MODEL, PROMPT, KEY, count=2, **settings)
+    assert same_bits(last, want)
+    assert rows.row_arguments(function) == {"warmth": 0}
+    with pytest.raises(ValueError, match=r"^counts: built expected count=2 instead, got 2$"):
+        compiled(MODEL, PROMPT, KEY, counts=2, **settings)
