@@ -53,7 +53,7 @@ tempered = loop.as_function(Tempered)
         ({"max_new_tokens": 0}, "max_new_tokens: expected an int of 1 or more, got 0"),
         (
             {"transform": transforms.top_k},
-            r"transform: expected transforms.top_k\(...\), got it without.*",
+            "transform: expected transforms.top_k.*got it without.*",
         ),
         ({"stop": 1}, r"stop: expected a Stop, such as Stop\(eos_ids=\(1,\)\), got 1"),
     ],
