@@ -20,6 +20,7 @@ FIGURES = {
     "batch_job": ("measured/batch_job.json", "benchmarks.batch_job"),
     "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
+    "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
@@ -34,6 +35,7 @@ FIGURES = {
     "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
     "variance": ("measured/variance.json", "arithmetic_variance"),
+    "whole_decode": ("measured/whole_decode.json", "benchmarks.whole_decode"),
 }
 """The results of each figure, and the module whose ``plot(results, path)`` draws it."""
 
