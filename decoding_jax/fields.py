@@ -37,6 +37,7 @@ COUNTS = ("an int of 0 or more", lambda x: x >= 0, np.int32)
 """The arguments of ``number`` for a count that may differ by row."""
 
 _UNDECLARED = object()
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _SHOWN = 8  # numbers of an array in an error
 
 
@@ -201,9 +202,15 @@ def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def label(owner: Any) -> str:
-    """The public lower-case name of a class or of its object: ``TopP`` is ``top_p``."""
+    """The public lower-case name of a class or of its object.
+
+    Example:
+      >>> from decoding_jax import GNMTPenalty, BestKSearch
+      >>> label(GNMTPenalty), label(BestKSearch)
+      ('gnmt_penalty', 'best_k_search')
+    """
     kind = owner if isinstance(owner, type) else type(owner)
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    return _WORDS.sub("_", kind.__name__).lower()
 
 
 def error(name: str, expected: str, value: Any) -> ValueError:
@@ -370,7 +377,7 @@ def describe(value: Any) -> str:
       >>> describe(np.zeros((2, 3))), describe([1]), describe(dict)
       ('float64[2, 3]', '[1]', 'the class dict')
     """
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer) and not value.ndim:
         return "a traced value"
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -380,8 +387,10 @@ def describe(value: Any) -> str:
         return f"a pair with a {type(value[0]).__name__}"
     if _is_model(value) or type(value).__repr__ is object.__repr__:
         return f"a {type(value).__name__}"
-    if hasattr(value, "dtype") and not isinstance(value, np.ndarray):
+    if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
         return f"{value.dtype}[]"
+    if isinstance(value, np.generic):
+        value = value.item()
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 

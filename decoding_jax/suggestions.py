@@ -117,7 +117,7 @@ def check_function(
     function: Callable[..., Any],
     settings: Mapping[str, Any],
     *,
-    given_elsewhere: Iterable[str] = (),
+    given_elsewhere: Iterable[str] | None = (),
     also: Iterable[str] = (),
 ) -> None:
     """As ``check_names``, for any function, or a ``functools.partial`` of one.
@@ -125,17 +125,16 @@ def check_function(
     Args:
       function: takes the settings by name.
       settings: the settings by name.
-      given_elsewhere: names of arguments that are passed in another way.
+      given_elsewhere: names of arguments that are passed in another way; None for all.
       also: as for ``check_names``.
 
     Raises:
       ValueError: as ``check_names``, also for a setting that a partial binds.
     """
     if isinstance(function, functools.partial):
-        every = inspect.signature(function.func).parameters
-        check_function(function.func, function.keywords, given_elsewhere=every)
+        check_function(function.func, function.keywords, given_elsewhere=None)
     parameters = inspect.signature(function).parameters
-    elsewhere = set(given_elsewhere)
+    elsewhere = set(parameters if given_elsewhere is None else given_elsewhere)
     expected: dict[str, str | None] = {}
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:

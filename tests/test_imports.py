@@ -14,6 +14,7 @@ LAYERS = [
     "ops",
     "transforms",
     "codes",
+    "suggestions",
     "loop",
     "strategies",
     "estimators",

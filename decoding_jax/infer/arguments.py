@@ -58,8 +58,7 @@ def check_job(
             f"strategy: got {describe(strategy)}; takes a function such as "
             "functools.partial(decoding_jax.greedy, max_new_tokens=64), in gin @decoding_jax.greedy"
         )
-    every = inspect.signature(strategy).parameters
-    suggestions.check_function(strategy, {}, given_elsewhere=every)
+    suggestions.check_function(strategy, {}, given_elsewhere=None)
     if output_dir is not None and not isinstance(output_dir, (str, Path, CloudPath)):
         raise ValueError(f"output_dir: got {describe(output_dir)}; takes a path")
     if buckets is not None and (isinstance(buckets, str) or not isinstance(buckets, Sequence)):

@@ -246,8 +246,9 @@ def positional(strategy: type[Strategy]) -> tuple[str, ...]:
 
 
 def settings_of(strategy: type[Strategy]) -> list[dataclasses.Field]:
-    """The fields that a strategy is made of."""
-    return [setting for setting in dataclasses.fields(strategy) if setting.init]
+    """The fields that a strategy is made of: its own, then those that all strategies have."""
+    settings = [setting for setting in dataclasses.fields(strategy) if setting.init]
+    return sorted(settings, key=lambda f: f.name in Strategy.__dataclass_fields__)
 
 
 def expected_of(strategy: type[Strategy]) -> dict[str, str | None]:

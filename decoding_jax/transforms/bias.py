@@ -29,9 +29,13 @@ def _shared_axes(bias: Any) -> int:
 def _as_bias(name: str, bias: Any) -> Any:
     if not isinstance(bias, dict):
         return fields.as_number(name, bias, _BIAS, lambda x: x < np.inf)
-    ids = [fields.as_count(f"{name}, a token id", token, 0) for token in bias]
-    values = dict(zip(ids, bias.values(), strict=True))
-    return {i: fields.as_number(name, values[i], _BIAS, lambda x: x < np.inf) for i in sorted(ids)}
+    for token in bias:
+        if not isinstance(token, (int, np.integer)) or token < 0:
+            raise fields.error(name, "token ids of 0 or more as keys", token)
+    return {
+        int(token): fields.as_number(name, bias[token], _BIAS, lambda x: x < np.inf)
+        for token in sorted(bias)
+    }
 
 
 @pytree

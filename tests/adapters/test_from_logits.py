@@ -73,8 +73,8 @@ def test_hidden_states_keep_the_protocol():
         (
             next_token,
             {},
-            "model: got no hidden states from prefill; takes a model that returns them, such as "
-            "adapters.from_logits(function, vocab_size, hidden=True)",
+            "model: expected hidden states from prefill, as adapters.from_logits(function, "
+            "vocab_size, hidden=True) returns them, got none",
         ),
         (
             next_token,

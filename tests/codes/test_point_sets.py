@@ -155,7 +155,7 @@ def test_a_function_can_be_given_instead_of_a_name() -> None:
     ],
 )
 def test_bad_settings_get_one_line_that_names_them(points, num_samples, name) -> None:
-    with pytest.raises(ValueError, match=f"^{name}: got .*; takes .*$") as error:
+    with pytest.raises(ValueError, match=f"^{name}: expected .*, got .*$") as error:
         codes.start(points, random.row_keys(KEY, 2), num_samples)
     assert "\n" not in str(error.value)
 

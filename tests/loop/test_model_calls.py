@@ -115,33 +115,63 @@ def test_every_strategy_checks_both_verbs(strategy):
     name = "drafter" if "drafter" in strategy else "model"
     for verb in ("prefill", "extend"):
         model = Changed(TABLE, verb, logits(lambda x: x[:, :, 0]))
-        with pytest.raises(ValueError, match=rf"^{name}: got logits float32\[.*\] from {verb}; "):
+        with pytest.raises(
+            ValueError, match=rf"^{name}: expected logits .*, got float32\[.*\] from {verb}"
+        ):
             decode(strategy, model)
-    with pytest.raises(ValueError, match=r"^(model|drafter): got (logits|a vocabulary of )"):
+    with pytest.raises(ValueError, match=r"^(model|drafter): expected (logits|the model's)"):
         decode(strategy, Changed(TABLE, "neither", None, vocab_size=6))
 
 
 @pytest.mark.parametrize(
     ("verb", "change", "words"),
     [
-        ("prefill", logits(lambda x: x[:, 0]), "got logits float32[2, 1, 5] from prefill"),
-        ("prefill", logits(lambda x: x[:, :, :, :4]), "takes float32 [B, 1, 1, V], which is"),
+        (
+            "prefill",
+            logits(lambda x: x[:, 0]),
+            "expected logits float32 [B, 1, 1, V], which is [2, 1,",
+        ),
+        (
+            "prefill",
+            logits(lambda x: x[:, :, :, :4]),
+            "expected logits float32 [B, 1, 1, V], which is [2, 1,",
+        ),
         ("prefill", logits(lambda x: x[:1]), "which is [2, 1, 1, 5] here"),
-        ("extend", logits(lambda x: x.sum(1)), "takes float32 [B, W, T, V], which is [2, 1, 1, 5]"),
-        ("extend", logits(lambda x: x.astype(jnp.int32)), "got logits int32[2, 1, 1, 5]"),
-        ("extend", logits(lambda x: None), "got logits of type NoneType from extend"),
-        ("extend", lambda o, c: (o.logits, c), "and a cache from extend; takes (ModelOutput"),
-        ("extend", lambda o, c: o, "got a ModelOutput from extend; takes (ModelOutput(logits)"),
-        ("extend", lambda o, c: (o, (c, 1)), "got a cache from extend of another structure"),
+        (
+            "extend",
+            logits(lambda x: x.sum(1)),
+            "expected logits float32 [B, W, T, V], which is [2, 1, 1, 5]",
+        ),
+        (
+            "extend",
+            logits(lambda x: x.astype(jnp.int32)),
+            "expected logits float32 [B, W, T, V], which is [2, 1,",
+        ),
+        ("extend", logits(lambda x: None), "expected logits float32 [B, W, T, V], which is [2, 1,"),
+        (
+            "extend",
+            lambda o, c: (o.logits, c),
+            "expected (ModelOutput(logits), cache) from extend, got a",
+        ),
+        (
+            "extend",
+            lambda o, c: o,
+            "expected (ModelOutput(logits), cache) from extend, got a ModelOutput",
+        ),
+        (
+            "extend",
+            lambda o, c: (o, (c, 1)),
+            "expected extend to return a cache of the structure, shapes",
+        ),
         (
             "extend",
             lambda o, c: (o, c._replace(length=c.length.astype(jnp.float32))),
-            "got a cache from extend whose .length became float32[2]",
+            "expected extend to return a cache of the structure, shapes and dtypes",
         ),
         (
             "extend",
             lambda o, c: (ModelOutput(o.logits, o.logits[:, 0]), c),
-            "got hidden float32[2, 1, 5] from extend; takes None or [B, W, T, D]",
+            "expected hidden None or [B, W, T, D], which begins with [2, 1, 1] here, got",
         ),
     ],
 )
@@ -153,7 +183,9 @@ def test_the_error_names_what_it_got_and_what_it_takes(verb, change, words):
 
 def test_the_result_of_project_is_checked(monkeypatch):
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, cpu, default: default(*a))
-    with pytest.raises(ValueError, match=r"drafter: got logits float32\[2, 1\] from project"):
+    with pytest.raises(
+        ValueError, match=r"drafter: expected logits float32 \[\.\.\., V\], which is \[2, 1, 5\]"
+    ):
         decode("speculative_sample, drafter", Changed(TABLE, "project", None))
 
 
@@ -180,9 +212,12 @@ def test_every_strategy_takes_bfloat16(strategy):
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (lambda x, p: x[:, :, 0], r"^transform: got logits float32\["),
-        (lambda x, p: None, "^transform: got logits of type NoneType from a transform; takes"),
-        (lambda x, p: x > 0, r"^transform: got logits bool\["),
+        (lambda x, p: x[:, :, 0], r"^transform: expected logits float32 \[B, W, T, V\], which is"),
+        (
+            lambda x, p: None,
+            r"^transform: expected logits float32 \[B, W, T, V\], which is \[2, [12], 1, 5\] here,",
+        ),
+        (lambda x, p: x > 0, r"^transform: expected logits float32 \[B, W, T, V\], which is"),
     ],
 )
 @pytest.mark.parametrize("strategy", ["greedy", "beam_search", "best_k_search", STRATEGIES[-4]])
@@ -197,7 +232,9 @@ def test_the_result_of_a_drafter_is_checked():
             return super().guess(state, path, count)[:, :, :1]
 
     drafter = pytree(Short)(jnp.zeros(5, jnp.int32))
-    with pytest.raises(ValueError, match=r"drafter: got int32\[2, 1, 1\] from guess; takes int32"):
+    with pytest.raises(
+        ValueError, match=r"drafter: expected int32 \[B, W, K\] from guess, which is \[2, 1, 2\]"
+    ):
         decoding_jax.speculative_sample(
             TABLE, drafter, PROMPT, KEY, num_draft_tokens=2, max_new_tokens=4
         )

@@ -24,8 +24,8 @@ TABLE = [
     ("path", lambda: infer.TextLines([]), "got an empty list; takes at least one file"),
     ("path", lambda: infer.TextLines([__file__, f"{FOLDER}/*.py"]), "got '.*' twice; takes each"),
     ("path", lambda: infer.TextLines(3), "got 3; takes a path, a pattern, or a list of these"),
-    ("with_tokens", lambda: job(with_tokens="true"), "got 'true'; takes True or False"),
-    ("refill", lambda: job(refill=0), "got 0; takes True or False"),
+    ("with_tokens", lambda: job(with_tokens="true"), "expected True or False, got 'true'"),
+    ("refill", lambda: job(refill=0), "expected True or False, got 0"),
 ]
 
 

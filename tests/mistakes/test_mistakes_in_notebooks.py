@@ -34,9 +34,13 @@ PATH = "such directory"
 MESSAGE = {"role": "user", "content": "Hello!"}
 TABLE = [
     # In a notebook: generate and stream.
-    ("model", lambda: generate("t5-small"), "got 't5-small'; takes a language model: decoding_jax"),
-    ("model", lambda: generate(PAIR), "got a pair with a T5; takes a language model"),
-    ("model", lambda: generate(T5), "got the class T5; takes a language model"),
+    (
+        "model",
+        lambda: generate("t5-small"),
+        r"expected a language model, got 't5-small': decoding_jax\.load gives",
+    ),
+    ("model", lambda: generate(PAIR), "expected a language model, got a pair with a T5:"),
+    ("model", lambda: generate(T5), "expected a language model, got the class T5:"),
     ("tokenizer", lambda: generate(tokenizer=None), "got None; takes one with encode, decode and"),
     ("tokenizer", lambda: generate(tokenizer="t5"), "got 't5'; takes one with encode"),
     ("tokenizer", lambda: generate(tokenizer=HuggingFaceLike()), "without eos_ids; takes"),
@@ -85,31 +89,47 @@ TABLE = [
         lambda: stream(SHORT, texts=["a", "b" * 14]),
         "got none for texts that are streamed together; takes at most 1, for which text 1, 'bb",
     ),
-    ("truncate", lambda: generate(truncate="left"), "got 'left'; takes True or False"),
-    ("progress", lambda: generate(progress="no"), "got 'no'; takes True or False"),
-    ("progress", lambda: stream(progress=False), "greedy takes none: generate has it, and"),
+    ("truncate", lambda: generate(truncate="left"), "expected True or False, got 'left'"),
+    ("progress", lambda: generate(progress="no"), "expected True or False, got 'no'"),
+    (
+        "progress",
+        lambda: stream(progress=False),
+        "greedy expected no such setting, got False: generate has",
+    ),
     (
         "chunk",
         lambda: generate(chunk=4),
-        "got 4; greedy takes none: stream and stream_text have it",
+        "greedy expected no such setting, got 4: stream and stream_text have",
     ),
-    ("chunk", lambda: generate(num_beams=2, chunk=4), "GenerationConfig takes none: stream and st"),
-    ("batch_size", lambda: stream(batch_size=4), "greedy takes none: generate and infer.run have"),
-    ("streamer", lambda: generate(streamer=print), "takes none: stream_text.* gives texts as they"),
+    (
+        "chunk",
+        lambda: generate(num_beams=2, chunk=4),
+        "GenerationConfig expected no such parameter, got 4: stream",
+    ),
+    (
+        "batch_size",
+        lambda: stream(batch_size=4),
+        "greedy expected no such setting, got 4: generate and",
+    ),
+    (
+        "streamer",
+        lambda: generate(streamer=print),
+        "greedy expected no such setting, got <built-in function",
+    ),
     (
         "attention_mask",
         lambda: generate(attention_mask=[[1]]),
-        "takes none: texts and prompts have",
+        r"greedy expected no such setting, got \[\[1\]\]: texts and",
     ),
     (
         "max_new_tokens",
         lambda: generate(max_new_tokens=[3, 5]),
-        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+        r"expected an int of 1 or more; stop=Stop\(max_new_tokens=\.\.\.\) limits each text, got",
     ),
     (
         "max_new_tokens",
         lambda: generate(num_beams=2, max_new_tokens=[3, 5]),
-        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+        r"expected an int of 1 or more; stop=Stop\(max_new_tokens=\.\.\.\) limits each text, got",
     ),
     (
         "bad_words_ids",
@@ -155,41 +175,53 @@ TABLE = [
         lambda: generate(
             strategy="speculative_sample", drafter=T5_MODEL, num_draft_tokens=2, verifier="exact"
         ),
-        "got 'exact'; takes block, code",
+        "expected one of block, code, coded_token, greedy, gumbel,",
     ),
     ("seed", lambda: generate(strategy="sample", key=KEY, seed=3), r"key=jax.random.key\(3\) inst"),
     (
         "max_new_tokens",
         lambda: generate(max_new_tokens="64"),
-        "got '64'; takes an int of 1 or more",
+        "expected an int of 1 or more, got '64'",
     ),
-    ("max_new_tokens", lambda: generate(max_new_tokens=0), "got 0; takes 1 or more"),
+    ("max_new_tokens", lambda: generate(max_new_tokens=0), "expected an int of 1 or more, got 0"),
     (
         "max_length",
         lambda: generate(strategy="greedy", max_length=20),
-        "greedy takes max_new_tokens=20 instead",
+        "greedy expected max_new_tokens=20 instead, got 20",
     ),
-    ("batch_size", lambda: generate(batch_size=2.5), "got 2.5; takes an int of 1 or more"),
-    ("batch_size", lambda: generate(batch_size=0), "got 0; takes 1 or more"),
-    ("batchsize", lambda: generate(batchsize=8), "greedy takes batch_size=8 instead"),
+    ("batch_size", lambda: generate(batch_size=2.5), r"expected an int of 1 or more, got 2\.5"),
+    ("batch_size", lambda: generate(batch_size=0), "expected an int of 1 or more, got 0"),
+    ("batchsize", lambda: generate(batchsize=8), "greedy expected batch_size=8 instead, got 8"),
     (
         "do_sample",
         lambda: generate(strategy="greedy", do_sample=True),
         "sampling is a separate strategy, sample",
     ),
-    ("stop", lambda: generate(stop="."), r"got '.'; takes Stop\(sequences="),
-    ("stop", lambda: generate(stop=[1]), r"got \[1\]; takes Stop\(eos_ids=\(1,\)\)"),
-    ("stop", lambda: generate(stop=1), r"got 1; takes Stop\(eos_ids"),
-    ("stop.eos_ids", lambda: generate(stop=Stop(eos_ids=999)), "got 999; takes ids from 0 to 258"),
+    (
+        "stop",
+        lambda: generate(stop="."),
+        r"expected Stop\(sequences=\(ids,\)\) with token ids, such as",
+    ),
+    (
+        "stop",
+        lambda: generate(stop=[1]),
+        r"expected a Stop, such as Stop\(eos_ids=\(1,\)\), got \[1\]",
+    ),
+    ("stop", lambda: generate(stop=1), r"expected a Stop, such as Stop\(eos_ids=\(1,\)\), got 1"),
+    (
+        "stop.eos_ids",
+        lambda: generate(stop=Stop(eos_ids=999)),
+        "expected ids from 0 to 258, the model's vocabulary, got 999",
+    ),
     (
         "eos_token_id",
         lambda: generate(strategy="greedy", eos_token_id=1),
-        r"takes stop=Stop\(eos_ids=\(1,\)\) instead",
+        r"greedy expected stop=Stop\(eos_ids=\(1,\)\) instead, got 1",
     ),
     (
         "beam_size",
         lambda: generate(strategy=decoding_jax.beam_search),
-        "got none; beam_search takes an int",
+        "beam_search expected an int of 1 or more, got none",
     ),
     ("drafter", lambda: generate(drafter=T5_MODEL), "got a T5; this strategy takes none"),
     (
@@ -207,12 +239,12 @@ TABLE = [
     (
         "banned_sequences.sequences",
         lambda: generate(transform=transforms.banned_sequences([(300,)])),
-        "got 300; takes ids from 0 to 258, the model's vocabulary",
+        "expected ids from 0 to 258, the model's vocabulary, got 300",
     ),
     (
         "banned_sequences.sequences",
         lambda: stream(transform=transforms.banned_sequences([(300,)])),
-        "got 300; takes ids from 0 to 258, the model's vocabulary",
+        "expected ids from 0 to 258, the model's vocabulary, got 300",
     ),
     (
         "banned_sequences.sequences",
@@ -223,15 +255,19 @@ TABLE = [
                 transform=transforms.banned_sequences(np.array([[[300]]])),
             )
         ),
-        "got 300; takes ids from 0 to 258, the model's vocabulary",
+        "expected ids from 0 to 258, the model's vocabulary, got 300",
     ),
-    ("chunk", lambda: stream(chunk=0), "got 0; takes 1 or more"),
+    ("chunk", lambda: stream(chunk=0), "expected an int of 1 or more, got 0"),
     (
         "num_beams",
         lambda: stream(strategy="greedy", num_beams=4),
-        "got 4; greedy takes no such setting, .*beam_search",
+        "greedy expected no such setting, got 4; it belongs to",
     ),
-    ("max_new_tokens", lambda: stream(max_new_tokens=4.0), "got 4.0; takes an int of 1 or more"),
+    (
+        "max_new_tokens",
+        lambda: stream(max_new_tokens=4.0),
+        r"expected an int of 1 or more, got 4\.0",
+    ),
     ("phrases", lambda: constraints(TOKENIZER, "house"), "got 'house'; takes a list of strings"),
     ("nowhere", lambda: decoding_jax.load("nowhere"), PATH),
     ("nowhere", lambda: decoding_jax.load("translation-en-fr", tokenizer="nowhere"), PATH),
@@ -259,17 +295,17 @@ TABLE = [
     (
         "chunk",
         lambda: job(strategy=functools.partial(decoding_jax.greedy, chunk=4)),
-        "got 4; greedy takes none: stream and stream_text have it",
+        "greedy expected no such setting, got 4: stream and stream_text have",
     ),
     (
         "streamer",
         lambda: job(strategy=functools.partial(decoding_jax.greedy, streamer=print)),
-        "greedy takes none: stream_text.* gives texts as they grow",
+        "greedy expected no such setting, .*stream_text.* gives texts as they grow",
     ),
     (
         "max_new_tokens",
         lambda: job(strategy=functools.partial(decoding_jax.greedy, max_new_tokens=[3, 5])),
-        r"takes an int of 1 or more; stop=Stop\(max_new_tokens=\[3, 5\]\) limits each text",
+        r"expected an int of 1 or more; stop=Stop\(max_new_tokens=\.\.\.\) limits each text, got",
     ),
     (
         "strategy",
@@ -279,12 +315,12 @@ TABLE = [
     (
         "max_new_tokens",
         lambda: job(strategy=decoding_jax.greedy),
-        "got none; greedy takes an int of",
+        "greedy expected an int of 1 or more, got none",
     ),
     (
         "num_beams",
         lambda: job(strategy=functools.partial(decoding_jax.beam_search, num_beams=4)),
-        "beam_search takes beam_size=4 instead",
+        "beam_search expected beam_size=4 instead",
     ),
     ("model", lambda: job(model=T5_MODEL), "got a T5; takes a model and its tokenizer"),
     (
@@ -300,12 +336,12 @@ TABLE = [
     ("seed", lambda: job(seed="1"), "got '1'; takes 0 to"),
     ("batch_size", lambda: job(batch_size="4"), "got '4'; takes a whole number of 1 or more"),
     ("buckets", lambda: job(buckets=16), "got 16; takes a list of widths"),
-    ("stop", lambda: job(stop=[1]), r"got \[1\]; takes Stop\(eos_ids"),
+    ("stop", lambda: job(stop=[1]), r"expected a Stop, such as Stop\(eos_ids=\(1,\)\), got \[1\]"),
     ("output_dir", lambda: job(report=None), "got None, and no report either; takes at least one"),
     ("output_dir", lambda: job(output_dir=3), "got 3; takes a path"),
     # T5X's decode functions.
     ("inputs", lambda: t5x(inputs=jnp.zeros(4, jnp.int32)), r"got shape \[4\]; takes \[B, L\]"),
-    ("num_decodes", lambda: t5x(num_decodes=0), "got 0; takes 1 or more"),
+    ("num_decodes", lambda: t5x(num_decodes=0), "1 or more"),
 ]
 
 

@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
-from decoding_jax.loop.token_ids import check_prompt_ids
 
 from decoding_jax import Prompt
+from decoding_jax.loop.inputs import check_prompt_ids
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from decoding_jax import Prompt
 def test_a_prompt_that_is_padded_on_the_left_is_warned_of(tokens, length, warns):
     prompt = Prompt(tokens, length)
     seen = (
-        pytest.warns(UserWarning, match=r"^prompt: got rows .* on the left with 0, such as row 0, ")
+        pytest.warns(UserWarning, match=r"^prompt: expected .* on the left with 0, such as row 0, ")
         if warns
         else contextlib.nullcontext()
     )

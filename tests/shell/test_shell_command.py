@@ -202,14 +202,18 @@ def test_the_list_names_every_strategy_and_setting(capsys):
     [
         ([], 2, "decoding_jax: texts: got none; takes one or more"),
         (["1", "--beams", "3"], 2, "decoding_jax: unrecognized arguments: --beams 3; --help"),
-        (["1", "--beam_size", "3"], 1, "decoding_jax: beam_size: got 3; greedy takes no such"),
+        (["1", "--beam_size", "3"], 1, "decoding_jax: beam_size: greedy expected no such"),
         (["1", "--strategy", "bean_search"], 1, "decoding_jax: strategy: got 'bean_search'; takes"),
         (["--list", "--strategy", "b"], 1, "decoding_jax: strategy: got 'b'; takes one of"),
         (["1", "--strategy", "speculative_sample"], 2, "decoding_jax: --drafter: got none; specu"),
         (["1", "--strategy", "constrained_beam_search"], 2, "decoding_jax: --phrase: got none;"),
-        (["1", "--phrase", "2"], 1, "decoding_jax: constraints: got"),
+        (["1", "--phrase", "2"], 1, "decoding_jax: constraints: greedy expec"),
         (["1", "--drafter", "DIR"], 1, "decoding_jax: drafter: got a TableLM; this strategy takes"),
-        (["1", "--max_new_tokens", "few"], 1, "decoding_jax: max_new_tokens: got 'few'; takes an"),
+        (
+            ["1", "--max_new_tokens", "few"],
+            1,
+            "decoding_jax: max_new_tokens: expected an int of ",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(argv, status, message, capsys, monkeypatch):

@@ -118,18 +118,36 @@ def test_a_prompt_that_fills_the_context(name):
     model = TableLM.random(jax.random.key(4), 5, max_positions=5)
     output = run(name, model=model, max_new_tokens=3)
     assert np.isfinite(output.score).all()
-    with pytest.raises(ValueError, match=r"^max_new_tokens: got 4 after a prompt of 3; takes at"):
+    with pytest.raises(
+        ValueError, match=r"^max_new_tokens: expected at most 3 after a prompt of 3, got 4:"
+    ):
         run(name, model=model, max_new_tokens=4)
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("beam_search", {"beam_size": 0}, "beam_size: got 0; takes 1 or more"),
-        ("beam_search", {"num_return": 5}, "num_return: got 5; takes 1 to beam_size, which is 4"),
-        ("beam_search", {"early_stopping": "no"}, "early_stopping: got 'no'; takes True, False"),
-        ("beam_search", {"length_penalty": "long"}, "length_penalty: got 'long'; takes a number"),
-        ("diverse_beam_search", {"num_groups": 3}, "num_groups: got 3; takes a divisor of beam_s"),
+        ("beam_search", {"beam_size": 0}, "beam_size: expected an int of 1 or more, got 0"),
+        (
+            "beam_search",
+            {"num_return": 5},
+            "num_return: expected 1 to beam_size, which is 4, got 5",
+        ),
+        (
+            "beam_search",
+            {"early_stopping": "no"},
+            "early_stopping: expected one of True, False, 'never', got",
+        ),
+        (
+            "beam_search",
+            {"length_penalty": "long"},
+            r"length_penalty: expected a number, one for each row \[B\], or",
+        ),
+        (
+            "diverse_beam_search",
+            {"num_groups": 3},
+            "num_groups: expected a divisor of beam_size, which is 4,",
+        ),
         ("stochastic_beam_search", {"key": jnp.uint32([0, 1])}, r"key: got uint32\[2\]; takes a t"),
     ],
 )
@@ -140,9 +158,10 @@ def test_bad_settings_are_refused(name, settings, message):
 
 def test_a_model_that_can_neither_branch_nor_gather_is_refused():
     class Bare:
-        tree, ragged, max_positions = False, False, None
+        tree, ragged, max_positions, vocab_size = False, False, None, 5
+        prefill = extend = None
 
-    with pytest.raises(ValueError, match=r"^model: got Bare with tree=False and no select"):
+    with pytest.raises(ValueError, match=r"^model: expected one with tree or select, since hypoth"):
         strategies.beam_search(Bare(), PROMPT, beam_size=2, max_new_tokens=3)
 
 

@@ -134,14 +134,35 @@ def test_matching_is_that_of_the_definition():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Constraints(((1,), ())), r"phrases: got \(\); takes non-empty sequences"),
-        (lambda: Constraints((), (((1,), (-2,)),)), r"alternatives: got \(-2,\); takes"),
-        (lambda: Constraints((), ((),)), "alternatives: got an empty set; takes"),
-        (lambda: run(Constraints(np.ones((3, 1, 2), np.int32))), "constraints: got phrases of"),
-        (lambda: run(Constraints((), np.ones((2, 1), np.int32))), "constraints: got alternatives"),
-        (lambda: run(padded(((1, 2), (99,)), ())), "constraints.phrases: got 99; takes ids from"),
-        (lambda: run(Constraints(), beam_size=0), "beam_size: got 0"),
-        (lambda: run(Constraints(), num_return=4), "num_return: got 4"),
+        (
+            lambda: Constraints(((1,), ())),
+            "phrases: expected sequences of one token or more, got an",
+        ),
+        (
+            lambda: Constraints((), (((1,), (-2,)),)),
+            r"alternatives: expected sequences of token ids, such as \[\[5,",
+        ),
+        (
+            lambda: Constraints((), ((),)),
+            "alternatives: expected sets of one sequence or more, got an",
+        ),
+        (
+            lambda: run(Constraints(np.ones((3, 1, 2), np.int32))),
+            r"constraints\.phrases: expected 2 axes that all rows share,",
+        ),
+        (
+            lambda: run(Constraints((), np.ones((2, 1), np.int32))),
+            r"constraints\.alternatives: expected 3 axes that all rows",
+        ),
+        (
+            lambda: run(padded(((1, 2), (99,)), ())),
+            r"constraints\.phrases: expected ids from 0 to 4, the model's",
+        ),
+        (lambda: run(Constraints(), beam_size=0), "beam_size: expected an int of 1 or more, got 0"),
+        (
+            lambda: run(Constraints(), num_return=4),
+            "num_return: expected 1 to beam_size, which is 3, got 4",
+        ),
     ],
 )
 def test_bad_arguments_get_one_line(make, words):

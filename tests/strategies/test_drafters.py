@@ -85,11 +85,14 @@ def test_a_heuristic_without_a_largest_k_is_never_held_back():
 
 def test_draft_lengths_out_of_range_are_refused():
     for make, words in (
-        (lambda: Heuristic(max_draft_tokens=0), "num_draft_tokens: got 0; takes 1 or more"),
-        (lambda: Heuristic(first=-1), "first: got -1; takes 0 or more"),
-        (lambda: Measured(cost_ratio=-0.1), "cost_ratio: got -0.1; takes numbers of 0 and above"),
-        (lambda: Measured(guess=2.0), "guess: got 2.0; takes a rate from 0 to 1"),
-        (lambda: ModelDrafter(MODEL, min_confidence=2), "min_confidence: got 2; takes a prob"),
+        (
+            lambda: Heuristic(max_draft_tokens=0),
+            "max_draft_tokens: expected an int of 1 or more, got 0",
+        ),
+        (lambda: Heuristic(first=-1), "first: expected an int of 0 or more, got -1"),
+        (lambda: Measured(cost_ratio=-0.1), "cost_ratio: expected a number of 0 or more, got -0.1"),
+        (lambda: Measured(guess=2.0), "guess: expected a rate from 0 to 1, got 2.0"),
+        (lambda: ModelDrafter(MODEL, min_confidence=2), "min_confidence: expected a prob"),
     ):
         with pytest.raises(ValueError, match=words):
             make()

@@ -140,7 +140,7 @@ def test_a_row_does_not_depend_on_other_rows():
         "block",
         key=keys[1:],
         prompt=Prompt(PROMPT.tokens[1:, :1], PROMPT.length[1:]),
-        stop=Stop(np.zeros((1, 1)), (), np.zeros(1), np.full(1, 9)),
+        stop=Stop(np.zeros((1, 1), np.int32), (), np.zeros(1, np.int32), np.full(1, 9)),
     )
     for field in ("tokens", "length", "finished"):
         assert same_bits(getattr(batch, field)[1], getattr(alone, field)[0])
@@ -192,7 +192,9 @@ def test_a_context_that_is_full_takes_one_more_token():
     full = run("greedy", model=small, drafter=small, max_new_tokens=2, num_samples=1)
     same_text(full, decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2))
     for which in ({"model": small}, {"drafter": small}):
-        with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
+        with pytest.raises(
+            ValueError, match="max_new_tokens: expected at most 2 after a prompt of 3, got"
+        ):
             run(max_new_tokens=3, **which)
     with pytest.raises(ValueError, match=r"^drafter: max_new_tokens"):
         run(max_new_tokens=3, drafter=small)
@@ -201,30 +203,42 @@ def test_a_context_that_is_full_takes_one_more_token():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_draft_tokens": 0}, "num_draft_tokens: got 0; takes 1 or more"),
-        ({"num_draft_tokens": 2.5}, "num_draft_tokens: got 2.5; takes an int or a DraftLength"),
-        ({"num_samples": 0}, "num_samples: got 0; takes 1 or more"),
-        ({"verifier": "hope"}, "verifier: got 'hope'; takes block, code,"),
+        ({"num_draft_tokens": 0}, "num_draft_tokens: expected an int of 1 or more, got 0"),
+        (
+            {"num_draft_tokens": 2.5},
+            "num_draft_tokens: expected an int of 1 or more, Heuristic or Measured,",
+        ),
+        ({"num_samples": 0}, "num_samples: expected an int of 1 or more, got 0"),
+        ({"verifier": "hope"}, "verifier: expected one of block, code, coded_token, greedy,"),
         (
             {"drafter": TableLM.random(KEY, 6)},
-            "drafter: got a vocabulary of 6; takes the model's, 5",
+            "drafter: expected the model's vocabulary of 5, got one of 6",
         ),
-        ({"drafter": MODEL.lockstep()}, "drafter: got a model whose rows advance in step"),
-        ({"drafter": PROMPT}, r"drafter: got Prompt\(.*; takes a language model or a drafter"),
-        ({"num_drafts": 2, "verifier": "block"}, "verifier: got block for several drafts"),
+        (
+            {"drafter": MODEL.lockstep()},
+            "drafter: expected a model with ragged=True, got one whose",
+        ),
+        ({"drafter": PROMPT}, "drafter: expected a language model or a drafter, got"),
+        (
+            {"num_drafts": 2, "verifier": "block"},
+            "verifier: expected token for several drafts, got block",
+        ),
         (
             {"num_drafts": 2, "drafter": ModelDrafter(DRAFT, greedy=True)},
-            "drafter: got greedy=True and min_confidence=0.0 for several drafts; takes drawn",
+            "drafter: expected drawn drafts of equal length where there are several, got",
         ),
-        ({"num_drafts": 2, "drafter": PromptLookup()}, "drafter: got a PromptLookup for several"),
-        ({"num_drafts": 0}, "num_drafts: got 0; takes 1 or more"),
-        ({"model": MODEL.lockstep()}, "model: got one whose rows advance in step"),
+        (
+            {"num_drafts": 2, "drafter": PromptLookup()},
+            "drafter: expected a language model for several drafts, got",
+        ),
+        ({"num_drafts": 0}, "num_drafts: expected an int of 1 or more, got 0"),
+        ({"model": MODEL.lockstep()}, "model: expected one with ragged=True, got one whose rows"),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
         (
             {"drafter": PromptLookup(source=Prompt(PROMPT.tokens[:1], PROMPT.length[:1]))},
-            "source: got 1 rows; takes the prompt's 2",
+            "source: expected as many rows as the prompt's 2, got 1",
         ),
-        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected an int of 1 or more, got 0"),
     ],
 )
 def test_bad_arguments_get_one_line(change, words):

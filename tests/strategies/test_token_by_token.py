@@ -124,14 +124,20 @@ def test_a_plain_function_is_a_transform(name):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens: got 0"),
-        ({"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)}, "prompt: got tokens"),
-        ({"prompt": Prompt(PROMPT.tokens[:, :0], PROMPT.length)}, "prompt: got tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected an int of 1 or more, got 0"),
+        (
+            {"prompt": Prompt(PROMPT.tokens[0], PROMPT.length)},
+            r"prompt: expected tokens \[B, P\] with P of 1 or more, and",
+        ),
+        (
+            {"prompt": Prompt(PROMPT.tokens[:, :0], PROMPT.length)},
+            r"prompt: expected tokens \[B, P\] with P of 1 or more, and",
+        ),
         (
             {"prompt": Prompt(PROMPT.tokens.astype(jnp.float32), PROMPT.length)},
-            r"prompt.tokens: got float32",
+            r"prompt\.tokens: expected int32, as in Prompt\(tokens \[B, P\],",
         ),
-        ({"num_samples": 0}, "num_samples: got 0"),
+        ({"num_samples": 0}, "num_samples: expected an int of 1 or more, got 0"),
         ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
         ({"key": jax.random.split(jax.random.key(0), 3)}, "key: got keys of shape"),
     ],
@@ -148,7 +154,9 @@ def test_bad_arguments_get_one_line(name, change, words):
 def test_a_full_context_allows_one_more_token(name):
     small = TableLM.random(jax.random.key(0), 5, max_positions=4)
     assert run(name, model=small, max_new_tokens=2).tokens.shape[-1] == 2
-    with pytest.raises(ValueError, match="takes at most 2: the model has 4 positions"):
+    with pytest.raises(
+        ValueError, match="max_new_tokens: expected at most 2 after a prompt of 3, got"
+    ):
         run(name, model=small, max_new_tokens=3)
 
 

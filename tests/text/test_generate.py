@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoding_jax.loop.values import check_value
 
 import decoding_jax
 from decoding_jax import Stop
+from decoding_jax.loop.inputs import check_drafter
 from decoding_jax.models import T5, BoundT5, Llama, LlamaConfig, T5Config
 from decoding_jax.strategies.speculative import PromptLookup
 from decoding_jax.text import ByteTokenizer, bind_drafter, embedded
@@ -196,4 +196,4 @@ def test_any_drafter_that_supports_bind_is_bound_where_the_target_has_an_encoder
     assert bind_drafter(None, T5_MODEL, [[5, 6], [7]], 2) is None
     assert bind_drafter(PromptLookup(), llama, [[5]], 2) == PromptLookup()
     assert isinstance(bind_drafter(T5_MODEL, llama, [[5]], 2), BoundT5)
-    assert check_value("drafter", PromptLookup()) == PromptLookup()
+    assert check_drafter(PromptLookup()) == PromptLookup()

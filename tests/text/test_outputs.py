@@ -38,7 +38,7 @@ def test_a_stream_compiles_nothing_after_its_first_item():
     settings = {"strategy": "sample", "num_samples": 3, "max_new_tokens": 7, "stop": NO_ENDS}
     items = decoding_jax.stream(TABLE, Digits(), TEXTS, key=jax.random.key(0), **settings)
     next(items)
-    _, advance = streaming.compiled("sample")
+    _, advance = streaming.programs_of(decoding_jax.Sample)
     before = advance.cache_size()
     *_, last = items
     assert advance.cache_size() == before > 0

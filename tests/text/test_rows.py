@@ -128,17 +128,26 @@ def test_values_for_all_texts_are_unchanged():
     [
         (
             {"transform": transforms.chain(transforms.top_p([0.5, 0.6]))},
-            r"transform.transforms\[0\].p: got values for 2 texts; takes one for all, or one for "
-            "each of the 5 texts",
+            r"transform.transforms\[0\].p: expected one value for all, or one for each of the 5 "
+            "texts, got values for 2",
         ),
-        ({"stop": Stop(max_new_tokens=[1] * 6)}, "stop.max_new_tokens: got values for 6 texts"),
-        ({"gamma": [0.5, 0.6]}, "gamma: got values for 2 texts"),
-        ({"transform": transforms.logit_bias({3: each(1.0, 2)})}, r"transform.bias\[3\]: got val"),
+        (
+            {"stop": Stop(max_new_tokens=[1] * 6)},
+            r"stop\.max_new_tokens: expected one value for all, or one for",
+        ),
+        ({"gamma": [0.5, 0.6]}, "gamma: expected one value for all, or one for each of the 5"),
+        (
+            {"transform": transforms.logit_bias({3: each(1.0, 2)})},
+            r"transform\.bias\[3\]: expected one value for all, or one for",
+        ),
         (
             {"drafter": PromptLookup(source=Prompt(*(x[:3] for x in SOURCE)))},
-            "drafter.source: got values for 3 texts",
+            r"drafter\.source: expected one value for all, or one for each",
         ),
-        ({"other": np.zeros((COUNT, 2))}, r"other: got an array of shape \[5, 2\] for 5 texts"),
+        (
+            {"other": np.zeros((COUNT, 2))},
+            "other: expected a field that is declared with shared_axes, got",
+        ),
     ],
 )
 def test_another_number_of_values_than_texts_is_refused_by_name(given, words):

@@ -220,24 +220,39 @@ def test_another_start_or_other_tokens_do_not_retrace():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Trie.from_sequences([]), "sequences: got none; takes"),
-        (lambda: Trie.from_sequences([(1,), ()]), "sequences: got an empty sequence; takes"),
-        (lambda: Trie.from_sequences([(1, -1)]), "sequences: got id -1; takes"),
-        (lambda: Trie.from_sequences([(1,)], -1), "sequences: got id -1; takes"),
+        (lambda: Trie.from_sequences([]), "sequences: expected sequences of one token or more,"),
+        (
+            lambda: Trie.from_sequences([(1,), ()]),
+            "sequences: expected sequences of one token or more,",
+        ),
+        (
+            lambda: Trie.from_sequences([(1, -1)]),
+            "sequences: expected token ids of 0 or more, got -1",
+        ),
+        (
+            lambda: Trie.from_sequences([(1,)], -1),
+            "sequences: expected token ids of 0 or more, got -1",
+        ),
         (
             lambda: Trie.from_sequences([(1, 2)]).state((1, 3)),
-            "tokens: got (1, 3); takes the beginning of a sequence",
+            "tokens: expected the beginning of a sequence, got (1, 3)",
         ),
-        (lambda: Automaton([[0, 2]]), "automaton: got transitions of int64[1, 2]; takes"),
-        (lambda: Automaton([0, 1]), "automaton: got transitions of int64[2]; takes"),
-        (lambda: Automaton([[0.5]]), "automaton: got transitions of float64[1, 1]; takes"),
+        (
+            lambda: Automaton([[0, 2]]),
+            "automaton.transitions: expected a table [states, V] of states,",
+        ),
+        (lambda: Automaton([0, 1]), "automaton.transitions: expected a table [states, V] of"),
+        (
+            lambda: Automaton([[0.5]]),
+            "automaton.transitions: expected a table [states, V] of states,",
+        ),
         (
             lambda: prefix_allowed_tokens(Automaton([[0, 0]]), start=-1),
-            "prefix_allowed_tokens: got start=-1; takes states of 0 and above",
+            "prefix_allowed_tokens.start: expected an int of 0 or more, or one for each row",
         ),
         (
             lambda: run(prefix_allowed_tokens(Automaton([[0]])), make_logits(), make_prefix()),
-            "automaton: got transitions over 1 tokens; takes one for each of the vocabulary's 11",
+            "automaton.transitions: expected a number for each of the vocabulary's 11",
         ),
         (
             lambda: run(
@@ -245,7 +260,7 @@ def test_another_start_or_other_tokens_do_not_retrace():
                 make_logits(),
                 make_prefix(),
             ),
-            "prefix_allowed_tokens: got start of shape (2,); takes a scalar or [B] = [3]",
+            "prefix_allowed_tokens.start: expected a scalar or [B] = [3], got shape [2]",
         ),
     ],
 )

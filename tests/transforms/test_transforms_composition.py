@@ -108,59 +108,146 @@ def test_settings_under_vmap():
 
 
 BAD = [
-    (lambda: transforms.temperature(-1), "temperature: got value=-1; takes"),
-    (lambda: transforms.temperature(float("nan")), "temperature: got value=nan; takes"),
-    (lambda: transforms.temperature(float("inf")), "temperature: got value=inf; takes"),
-    (lambda: transforms.top_k(0), "top_k: got k=0; takes k of 1 and above"),
-    (lambda: transforms.top_k(2.5), "top_k: got k=2.5; takes"),
-    (lambda: transforms.top_k(True), "top_k: got k=True; takes"),
-    (lambda: transforms.top_k((3, 0)), "top_k: got k=(3, 0); takes"),
-    (lambda: transforms.top_p(1.1), "top_p: got p=1.1; takes p from 0 to 1"),
-    (lambda: transforms.top_p(np.array([0.5, np.nan])), "top_p: got p=[0.5 nan]; takes"),
-    (lambda: transforms.min_p(-0.1), "min_p: got p=-0.1; takes"),
-    (lambda: transforms.typical(2), "typical: got mass=2; takes"),
-    (lambda: transforms.epsilon(-1), "epsilon: got epsilon=-1; takes"),
-    (lambda: transforms.eta(3.0), "eta: got epsilon=3.0; takes"),
-    (lambda: transforms.repetition_penalty(0), "repetition_penalty: got penalty=0; takes"),
-    (lambda: transforms.presence_penalty(float("inf")), "presence_penalty: got penalty=inf; takes"),
-    (lambda: transforms.frequency_penalty(float("nan")), "frequency_penalty: got penalty=nan;"),
-    (lambda: transforms.no_repeat_ngram(0), "no_repeat_ngram: got n=0; takes"),
-    (lambda: transforms.no_repeat_ngram(1.5), "no_repeat_ngram: got n=1.5; takes"),
-    (lambda: transforms.banned_sequences([()]), "banned_sequences: sequences: got (); takes"),
-    (lambda: transforms.banned_sequences([(1, -2)]), "banned_sequences: sequences: got (1, -2);"),
-    (lambda: transforms.min_length(-1, 2), "min_length: got min_new_tokens=-1; takes"),
-    (lambda: transforms.min_length(1, (2, -1)), "min_length: got eos_ids=(2, -1); takes"),
-    (lambda: transforms.forced_first_token(-2), "forced_first_token: got token=-2; takes"),
-    (lambda: transforms.forced_last_token(1, 0), "forced_last_token: got max_new_tokens=0; takes"),
-    (lambda: transforms.logit_bias({-1: 2.0}), "logit_bias: got id -1; takes"),
-    (lambda: transforms.logit_bias({1: float("inf")}), "logit_bias: got a bias of NaN or inf;"),
-    (lambda: transforms.allowed_tokens([]), "allowed_tokens: got tokens=[]; takes"),
-    (lambda: transforms.allowed_tokens([1, -1]), "allowed_tokens: got tokens=[1, -1]; takes"),
-    (lambda: transforms.chain(3), "chain: got 3 as transform 0; takes"),
+    (lambda: transforms.temperature(-1), "temperature.value: expected a finite number of 0 or"),
+    (
+        lambda: transforms.temperature(float("nan")),
+        "temperature.value: expected a finite number of 0 or",
+    ),
+    (
+        lambda: transforms.temperature(float("inf")),
+        "temperature.value: expected a finite number of 0 or",
+    ),
+    (lambda: transforms.top_k(0), "top_k.k: expected an int of 1 or more, or one for each"),
+    (lambda: transforms.top_k(2.5), "top_k.k: expected an int of 1 or more, or one for each"),
+    (lambda: transforms.top_k(True), "top_k.k: expected an int of 1 or more, or one for each"),
+    (lambda: transforms.top_k((3, 0)), "top_k.k: expected an int of 1 or more, or one for each"),
+    (lambda: transforms.top_p(1.1), "top_p.p: expected a probability from 0 to 1, or one"),
+    (
+        lambda: transforms.top_p(np.array([0.5, np.nan])),
+        "top_p.p: expected a probability from 0 to 1, or one",
+    ),
+    (lambda: transforms.min_p(-0.1), "min_p.p: expected a probability from 0 to 1, or one"),
+    (lambda: transforms.typical(2), "typical.mass: expected a probability from 0 to 1, or"),
+    (lambda: transforms.epsilon(-1), "epsilon.epsilon: expected a probability from 0 to 1,"),
+    (lambda: transforms.eta(3.0), "eta.epsilon: expected a probability from 0 to 1, or"),
+    (
+        lambda: transforms.repetition_penalty(0),
+        "repetition_penalty.penalty: expected a finite number",
+    ),
+    (
+        lambda: transforms.presence_penalty(float("inf")),
+        "presence_penalty.penalty: expected a finite number, or",
+    ),
+    (
+        lambda: transforms.frequency_penalty(float("nan")),
+        "frequency_penalty.penalty: expected a finite number,",
+    ),
+    (
+        lambda: transforms.no_repeat_ngram(0),
+        "no_repeat_ngram.n: expected an int of 1 or more, got 0",
+    ),
+    (
+        lambda: transforms.no_repeat_ngram(1.5),
+        "no_repeat_ngram.n: expected an int of 1 or more, got",
+    ),
+    (
+        lambda: transforms.banned_sequences([()]),
+        "banned_sequences.sequences: expected sequences of one",
+    ),
+    (
+        lambda: transforms.banned_sequences([(1, -2)]),
+        "banned_sequences.sequences: expected sequences of token",
+    ),
+    (lambda: transforms.min_length(-1, 2), "min_length.min_new_tokens: expected an int of 0 or"),
+    (
+        lambda: transforms.min_length(1, (2, -1)),
+        "min_length.eos_ids: expected token ids of 0 or more,",
+    ),
+    (
+        lambda: transforms.forced_first_token(-2),
+        "forced_first_token.token: expected a token id of 0 or",
+    ),
+    (
+        lambda: transforms.forced_last_token(1, 0),
+        "forced_last_token.max_new_tokens: expected an int of 1 or",
+    ),
+    (
+        lambda: transforms.logit_bias({-1: 2.0}),
+        "logit_bias.bias: expected token ids of 0 or more as keys,",
+    ),
+    (
+        lambda: transforms.logit_bias({1: float("inf")}),
+        "logit_bias.bias: expected {token id: number} or [V],",
+    ),
+    (
+        lambda: transforms.allowed_tokens([]),
+        "allowed_tokens.tokens: expected at least one token id,",
+    ),
+    (
+        lambda: transforms.allowed_tokens([1, -1]),
+        "allowed_tokens.tokens: expected at least one token id,",
+    ),
+    (lambda: transforms.chain(3), "chain: expected functions of (logits, prefix), got 3"),
     # Arrays of JAX that are not traced.
-    (lambda: transforms.temperature(jnp.float32(-1)), "temperature: got value=-1.0; takes"),
-    (lambda: transforms.top_p(jnp.array([0.5, np.nan])), "top_p: got p=[0.5 nan]; takes"),
-    (lambda: transforms.top_p(jnp.full(9, 95)), "top_p: got p=95; takes p from 0 to 1"),
-    (lambda: transforms.temperature(jnp.bfloat16(-2)), "temperature: got value=-2; takes"),
-    (lambda: transforms.top_k(jnp.array([3, 0])), "top_k: got k=[3 0]; takes"),
-    (lambda: transforms.top_k(jnp.float32(2)), "top_k: got k=2.0; takes"),
-    (lambda: transforms.repetition_penalty(jnp.float32(-2)), "repetition_penalty: got penalty=-2"),
-    (lambda: transforms.logit_bias({1: jnp.float32(np.inf)}), "logit_bias: got a bias of NaN or"),
-    (lambda: transforms.logit_bias(jnp.array([0, np.nan])), "logit_bias: got a bias of NaN or"),
-    (lambda: transforms.forced_first_token(jnp.int32(-2)), "forced_first_token: got token=-2;"),
-    (lambda: transforms.allowed_tokens(jnp.array([1, -2])), "allowed_tokens: got tokens with -2;"),
-    (lambda: transforms.min_length(1, jnp.array([-3])), "min_length: got eos_ids with -3; takes"),
+    (
+        lambda: transforms.temperature(jnp.float32(-1)),
+        "temperature.value: expected a finite number of 0 or",
+    ),
+    (
+        lambda: transforms.top_p(jnp.array([0.5, np.nan])),
+        "top_p.p: expected a probability from 0 to 1, or one",
+    ),
+    (
+        lambda: transforms.top_p(jnp.full(9, 95)),
+        "top_p.p: expected a probability from 0 to 1, or one",
+    ),
+    (
+        lambda: transforms.temperature(jnp.bfloat16(-2)),
+        "temperature.value: expected a finite number of 0 or",
+    ),
+    (
+        lambda: transforms.top_k(jnp.array([3, 0])),
+        "top_k.k: expected an int of 1 or more, or one for each",
+    ),
+    (
+        lambda: transforms.top_k(jnp.float32(2)),
+        "top_k.k: expected an int of 1 or more, or one for each",
+    ),
+    (
+        lambda: transforms.repetition_penalty(jnp.float32(-2)),
+        "repetition_penalty.penalty: expected a finite number",
+    ),
+    (
+        lambda: transforms.logit_bias({1: jnp.float32(np.inf)}),
+        "logit_bias.bias: expected {token id: number} or [V],",
+    ),
+    (
+        lambda: transforms.logit_bias(jnp.array([0, np.nan])),
+        "logit_bias.bias: expected {token id: number} or [V],",
+    ),
+    (
+        lambda: transforms.forced_first_token(jnp.int32(-2)),
+        "forced_first_token.token: expected a token id of 0 or",
+    ),
+    (
+        lambda: transforms.allowed_tokens(jnp.array([1, -2])),
+        "allowed_tokens.tokens: expected token ids of 0 or",
+    ),
+    (
+        lambda: transforms.min_length(1, jnp.array([-3])),
+        "min_length.eos_ids: expected token ids of 0 or more,",
+    ),
     (
         lambda: transforms.banned_sequences(jnp.array([[5, -1]])),
-        "banned_sequences: got sequences with -1 after a token; takes",
+        "banned_sequences.sequences: expected ids padded with -1 on the left, got",
     ),
     (
         lambda: transforms.banned_sequences(jnp.array([[1.0]])),
-        "banned_sequences: got sequences with an array of float32; takes",
+        "banned_sequences.sequences: expected token ids of 0 or more, or -1 for none,",
     ),
     (
         lambda: transforms.Automaton(jnp.array([[7]])),
-        "automaton: got transitions of int32[1, 1]; takes",
+        "automaton.transitions: expected a table [states, V] of states,",
     ),
 ]
 
@@ -173,20 +260,47 @@ def test_a_bad_number_gets_one_line(build, message):
 
 
 BAD_SHAPES = [
-    (lambda: transforms.temperature([1.0, 2.0]), "temperature: got value of shape (2,); takes"),
-    (lambda: transforms.top_p(np.ones((3, 1))), "top_p: got p of shape (3, 1); takes"),
-    (lambda: transforms.min_length(np.ones(2, int), 1), "min_length: got min_new_tokens of shape"),
-    (lambda: transforms.min_length(1, np.ones((2, 1), int)), "min_length: got eos_ids of shape"),
+    (
+        lambda: transforms.temperature([1.0, 2.0]),
+        "temperature.value: expected a scalar or [B] = [3], got",
+    ),
+    (
+        lambda: transforms.top_p(np.ones((3, 1))),
+        "top_p.p: expected a scalar or [B] = [3], got shape [3,",
+    ),
+    (
+        lambda: transforms.min_length(np.ones(2, int), 1),
+        "min_length.min_new_tokens: expected a scalar or [B] =",
+    ),
+    (
+        lambda: transforms.min_length(1, np.ones((2, 1), int)),
+        "min_length.eos_ids: expected 1 axes that all rows",
+    ),
     (
         lambda: transforms.banned_sequences(np.ones((2, 1, 1), int)),
-        "banned_sequences: got sequences of shape (2, 1, 1); takes",
+        "banned_sequences.sequences: expected 2 axes that all rows share, or 3",
     ),
-    (lambda: transforms.logit_bias({11: 1.0}), "logit_bias: got id 11; takes ids below"),
-    (lambda: transforms.logit_bias({1: [1.0, 2.0]}), "logit_bias: got bias[1] of shape (2,);"),
-    (lambda: transforms.logit_bias(np.ones(7)), "logit_bias: got bias over 7 tokens; takes"),
-    (lambda: transforms.logit_bias(np.ones((2, 11))), "logit_bias: got bias of shape (2, 11);"),
-    (lambda: transforms.allowed_tokens(np.ones(7, bool)), "allowed_tokens: got tokens over 7"),
-    (lambda: transforms.allowed_tokens(np.ones(7)), "allowed_tokens: got tokens of dtype float32"),
+    (lambda: transforms.logit_bias({11: 1.0}), "logit_bias.bias: expected ids from 0 to 10, the"),
+    (
+        lambda: transforms.logit_bias({1: [1.0, 2.0]}),
+        "logit_bias.bias[1]: expected a scalar or [B] = [3],",
+    ),
+    (
+        lambda: transforms.logit_bias(np.ones(7)),
+        "logit_bias.bias: expected a number for each of the",
+    ),
+    (
+        lambda: transforms.logit_bias(np.ones((2, 11))),
+        "logit_bias.bias: expected 1 axes that all rows share,",
+    ),
+    (
+        lambda: transforms.allowed_tokens(np.ones(7, bool)),
+        "allowed_tokens.tokens: expected a number for each of",
+    ),
+    (
+        lambda: transforms.allowed_tokens(np.ones(7)),
+        "allowed_tokens.tokens: expected ids or a bool mask, got a",
+    ),
 ]
 
 

@@ -100,7 +100,11 @@ class State(NamedTuple):
 
 
 def _check_num_return(name: str, value: Any) -> int | Literal["all"]:
-    return "all" if isinstance(value, str) and value == "all" else fields.as_count(name, value)
+    if isinstance(value, str):
+        if value == "all":
+            return "all"
+        raise fields.error(name, 'an int of 1 or more, or "all"', value)
+    return fields.as_count(name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -146,7 +146,7 @@ class ContrastiveSearch(Strategy):
         old, start = state.sequences, state.step
         allowed = self.allowed(state, prompt)
         candidates = self.candidates(allowed)
-        output, cache = self.extend(model, prompt, state, candidates.token)
+        output, cache = self.feed(model, prompt, state, candidates.token)
         assert output.hidden is not None
         hidden = context.unit(output.hidden[:, 0])
         chosen, is_known = self.choose(candidates, hidden, state.context)
@@ -183,7 +183,7 @@ class ContrastiveSearch(Strategy):
         probability = exact.exp(best - peak) / jnp.maximum(total, 1.0)
         return Candidates(token.astype(jnp.int32), probability, best > -jnp.inf)
 
-    def extend(
+    def feed(
         self, model: LanguageModel, prompt: Prompt, state: State, token: Array
     ) -> tuple[ModelOutput, Cache]:
         """One call of the model for all candidates, as siblings after the tokens so far."""
