@@ -17,7 +17,7 @@ from decoding_jax.loop.strategy import check_stop
 from decoding_jax.ops.mesh import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.arguments import check_tokenizer, vocabulary_size
+from decoding_jax.text.inputs import check_tokenizer, vocabulary_size
 
 _SOURCE = (
     "takes TextLines(path), JsonLines(path), CsvRows(path), ParquetRows(path), SeqioTask(name), or "

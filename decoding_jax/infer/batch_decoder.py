@@ -31,8 +31,8 @@ from decoding_jax.infer.scoring import make_scorer
 from decoding_jax.infer.sources import Item
 from decoding_jax.rows import row_arguments, with_rows
 from decoding_jax.text import Tokenizer, load, with_end_tokens
-from decoding_jax.text.calls import shared_strings
 from decoding_jax.text.sizes import shared_size
+from decoding_jax.text.stop_strings import shared_strings
 
 NEW_COLUMNS = ("outputs", "error")
 """The columns that a ``BatchDecoder`` adds."""

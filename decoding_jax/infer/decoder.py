@@ -27,7 +27,8 @@ from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.mesh import in_mesh, to_host
 from decoding_jax.text import Completion, Tokenizer, completions, context_of
-from decoding_jax.text.arguments import idle_transform, vocabulary_size
+from decoding_jax.text.call import idle_transform
+from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.sizes import shared_size
 
 _LOGGER = logging.getLogger(__name__)

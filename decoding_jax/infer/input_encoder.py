@@ -6,7 +6,7 @@ from typing import Any
 
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.limits import cut
+from decoding_jax.text.inputs import cut
 from decoding_jax.text.sizes import shared_size
 
 

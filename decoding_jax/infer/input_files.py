@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from decoding_jax.infer import files
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
-from decoding_jax.text.arguments import unicode_fault
+from decoding_jax.text.inputs import unicode_fault
 
 Paths = str | StoragePath | Sequence[str | StoragePath]
 """A path, a URL, a pattern of either, or a list of these."""

@@ -32,8 +32,8 @@ from decoding_jax.infer.sources import Item
 from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text import Tokenizer, with_end_tokens
-from decoding_jax.text.calls import shared_strings, strings_of_inputs
 from decoding_jax.text.sizes import shared_size
+from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs
 
 _LOGGER = logging.getLogger(__name__)
 

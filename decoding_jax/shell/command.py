@@ -12,15 +12,22 @@ from typing import Any
 
 import jax
 
+from decoding_jax.infer import records
+from decoding_jax.infer.printing import Printer
 from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import STRATEGIES
-from decoding_jax.shell import listing
-from decoding_jax.shell.options import UsageError, divided, parse, settings_of, transform_of
-from decoding_jax.shell.printing import print_growing, print_json, print_table
+from decoding_jax.shell.options import (
+    UsageError,
+    divided,
+    listed,
+    parse,
+    settings_of,
+    transform_of,
+)
 from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.text import constraints, generate, load
-from decoding_jax.text.arguments import check_strategy, draws
-from decoding_jax.text.generation_config.call import Chooser, chooser_of
+from decoding_jax.text import Completion, constraints, generate, load, stream_text
+from decoding_jax.text.call import check_strategy, draws
+from decoding_jax.text.generation_config import Chooser, chooser_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,13 +62,13 @@ def _main(argv: list[str]) -> int:
     if options.list:
         if options.strategy is not None:
             check_strategy(options.strategy)
-        print("\n".join(listing.lines(options.strategy)))
+        print("\n".join(listed(options.strategy)))
         return 0
     texts = _texts(options.texts)
     if not texts:
         raise UsageError(
-            'texts: got none; takes one or more, such as "Where is the station?", or lines on '
-            "standard input"
+            'texts: expected one or more, such as "Where is the station?", or lines on standard '
+            "input, got none"
         )
     logging.basicConfig(format="%(message)s")
     keep_programs()
@@ -85,12 +92,12 @@ def _main(argv: list[str]) -> int:
     if options.stop_strings:
         settings["stop_strings"] = options.stop_strings
     if single and len(texts) == 1 and not options.json:
-        return int(print_growing(model, tokenizer, texts[0], settings).nan_logits)
+        return int(_print_growing(model, tokenizer, texts[0], settings).nan_logits)
     rows = generate(model, tokenizer, texts, **settings)
     if options.json:
-        print_json(texts, rows, seed=options.seed or 0)
+        _print_json(texts, rows, seed=options.seed or 0)
     else:
-        print_table(texts, rows, drawn=drawn)
+        _print_table(texts, rows, drawn=drawn)
     return int(any(completion.nan_logits for row in rows for completion in row))
 
 
@@ -147,13 +154,13 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     if options.drafter is not None or STRATEGIES[options.strategy].drafts:
         if options.drafter is None:
             raise UsageError(
-                f"--drafter: got none; {options.strategy} takes a directory, such as "
-                "translation-en-fr-draft, or prompt_lookup"
+                "--drafter: expected a directory, such as translation-en-fr-draft, or "
+                f"prompt_lookup, for {options.strategy}, got none"
             )
         settings["drafter"] = _drafter(options)
     takes_phrases = "constraints" in inspect.signature(function).parameters
     if takes_phrases and not options.phrase:
-        raise UsageError(f"--phrase: got none; {options.strategy} takes one or more")
+        raise UsageError(f"--phrase: expected one or more for {options.strategy}, got none")
     if options.phrase:
         settings["constraints"] = constraints(tokenizer, options.phrase)
     return settings
@@ -170,6 +177,45 @@ def _is_single(settings: dict[str, Any]) -> bool:
     """Whether a strategy returns one completion with these settings."""
     counts = [settings.get(name) for name in ("num_samples", "num_return", "beam_size")]
     return next((count for count in counts if count is not None), 1) == 1
+
+
+def _print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> Completion:
+    """Decodes one completion of a text, and prints it as it grows, with its log-probability."""
+    print(f"[1] {text}")
+    [[completion]] = stream_text(model, tokenizer, [text], **settings).print()
+    ending = "" if completion.finished else ", not finished"
+    print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
+    return completion
+
+
+def _print_table(
+    texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, drawn: bool
+) -> None:
+    """Prints the completions of every text.
+
+    Args:
+      texts: the inputs.
+      rows: the completions of each.
+      drawn: whether they are independent draws. Equal ones are then counted.
+    """
+    printer = Printer(merge_duplicates=drawn)
+    for record in _records(texts, rows, seed=0):
+        printer(record)
+
+
+def _print_json(texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, seed: int) -> None:
+    """Prints a line of JSON for every text, in the form of the batch job's records."""
+    for record in _records(texts, rows, seed=seed):
+        sys.stdout.write(records.to_line(record))
+
+
+def _records(
+    texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, seed: int
+) -> list[records.Record]:
+    return [
+        records.decoded(index, text, [c._replace(info=None) for c in row], seed=seed)
+        for index, (text, row) in enumerate(zip(texts, rows, strict=True))
+    ]
 
 
 @contextlib.contextmanager

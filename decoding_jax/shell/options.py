@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from decoding_jax import transforms
@@ -63,7 +63,7 @@ def settings_of(strategy: str) -> dict[str, Any]:
 
     Example:
       >>> settings_of("sample")
-      {'num_samples': 1, 'max_new_tokens': 64}
+      {'max_new_tokens': 64, 'num_samples': 1}
     """
     defaults = defaults_of(strategy)
     parameters = inspect.signature(STRATEGIES[strategy].function).parameters.values()
@@ -190,3 +190,32 @@ def transform_of(chosen: Sequence[tuple[str, Any]]) -> Any:
     if not made:
         return None
     return made[0] if len(made) == 1 else transforms.chain(*made)
+
+
+def listed(strategy: str | None) -> Iterator[str]:
+    """The lines of ``--list``: all strategies, or one of them with its whole documentation.
+
+    Example:
+      >>> next(listed(None))
+      'arithmetic_sample --max_new_tokens 64 --num_samples 4 --points lattice'
+    """
+    if strategy is not None:
+        yield _options(strategy)
+        yield ""
+        yield inspect.getdoc(STRATEGIES[strategy].function) or ""
+        return
+    for name in STRATEGIES:
+        summary = (inspect.getdoc(STRATEGIES[name].function) or "").splitlines()[0]
+        yield _options(name)
+        yield f"    {summary}"
+    yield ""
+    yield f"transforms, in the order given: {' '.join(f'--{name}' for name in TRANSFORMS)}"
+
+
+def _options(strategy: str) -> str:
+    settings = [f"--{name} {value}" for name, value in settings_of(strategy).items()]
+    entry = STRATEGIES[strategy]
+    drafter = ["--drafter DIR"] if entry.drafts else []
+    takes_phrases = "constraints" in inspect.signature(entry.function).parameters
+    phrases = ["--phrase TEXT"] if takes_phrases else []
+    return " ".join([strategy, *drafter, *phrases, *settings])

@@ -1,29 +1,17 @@
 """Tokenizers, loading, and the generation of texts from texts, at once or as a stream."""
 
-from decoding_jax.text.batch import (
-    Completion,
-    completions,
-    context_of,
-    default_stop,
-    encode_batch,
-    encode_texts,
-    unique,
-    with_end_tokens,
-)
+from decoding_jax.text.batch import encode_batch
 from decoding_jax.text.chat import ChatTemplate
+from decoding_jax.text.completions import Completion, completions, context_of, unique
 from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.limits import CutTextWarning
+from decoding_jax.text.inputs import encode_texts
 from decoding_jax.text.loading import embedded, load
-from decoding_jax.text.nan_logits import NanLogitsWarning
-from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.phrases import constraints
 from decoding_jax.text.shared_prefix import WithText, share_prefix
-from decoding_jax.text.special_tokens import WithSpecialTokens
-from decoding_jax.text.stop_strings import stop_strings
-from decoding_jax.text.stream_text import TextStream, stream_text
-from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
+from decoding_jax.text.stop_strings import default_stop, stop_strings, with_end_tokens
+from decoding_jax.text.stream_text import Piece, Streamer, TextStream, TextStreamer, stream_text
 from decoding_jax.text.streaming import stream
 from decoding_jax.text.token_scores import TokenScores, token_scores
 from decoding_jax.text.token_texts import TokenTexts
@@ -32,11 +20,14 @@ from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     ConcatenatingTokenizer,
     HuggingFaceTokenizer,
+    NumberedPieces,
     SentencePieceTokenizer,
     SettlingTokenizer,
     Tokenizer,
     TokenizerError,
+    WithSpecialTokens,
 )
+from decoding_jax.text.warn import CutTextWarning, NanLogitsWarning
 
 __all__ = [
     "ByteTokenizer",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decoding_jax.fields import describe
+from decoding_jax import fields
 
 Conversation = Sequence[Mapping[str, Any]]
 """Messages, each with a ``role``, such as ``user``, and a ``content``."""
@@ -45,7 +45,7 @@ class ChatTemplate:
             # Plain data alone: a template is a program of others, and calls no method of an object.
             plain = json.loads(json.dumps(given))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"messages: got values that JSON cannot hold ({error})") from None
+            raise ValueError(f"messages: expected plain data, got {error}") from None
         plain |= {"add_generation_prompt": add_generation_prompt}
         template = _compiled(source)
         try:
@@ -62,10 +62,10 @@ class ChatTemplate:
             if name in self.templates:
                 return self.templates[name]
         if self.templates:
-            raise ValueError(f"chat_template: got None; takes one of {', '.join(self.templates)}")
+            raise fields.error("chat_template", f"one of {', '.join(self.templates)}", None)
         raise ValueError(
-            "chat_template: got None, and the tokenizer has none; takes a template in Jinja, or a "
-            "model that was trained on conversations"
+            "chat_template: expected a template in Jinja, or a model that was trained on "
+            "conversations, got None, and the tokenizer has none"
         )
 
 
@@ -135,12 +135,12 @@ def check_conversation(name: str, messages: Any) -> Conversation:
     Raises:
       ValueError: in one line, for anything else.
     """
-    takes = 'takes a list of messages such as {"role": "user", "content": "Hello!"}'
+    expected = 'a list of messages such as {"role": "user", "content": "Hello!"}'
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
-        raise ValueError(f"{name}: got {describe(messages)}; {takes}")
+        raise fields.error(name, expected, messages)
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message:
-            raise ValueError(f"{name}: got {describe(message)} as a message; {takes}")
+            raise ValueError(f"{name}: expected {expected}, got {fields.describe(message)} as one")
     return messages
 
 

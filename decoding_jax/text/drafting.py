@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from decoding_jax.fields import describe
+from decoding_jax import fields
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.speculative.drafters import bind_to_inputs
 from decoding_jax.text.batch import pad_tokens
@@ -24,11 +24,13 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
     """
     takes_drafter = "drafter" in inspect.signature(strategy).parameters
     if takes_drafter and drafter is None:
-        raise ValueError("drafter: got None; this strategy takes a model or a drafter")
+        raise fields.error("drafter", "a model or a drafter for this strategy", None)
     if not takes_drafter and drafter is not None:
-        raise ValueError(f"drafter: got a {type(drafter).__name__}; this strategy takes none")
+        raise ValueError(
+            f"drafter: expected none for this strategy, got a {type(drafter).__name__}"
+        )
     if isinstance(drafter, (str, type)):
-        raise ValueError(f"drafter: got {describe(drafter)}; takes a model, such as load gives")
+        raise fields.error("drafter", "a model, such as load gives", drafter)
     return drafter[0] if isinstance(drafter, tuple) else drafter
 
 

@@ -7,25 +7,22 @@ from typing import Any
 
 from tqdm import tqdm
 
-from decoding_jax import fields
+from decoding_jax import fields, loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.ops.mesh import to_host
-from decoding_jax.text.batch import Completion, completions, context_of
-from decoding_jax.text.call_rows import rows_of
+from decoding_jax.text.call import Call
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.clock import Clock, run_until
+from decoding_jax.text.completions import Completion
 from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.limits import groups, warn_of_cut
+from decoding_jax.text.limits import groups
 from decoding_jax.text.loading import Model
-from decoding_jax.text.nan_logits import warn_of_nan_logits
-from decoding_jax.text.resolve import Arguments, Resolved, resolve
 from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts
+from decoding_jax.text.streaming import Clock, run_until
 from decoding_jax.text.token_scores import compiled_scores
 from decoding_jax.text.tokenizers import Tokenizer
-
-Strategy = Callable[..., DecodeOutput]
+from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits
 
 
 def generate(
@@ -33,7 +30,7 @@ def generate(
     tokenizer: Tokenizer,
     texts: Sequence[str | Conversation],
     *,
-    strategy: str | Strategy | None = None,
+    strategy: str | loop.Strategy | Callable[..., DecodeOutput] | None = None,
     key: Array | None = None,
     drafter: Any = None,
     batch_size: int = 16,
@@ -58,9 +55,10 @@ def generate(
         ``{"role": "user", "content": "Hello!"}``, which the tokenizer's chat template puts into one
         prompt, with the beginning of an answer (see ``apply_chat_template``). An empty string is a
         prompt for a decoder-only model whose tokenizer adds a first token, and an error otherwise.
-      strategy: the name of a strategy, such as ``"beam_search"``, or a function with the same
-        arguments. By default, the ``generation_config.json`` of the model's directory chooses it;
-        without such a file, or if the file sets nothing, it is ``"greedy"``.
+      strategy: the name of a strategy, such as ``"beam_search"``; or an object with its settings,
+        such as ``decoding_jax.BeamSearch(beam_size=4)``, beside which no setting is given; or a
+        function with the same arguments. By default, the ``generation_config.json`` of the model's
+        directory chooses it; without such a file, or if the file sets nothing, it is ``"greedy"``.
       key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
@@ -120,61 +118,55 @@ def generate(
       >>> best.text
       'Où est la gare ?'
     """
-    arguments = Arguments(
-        strategy,
-        key,
-        drafter,
-        max_new_tokens,
-        stop,
-        stop_strings,
-        max_time,
-        config,
-        with_scores,
-        share_prefix,
-        truncate,
-    )
     fields.as_switch("progress", progress)
-    call = resolve("generate", model, tokenizer, texts, arguments, settings, batch_size=batch_size)
+    call = Call(
+        "generate",
+        {"batch_size": batch_size},
+        model,
+        tokenizer,
+        texts,
+        strategy=strategy,
+        key=key,
+        drafter=drafter,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        stop_strings=stop_strings,
+        max_time=max_time,
+        config=config,
+        with_scores=with_scores,
+        share_prefix=share_prefix,
+        truncate=truncate,
+        **settings,
+    )
     clock = Clock(call.max_time, model=model)
     # The longest texts come first, so that a lack of memory shows at once. Sorting also puts texts
     # of similar length into the same batch.
-    order = sorted(range(len(call.ids)), key=lambda i: -len(call.ids[i]))
     lengths = [len(row) for row in call.ids]
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches = list(groups(order, lengths, call.limits, batch_size))
     size = min(batch_size, round_up(len(texts)))
     results: list[list[Completion]] = [[] for _ in texts]
     disable = None if progress and len(batches) > 1 else True
     for members in tqdm(batches, "decoding", unit="batch", delay=3, disable=disable):
-        decoded = _decoded(call, tokenizer, clock, members, size)
-        for i, row in zip(members, decoded, strict=True):
+        for i, row in zip(members, _decoded(call, clock, members, size), strict=True):
             results[i] = row
     warn_of_cut(results, call.limits)
     warn_of_nan_logits(results)
     return results
 
 
-def _decoded(
-    call: Resolved, tokenizer: Tokenizer, clock: Clock, members: Sequence[int], size: int
-) -> list[list[Completion]]:
-    """The completions of some texts, which are decoded together.
-
-    Args:
-      call: the call.
-      tokenizer: the tokenizer.
-      clock: its clock.
-      members: the texts, by number.
-      size: the number of rows.
-    """
-    model, prompt, keys, drafter, settings = rows_of(call, members, size)
+def _decoded(call: Call, clock: Clock, members: Sequence[int], size: int) -> list[list[Completion]]:
+    """The completions of some texts, by number, which are decoded together as ``size`` rows."""
+    model, prompt, keys, drafter, settings = call.rows(members, size)
     with compilation_announced():
-        if call.max_time is not None:
-            if drafter is not None:
-                settings["drafter"] = drafter
-            output = run_until(clock, call.run, model, prompt, keys, **settings)
-        else:
+        if call.max_time is None:
             drafters = () if drafter is None else (drafter,)
             keys_given = () if keys is None else (keys,)
             output = call.run(model, *drafters, prompt, *keys_given, **settings)
+        else:
+            if drafter is not None:
+                settings["drafter"] = drafter
+            output = run_until(clock, call.run, model, prompt, keys, **settings)
         scores = None
         if call.num_alternatives is not None:
             scores = compiled_scores(
@@ -185,5 +177,4 @@ def _decoded(
                 num_alternatives=call.num_alternatives,
             )
     output, scores = to_host((output, scores))
-    context = context_of(call.model, [call.ids[i] for i in members])
-    return completions(tokenizer, output, len(members), context, scores)
+    return call.completions(output, members, scores)

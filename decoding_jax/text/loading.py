@@ -12,7 +12,7 @@ from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gem
 from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.decoder import with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
-from decoding_jax.text.generation_config.directory import read
+from decoding_jax.text.generation_config.config import DirectoryConfig
 from decoding_jax.text.tokenizer_files import load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -38,7 +38,8 @@ def _embedded(name: str) -> Path:
     near = difflib.get_close_matches(name.lower().replace("_", "-"), found, 3)
     listed = ", ".join(near or found)
     hint = (
-        f"takes a directory, or the name of an embedded model, {'such as ' if near else ''}{listed}"
+        f"expected a directory, or the name of an embedded model, {'such as ' if near else ''}"
+        f"{listed}"
     )
     if is_hub_name(name) and not near:
         hint += f'; or "hf://{name}", which huggingface_hub.snapshot_download("{name}") downloads'
@@ -94,7 +95,7 @@ def load(
     """
     if not isinstance(directory, (str, Path, CloudPath)):
         got, names = type(directory).__name__, ", ".join(embedded())
-        raise ValueError(f"directory: got a {got}; takes a path, or one of {names}")
+        raise ValueError(f"directory: expected a path, or one of {names}, got a {got}")
     path = model_path("directory", directory)
     if tokenizer is not None:
         tokenizer = model_path("tokenizer", tokenizer, weights=False)
@@ -108,5 +109,5 @@ def load(
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
     made = load_tokenizer(path if tokenizer is None else tokenizer, family=family)
     # Not a part of the protocol: a tokenizer of one's own need not have it.
-    object.__setattr__(made, "generation_config", read(path))
+    object.__setattr__(made, "generation_config", DirectoryConfig.read(path))
     return model, made

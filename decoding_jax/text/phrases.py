@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from decoding_jax import fields
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -46,16 +47,16 @@ def constraints(
 
 def _checked_list(name: str, phrases: Any) -> Sequence[Any]:
     if isinstance(phrases, str) or not isinstance(phrases, Sequence):
-        raise ValueError(f"{name}: got {phrases!r}; takes a list of strings or of token sequences")
+        raise fields.error(name, "a list of strings or of token sequences", phrases)
     return phrases
 
 
 def _pieces(name: str, phrase: Any, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not isinstance(phrase, str):
         if not isinstance(phrase, Sequence):
-            raise ValueError(f"{name}: got {phrase!r}; takes strings or token sequences")
+            raise fields.error(name, "strings or token sequences", phrase)
         return tuple(phrase)
     ids = tokenizer.pieces(phrase) if phrase else []
     if not ids:
-        raise ValueError(f"{name}: got {phrase!r}; takes texts with a token")
+        raise fields.error(name, "texts with a token", phrase)
     return tuple(ids)

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from decoding_jax import fields
 from decoding_jax.fields import describe
 from decoding_jax.models import with_shared_prefix
 from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.loading import Model
-from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.text.wrapped_tokenizer import WrappedTokenizer
+from decoding_jax.text.tokenizers import Tokenizer, WrappedTokenizer
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class WithText(WrappedTokenizer):
         size = len(self._shared)
         if ids[:size] != self._shared:
             raise ValueError(
-                f"text: got an input, {describe(text)}, that changes the {size} shared tokens of"
-                " the prefix; takes a prefix that ends where no token crosses, such as a line break"
+                "text: expected a prefix that ends where no token crosses, such as a line break, "
+                f"got an input, {describe(text)}, that changes the {size} shared tokens"
             )
         if not text or len(ids) == size:
-            raise ValueError(f"text: got {describe(text)}, no token after the prefix; takes a text")
+            raise fields.error("text", "a text with a token after the prefix", text)
         return ids
 
 
@@ -94,24 +94,24 @@ def share_prefix(
       ((31,), 'In capitals. one: ONE two: TWO three:')
     """
     if not isinstance(model, tuple) or len(model) != 2:
-        raise ValueError(
-            f"model: got {describe(model)}; takes a model and its tokenizer, as decoding_jax.load "
-            "returns them"
-        )
+        expected = "a model and its tokenizer, as decoding_jax.load returns them"
+        raise fields.error("model", expected, model)
     if (text is None) == (file is None):
-        raise ValueError("text: got none and no file, or both; takes one of them")
+        raise ValueError("text: expected a text or a file, got neither or both")
     if file is not None:
         text = storage_path("file", file).read_text(encoding="utf-8")
     if not isinstance(text, str) or not text:
-        raise ValueError(f"text: got {describe(text)}; takes a text that is not empty")
+        raise fields.error("text", "a text that is not empty", text)
     net, tokenizer = model
     if isinstance(net, SharedPrefixModel):
-        raise ValueError("model: got one with a shared prefix; takes it without, and a whole text")
+        raise ValueError(
+            "model: expected one without a shared prefix, and a whole text, got one with a prefix"
+        )
     tokens, shared = tokenizer.encode(text), _shared_tokens(tokenizer, text)
     if not shared:
         raise ValueError(
-            f"text: got {describe(text)}, none of whose tokens stays the same whatever follows; "
-            "takes a longer one"
+            f"text: expected a longer one, got {describe(text)}, none of whose tokens stays the "
+            "same whatever follows"
         )
     _LOGGER.info("shared prefix: %d tokens, of %d of the text alone", len(shared), len(tokens))
     return with_shared_prefix(net, shared), WithText(tokenizer, text, shared)
@@ -135,8 +135,8 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
     """
     if not isinstance(wanted, bool):
         raise ValueError(
-            f"share_prefix: got {describe(wanted)}; takes True or False (the function"
-            " decoding_jax.share_prefix takes a text)"
+            f"share_prefix: expected True or False, got {describe(wanted)}; the function "
+            "decoding_jax.share_prefix takes a text"
         )
     if not wanted:
         return model

@@ -1,4 +1,4 @@
-"""Stop strings, compiled for a tokenizer."""
+"""The stop conditions of texts: end tokens, and stop strings that are compiled for a tokenizer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Stop
-from decoding_jax.fields import describe
 from decoding_jax.loop.stop_strings import BROKEN, EMPTY, StopStrings
-from decoding_jax.text.settled import REPLACEMENT
+from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.sizes import round_up
-from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.text.token_texts import REPLACEMENT, TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
 
 StopTexts = str | Sequence[str] | Sequence[Sequence[str]]
 """One string or several for all texts, or a list of strings for each."""
 
-_TAKES = "takes a string, a list of non-empty strings, or one such list for each text"
+_EXPECTED = "a string, a list of non-empty strings, or one such list for each text"
+_MAX_STRINGS = 128  # of a job's inputs; the tables grow faster than this number
 _CHUNK = 4096
 _TEXTS: weakref.WeakKeyDictionary[Any, dict[int, TokenTexts]] = weakref.WeakKeyDictionary()
 
@@ -91,29 +93,111 @@ def stop_strings(
     )
 
 
-def compiled_stop(stop: Stop, tokenizer: Tokenizer, vocab_size: int, begun: Sequence[bool]) -> Stop:
-    """The stop conditions of ``generate``, with their strings compiled.
+def default_stop(tokenizer: Tokenizer) -> Stop:
+    """Stop conditions that consist of the tokenizer's end tokens."""
+    return with_end_tokens(None, tokenizer)
+
+
+def with_end_tokens(stop: Stop | None, tokenizer: Tokenizer) -> Stop:
+    """The stop conditions, with the tokenizer's end tokens if ``eos_ids`` is None.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> with_end_tokens(Stop(min_new_tokens=2), ByteTokenizer()).eos_ids
+      array([1], dtype=int32)
+      >>> with_end_tokens(Stop(eos_ids=()), ByteTokenizer()).eos_ids
+      array([], dtype=int32)
+    """
+    stop = Stop() if stop is None else stop
+    if stop.eos_ids is not None:
+        return stop
+    return dataclasses.replace(stop, eos_ids=tuple(tokenizer.eos_ids))
+
+
+def stop_of(stop: Stop | None, tokenizer: Tokenizer, model: Any, ids: list[list[int]]) -> Stop:
+    """The stop conditions of ``generate``: with end tokens, and with compiled strings.
 
     Args:
-      stop: the conditions.
-      tokenizer: the tokenizer.
-      vocab_size: V, of the model.
-      begun: for each text, whether the new tokens continue it.
+      stop: the conditions, or None.
+      tokenizer, model: as for ``generate``.
+      ids: the tokens of each text.
 
     Raises:
       ValueError: as ``stop_strings``, and for strings of another number of texts.
     """
+    stop = with_end_tokens(stop, tokenizer)
     if stop.strings is None or isinstance(stop.strings, StopStrings):
         return stop
     rows, is_shared = _rows_of(stop.strings)
-    if not is_shared and len(rows) != len(begun):
+    if not is_shared and len(rows) != len(ids):
         raise ValueError(
-            f"stop_strings: got lists for {len(rows)} texts; takes one for all, or one for each of "
-            f"the {len(begun)} texts"
+            f"stop_strings: expected one list for all texts, or one for each of the {len(ids)}, "
+            f"got lists for {len(rows)} texts"
         )
     if not any(rows):
         return dataclasses.replace(stop, strings=None)
-    strings = stop_strings(tokenizer, stop.strings, vocab_size, begun=begun)
+    continued = not isinstance(model, EncoderDecoder)
+    begun = [continued and bool(tokenizer.decode(row)) for row in ids]
+    strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
+    return dataclasses.replace(stop, strings=strings)
+
+
+def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
+    """The stop conditions of a batch job, whose strings are compiled for all inputs.
+
+    Raises:
+      ValueError: for strings of each input.
+    """
+    if stop.strings is None or isinstance(stop.strings, StopStrings):
+        return stop
+    begun = not isinstance(model, EncoderDecoder)
+    strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
+    if strings.chosen.ndim == 2:
+        raise ValueError(
+            "stop.strings: expected one list for all inputs, beside the strings of single inputs "
+            "that infer.JsonLines.stop_strings names, got a list of lists"
+        )
+    return dataclasses.replace(stop, strings=strings)
+
+
+def strings_of_inputs(
+    stop: Stop,
+    input_strings: Sequence[Sequence[str] | None],
+    tokenizer: Tokenizer,
+    model: Any,
+) -> Stop | None:
+    """The stop conditions of a batch job with the strings of its inputs, compiled.
+
+    Args:
+      stop: the conditions of the job, before ``shared_strings``.
+      input_strings: the strings of each input, or None for those of the job.
+      tokenizer: the tokenizer of the model.
+      model: the model.
+
+    Returns:
+      The conditions; None if no input has strings.
+
+    Raises:
+      ValueError: for too many different strings, strings of the job that are compiled already, and
+        as ``stop_strings``.
+    """
+    if all(strings is None for strings in input_strings):
+        return None
+    if isinstance(stop.strings, StopStrings):
+        raise ValueError(
+            "stop.strings: expected strings beside inputs with strings of their own, got compiled "
+            "ones"
+        )
+    of_job = [stop.strings] if isinstance(stop.strings, str) else list(stop.strings or ())
+    rows = [of_job if strings is None else list(strings) for strings in input_strings]
+    number = len({string for row in rows for string in row})
+    if number > _MAX_STRINGS:
+        raise ValueError(
+            f"stop_strings: expected at most {_MAX_STRINGS} different ones of all inputs, got "
+            f"{number}"
+        )
+    begun = not isinstance(model, EncoderDecoder)
+    strings = stop_strings(tokenizer, rows, vocabulary_size(model), begun=begun)
     return dataclasses.replace(stop, strings=strings)
 
 
@@ -130,7 +214,7 @@ def with_strings(stop: Stop | None, strings: Any) -> Stop | None:
     if not isinstance(stop, Stop):
         return stop  # The check of arguments refuses it.
     if stop.strings is not None:
-        raise ValueError("stop_strings: got some, and stop.strings too; takes one of the two")
+        raise ValueError("stop_strings: expected none beside stop.strings, got some")
     return dataclasses.replace(stop, strings=strings)
 
 
@@ -144,7 +228,7 @@ def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
     if isinstance(strings, str):
         strings = [strings]
     if not isinstance(strings, Sequence):
-        raise ValueError(f"stop_strings: got {describe(strings)}; {_TAKES}")
+        raise fields.error("stop_strings", _EXPECTED, strings)
     is_shared = not any(isinstance(row, (list, tuple)) for row in strings)
     rows = (
         [[*strings]] if is_shared else [r if isinstance(r, (list, tuple)) else [r] for r in strings]
@@ -152,7 +236,7 @@ def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
     for row in rows:
         for string in row:
             if not is_stop_string(string):
-                raise ValueError(f"stop_strings: got {describe(string)}; {_TAKES}")
+                raise fields.error("stop_strings", _EXPECTED, string)
     return [list(row) for row in rows], is_shared
 
 
@@ -160,8 +244,8 @@ def _texts_of(tokenizer: Tokenizer, size: int) -> TokenTexts:
     """The texts of the tokens, kept for the next call."""
     if not hasattr(tokenizer, "token_texts"):
         raise ValueError(
-            f"stop_strings: got a {type(tokenizer).__name__} without token_texts(vocab_size); "
-            "takes a tokenizer that says what text each token adds, such as those of load"
+            "stop_strings: expected a tokenizer that says what text each token adds, such as those "
+            f"of load, got a {type(tokenizer).__name__} without token_texts(vocab_size)"
         )
     try:
         kept = _TEXTS.setdefault(tokenizer, {})

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, Protocol
 
 import jax
 import numpy as np
 
-from decoding_jax import loop
-from decoding_jax.base import Array, LanguageModel, Stop
-from decoding_jax.fields import describe
-from decoding_jax.text.batch import Completion, continuation
+from decoding_jax import fields
+from decoding_jax.base import LanguageModel
+from decoding_jax.text.call import Call, with_arguments
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.growing import GrowingText
+from decoding_jax.text.completions import Completion, continuation
 from decoding_jax.text.loading import Model
-from decoding_jax.text.resolve import Arguments
-from decoding_jax.text.stop_strings import StopTexts
-from decoding_jax.text.streamers import Piece, Streamer, TextStreamer
 from decoding_jax.text.streaming import Growth, StreamedCall
+from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
 
 
+@with_arguments
 def stream_text(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,
     texts: Sequence[str | Conversation],
     *,
-    strategy: str | Callable[..., loop.Steps] | None = None,
-    key: Array | None = None,
-    drafter: Any = None,
     chunk: int | None = None,
-    max_new_tokens: int | None = None,
-    stop: Stop | None = None,
-    stop_strings: StopTexts | None = None,
-    max_time: float | None = None,
-    config: GenerationConfig | None = None,
-    with_scores: bool | int = False,
-    share_prefix: bool = False,
-    truncate: bool = False,
-    **settings: Any,
+    **arguments: Any,
 ) -> TextStream:
     """Decodes texts, and yields their completions in pieces that no later token changes.
 
@@ -56,13 +43,13 @@ def stream_text(
     the tokenizer is assumed to change nothing but replacement characters at the end of a text.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        share_prefix, truncate, **settings: as for ``generate``. The texts are decoded as one batch.
-      strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
+      model, tokenizer, texts: as for ``generate``. The texts are decoded as one batch.
       chunk: the number of new tokens that are decoded at a time. With None, they are as many as
         take less than 50 ms, measured as they are decoded, so that a small model is not slowed down
         by reporting each token: the pieces then depend on the time, but not the text.
+      strategy: as for ``generate``, or a function that returns ``loop.Steps``.
       with_scores: as for ``generate``: whether the completions of ``output`` have ``scores``.
+      **arguments: the other arguments and settings, as for ``generate``.
 
     Returns:
       A ``TextStream``: an iterator of pieces, in ``for`` and in ``async for``.
@@ -82,20 +69,10 @@ def stream_text(
       >>> output = stream_text(model, tokenizer, ["Where is the station?"]).print()
       Où est la gare ?
     """
-    arguments = Arguments(
-        strategy,
-        key,
-        drafter,
-        max_new_tokens,
-        stop,
-        stop_strings,
-        max_time,
-        config,
-        with_scores,
-        share_prefix,
-        truncate,
+    counts = {} if chunk is None else {"chunk": chunk}
+    return TextStream(
+        StreamedCall(Call("stream", counts, model, tokenizer, texts, **arguments), chunk)
     )
-    return TextStream(StreamedCall(model, tokenizer, texts, arguments, chunk, settings))
 
 
 class TextStream:
@@ -108,9 +85,9 @@ class TextStream:
       output: what ``generate`` returns, once all pieces have been read; None before.
     """
 
-    def __init__(self, call: StreamedCall):
+    def __init__(self, streamed: StreamedCall):
         self.output: list[list[Completion]] | None = None
-        self._call, self._growths = call, call.run()
+        self._call, self._streamed, self._growths = streamed.call, streamed, streamed.run()
         self._pieces = self._all_pieces()
         self._count = 0  # of completions; known once the first tokens are decoded
         self._mesh = jax.sharding.get_mesh()
@@ -162,9 +139,7 @@ class TextStream:
         """
         missing = [name for name in ("put", "end") if not hasattr(streamer, name)]
         if missing or isinstance(streamer, type):
-            raise ValueError(
-                f"streamer: got {describe(streamer)}; takes an object with put(value) and end()"
-            )
+            raise fields.error("streamer", "an object with put(value) and end()", streamer)
         for value in self._all_tokens() if tokens else self._pieces:
             streamer.put(value)
         streamer.end()
@@ -195,10 +170,10 @@ class TextStream:
         for growth in self._growths:
             news = list(self._new(growth))
             if self._count > 1:
-                raise ValueError(f"tokens: got {self._count} completions; takes one")
+                raise ValueError(f"tokens: expected one completion, got {self._count}")
             if not has_begun:
                 has_begun = True
-                yield self._call.first_prompt()
+                yield self._streamed.first_prompt()
             for _, tokens, _ in news:
                 if len(tokens) > given:
                     yield np.asarray(tokens[given:], np.int64)
@@ -210,8 +185,7 @@ class TextStream:
         rows, samples = len(self._call.ids), output.length.shape[1]
         self._count = rows * samples
         if last:
-            self.output = self._call.completions(output)
-            self._call.warn_of_cut(self.output)
+            self.output = self._streamed.completions(growth)
             for row, found in enumerate(self.output):
                 for sample, completion in enumerate(found):
                     yield (row, sample), completion.tokens, True
@@ -223,3 +197,160 @@ class TextStream:
 
     def _context(self, row: int) -> list[int]:
         return [] if self._call.context is None else list(self._call.context[row])
+
+
+class GrowingText:
+    """The text of one sequence, given out in final pieces.
+
+    Args:
+      tokenizer: decodes the tokens.
+      context: the tokens of the prompt that the text continues; empty where it continues none.
+
+    Attributes:
+      given: the text that has been given out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int]):
+        self._tokenizer, self._context = tokenizer, list(context)
+        self._prefix = tokenizer.decode(self._context) if context else ""
+        self.given = ""
+
+    def grow(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens, which are all new tokens so far, have made final."""
+        return self._give(self._settled(list(tokens)))
+
+    def close(self, text: str) -> str:
+        """The rest of the whole text.
+
+        Raises:
+          ValueError: if the text does not begin with the text that has been given out.
+        """
+        if not text.startswith(self.given):
+            raise ValueError(
+                "tokenizer: expected one whose method settled gives text that does not change, got "
+                f"a {type(self._tokenizer).__name__} that changed {self.given!r} to {text!r}"
+            )
+        return self._give(text)
+
+    def _give(self, text: str) -> str:
+        if not text.startswith(self.given):
+            return ""
+        piece = text[len(self.given) :]
+        self.given = text
+        return piece
+
+    def _settled(self, new: list[int]) -> str:
+        """The final part of ``completions.continuation``."""
+        if not self._context:
+            return settled_text(self._tokenizer, new)
+        whole = settled_text(self._tokenizer, self._context + new)
+        if whole.startswith(self._prefix):
+            return whole[len(self._prefix) :]
+        if self._prefix.startswith(whole):  # The end of the prompt's text may still change.
+            return ""
+        return settled_text(self._tokenizer, new)
+
+
+def settled_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The beginning of the text of ``ids`` that no further token changes.
+
+    A tokenizer without a method ``settled`` is assumed to decode every prefix of a token list to a
+    prefix of its text, apart from replacement characters at the end.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> tokenizer = ByteTokenizer()
+      >>> settled_text(tokenizer, tokenizer.pieces("caf\u00e9")[:-1])
+      'caf'
+    """
+    if hasattr(tokenizer, "settled"):
+        return tokenizer.settled(ids)
+    return tokenizer.decode(ids).rstrip(REPLACEMENT)
+
+
+class Piece(str):
+    """A piece of text that is final: a string with the place of its completion.
+
+    Attributes:
+      row: the index of its input among the texts.
+      sample: its place among the completions of that input.
+      last: whether its completion ends with it. A last piece may be empty.
+
+    Example:
+      >>> piece = Piece(" gare", row=0, sample=2)
+      >>> piece.strip(), piece.sample
+      ('gare', 2)
+    """
+
+    row: int
+    sample: int
+    last: bool
+
+    def __new__(cls, text: str, row: int = 0, sample: int = 0, last: bool = False) -> Piece:
+        piece = super().__new__(cls, text)
+        piece.row, piece.sample, piece.last = row, sample, last
+        return piece
+
+
+class Streamer(Protocol):
+    """The two methods of a streamer, named as in ``transformers``."""
+
+    def put(self, value: Any) -> None:
+        """Takes the next value: a ``Piece``, or token ids (see ``TextStream.to``)."""
+        ...
+
+    def end(self) -> None:
+        """Is called once, after the last value."""
+        ...
+
+
+class TextStreamer:
+    """Prints pieces as they come, and a line break after each completion.
+
+    Of several completions, one grows on the screen, and the pieces of the others wait until it is
+    done.
+
+    Args:
+      file: where to print, ``sys.stdout`` by default.
+      labels: whether each completion is printed after its row and sample, as ``[0.2]``.
+
+    Example:
+      >>> streamer = TextStreamer(labels=True)
+      >>> for piece in Piece("Bon"), Piece("Salut", row=1, last=True), Piece("jour", last=True):
+      ...     streamer.put(piece)
+      [0.0] Bonjour
+      [1.0] Salut
+    """
+
+    def __init__(self, file: IO[str] | None = None, *, labels: bool = False):
+        self._file, self._labels = file, labels
+        self._current: tuple[int, int] | None = None
+        self._waiting: dict[tuple[int, int], list[Piece]] = {}
+
+    def put(self, value: Piece) -> None:
+        """Prints a piece, or keeps it until its completion's turn."""
+        place = (value.row, value.sample)
+        if self._current not in (None, place):
+            self._waiting.setdefault(place, []).append(value)
+            return
+        self._print(value)
+        while self._current is None and self._waiting:
+            for piece in self._waiting.pop(min(self._waiting)):
+                self._print(piece)
+
+    def end(self) -> None:
+        """Ends a line that is still open."""
+        if self._current is not None:
+            self._write("\n")
+            self._current = None
+
+    def _print(self, piece: Piece) -> None:
+        begins = self._current is None
+        self._current = None if piece.last else (piece.row, piece.sample)
+        label = f"[{piece.row}.{piece.sample}] " if self._labels and begins else ""
+        self._write(label + piece + ("\n" if piece.last else ""))
+
+    def _write(self, text: str) -> None:
+        file = sys.stdout if self._file is None else self._file
+        file.write(text)
+        file.flush()

@@ -1,51 +1,40 @@
-"""Texts that are decoded as a stream: all completions so far, after every few tokens."""
+"""Texts that are decoded a few steps at a time: as a stream, or until the time is up."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from decoding_jax import loop
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
+from decoding_jax import fields, loop
+from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.ops.jit import compilation_announced
-from decoding_jax.ops.mesh import to_host
-from decoding_jax.text.batch import Completion, completions, context_of
-from decoding_jax.text.call_rows import rows_of
+from decoding_jax.ops.mesh import mesh_of, to_host
+from decoding_jax.text.call import Call, with_arguments
 from decoding_jax.text.chat import Conversation
-from decoding_jax.text.clock import Clock
-from decoding_jax.text.generation_config import GenerationConfig
-from decoding_jax.text.growing import REPLACEMENT
-from decoding_jax.text.limits import check_together, warn_of_cut
+from decoding_jax.text.completions import Completion
 from decoding_jax.text.loading import Model
-from decoding_jax.text.nan_logits import warn_of_nan_logits
-from decoding_jax.text.resolve import Arguments, resolve
 from decoding_jax.text.sizes import round_up
-from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.token_scores import GrowingScores
+from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits
+
+_CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 
 
+@with_arguments
 def stream(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,
     texts: Sequence[str | Conversation],
     *,
-    strategy: str | Callable[..., loop.Steps] | None = None,
-    key: Array | None = None,
-    drafter: Any = None,
     chunk: int = 1,
-    max_new_tokens: int | None = None,
-    stop: Stop | None = None,
-    stop_strings: StopTexts | None = None,
-    max_time: float | None = None,
-    config: GenerationConfig | None = None,
-    with_scores: bool | int = False,
-    share_prefix: bool = False,
-    truncate: bool = False,
-    **settings: Any,
+    **arguments: Any,
 ) -> Iterator[list[list[Completion]]]:
     """Yields the completions of all texts so far, after every ``chunk`` new tokens.
 
@@ -54,12 +43,12 @@ def stream(
     drops them, or spaces, if the tokenizer does; ``stream_text`` yields only text that is final.
 
     Args:
-      model, tokenizer, texts, key, drafter, max_new_tokens, stop, stop_strings, max_time, config,
-        share_prefix, truncate, **settings: as for ``generate``. The texts are decoded as one batch.
+      model, tokenizer, texts: as for ``generate``. The texts are decoded as one batch.
+      chunk: the number of new tokens between two items.
+      strategy: as for ``generate``, or a function that returns ``loop.Steps``.
       with_scores: as for ``generate``. Tokens are scored before every item, but only those that
         have changed since the last one.
-      strategy: a name as for ``generate``, or a function that returns ``loop.Steps``.
-      chunk: the number of new tokens between two items.
+      **arguments: the other arguments and settings, as for ``generate``.
 
     Raises:
       ValueError: as ``generate``, and if ``texts`` is empty.
@@ -71,29 +60,14 @@ def stream(
       >>> last[0][0].text
       'Où est la gare ?'
     """
-    arguments = Arguments(
-        strategy,
-        key,
-        drafter,
-        max_new_tokens,
-        stop,
-        stop_strings,
-        max_time,
-        config,
-        with_scores,
-        share_prefix,
-        truncate,
+    call = StreamedCall(
+        Call("stream", {"chunk": chunk}, model, tokenizer, texts, **arguments), chunk
     )
-    call = StreamedCall(model, tokenizer, texts, arguments, chunk, settings)
     for growth in call.run():
-        rows_so_far = call.completions(growth.output)
+        rows = call.completions(growth)
         if not growth.last:
-            rows_so_far = [
-                [c._replace(text=c.text.rstrip(REPLACEMENT)) for c in row] for row in rows_so_far
-            ]
-        yield rows_so_far
-        if growth.last:
-            call.warn_of_cut(rows_so_far)
+            rows = [[c._replace(text=c.text.rstrip(REPLACEMENT)) for c in row] for row in rows]
+        yield rows
 
 
 class Growth(NamedTuple):
@@ -111,74 +85,133 @@ class Growth(NamedTuple):
 
 
 class StreamedCall:
-    """A call of ``stream``, whose arguments are checked and whose texts are encoded.
+    """The texts of a call, decoded as one batch.
 
     Args:
-      model, tokenizer, texts: as for ``stream``.
-      arguments: its other arguments.
+      call: the call.
       chunk: the number of steps between two reports, or None for as many as fit into 50 ms.
-      settings: its settings.
-
-    Attributes:
-      tokenizer: the tokenizer.
-      ids: the tokens of each text.
-      context: the tokens that each text continues, or None where they continue none.
-
-    Raises:
-      ValueError: as ``stream``.
     """
 
-    def __init__(
-        self,
-        model: Model | LanguageModel,
-        tokenizer: Tokenizer,
-        texts: Sequence[str | Conversation],
-        arguments: Arguments,
-        chunk: int | None,
-        settings: dict[str, Any],
-    ):
-        counts = {} if chunk is None else {"chunk": chunk}
-        call = resolve("stream", model, tokenizer, texts, arguments, settings, **counts)
-        self._build, self._limits = loop.strategy_of(call.run), call.limits
-        self.tokenizer, self.ids = tokenizer, call.ids
-        check_together(call.limits, texts, [len(row) for row in self.ids])
-        count = len(self.ids)
-        rows = rows_of(call, range(count), round_up(count))
-        drafters = {} if rows.drafter is None else {"drafter": rows.drafter}
-        self.context = context_of(call.model, self.ids)
+    def __init__(self, call: Call, chunk: int | None):
+        self.call, self._members = call, range(len(call.ids))
+        model, prompt, keys, drafter, settings = call.rows(self._members, round_up(len(call.ids)))
         self._scores, self._warned = None, False
         if call.num_alternatives is not None:
-            self._scores = GrowingScores(rows.model, rows.prompt, call.num_alternatives)
-        self._args = (rows.model, rows.prompt, rows.keys)
-        self._clock = Clock(call.max_time, chunk, model=model)
-        self._settings: dict[str, Any] = {**rows.settings, **drafters, "chunk": self._clock.steps}
+            self._scores = GrowingScores(model, prompt, call.num_alternatives)
+        self._clock = Clock(call.max_time, chunk, model=call.model)
+        if drafter is not None:
+            settings["drafter"] = drafter
+        self._inputs, self._settings = (model, prompt, keys), settings
 
     def run(self) -> Iterator[Growth]:
         """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
-        progress = loop.stream_progress(self._build, *self._args, **self._settings)
+        progress = self._clock.progress(self.call.run, *self._inputs, **self._settings)
         last = False
         while not last:
             with compilation_announced():
-                so_far = next(progress)
-            last = bool(so_far.last) or self._clock.is_over(so_far.output)
+                so_far, last = next(progress)
             output, settled = to_host((so_far.output, so_far.settled))
             yield Growth(output, settled, last)
 
     def first_prompt(self) -> np.ndarray:
         """The prompt of the first row, int64 ``[1, P]``; of an encoder-decoder, its start token."""
-        prompt = jax.device_get(self._args[1])
+        prompt = jax.device_get(self._inputs[1])
         return prompt.tokens[:1, : prompt.length[0]].astype(np.int64)
 
-    def completions(self, output: DecodeOutput) -> list[list[Completion]]:
-        """The completions of an output, as ``generate`` returns them."""
-        scores = None
+    def completions(self, growth: Growth) -> list[list[Completion]]:
+        """The completions so far, as ``generate`` returns them; warns once of what they lack."""
+        output, scores = growth.output, None
         if self._scores is not None:
             with compilation_announced():
                 scores = self._scores(output.tokens, output.length)
-        made = completions(self.tokenizer, output, len(self.ids), self.context, scores)
+        made = self.call.completions(output, self._members, scores)
         self._warned = self._warned or warn_of_nan_logits(made)
+        if growth.last:
+            warn_of_cut(made, self.call.limits)
         return made
 
-    def warn_of_cut(self, completed: Sequence[Sequence[Completion]]) -> None:
-        """Warns of texts that a limit has cut that the caller did not name."""
-        warn_of_cut(completed, self._limits)
+
+class Clock:
+    """Decides when a call has to end, and how many steps to run until the next check of the time.
+
+    Args:
+      max_time: seconds from now on, or None for no limit.
+      chunk: the number of steps between two checks, or None for as many as fit into 50 ms (on a
+        mesh of several processes, for one).
+      model: the model that is called.
+
+    Raises:
+      ValueError: for anything but None or a number above 0, and for a number with a model on a mesh
+        of several processes, whose clocks differ.
+    """
+
+    def __init__(self, max_time: float | None, chunk: int | None = None, *, model: Any):
+        is_number = isinstance(max_time, (int, float)) and not isinstance(max_time, bool)
+        if max_time is not None and not (is_number and max_time > 0):
+            raise fields.error("max_time", "seconds above 0", max_time)
+        mesh = mesh_of(model)
+        several = mesh is not None and len({d.process_index for d in mesh.devices.flat}) > 1
+        if several and max_time is not None:
+            raise ValueError(
+                "max_time: expected None with a model on a mesh of several processes, whose clocks "
+                f"differ, got {max_time}"
+            )
+        self._last = time.monotonic()
+        self._end = math.inf if max_time is None else self._last + max_time
+        self._chunk, self._steps = 1 if several and chunk is None else chunk, 1
+
+    def progress(
+        self, strategy: Callable[..., Any], *inputs: Any, **settings: Any
+    ) -> Iterator[tuple[loop.Progress, bool]]:
+        """Runs a strategy to its end, or until the time is up.
+
+        Args:
+          strategy, *inputs, **settings: as for ``loop.stream``.
+
+        Yields:
+          What has been decoded after every few steps, and whether it is the last.
+        """
+        for so_far in loop.stream_progress(strategy, *inputs, chunk=self._next_steps, **settings):
+            last = bool(so_far.last) or self._is_over(so_far.output)
+            yield so_far, last
+            if last:
+                return
+
+    def _is_over(self, output: DecodeOutput) -> bool:
+        """Whether the time is up, and the output has a token.
+
+        Some strategies choose their first token in a step, not in the prefill.
+        """
+        return time.monotonic() >= self._end and bool(output.length.any())
+
+    def _next_steps(self) -> int:
+        """The number of steps to run next, from the time since the last call."""
+        now = time.monotonic()
+        elapsed, self._last = now - self._last, now
+        if self._chunk is not None:
+            return self._chunk
+        if elapsed < _CHUNK_SECONDS / 2:
+            self._steps *= 2
+        elif elapsed > _CHUNK_SECONDS:
+            self._steps = max(1, self._steps // 2)
+        return self._steps
+
+
+def run_until(
+    clock: Clock, strategy: Callable[..., Any], *inputs: Any, **settings: Any
+) -> DecodeOutput:
+    """Runs a strategy to its end, or until the time is up.
+
+    Raises:
+      ValueError: for a function without ``Steps``, which cannot be interrupted.
+    """
+    if not hasattr(strategy, "strategy"):
+        raise ValueError(
+            "max_time: expected a strategy by name, an object, or a function that loop.as_function "
+            f"makes, got one with {getattr(strategy, '__name__', 'a function')}, which runs to its "
+            "end"
+        )
+    for so_far, last in clock.progress(strategy, *inputs, **settings):
+        if last:
+            output = so_far.output
+    return output

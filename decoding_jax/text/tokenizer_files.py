@@ -11,10 +11,10 @@ import tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, model_path
 from decoding_jax.text.chat import ChatTemplate
-from decoding_jax.text.numbered_pieces import NumberedPieces
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     HuggingFaceTokenizer,
+    NumberedPieces,
     SentencePieceTokenizer,
     Tokenizer,
     TokenizerError,
@@ -102,7 +102,7 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     if kind in ("marian", "m2m_100") and (directory / "vocab.json").exists():
         return (_marian if kind == "marian" else _m2m_100)(directory, eos_ids)
     if kind in _RENUMBERED:
-        raise TokenizerError(f"{directory}: no tokenizer; takes tokenizer.json for a {kind}")
+        raise TokenizerError(f"{directory}: no tokenizer; expected tokenizer.json for a {kind}")
     for name in SENTENCEPIECE_FILES:
         if (directory / name).exists():
             return _sentencepiece(directory / name, config, eos_ids)
@@ -113,7 +113,7 @@ def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
         return ByteTokenizer()
     raise TokenizerError(
-        f"{directory}: no tokenizer; takes tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
+        f"{directory}: no tokenizer; expected tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
         "or vocab.json with merges.txt"
     )
 
@@ -172,7 +172,7 @@ def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
     """The tokenizer of a Marian, whose inputs may begin with a target language, ``>>fra<<``."""
     settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
     if settings.get("separate_vocabs"):
-        raise TokenizerError(f"{directory}: separate_vocabs: got True; takes False only")
+        raise TokenizerError(f"{directory}: separate_vocabs: expected False, got True")
     codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
     special = [*codes, "</s>", "<unk>", "<pad>"]
     return _numbered(directory / "source.spm", numbers, r">>.*?<<", special, (), eos_ids)
@@ -183,14 +183,14 @@ def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
     settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
     if settings.get("language_codes", "m2m100") != "m2m100":
         got = settings["language_codes"]
-        raise TokenizerError(f"{directory}: language_codes: got {got!r}; takes 'm2m100' only")
+        raise TokenizerError(f"{directory}: language_codes: expected 'm2m100', got {got!r}")
     codes = [f"__{language}__" for language in M2M_100_LANGUAGES]
     numbers |= {code: len(numbers) + i for i, code in enumerate(codes)}
     source = f"__{settings.get('src_lang') or 'en'}__"
     if source not in codes:
         listed = ", ".join(M2M_100_LANGUAGES)
         got = settings["src_lang"]
-        raise TokenizerError(f"{directory}: src_lang: got {got!r}; takes one of {listed}")
+        raise TokenizerError(f"{directory}: src_lang: expected one of {listed}, got {got!r}")
     special = [*codes, "<s>", "</s>", "<unk>", "<pad>"]
     path = directory / "sentencepiece.bpe.model"
     return _numbered(path, numbers, "|".join(codes), special, (source,), eos_ids)

@@ -1,7 +1,7 @@
 """Tokenizers, which convert strings to token ids and back.
 
-They wrap the libraries ``tokenizers`` and ``sentencepiece``. The byte tokenizer of ByT5 is
-implemented here.
+They wrap the libraries ``tokenizers`` and ``sentencepiece``, or another tokenizer. The byte
+tokenizer of ByT5 is implemented here.
 """
 
 from __future__ import annotations
@@ -9,21 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import sentencepiece
 import tokenizers
 
+from decoding_jax.text import token_texts
 from decoding_jax.text.chat import SupportsChat
-from decoding_jax.text.settled import decoding_of, settled_by_decoder, without_incomplete
-from decoding_jax.text.token_texts import (
-    TokenTexts,
-    concatenated,
-    texts_by_decoding,
-    texts_of_decoder,
-)
+from decoding_jax.text.token_texts import TokenTexts
 
-_MARK = "\ue000"  # a character that is in no text, and merges with none
+_MARK = "\ue000"  # A character that is in no text, and merges with none.
+_SPACE = "▁"  # The character that pieces have in the place of spaces.
 
 
 class TokenizerError(ValueError):
@@ -68,6 +64,13 @@ class ConcatenatingTokenizer(Tokenizer, Protocol):
         ...
 
 
+def _processor(path: str | Path) -> sentencepiece.SentencePieceProcessor:
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as e:
+        raise TokenizerError(f"{path}: not a SentencePiece model") from e
+
+
 class SentencePieceTokenizer(SupportsChat):
     """A SentencePiece model.
 
@@ -89,10 +92,7 @@ class SentencePieceTokenizer(SupportsChat):
         eos_ids: Sequence[int] = (),
         special: Mapping[str, int] | None = None,
     ):
-        try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (OSError, RuntimeError) as e:
-            raise TokenizerError(f"{path}: not a SentencePiece model") from e
+        self._pieces = _processor(path)
         self._prefix, self._suffix = list(prefix), list(suffix)
         self.eos_ids = tuple(eos_ids)
         self._special = dict(special or {})
@@ -122,7 +122,7 @@ class SentencePieceTokenizer(SupportsChat):
         return self._pieces.decode([int(i) for i in ids if i < size])
 
     def settled(self, ids: Sequence[int]) -> str:
-        return without_incomplete(self.decode(ids), 3)
+        return token_texts.without_incomplete(self.decode(ids), 3)
 
     def token_texts(self, size: int) -> TokenTexts:
         pieces = self._pieces
@@ -130,7 +130,7 @@ class SentencePieceTokenizer(SupportsChat):
         rest = size - len(known)
         empty = [pieces.is_control(i) for i in known] + [True] * rest
         byte = [int(pieces.id_to_piece(i)[3:5], 16) if pieces.is_byte(i) else -1 for i in known]
-        return texts_by_decoding(self.decode, empty, byte + [-1] * rest)
+        return token_texts.texts_by_decoding(self.decode, empty, byte + [-1] * rest)
 
 
 class HuggingFaceTokenizer(SupportsChat):
@@ -142,7 +142,7 @@ class HuggingFaceTokenizer(SupportsChat):
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
-        self._tokenizer, self._decoding = tokenizer, decoding_of(tokenizer)
+        self._tokenizer, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
         self.eos_ids = tuple(eos_ids)
 
     def encode(self, text: str) -> list[int]:
@@ -158,10 +158,10 @@ class HuggingFaceTokenizer(SupportsChat):
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def settled(self, ids: Sequence[int]) -> str:
-        return settled_by_decoder(self._tokenizer, self._decoding, ids)
+        return token_texts.settled_by_decoder(self._tokenizer, self._decoding, ids)
 
     def token_texts(self, size: int) -> TokenTexts:
-        return texts_of_decoder(self._tokenizer, size)
+        return token_texts.texts_of_decoder(self._tokenizer, size)
 
 
 class ByteTokenizer:
@@ -188,7 +188,140 @@ class ByteTokenizer:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
 
     def settled(self, ids: Sequence[int]) -> str:
-        return without_incomplete(self.decode(ids), 1)
+        return token_texts.without_incomplete(self.decode(ids), 1)
 
     def token_texts(self, size: int) -> TokenTexts:
-        return concatenated([bytes([i - 3]) if 3 <= i < 259 else b"" for i in range(size)])
+        texts = [bytes([i - 3]) if 3 <= i < 259 else b"" for i in range(size)]
+        return token_texts.concatenated(texts)
+
+
+class NumberedPieces:
+    """The tokenizer of a Marian or an M2M-100, which ``load`` makes.
+
+    A code at the beginning of an input is one token, such as ``>>fra<<``, the target language of a
+    Marian, or ``__fr__``.
+
+    Args:
+      path: the SentencePiece model that divides texts.
+      numbers: the id of every piece.
+      codes: a pattern of codes.
+      special: the ids that are left out of texts.
+      prefix: the ids put before every input.
+      suffix: the ids put after every input.
+      unknown_id: the id of pieces without one.
+      eos_ids: see ``Tokenizer``.
+
+    Raises:
+      TokenizerError: in one line, if the model cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        numbers: Mapping[str, int],
+        *,
+        codes: str,
+        special: Sequence[int],
+        prefix: Sequence[int],
+        suffix: Sequence[int],
+        unknown_id: int,
+        eos_ids: Sequence[int],
+    ):
+        self._pieces = _processor(path)
+        self._numbers, self._codes, self._unknown_id = dict(numbers), re.compile(codes), unknown_id
+        left_out = set(special)
+        self._texts = {i: x.replace(_SPACE, " ") for x, i in numbers.items() if i not in left_out}
+        self._prefix, self._suffix = list(prefix), list(suffix)
+        self.eos_ids = tuple(eos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of an input, with its special tokens."""
+        return self._prefix + self.pieces(text) + self._suffix
+
+    def pieces(self, text: str) -> list[int]:
+        """The token ids without special tokens, but for a code at the beginning."""
+        code = self._codes.match(text)
+        found = [] if code is None else [code[0]]
+        found += self._pieces.encode(text if code is None else text[code.end() :], out_type=str)
+        return [self._numbers.get(piece, self._unknown_id) for piece in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, without special tokens and without spaces before it."""
+        return "".join(self._texts.get(int(i), "") for i in ids).lstrip(" ")
+
+    def settled(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, which further tokens do not change."""
+        return self.decode(ids)
+
+    def token_texts(self, size: int) -> TokenTexts:
+        """The text that each id below ``size`` adds."""
+        texts = [self._texts.get(i, "") for i in range(size)]
+        first = [text.lstrip(" ").encode() or None for text in texts]
+        return TokenTexts([text.encode() for text in texts], first)
+
+
+class WrappedTokenizer:
+    """A wrapper of a tokenizer; a subclass defines ``encode``.
+
+    Args:
+      tokenizer: the other tokenizer.
+
+    Attributes:
+      passed_on: the names of optional attributes that are those of the other tokenizer.
+    """
+
+    passed_on: ClassVar[tuple[str, ...]] = ("settled", "token_texts")
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self.eos_ids = tokenizer.eos_ids
+        self.generation_config = getattr(tokenizer, "generation_config", None)
+
+    def pieces(self, text: str) -> list[int]:
+        """The token ids of an input alone, without special tokens."""
+        return self._tokenizer.pieces(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, as the tokenizer decodes them."""
+        return self._tokenizer.decode(ids)
+
+    def __getattr__(self, name: str) -> Any:
+        """The attributes in ``passed_on``, of a tokenizer that has them."""
+        if name not in self.passed_on:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return getattr(self._tokenizer, name)
+
+
+class WithSpecialTokens(WrappedTokenizer):
+    """A tokenizer that puts other special tokens around every input.
+
+    A tokenizer from ``load`` puts those around it that its file names, which are of one source
+    language in a multilingual model.
+
+    Args:
+      tokenizer: the tokenizer, whose other methods are unchanged.
+      prefix: the ids put before every input.
+      suffix: the ids put after every input, such as ``tokenizer.eos_ids``.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> WithSpecialTokens(ByteTokenizer(), prefix=[300], suffix=[1]).encode("hi")
+      [300, 107, 108, 1]
+    """
+
+    passed_on: ClassVar[tuple[str, ...]] = (
+        *WrappedTokenizer.passed_on,
+        "apply_chat_template",
+        "chat",
+        "chat_pieces",
+    )
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, prefix: Sequence[int] = (), suffix: Sequence[int] = ()
+    ):
+        super().__init__(tokenizer)
+        self._prefix, self._suffix = list(prefix), list(suffix)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of an input, between the special tokens."""
+        return [*self._prefix, *self.pieces(text), *self._suffix]

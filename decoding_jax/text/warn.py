@@ -1,13 +1,28 @@
-"""Warnings that name the line of the caller's code."""
+"""Warnings that name the line of the caller's code, and those about decoded texts."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from decoding_jax.text.completions import Completion
+from decoding_jax.text.limits import Limits
+
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_SHOWN = 10  # texts that a warning names
+
+
+class CutTextWarning(UserWarning):
+    """A text was cut by a limit that the caller did not name."""
+
+
+class NanLogitsWarning(UserWarning):
+    """The model's logits are NaN for some of the texts."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -21,3 +36,67 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: Limits) -> None:
+    """Warns of texts that a limit has cut that the caller did not name.
+
+    Args:
+      rows: the completions of each text.
+      limits: the limits.
+    """
+    if limits.default is None:
+        return
+    is_cut = np.zeros(len(rows), bool)
+    for i, (row, limit) in enumerate(zip(rows, limits.totals, strict=True)):
+        is_cut[i] = any(not c.finished and len(c.tokens) >= limit for c in row)
+    at_default = limits.totals == limits.default
+    by_default, by_positions = (int((is_cut & which).sum()) for which in (at_default, ~at_default))
+    if by_default:
+        warn(
+            f"max_new_tokens: got none, and the default of {limits.default} cut {by_default} of "
+            f"{len(rows)} texts; a larger max_new_tokens lets them go on",
+            CutTextWarning,
+        )
+    if by_positions:
+        positions, hint = "positions for new tokens end", ""
+        if limits.positions is not None:
+            positions = f"{limits.positions} positions end"
+            hint = "; shorter ones leave room for more new tokens"
+        warn(
+            f"texts: got {by_positions} of {len(rows)} that were cut where the model's "
+            f"{positions}{hint}",
+            CutTextWarning,
+        )
+
+
+def warn_of_nan_logits(results: Sequence[Sequence[Completion]]) -> bool:
+    """Warns with ``nan_logits_message``, and returns whether it did."""
+    message = nan_logits_message(results)
+    if message is not None:
+        warn(message, NanLogitsWarning)
+    return message is not None
+
+
+def nan_logits_message(results: Sequence[Sequence[Completion]]) -> str | None:
+    """A line that names the texts with a completion of ``nan_logits``; None if there is none.
+
+    Example:
+      >>> good = Completion("a", [5], log_prob=-0.5, score=-0.5, finished=True)
+      >>> bad = Completion("", [], log_prob=float("nan"), score=float("nan"), finished=False)
+      >>> nan_logits_message([[good], [good, bad], [bad]])
+      'model: its logits are NaN for texts 1 and 2, of 3; these end there with a log_prob of NaN'
+    """
+    rows = [i for i, row in enumerate(results) if any(c.nan_logits for c in row)]
+    if not rows:
+        return None
+    names = [str(i) for i in rows[:_SHOWN]]
+    if len(rows) > _SHOWN:
+        names.append(f"{len(rows) - _SHOWN:,} more")
+    listed = f"text {names[0]}"
+    if len(names) > 1:
+        listed = f"texts {', '.join(names[:-1])} and {names[-1]}"
+    return (
+        f"model: its logits are NaN for {listed}, of {len(results):,}; these end there with a "
+        "log_prob of NaN"
+    )

@@ -59,10 +59,10 @@ def test_what_is_no_stop_string_is_a_fault_of_its_input(tmp_path):
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([infer.Item("1", stop_strings=[""])], "stop_strings: got ''; takes a string"),
+        ([infer.Item("1", stop_strings=[""])], "stop_strings: expected a string, .*, got ''"),
         (
             [infer.Item("1", stop_strings=[f"{i:03}" for i in range(129)])],
-            "stop_strings: got 129 different ones of all inputs; takes at most 128",
+            "stop_strings: expected at most 128 different ones of all inputs, got 129",
         ),
     ],
 )

@@ -17,9 +17,9 @@ from decoding_jax.registry import DEFAULTS, STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
 from decoding_jax.testing import TableLM
-from decoding_jax.text import resolve
-from decoding_jax.text.arguments import with_defaults
-from decoding_jax.text.generation_config.directory import DirectoryConfig
+from decoding_jax.text import limits
+from decoding_jax.text.call import with_defaults
+from decoding_jax.text.generation_config import DirectoryConfig
 from decoding_jax.text.token_texts import concatenated
 
 V = 7
@@ -112,7 +112,7 @@ def test_what_has_no_effect_is_said(argv, line, capsys):
 
 
 def test_a_text_that_the_default_length_cuts_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(resolve, "DEFAULT_LENGTH", 1)
+    monkeypatch.setattr(limits, "DEFAULT_LENGTH", 1)
     assert command.main(["12"]) == 0
     line = "decoding_jax: max_new_tokens: got none, and the default of 1 cut 1 of 1 texts; a larger"
     assert capsys.readouterr().err.startswith(line)
@@ -125,7 +125,7 @@ def test_a_text_that_is_too_long_is_named_or_cut(capsys, monkeypatch):
     monkeypatch.setattr(command, "load", lambda *args, **kwargs: (short, Digits()))
     argv = ["1" * 12, "--max_new_tokens", "3"]
     assert command.main(argv) == 1
-    line = "decoding_jax: texts: got one of 12 tokens at index 0, '111111111111'; takes at most 9"
+    line = "decoding_jax: texts: expected at most 9 tokens, the positions of the model, got 12"
     assert capsys.readouterr().err.startswith(line)
     assert command.main([*argv, "--truncate"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "111"
@@ -200,20 +200,24 @@ def test_the_list_names_every_strategy_and_setting(capsys):
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
-        ([], 2, "decoding_jax: texts: got none; takes one or more"),
+        ([], 2, "decoding_jax: texts: expected one or more, such as"),
         (["1", "--beams", "3"], 2, "decoding_jax: unrecognized arguments: --beams 3; --help"),
         (["1", "--beam_size", "3"], 1, "decoding_jax: beam_size: greedy expected no such"),
-        (["1", "--strategy", "bean_search"], 1, "decoding_jax: strategy: got 'bean_search'; takes"),
-        (["--list", "--strategy", "b"], 1, "decoding_jax: strategy: got 'b'; takes one of"),
-        (["1", "--strategy", "speculative_sample"], 2, "decoding_jax: --drafter: got none; specu"),
-        (["1", "--strategy", "constrained_beam_search"], 2, "decoding_jax: --phrase: got none;"),
-        (["1", "--phrase", "2"], 1, "decoding_jax: constraints: greedy expec"),
-        (["1", "--drafter", "DIR"], 1, "decoding_jax: drafter: got a TableLM; this strategy takes"),
+        (["1", "--strategy", "bean_search"], 1, "decoding_jax: strategy: expected one of arith"),
+        (["--list", "--strategy", "b"], 1, "decoding_jax: strategy: expected one of"),
         (
-            ["1", "--max_new_tokens", "few"],
-            1,
-            "decoding_jax: max_new_tokens: expected an int of ",
+            ["1", "--strategy", "speculative_sample"],
+            2,
+            "decoding_jax: --drafter: expected a direct",
         ),
+        (
+            ["1", "--strategy", "constrained_beam_search"],
+            2,
+            "decoding_jax: --phrase: expected one or",
+        ),
+        (["1", "--phrase", "2"], 1, "decoding_jax: constraints: greedy expected"),
+        (["1", "--drafter", "DIR"], 1, "decoding_jax: drafter: expected none for this strategy, g"),
+        (["1", "--max_new_tokens", "few"], 1, "decoding_jax: max_new_tokens: expected an int of"),
     ],
 )
 def test_a_mistake_is_one_line(argv, status, message, capsys, monkeypatch):

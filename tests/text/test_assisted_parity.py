@@ -104,7 +104,7 @@ def ours(pairs, flags):
     settings = {**choice.settings, "max_new_tokens": NEW, "stop": choice.stop}
     proposed = []
     progress = loop.stream_progress(
-        STRATEGIES["speculative_sample"].function.build_steps,
+        STRATEGIES["speculative_sample"].function,
         model,
         prompt,
         choice.key,

@@ -160,12 +160,15 @@ def test_a_template_is_kept_in_a_sandbox(tmp_path):
 
 
 MISTAKES = [
-    (lambda t: t.apply_chat_template("hello"), "messages: got 'hello'; takes a list of messages"),
-    (lambda t: t.apply_chat_template(USER), "messages: got {'role': 'user', "),
-    (lambda t: t.apply_chat_template(["a"]), "messages: got 'a' as a message; takes a list of mes"),
+    (
+        lambda t: t.apply_chat_template("hello"),
+        'messages: expected a list of messages such as {"role": "user",',
+    ),
+    (lambda t: t.apply_chat_template(USER), "messages: expected a list of messages such as "),
+    (lambda t: t.apply_chat_template(["a"]), "messages: expected a list of messages such as "),
     (
         lambda t: t.apply_chat_template([{"role": "user", "content": object()}]),
-        "messages: got values that JSON cannot hold",
+        "messages: expected plain data, got Object of type",
     ),
     (
         lambda t: t.apply_chat_template([USER, USER]),
@@ -181,19 +184,19 @@ MISTAKES = [
     ),
     (
         lambda t: decoding_jax.generate(MODEL, t, [USER]),
-        "texts: got one message at index 0; takes strings, or lists of messages",
+        "texts: expected strings, or lists of messages, which is [messages] for one conversation",
     ),
     (
         lambda t: decoding_jax.generate(MODEL, t, [[USER, {"content": "a"}]]),
-        "texts[0]: got {'content': 'a'} as a message; takes",
+        "texts[0]: expected a list of messages such as ",
     ),
     (
         lambda t: decoding_jax.generate(MODEL, ByteTokenizer(), [[USER]]),
-        "texts: got a conversation at index 0; takes strings with a ByteTokenizer",
+        "texts: expected strings with a ByteTokenizer, which has no template for messages, got",
     ),
     (
         lambda t: decoding_jax.generate(MODEL, t, [[{**USER, "content": chr(0xD83D)}]]),
-        "texts: got '\\ud83d', a lone surrogate, as character 0 at index 0; takes Unicode text",
+        "texts: expected Unicode text, got '\\ud83d', a lone surrogate, as character 0 at index 0",
     ),
 ]
 
@@ -209,7 +212,9 @@ def test_a_mistake_gets_one_line(call, message, tmp_path):
 
 def test_a_tokenizer_without_a_template_says_so(tmp_path):
     tokenizer = load_tokenizer(write(tmp_path))
-    with pytest.raises(ValueError, match=r"^chat_template: got None, and the tokenizer has none;"):
+    with pytest.raises(
+        ValueError, match=r"^chat_template: expected .*, got None, and the tokenizer has none$"
+    ):
         tokenizer.apply_chat_template([USER])
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_followed_is_refused(name):
     parameter = REFUSED[name]
     for value in (parameter.default, *parameter.harmless):
         chosen(**{name: value})
-    with pytest.raises(ValueError, match=rf"^{name}: got 0.75; takes none here: ") as error:
+    with pytest.raises(ValueError, match=rf"^{name}: expected none, got 0.75: ") as error:
         chosen(**{name: 0.75})
     assert "\n" not in str(error.value)
 
@@ -203,55 +203,58 @@ def test_what_cannot_be_followed_is_refused(name):
     [
         (
             lambda: GenerationConfig(num_beam=3),
-            "num_beam: got 3; GenerationConfig has no such one; ",
+            "num_beam: expected a parameter of GenerationConfig, got 3; num_beams is near",
         ),
-        (lambda: GenerationConfig(num_beams=0), "num_beams: got 0; takes an int of 1 or more"),
-        (lambda: GenerationConfig(top_k=-1), "top_k: got -1; takes an int of 0 or more"),
+        (lambda: GenerationConfig(num_beams=0), "num_beams: expected an int of 1 or more, got 0"),
+        (lambda: GenerationConfig(top_k=-1), "top_k: expected an int of 0 or more, got -1"),
         (
             lambda: GenerationConfig(penalty_alpha=2),
-            "penalty_alpha: got 2; takes a number from 0 t",
+            "penalty_alpha: expected a number from 0 to 1, got 2",
         ),
-        (lambda: GenerationConfig(do_sample=1), "do_sample: got 1; takes True or False"),
-        (lambda: GenerationConfig(early_stopping="now"), "early_stopping: got 'now'; takes True,"),
+        (lambda: GenerationConfig(do_sample=1), "do_sample: expected True or False, got 1"),
+        (lambda: GenerationConfig(early_stopping="now"), "early_stopping: expected True, F"),
         (
             lambda: GenerationConfig(num_assistant_tokens_schedule="x"),
-            "num_assistant_tokens_schedule: got 'x'; takes one of constant, heuristic,",
+            "num_assistant_tokens_schedule: expected one of constant, heuristic,",
         ),
-        (lambda: chosen(num_return_sequences=2), "num_return_sequences: got 2; takes 1 with num_b"),
+        (lambda: chosen(num_return_sequences=2), "num_return_sequences: expected 1 with num_beams"),
         (
             lambda: chosen(num_beams=2, num_return_sequences=3),
-            "num_return_sequences: got 3; takes 1 to num_beams, which is 2",
+            "num_return_sequences: expected 1 to num_beams, which is 2, got 3",
         ),
-        (lambda: chosen(num_beams=3, num_beam_groups=2), "num_beam_groups: got 2 with num_beams=3"),
-        (lambda: chosen(num_beams=2, drafter=TABLE), "drafter: got one with beam_search; takes"),
+        (
+            lambda: chosen(num_beams=3, num_beam_groups=2),
+            "num_beam_groups: expected a divisor of n",
+        ),
+        (lambda: chosen(num_beams=2, drafter=TABLE), "drafter: expected greedy decoding or s"),
         (
             lambda: chosen(prompt_lookup_num_tokens=2, drafter=TABLE),
-            "drafter: got a TableLM; takes none with prompt_lookup_num_tokens",
+            "drafter: expected none with prompt_lookup_num_tokens",
         ),
-        (lambda: chosen(model=TABLE, assistant_early_exit=1), "assistant_early_exit: got 1; takes"),
-        (lambda: chosen(max_length=5), "max_length: got 5; takes more than the 5 tokens of the"),
+        (lambda: chosen(model=TABLE, assistant_early_exit=1), "assistant_early_exit: expected a "),
+        (lambda: chosen(max_length=5), "max_length: expected more than the 5 tokens of the"),
         (
             lambda: chosen(sequence_bias=[[[1, 2], 1.0]]),
-            "sequence_bias: got (1, 2); takes sequence",
+            "sequence_bias: expected sequences of one token, got (1, 2)",
         ),
-        (lambda: chosen(forced_eos_token_id=[1, 2]), "forced_eos_token_id: got [1, 2]; takes one"),
+        (lambda: chosen(forced_eos_token_id=[1, 2]), "forced_eos_token_id: expected one token"),
         (
             lambda: chosen(do_sample=True, num_beams=2, typical_p=0.5),
-            "typical_p: got 0.5 with num_beams=2; takes 1.0 there",
+            "typical_p: expected 1.0 with num_beams=2, got 0.5",
         ),
         (
             lambda: chosen(do_sample=True, num_beams=2, force_words_ids=[[1]]),
-            "force_words_ids: got some with sampling or groups; takes plain beams",
+            "force_words_ids: expected plain beams, got sampling or groups",
         ),
-        (lambda: chosen(num_beams=2, constraints=[1]), "constraints: got [1]; takes a Constraints"),
-        (lambda: generate(config="greedy"), "config: got 'greedy'; takes a GenerationConfig"),
+        (lambda: chosen(num_beams=2, constraints=[1]), "constraints: expected a Constraints, "),
+        (lambda: generate(config="greedy"), "config: expected a GenerationConfig, such"),
         (
             lambda: generate(config=GenerationConfig(), strategy="greedy"),
-            "strategy: got 'greedy' and a config; takes one of the two",
+            "strategy: expected None beside a config, got 'greedy'",
         ),
-        (lambda: generate(num_beams=2, stop=Stop()), "stop: got one with parameters of a Generat"),
-        (lambda: generate(do_sample=True), "key: got None; this strategy takes a typed key"),
-        (lambda: generate(num_beams=2, num_sample=3), "num_sample: got 3; GenerationConfig has no"),
+        (lambda: generate(num_beams=2, stop=Stop()), "stop: expected None beside parameters of"),
+        (lambda: generate(do_sample=True), "key: expected a typed key such as jax.random.k"),
+        (lambda: generate(num_beams=2, num_sample=3), "num_sample: expected a parameter of Gener"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_parameter(make, message):
@@ -270,10 +273,10 @@ def generate(**settings):
     [
         (None, "no such file"),
         ("{", "broken JSON"),
-        ("[]", "got a list; takes a JSON object"),
+        ("[]", "expected a JSON object, got a list"),
         (
             '{"nun_beams": 2}',
-            "nun_beams: got 2; GenerationConfig has no such one; num_beams is near",
+            "nun_beams: expected a parameter of GenerationConfig, got 2; num_beams is near",
         ),
     ],
 )

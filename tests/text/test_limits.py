@@ -10,8 +10,8 @@ import decoding_jax
 from decoding_jax import CutTextWarning, Stop
 from decoding_jax.adapters import from_logits
 from decoding_jax.text import ByteTokenizer
-from decoding_jax.text.limits import cut
-from decoding_jax.text.resolve import Arguments, resolve
+from decoding_jax.text.call import Call
+from decoding_jax.text.inputs import cut
 
 ENDLESS = Stop(eos_ids=())
 POSITIONS = 20
@@ -84,7 +84,7 @@ def test_no_texts_give_no_completions_and_limits_are_as_many_as_texts():
     for settings in ({}, {"num_beams": 2}, {"max_length": 4}, {"max_new_tokens": 2}):
         assert decoding_jax.generate(TABLE, Digits(), [], **settings) == []
     assert decoding_jax.generate(TABLE, Digits(), [], stop=Stop(max_new_tokens=[1, 2])) == []
-    with pytest.raises(ValueError, match=r"stop.max_new_tokens: got values for 3 texts; takes one"):
+    with pytest.raises(ValueError, match=r"stop.max_new_tokens: expected .*, got values for 3"):
         decoding_jax.generate(TABLE, Digits(), ["1", "2"], stop=Stop(max_new_tokens=[1, 2, 3]))
 
 
@@ -121,22 +121,23 @@ def test_a_function_of_ones_own_gets_the_limit_of_its_texts():
         )
     )
     assert lengths_of(rows) == [2, 19, 3]
-    with pytest.raises(ValueError, match=r"^max_new_tokens: got 0; takes 1 or more$"):
+    with pytest.raises(ValueError, match=r"^max_new_tokens: expected an int of 1 or more, got 0$"):
         decoding_jax.generate(COUNTING, Digits(), ["1"], max_new_tokens=0, strategy=greedy)
 
 
 def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token():
     [[completion]] = decoding_jax.generate(COUNTING, WithFirst(), [""], max_new_tokens=2)
     assert completion.tokens == [0]
-    with pytest.raises(ValueError, match="texts: got an empty text at index 1"):
+    with pytest.raises(
+        ValueError, match="texts: expected texts with a token, got an empty text at index 1"
+    ):
         decoding_jax.generate(COUNTING, Digits(), ["1", ""], max_new_tokens=2)
 
 
 def test_truncated_prompts_keep_their_end_and_the_first_token():
     def ids_of(text, **given):
-        arguments = Arguments(**{**dict.fromkeys(Arguments._fields), **given, "truncate": True})
-        arguments = arguments._replace(share_prefix=False)
-        return resolve("stream", COUNTING, WithFirst(), [text], arguments, {}, chunk=1).ids[0]
+        call = Call("stream", {}, COUNTING, WithFirst(), [text], truncate=True, **given)
+        return call.ids[0]
 
     text = "12345" * 8
     assert ids_of(text) == [6, *map(int, text[-9:])]  # The default leaves half of the positions.
@@ -146,7 +147,9 @@ def test_truncated_prompts_keep_their_end_and_the_first_token():
     # Texts that fit are not cut: the last new token needs no position.
     assert ids_of("1" * 16, max_new_tokens=4) == [6, *[1] * 16]
     assert ids_of("1" * 19) == [6, *[1] * 19]
-    with pytest.raises(ValueError, match=r"^max_new_tokens: got 21; takes at most 20, the model's"):
+    with pytest.raises(
+        ValueError, match=r"^max_new_tokens: expected at most 20, the model's positions, got 21"
+    ):
         ids_of(text, max_new_tokens=21)
     [[completion]] = decoding_jax.generate(
         COUNTING, WithFirst(), [text], truncate=True, max_new_tokens=3, stop=ENDLESS

@@ -39,12 +39,12 @@ def test_a_completion_contains_its_phrases():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("hi",), "phrases: got 'hi'; takes a list of strings"),
-        (((), ["hi"]), "alternatives: got 'hi'; takes a list of strings"),
-        ((["hi", ""],), "phrases: got ''; takes texts with a token"),
-        ((["hi", 5],), "phrases: got 5; takes strings or token sequences"),
-        ((["hi", (-1,)],), "phrases: got .-1,.; takes non-empty sequences"),
-        (((), [[]]), "alternatives: got an empty set"),
+        (("hi",), "phrases: expected a list of strings or of token sequences, got 'hi'"),
+        (((), ["hi"]), "alternatives: expected a list of strings or of token sequences, got 'hi'"),
+        ((["hi", ""],), "phrases: expected texts with a token, got ''"),
+        ((["hi", 5],), "phrases: expected strings or token sequences, got 5"),
+        ((["hi", (-1,)],), "phrases: expected sequences of token ids, .*, got .-1,."),
+        (((), [[]]), "alternatives: expected"),
     ],
 )
 def test_bad_phrases_get_one_line(given, words):

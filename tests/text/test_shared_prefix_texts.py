@@ -100,7 +100,7 @@ def test_what_texts_have_in_common_is_found() -> None:
     assert with_common_prefix(MODEL, [[5] * 64, [5] * 70]) is MODEL  # leaves each text a token
     assert with_common_prefix(MODEL, ids[:1]) is MODEL
     assert with_common_prefix(MODEL, [*ids, [1]]) is MODEL
-    with pytest.raises(ValueError, match="share_prefix: got 'text'; takes True or False"):
+    with pytest.raises(ValueError, match="share_prefix: expected True or False, got 'text'"):
         with_common_prefix(MODEL, ids, "text")
     with pytest.raises(ValueError, match="model: got a T5; a shared prefix takes"):
         with_common_prefix(T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)), ids)
@@ -141,17 +141,26 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Any) -> None:
     _, tokenizer = shared = share_prefix((MODEL, Crossing()), PREFIX)
     t5 = T5({}, T5Config(9, 8, 2, 4, 8, 1, 1))
     for call, message in (
-        (lambda: share_prefix(MODEL, PREFIX), "model: got a GPT2"),
-        (lambda: share_prefix(pair), "text: got none and no file, or both"),
-        (lambda: share_prefix(pair, PREFIX, tmp_path / "x"), "text: got none and no file, or both"),
-        (lambda: share_prefix(pair, ""), "text: got ''; takes a text that is not empty"),
+        (
+            lambda: share_prefix(MODEL, PREFIX),
+            "model: expected a model and its tokenizer, as decoding_jax.load returns them, got a G",
+        ),
+        (lambda: share_prefix(pair), "text: expected a text or a file, got neither or both"),
+        (
+            lambda: share_prefix(pair, PREFIX, tmp_path / "x"),
+            "text: expected a text or a file, got neither or both",
+        ),
+        (lambda: share_prefix(pair, ""), "text: expected a text that is not empty, got ''"),
         (lambda: share_prefix((t5, Words()), PREFIX), "model: got a T5; a shared prefix takes"),
-        (lambda: share_prefix(shared, PREFIX), "model: got one with a shared prefix"),
-        (lambda: tokenizer.encode("q"), "text: got an input, 'q', that changes the 20 shared"),
-        (lambda: tokenizer.encode(""), "text: got '', no token after the prefix"),
+        (lambda: share_prefix(shared, PREFIX), "model: expected one without a shared prefix"),
+        (lambda: tokenizer.encode("q"), "got an input, 'q', that changes the 20 shared"),
+        (
+            lambda: tokenizer.encode(""),
+            "text: expected a text with a token after the prefix, got ''",
+        ),
         (
             lambda: decoding_jax.generate(shared[0], Words(), ["hello"]),
-            "texts: got one at index 0 that does not begin with the 20 tokens",
+            "got a text at index 0 that does not begin with the 20 tokens",
         ),
     ):
         with pytest.raises(ValueError) as error:

@@ -14,7 +14,7 @@ from tokenizer_zoo import ZOO, zoo
 import decoding_jax
 from decoding_jax import GenerationConfig, Stop, infer, text
 from decoding_jax.loop.stop_strings import ends_with_string
-from decoding_jax.text.batch import continuation
+from decoding_jax.text.completions import continuation
 from decoding_jax.text.token_texts import concatenated
 
 LENGTH = 14
@@ -203,7 +203,9 @@ def test_the_batch_job_takes_stop_strings(tmp_path):
         max_new_tokens=7,
     )
     assert [r["outputs"][0]["text"] for r in made] == [row[0].text for row in want]
-    with pytest.raises(ValueError, match=r"stop\.strings: got a list of lists; takes one list"):
+    with pytest.raises(
+        ValueError, match=r"stop\.strings: expected one list .*, got a list of lists"
+    ):
         infer.run(
             (TABLE, Spelled()),
             infer.TextLines(tmp_path / "inputs.txt"),
@@ -216,11 +218,14 @@ def test_the_batch_job_takes_stop_strings(tmp_path):
 @pytest.mark.parametrize(
     ("strings", "words"),
     [
-        ("", "stop_strings: got ''; takes a string"),
-        ([["a"], 3], "stop_strings: got 3; takes"),
-        (["\ufffd"], "stop_strings: got '.'; takes a string"),
-        (5, "stop_strings: got 5; takes a string"),
-        ([["a"], ["b"]], "stop_strings: got lists for 2 texts; takes one for all, or one for each"),
+        ("", "stop_strings: expected a string, .*, got ''"),
+        ([["a"], 3], "stop_strings: expected .*, got 3"),
+        (["\ufffd"], "stop_strings: expected a string, .*, got '.'"),
+        (5, "stop_strings: expected a string, .*, got 5"),
+        (
+            [["a"], ["b"]],
+            "stop_strings: expected one list for all texts, or one for each of .*, got lists for 2",
+        ),
     ],
 )
 def test_mistakes_are_one_line(strings, words):
@@ -235,7 +240,9 @@ def test_tokenizers_that_cannot_say_their_texts_are_refused():
     with pytest.raises(ValueError, match="with the decoder BPEDecoder"):
         text.stop_strings(tokenizer, "cat", size)
     prompt = decoding_jax.Prompt(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
-    with pytest.raises(ValueError, match=r"stop.strings: got 'a'; takes the result of .*strings"):
+    with pytest.raises(
+        ValueError, match=r"stop.strings: expected the result of .*strings, .*, got 'a'"
+    ):
         decoding_jax.greedy(TABLE, prompt, max_new_tokens=2, stop=Stop(strings="a"))
-    with pytest.raises(ValueError, match=r"stop_strings: got some, and stop.strings too"):
+    with pytest.raises(ValueError, match=r"stop_strings: expected none beside stop.strings"):
         decoding_jax.generate(TABLE, Spelled(), ["1"], stop=Stop(strings="a"), stop_strings="b")

@@ -14,8 +14,8 @@ from tokenizer_zoo import ZOO, zoo
 import decoding_jax
 from decoding_jax import Stop, stream_text, transforms
 from decoding_jax.text import Piece, TextStreamer
-from decoding_jax.text.batch import continuation
-from decoding_jax.text.growing import GrowingText
+from decoding_jax.text.completions import continuation
+from decoding_jax.text.stream_text import GrowingText
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())
@@ -145,7 +145,9 @@ class Fickle(Digits):
 
 def test_a_tokenizer_that_changes_its_text_is_named_at_the_end():
     pieces = stream_text(TABLE, Fickle(), ["4"], max_new_tokens=5, stop=NO_ENDS)
-    with pytest.raises(ValueError, match=r"tokenizer: got a Fickle that changed '\d', to"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer: expected one .*, got a Fickle that changed '\d' to"
+    ):
         list(pieces)
     assert len(pieces.output[0][0].tokens) == 5
 
@@ -210,9 +212,11 @@ def test_streamers_of_pieces_and_of_tokens():
     assert prompt.tolist() == [[1, 2]]
     assert np.concatenate(new).tolist() == got.tokens == want.tokens
     assert (pieces.ended, tokens.ended) == (1, 1)
-    with pytest.raises(ValueError, match="tokens: got 2 completions; takes one"):
+    with pytest.raises(ValueError, match="tokens: expected one completion, got 2"):
         stream_text(TABLE, Digits(), TEXTS, **settings).to(tokens, tokens=True)
-    with pytest.raises(ValueError, match=r"streamer: got .*; takes an object with put\(value\)"):
+    with pytest.raises(
+        ValueError, match=r"streamer: expected an object with put\(value\) and end\(\), got "
+    ):
         stream_text(TABLE, Digits(), ["1"], **settings).to(print)
 
 
@@ -247,7 +251,7 @@ def test_the_event_loop_goes_on_while_a_step_computes():
 
 
 def test_mistakes_are_refused_at_once():
-    with pytest.raises(ValueError, match="strategy: got 'bream_search'; takes one of"):
+    with pytest.raises(ValueError, match=r"strategy: expected one of .*, got 'bream_search'"):
         stream_text(TABLE, Digits(), TEXTS, strategy="bream_search")
-    with pytest.raises(ValueError, match="texts: got none"):
+    with pytest.raises(ValueError, match="texts: expected one string or more, got none"):
         stream_text(TABLE, Digits(), [])

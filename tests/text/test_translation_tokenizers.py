@@ -71,13 +71,13 @@ def test_m2m_100_has_languages_after_its_pieces(tmp_path, model):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("marian", {"separate_vocabs": True}, "separate_vocabs: got True; takes False only"),
+        ("marian", {"separate_vocabs": True}, "separate_vocabs: expected False, got True"),
         (
             "m2m_100",
             {"language_codes": "wmt21"},
-            "language_codes: got 'wmt21'; takes 'm2m100' only",
+            "language_codes: expected 'm2m100', got 'wmt21'",
         ),
-        ("m2m_100", {"src_lang": "french"}, "src_lang: got 'french'; takes one of af, am, "),
+        ("m2m_100", {"src_lang": "french"}, "src_lang: expected one of af, am, .*, got 'french'"),
     ],
 )
 def test_settings_that_are_not_followed_are_refused(tmp_path, model, kind, settings, message):
@@ -96,7 +96,7 @@ def test_missing_files_and_pieces_are_one_line(tmp_path, model):
     with pytest.raises(TokenizerError, match=r"vocab.json: has no <unk>$"):
         load_tokenizer(directory)
     (directory / "vocab.json").unlink()
-    with pytest.raises(TokenizerError, match=r"takes tokenizer.json for a marian$"):
+    with pytest.raises(TokenizerError, match=r"expected tokenizer.json for a marian$"):
         load_tokenizer(directory)
 
 

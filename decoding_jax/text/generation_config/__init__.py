@@ -1,7 +1,27 @@
 """Generation by the parameters of ``transformers``, and the strategy that they choose."""
 
-from decoding_jax.text.generation_config.choice import Choice, choose
-from decoding_jax.text.generation_config.config import GenerationConfig
-from decoding_jax.text.generation_config.parameters import PARAMETERS, Parameter
+from decoding_jax.text.generation_config.choice import (
+    LENGTHS,
+    Choice,
+    Chooser,
+    choose,
+    chooser_of,
+)
+from decoding_jax.text.generation_config.config import (
+    PARAMETERS,
+    DirectoryConfig,
+    GenerationConfig,
+    Parameter,
+)
 
-__all__ = ["PARAMETERS", "Choice", "GenerationConfig", "Parameter", "choose"]
+__all__ = [
+    "LENGTHS",
+    "PARAMETERS",
+    "Choice",
+    "Chooser",
+    "DirectoryConfig",
+    "GenerationConfig",
+    "Parameter",
+    "choose",
+    "chooser_of",
+]

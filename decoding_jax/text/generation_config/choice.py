@@ -2,26 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Stop, Transform
 from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
-from decoding_jax.text.generation_config.config import GenerationConfig
-from decoding_jax.text.generation_config.parameters import PARAMETERS
+from decoding_jax.text.generation_config.config import PARAMETERS, GenerationConfig
 from decoding_jax.text.generation_config.processors import transform_of
+from decoding_jax.text.limits import DEFAULT_LENGTH
 from decoding_jax.text.warn import warn
 
 DEFAULT_NEW_TOKENS = 20
 """The limit of a call with parameters of ``transformers``, and without a length."""
 
+LENGTHS = {"max_length", "max_new_tokens"}
+"""The parameters that limit a text."""
+
 _FOR_SAMPLING = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _FOR_BEAMS = ("early_stopping", "length_penalty")
+
+
+class Chooser(NamedTuple):
+    """A config that chooses the strategy of a call.
+
+    Attributes:
+      config: the parameters, without those of the call.
+      path: the file of the model's directory that they are from, or None.
+    """
+
+    config: GenerationConfig
+    path: str | None = None
+
+    def parameters(
+        self, key: Any, stop: Stop | None, changes: Mapping[str, Any], **named: Any
+    ) -> tuple[GenerationConfig, int]:
+        """The parameters of a call, and the limit of a text if they have none.
+
+        Args:
+          key, stop: those of the call.
+          changes: the parameters of the call itself.
+          **named: those among its arguments, where they are not None.
+
+        Raises:
+          ValueError: for stop conditions, which a config has itself, a key that is missing, and an
+            unknown parameter.
+        """
+        if stop is not None:
+            source = "a GenerationConfig" if self.path is None else self.path
+            raise ValueError(
+                f"stop: expected None beside parameters of {source}, among which are eos_token_id, "
+                "stop_strings, min_new_tokens and max_new_tokens, got a Stop; strategy= takes one"
+            )
+        given = {name: value for name, value in named.items() if value is not None}
+        config = self.config.replace(**changes, **given)
+        if self.path is not None and config.do_sample and key is None:
+            raise ValueError(
+                "key: expected a typed key such as jax.random.key(0), do_sample=False, or a "
+                f'strategy such as "greedy", got None, and {self.path} says do_sample'
+            )
+        return config, DEFAULT_NEW_TOKENS if self.path is None else DEFAULT_LENGTH
+
+
+def chooser_of(
+    strategy: Any, config: Any, tokenizer: Any, settings: Mapping[str, Any]
+) -> Chooser | None:
+    """The config that chooses the strategy of a call; None if the call names one, or nothing does.
+
+    A call with neither strategy nor config has that of the model's directory, which is the
+    tokenizer's ``generation_config``. Parameters among the settings need none.
+
+    Raises:
+      ValueError: for a strategy and a config, a config of another type, or a file of the directory
+        that cannot be followed.
+    """
+    if config is not None and not isinstance(config, GenerationConfig):
+        expected = "a GenerationConfig, such as GenerationConfig.load(directory)"
+        raise fields.error("config", expected, config)
+    if config is not None and strategy is not None:
+        raise ValueError(f"strategy: expected None beside a config, got {describe(strategy)}")
+    if strategy is not None:
+        return None
+    if config is not None:
+        return Chooser(config)
+    file = getattr(tokenizer, "generation_config", None)
+    if file is not None and (of_directory := file.config()) is not None:
+        return Chooser(of_directory, file.path)
+    return Chooser(GenerationConfig()) if PARAMETERS.keys() & settings.keys() else None
 
 
 class Choice(NamedTuple):
@@ -141,23 +213,26 @@ def _refuse(config: GenerationConfig) -> None:
     for name, value in config.values.items():
         parameter = PARAMETERS[name]
         if parameter.use == "refused" and value not in (parameter.default, *parameter.harmless):
-            raise ValueError(f"{name}: got {describe(value)}; takes none here: {parameter.note}")
+            raise ValueError(f"{name}: expected none, got {describe(value)}: {parameter.note}")
     single, count = config.num_beams == 1, config.num_return_sequences
     if single and config.force_words_ids is None and config.constraints is None:
         if count > 1 and not config.do_sample:
             raise ValueError(
-                f"num_return_sequences: got {count}; takes 1 with num_beams=1 and do_sample=False"
+                "num_return_sequences: expected 1 with num_beams=1 and do_sample=False, got "
+                f"{count}"
             )
     elif count > config.num_beams:
         raise ValueError(
-            f"num_return_sequences: got {count}; takes 1 to num_beams, which is {config.num_beams}"
+            f"num_return_sequences: expected 1 to num_beams, which is {config.num_beams}, got "
+            f"{count}"
         )
     if config.num_beam_groups > 1 and (
         config.do_sample or config.num_beams % config.num_beam_groups
     ):
         raise ValueError(
-            f"num_beam_groups: got {config.num_beam_groups} with num_beams={config.num_beams} and "
-            f"do_sample={config.do_sample}; takes a divisor of num_beams, without sampling"
+            "num_beam_groups: expected a divisor of num_beams, without sampling, got "
+            f"{config.num_beam_groups} with num_beams={config.num_beams} and "
+            f"do_sample={config.do_sample}"
         )
     _warn(config, _FOR_SAMPLING, "do_sample=False", config.do_sample)
     _warn(config, _FOR_BEAMS, "num_beams=1", not single)
@@ -181,14 +256,14 @@ def _mode(config: GenerationConfig, drafter: Any) -> str:
     drafted = config.prompt_lookup_num_tokens is not None or config.assistant_early_exit is not None
     if drafter is not None and drafted:
         raise ValueError(
-            f"drafter: got a {type(drafter).__name__}; takes none with prompt_lookup_num_tokens or "
-            "assistant_early_exit"
+            "drafter: expected none with prompt_lookup_num_tokens or assistant_early_exit, got a "
+            f"{type(drafter).__name__}"
         )
     if drafter is None and not drafted:
         return mode
     if mode not in ("greedy_search", "sample", "assisted_generation"):
         name = "drafter" if drafter is not None else "prompt_lookup_num_tokens"
-        raise ValueError(f"{name}: got one with {mode}; takes greedy decoding or sampling")
+        raise ValueError(f"{name}: expected greedy decoding or sampling, got one with {mode}")
     return "assisted_generation"
 
 
@@ -199,8 +274,8 @@ def _drafter(config: GenerationConfig, model: Any, drafter: Any) -> Any:
         return _confident(config, drafter)
     if not hasattr(model, "early_exit"):
         raise ValueError(
-            f"assistant_early_exit: got {config.assistant_early_exit}; takes a model with "
-            f"early_exit, which a {type(model).__name__} has not"
+            "assistant_early_exit: expected a model with early_exit, which a "
+            f"{type(model).__name__} has not, got {config.assistant_early_exit}"
         )
     return _confident(config, model.early_exit(config.assistant_early_exit))
 
@@ -212,8 +287,8 @@ def _confident(config: GenerationConfig, drafter: Any) -> Any:
         return drafter if threshold == 0 else ModelDrafter(drafter, min_confidence=threshold)
     if "assistant_confidence_threshold" in config.values:
         raise ValueError(
-            f"assistant_confidence_threshold: got {threshold} with a {type(drafter).__name__}; "
-            "takes a language model as the drafter"
+            "assistant_confidence_threshold: expected a language model as the drafter, got "
+            f"{threshold} with a {type(drafter).__name__}"
         )
     return drafter
 
@@ -230,13 +305,11 @@ def _draft_length(config: GenerationConfig) -> int | Heuristic:
 def _constraints(config: GenerationConfig) -> Constraints:
     """The constraints: a ``Constraints``, or lists of ids, and lists of alternatives."""
     if config.do_sample or config.num_beam_groups > 1:
-        raise ValueError("force_words_ids: got some with sampling or groups; takes plain beams")
+        raise ValueError("force_words_ids: expected plain beams, got sampling or groups")
     if config.constraints is not None:
         if not isinstance(config.constraints, Constraints) or config.force_words_ids is not None:
-            raise ValueError(
-                f"constraints: got {describe(config.constraints)}; takes a Constraints, without "
-                "force_words_ids"
-            )
+            expected = "a Constraints, without force_words_ids"
+            raise fields.error("constraints", expected, config.constraints)
         return config.constraints
     phrases, alternatives = [], []
     for words in config.force_words_ids:
@@ -259,8 +332,8 @@ def _limit(
     longest = max(prompts, default=0)
     if longest >= config.max_length:
         raise ValueError(
-            f"max_length: got {config.max_length}; takes more than the {longest} tokens of the "
-            f"prompt of text {list(prompts).index(longest)}"
+            f"max_length: expected more than the {longest} tokens of the prompt of text "
+            f"{list(prompts).index(longest)}, got {config.max_length}"
         )
     return _shared([config.max_length - n for n in prompts] or [config.max_length])
 

@@ -1,23 +1,140 @@
-"""``GenerationConfig``: parameters of generation by the names of ``transformers``, in files."""
+"""``GenerationConfig``: parameters of ``transformers`` (5.x), their effects here, and files."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from decoding_jax import fields
-from decoding_jax.fields import describe
 from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.storage import StoragePath, model_path, storage_path
 from decoding_jax.suggestions import NOT_TAKEN
-from decoding_jax.text.generation_config.parameters import PARAMETERS
 
 FILE = "generation_config.json"
+
+
+class Parameter(NamedTuple):
+    """One parameter.
+
+    Attributes:
+      use: ``"used"``, ``"no effect"`` if it changes no token here, or ``"refused"``.
+      note: its effect, or the reason why it is refused.
+      default: the value that it has unless it is set.
+      harmless: of a refused parameter, the values that ask for nothing.
+    """
+
+    use: str
+    note: str
+    default: Any = None
+    harmless: tuple[Any, ...] = ()
+
+
+def _used(note: str, default: Any = None) -> Parameter:
+    return Parameter("used", note, default)
+
+
+def _no_effect(note: str, default: Any = None) -> Parameter:
+    return Parameter("no effect", note, default)
+
+
+def _refused(note: str, default: Any = None, *harmless: Any) -> Parameter:
+    return Parameter("refused", note, default, harmless)
+
+
+_CACHE = "the cache always has a slot for each new token, see design.md"
+_OUTPUT = "a `Completion` has log-probability and score, and scores of tokens by `with_scores`"
+
+PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this table.
+    # Length
+    "max_length": _used("limits prompt and new tokens together, by each text's own length"),
+    "max_new_tokens": _used("limits the new tokens; without both, 20 new tokens"),
+    "min_length": _used("bans end tokens below this length, the prompt included", 0),
+    "min_new_tokens": _used("bans end tokens below this number of new tokens"),
+    "early_stopping": _used("`early_stopping` of beam searches", False),
+    "max_time": _used("`max_time`: the seconds after which no further tokens are decoded"),
+    "stop_strings": _used("`stop_strings`: a text ends with the token that completes one"),
+    # Strategy
+    "do_sample": _used("draws instead of taking the best; needs a key", False),
+    "num_beams": _used("`beam_size` of beam searches; 1 is none", 1),
+    "num_beam_groups": _used("`diverse_beam_search` if above 1", 1),
+    "diversity_penalty": _used("`diversity_penalty` of `diverse_beam_search`", 0.0),
+    "num_return_sequences": _used("`num_samples`, or `num_return` of a beam search", 1),
+    "length_penalty": _used("scores of beams are divided by length to this power", 1.0),
+    "force_words_ids": _used("`constrained_beam_search`: phrases, and lists of alternatives"),
+    "constraints": _used("a `Constraints`, for `constrained_beam_search`"),
+    "penalty_alpha": _used("`contrastive_search` with `top_k`, without sampling and beams"),
+    "dola_layers": _refused("there is no decoding by contrasting layers"),
+    "low_memory": _no_effect("the candidates of contrastive search share one cache"),
+    # Logits
+    "temperature": _used("`transforms.temperature` where `do_sample`", 1.0),
+    "top_k": _used("`transforms.top_k` where `do_sample`; 0 keeps all; see `penalty_alpha`", 50),
+    "top_p": _used("`transforms.top_p` where `do_sample`", 1.0),
+    "min_p": _used("`transforms.min_p` where `do_sample`"),
+    "top_h": _refused("there is no such transform"),
+    "typical_p": _used("`transforms.typical` where `do_sample`; refused with beams", 1.0),
+    "epsilon_cutoff": _used("`transforms.epsilon` where `do_sample`", 0.0),
+    "eta_cutoff": _used("`transforms.eta` where `do_sample`", 0.0),
+    "repetition_penalty": _used("`transforms.repetition_penalty`, the prompt included", 1.0),
+    "encoder_repetition_penalty": _refused("there is no such transform", 1.0, 1),
+    "no_repeat_ngram_size": _used("`transforms.no_repeat_ngram`, the prompt included", 0),
+    "encoder_no_repeat_ngram_size": _refused("there is no such transform", 0),
+    "bad_words_ids": _used("`transforms.banned_sequences`, but not of an end token alone"),
+    "renormalize_logits": _used("a softmax after all transforms, which beams' scores show", False),
+    "forced_bos_token_id": _used("the first new token, where the prompt is one token"),
+    "forced_eos_token_id": _used("the last token of a text of full length"),
+    "remove_invalid_values": _refused("NaN is never chosen; infinities are not hidden", False),
+    "exponential_decay_length_penalty": _refused("there is no such transform"),
+    "suppress_tokens": _used("`transforms.banned_sequences`, of single tokens"),
+    "begin_suppress_tokens": _refused("there is no such transform"),
+    "sequence_bias": _used("`transforms.logit_bias`; sequences of several tokens are refused"),
+    "guidance_scale": _refused("there is no guidance by a second prompt", None, 1),
+    "token_healing": _refused("prompts are decoded from as they are", None, False),
+    "watermarking_config": _refused("there is no watermark"),
+    # Assisted decoding
+    "num_assistant_tokens": _used("`num_draft_tokens`, with a `drafter`", 20),
+    "num_assistant_tokens_schedule": _used(
+        "`constant`, or `Heuristic` without a largest K", "constant"
+    ),
+    "prompt_lookup_num_tokens": _used("`speculative_sample` with `PromptLookup`"),
+    "max_matching_ngram_size": _used("`size` of `PromptLookup`, by default 2"),
+    "assistant_early_exit": _used("`speculative_sample` with the model's first layers"),
+    "assistant_confidence_threshold": _used("`min_confidence` of `ModelDrafter`", 0.4),
+    "assistant_ensemble_weight": _refused("speculation is exact"),
+    "assistant_lookbehind": _refused("target and draft have one tokenizer"),
+    "target_lookbehind": _refused("target and draft have one tokenizer"),
+    "speculation_type": _refused("`verifier` of `speculative_sample` chooses"),
+    "use_mtp": _refused("there are no models that predict several tokens", None, False),
+    "is_assistant": _no_effect("a drafter is passed as `drafter`"),
+    # Tokens
+    "eos_token_id": _used("the end tokens, one or a list; by default the tokenizer's"),
+    "pad_token_id": _no_effect("lengths are carried, and no token means padding"),
+    "bos_token_id": _no_effect("every text has a token, which the tokenizer gives"),
+    "decoder_start_token_id": _no_effect("a property of the model, from `config.json`"),
+    # Cache and compilation
+    "use_cache": _no_effect(_CACHE, True),
+    "cache_implementation": _no_effect(_CACHE),
+    "cache_config": _no_effect(_CACHE),
+    "max_cache_len": _no_effect(_CACHE),
+    "prefill_chunk_size": _no_effect("`prefill_chunk` in a model's config does this"),
+    "compile_config": _no_effect("every strategy is compiled, see compilation.md"),
+    "disable_compile": _no_effect("every strategy is compiled, see compilation.md"),
+    "continuous_batching_config": _no_effect("texts are decoded in batches of `batch_size`"),
+    # Output
+    "output_attentions": _refused(_OUTPUT, None, False),
+    "output_hidden_states": _refused(_OUTPUT, None, False),
+    "output_scores": _refused(_OUTPUT, False),
+    "output_logits": _refused(_OUTPUT, None, False),
+    "return_dict_in_generate": _no_effect(_OUTPUT, False),
+    # Files
+    "transformers_version": _no_effect("the version that wrote the file"),
+    "_from_model_config": _no_effect("says where the file comes from"),
+}
+
 
 _ONE_OR_MORE = (
     "max_length",
@@ -31,17 +148,57 @@ _ONE_OR_MORE = (
     "assistant_early_exit",
 )
 _ZERO_OR_MORE = ("min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k")
-_SWITCHES = ("do_sample", "renormalize_logits")
-_LISTS = ("bad_words_ids", "force_words_ids")
-_IDS = (
-    "bos_token_id",
-    "decoder_start_token_id",
-    "eos_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "pad_token_id",
-)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray))
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_list(value) and all(_is_id(token) for token in value)
+
+
+def _is_lists(value: Any) -> bool:
+    return _is_list(value) and all(_is_list(words) for words in value)
+
+
+def _is_id_or_ids(value: Any) -> bool:
+    return _is_id(value) or _is_ids(value)
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= 1
+
+
+_SWITCH = ("True or False", lambda value: isinstance(value, bool))
+_LISTS = ("lists of token ids, such as [[5, 6], [7]]", _is_lists)
+_IDS = ("a token id, or a list of them", _is_id_or_ids)
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "assistant_confidence_threshold": ("a probability from 0 to 1", _is_part),
+    "bad_words_ids": _LISTS,
+    "bos_token_id": _IDS,
+    "decoder_start_token_id": _IDS,
+    "do_sample": _SWITCH,
+    "early_stopping": ('True, False or "never"', lambda value: value in (True, False, "never")),
+    "eos_token_id": _IDS,
+    "force_words_ids": _LISTS,
+    "forced_bos_token_id": _IDS,
+    "forced_eos_token_id": _IDS,
+    "num_assistant_tokens_schedule": (
+        f"one of {', '.join(_SCHEDULES)}",
+        lambda value: value in _SCHEDULES,
+    ),
+    "pad_token_id": _IDS,
+    "penalty_alpha": ("a number from 0 to 1", _is_part),
+    "renormalize_logits": _SWITCH,
+    "suppress_tokens": ("a list of token ids", _is_ids),
+}
+"""What the other parameters take, and whether a value is that."""
 
 
 class GenerationConfig:
@@ -169,7 +326,7 @@ def parsed(text: str, path: Any) -> GenerationConfig:
     except ValueError as error:
         raise ValueError(f"{path}: broken JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: got a {type(values).__name__}; takes a JSON object")
+        raise ValueError(f"{path}: expected a JSON object, got a {type(values).__name__}")
     try:
         return GenerationConfig(**values)
     except ValueError as error:
@@ -191,51 +348,77 @@ def _check(name: str, value: Any) -> None:
       ValueError: for an unknown name, or a value of the wrong kind.
     """
     if name in NOT_TAKEN and name not in PARAMETERS:
+        shown = fields.describe(value)
         raise ValueError(
-            f"{name}: GenerationConfig expected no such parameter, got {describe(value)}: "
-            f"{NOT_TAKEN[name]}"
+            f"{name}: GenerationConfig expected no such parameter, got {shown}: {NOT_TAKEN[name]}"
         )
     if name not in PARAMETERS:
         close = difflib.get_close_matches(name, PARAMETERS, 1)
-        hint = f"; {close[0]} is near" if close else ""
-        raise ValueError(f"{name}: got {describe(value)}; GenerationConfig has no such one{hint}")
+        error = fields.error(name, "a parameter of GenerationConfig", value)
+        raise ValueError(f"{error}; {close[0]} is near") if close else error
     if value is None:
         return
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if name in _ONE_OR_MORE and not (whole and value >= 1):
-        check = check_max_new_tokens if name == "max_new_tokens" else fields.as_count
-        check(name, value)
-    if name in _ZERO_OR_MORE and not (whole and value >= 0):
-        raise ValueError(f"{name}: got {describe(value)}; takes an int of 0 or more")
-    if name in _SWITCHES and not isinstance(value, bool):
-        raise ValueError(f"{name}: got {describe(value)}; takes True or False")
-    if name in _LISTS and not (_is_list(value) and all(_is_list(words) for words in value)):
-        raise ValueError(
-            f"{name}: got {describe(value)}; takes lists of token ids, such as [[5, 6], [7]]"
-        )
-    if name == "suppress_tokens" and not _is_ids(value):
-        raise ValueError(f"{name}: got {describe(value)}; takes a list of token ids")
-    if name in _IDS and not (_is_ids(value) or _is_id(value)):
-        raise ValueError(f"{name}: got {describe(value)}; takes a token id, or a list of them")
-    if name == "penalty_alpha" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-        raise ValueError(f"{name}: got {describe(value)}; takes a number from 0 to 1")
-    if name == "assistant_confidence_threshold" and not (
-        isinstance(value, (int, float)) and 0 <= value <= 1
-    ):
-        raise ValueError(f"{name}: got {describe(value)}; takes a probability from 0 to 1")
-    if name == "early_stopping" and value not in (True, False, "never"):
-        raise ValueError(f'early_stopping: got {describe(value)}; takes True, False or "never"')
-    if name == "num_assistant_tokens_schedule" and value not in _SCHEDULES:
-        raise ValueError(f"{name}: got {describe(value)}; takes one of {', '.join(_SCHEDULES)}")
+    if name == "max_new_tokens":
+        check_max_new_tokens(name, value)
+    elif name in _ONE_OR_MORE:
+        _check_int(name, value, 1)
+    elif name in _ZERO_OR_MORE:
+        _check_int(name, value, 0)
+    elif name in _KINDS:
+        expected, is_valid = _KINDS[name]
+        if not is_valid(value):
+            raise fields.error(name, expected, value)
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def _check_int(name: str, value: Any, minimum: int) -> None:
+    if not isinstance(value, int):
+        raise fields.error(name, f"an int of {minimum} or more", value)
+    fields.as_count(name, value, minimum)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple, np.ndarray))
+class DirectoryConfig(NamedTuple):
+    """The file as ``load`` has read it; it is parsed when it is used.
+
+    Attributes:
+      path: where the file is, for messages.
+      text: its contents.
+    """
+
+    path: str
+    text: str
+
+    def config(self) -> GenerationConfig | None:
+        """The parameters, or None if they are those of a call without any.
+
+        End tokens do not count, since the tokenizer has them.
+
+        Raises:
+          ValueError: in one line, for a file that is broken, or has parameters that are unknown or
+            of the wrong kind.
+
+        Example:
+          >>> DirectoryConfig("gpt2/generation_config.json", '{"num_beams": 4}').config()
+          GenerationConfig(num_beams=4)
+          >>> DirectoryConfig("gpt2/generation_config.json", '{"eos_token_id": 1}').config()
+        """
+        try:
+            config = parsed(self.text, self.path)
+        except ValueError as error:
+            raise ValueError(f"{error}; strategy= or config= replaces the file") from None
+        chooses = any(_chooses(name, value) for name, value in config.values.items())
+        return config if chooses else None
+
+    @classmethod
+    def read(cls, directory: StoragePath) -> DirectoryConfig | None:
+        """The file of a directory, or None if there is none."""
+        path = directory / FILE
+        try:
+            return cls(str(path), path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
-def _is_ids(value: Any) -> bool:
-    return _is_list(value) and all(_is_id(token) for token in value)
+def _chooses(name: str, value: Any) -> bool:
+    parameter = PARAMETERS[name]
+    changed = value not in (parameter.default, *parameter.harmless)
+    return changed and parameter.use != "no effect" and name != "eos_token_id"

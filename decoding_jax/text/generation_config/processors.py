@@ -9,9 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import transforms
+from decoding_jax import fields, transforms
 from decoding_jax.base import Array, Prefix, Transform
-from decoding_jax.fields import describe
 from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
@@ -122,8 +121,7 @@ def _warpers(config: GenerationConfig, least: int) -> list[Any]:
     if config.typical_p < 1.0:
         if least > 1:
             raise ValueError(
-                f"typical_p: got {config.typical_p} with num_beams={config.num_beams}; takes 1.0 "
-                "there"
+                f"typical_p: expected 1.0 with num_beams={config.num_beams}, got {config.typical_p}"
             )
         found.append(transforms.typical(config.typical_p))
     if 0.0 < config.epsilon_cutoff < 1.0:
@@ -139,9 +137,7 @@ def _biases(given: Any) -> dict[int, float]:
     biases: dict[int, float] = {}
     for tokens, bias in pairs:
         if len(tokens) != 1:
-            raise ValueError(
-                f"sequence_bias: got {describe(tuple(tokens))}; takes sequences of one token"
-            )
+            raise fields.error("sequence_bias", "sequences of one token", tuple(tokens))
         biases[int(tokens[0])] = float(bias)
     return biases
 
@@ -150,5 +146,5 @@ def _one(ids: Any, name: str) -> int:
     """One token id, given as such or in a list."""
     listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
     if len(listed) != 1:
-        raise ValueError(f"{name}: got {describe(ids)}; takes one token")
+        raise fields.error(name, "one token", ids)
     return int(listed[0])

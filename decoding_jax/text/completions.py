@@ -1,0 +1,139 @@
+"""Completions: the texts of decoded tokens, with what strategies say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from decoding_jax.base import DecodeOutput
+from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.text.token_scores import TokenScores
+from decoding_jax.text.tokenizers import Tokenizer
+
+
+class Completion(NamedTuple):
+    """One decoded text.
+
+    Attributes:
+      text: the text of the new tokens, without special tokens.
+      tokens: the new token ids, with the end token.
+      log_prob: the log probability of the tokens under the model, in nats, before any transform;
+        NaN where ``nan_logits``.
+      score: the score by which the strategy ranks; NaN where ``nan_logits``.
+      finished: whether a stop condition ended it, rather than the maximum length.
+      info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as Python's numbers and
+        NumPy's arrays. Each is a value of this completion, of its text, or of the whole batch, as
+        the strategy defines it.
+      scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
+      sample_log_prob: with ``with_sample_log_prob``, a setting of samplers, the log-probability of
+        each token under the distribution that it was drawn from, a NumPy array ``[L]``.
+    """
+
+    text: str
+    tokens: list[int]
+    log_prob: float
+    score: float
+    finished: bool
+    info: Any = None
+    scores: TokenScores | None = None
+    sample_log_prob: np.ndarray | None = None
+
+    @property
+    def nan_logits(self) -> bool:
+        """Whether the text ended where the model's logits were NaN (see ``DecodeOutput``)."""
+        return self.log_prob != self.log_prob
+
+
+def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:
+    """The ``context`` of ``completions``; None for an encoder-decoder, which continues no text."""
+    return None if isinstance(model, EncoderDecoder) else ids
+
+
+def completions(
+    tokenizer: Tokenizer,
+    output: DecodeOutput,
+    count: int,
+    context: Sequence[Sequence[int]] | None = None,
+    scores: TokenScores | None = None,
+) -> list[list[Completion]]:
+    """The completions of the first ``count`` rows, in the order of the output.
+
+    Args:
+      tokenizer: decodes the tokens.
+      output: the output of a strategy. Empty sequences of a search that found fewer than its
+        maximum number are left out.
+      count: the number of rows that are not padding.
+      context: the tokens of the prompts, for a decoder-only model. A tokenizer may drop the space
+        between a prompt and its continuation unless it decodes both together.
+      scores: the scores of all tokens of the output, or None.
+    """
+    tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
+    info = jax.tree.map(np.asarray, output.info)
+    exists = (length > 0) | (log_prob != -np.inf)  # a search may find fewer than its maximum
+    rows = []
+    for b in range(count):
+        prompt = [] if context is None else list(context[b])
+        rows.append(
+            [
+                Completion(
+                    text=continuation(tokenizer, prompt, tokens[b, n, : length[b, n]].tolist()),
+                    tokens=tokens[b, n, : length[b, n]].tolist(),
+                    log_prob=float(log_prob[b, n]),
+                    score=float(score[b, n]),
+                    finished=bool(finished[b, n]),
+                    info=_info_of(info, tokens.shape[:2], b, n),
+                    scores=_scores_of(scores, b, n, length[b, n]),
+                    sample_log_prob=_scores_of(output.sample_log_prob, b, n, length[b, n]),
+                )
+                for n in range(tokens.shape[1])
+                if exists[b, n]
+            ]
+        )
+    return rows
+
+
+def _info_of(info: Any, shape: tuple[int, ...], row: int, n: int) -> Any:
+    """The values of sequence n of a row in ``[B, N, ...]``, ``[B, ...]`` and ``[]`` arrays."""
+
+    def value(leaf: np.ndarray) -> Any:
+        if leaf.shape[:2] == shape:
+            leaf = leaf[row, n]
+        elif leaf.shape[:1] == shape[:1]:
+            leaf = leaf[row]
+        return leaf if leaf.shape else leaf.item()
+
+    return jax.tree.map(value, info)
+
+
+def _scores_of(scores: Any, row: int, n: int, length: int) -> Any:
+    """The values of the tokens of one sequence; None for None."""
+    return jax.tree.map(lambda values: np.asarray(values[row, n, :length]), scores)
+
+
+def unique(row: Sequence[Completion]) -> list[Completion]:
+    """The completions of one text without those whose text occurs before.
+
+    Different tokens may have the same text, so texts are counted after decoding.
+
+    Example:
+      >>> same = Completion("hi", [4, 5], -2.0, -2.0, True)
+      >>> [c.tokens for c in unique([same, same._replace(tokens=[9])])]
+      [[4, 5]]
+    """
+    found: dict[str, Completion] = {}
+    for completion in row:
+        found.setdefault(completion.text, completion)
+    return list(found.values())
+
+
+def continuation(tokenizer: Tokenizer, context: list[int], new: list[int]) -> str:
+    """The text that ``new`` adds to ``context``."""
+    if not context:
+        return tokenizer.decode(new)
+    prefix = tokenizer.decode(context)
+    whole = tokenizer.decode(context + new)
+    # A context that ends inside a character has another text once the character is complete.
+    return whole[len(prefix) :] if whole.startswith(prefix) else tokenizer.decode(new)

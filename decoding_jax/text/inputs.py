@@ -1,0 +1,243 @@
+"""The inputs of a call: texts and conversations that are checked, encoded and cut to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from decoding_jax import fields
+from decoding_jax.fields import describe
+from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.text.chat import Conversation, check_conversation
+from decoding_jax.text.sizes import shared_size
+from decoding_jax.text.tokenizers import Tokenizer
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Checks that a tokenizer has the attributes of ``Tokenizer`` that ``generate`` uses.
+
+    Raises:
+      ValueError: if an attribute is missing, or if ``eos_ids`` is no tuple or list of ids.
+    """
+    expected = "one with encode, decode and eos_ids, such as decoding_jax.load gives"
+    if tokenizer is None or isinstance(tokenizer, (str, type)):
+        raise fields.error("tokenizer", expected, tokenizer)
+    missing = [name for name in ("encode", "decode", "eos_ids") if not hasattr(tokenizer, name)]
+    if missing:
+        raise ValueError(
+            f"tokenizer: expected {expected}, got a {type(tokenizer).__name__} without "
+            f"{', '.join(missing)}"
+        )
+    ids = tokenizer.eos_ids
+    if not isinstance(ids, (tuple, list)) or not all(isinstance(i, int) for i in ids):
+        raise fields.error("tokenizer.eos_ids", "a tuple of token ids", ids)
+
+
+def check_texts(texts: Any) -> None:
+    """Checks that the inputs are a sequence of valid strings, or of conversations.
+
+    ``encode_texts`` refuses empty ones.
+
+    Raises:
+      ValueError: for any other value.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts: expected a list of strings, got one string, {describe(texts)}")
+    if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
+        raise fields.error("texts", "a list of strings", texts)
+    for i, text in enumerate(texts):
+        if isinstance(text, Mapping) and "role" in text:
+            raise ValueError(
+                "texts: expected strings, or lists of messages, which is [messages] for one "
+                f"conversation, got one message at index {i}"
+            )
+        if isinstance(text, (list, tuple)) and any(isinstance(part, Mapping) for part in text):
+            check_conversation(f"texts[{i}]", text)
+        elif not isinstance(text, str):
+            raise ValueError(f"texts: expected strings, got {describe(text)} at index {i}")
+        for part in jax.tree.leaves(text):
+            if isinstance(part, str) and (fault := unicode_fault(part)) is not None:
+                raise ValueError(f"texts: expected Unicode text, got {fault} at index {i}")
+
+
+def unicode_fault(text: str) -> str | None:
+    """The reason why a string is no text, such as half of an emoji; None if it is one.
+
+    Example:
+      >>> print(unicode_fault("a" + chr(0xD83D)))
+      '\\ud83d', a lone surrogate, as character 1
+      >>> unicode_fault("a" + chr(0x1F600))
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"{text[error.start]!r}, a lone surrogate, as character {error.start}"
+    return None
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str | Conversation], model: Any
+) -> list[list[int]]:
+    """The tokens of every text, or of every conversation and the beginning of its next message.
+
+    An empty text is a prompt for a decoder-only model if the tokenizer adds a token to it.
+
+    Raises:
+      ValueError: for a text without a token, and for an empty input of an encoder-decoder.
+    """
+    ids = [_encoded(tokenizer, text, i) for i, text in enumerate(texts)]
+    for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
+        empty = isinstance(text, str) and not text.strip()
+        if not row or (isinstance(model, EncoderDecoder) and empty):
+            raise ValueError(f"texts: expected texts with a token, got an empty text at index {i}")
+    return ids
+
+
+def _encoded(tokenizer: Any, text: str | Conversation, index: int) -> list[int]:
+    if isinstance(text, str):
+        return tokenizer.encode(text)
+    if not hasattr(tokenizer, "apply_chat_template"):
+        raise ValueError(
+            f"texts: expected strings with a {type(tokenizer).__name__}, which has no template for "
+            f"messages, got a conversation at index {index}"
+        )
+    return tokenizer.apply_chat_template(text, add_generation_prompt=True)
+
+
+def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
+    """Checks that the tokens of the inputs are of the model's vocabulary, after its shared prefix.
+
+    Raises:
+      ValueError: for an id outside the vocabulary, or an input that does not begin with the tokens
+        that the model shares.
+    """
+    if isinstance(model, SharedPrefixModel):
+        shared = np.asarray(model.tokens).tolist()
+        for i, row in enumerate(ids):
+            if list(row[: len(shared)]) != shared:
+                raise ValueError(
+                    "texts: expected whole texts, or the tokenizer of share_prefix, got a text at "
+                    f"index {i} that does not begin with the {len(shared)} tokens of the model's "
+                    "shared prefix"
+                )
+    size = vocabulary_size(model)
+    for i, row in enumerate(ids):
+        if len(row) and not 0 <= min(row) <= max(row) < size:
+            outside = next(token for token in row if not 0 <= token < size)
+            raise ValueError(
+                "tokenizer: expected a tokenizer of the model's vocabulary, ids from 0 to "
+                f"{size - 1}, got id {outside} for text {i}"
+            )
+
+
+def vocabulary_size(model: Any) -> int:
+    """V, of a model that may have to be bound to its inputs first."""
+    return model.config.vocab_size if hasattr(model, "bind") else model.vocab_size
+
+
+def shared_positions(model: Any) -> int | None:
+    """The number of positions that a text shares with its new tokens, or None for no limit.
+
+    An encoder-decoder has positions of its own for new tokens.
+    """
+    return None if isinstance(model, EncoderDecoder) else getattr(model, "max_positions", None)
+
+
+def input_positions(model: Any) -> int | None:
+    """The largest number of tokens of a text, or None for no limit."""
+    if not isinstance(model, EncoderDecoder):
+        return shared_positions(model)
+    one: Any = np.ones((1, 1), np.int32)
+    return model.bind(one, one[0]).max_positions
+
+
+def fitted(
+    model: Any,
+    tokenizer: Tokenizer,
+    texts: Sequence[str | Conversation],
+    named: int | None,
+    default: int,
+    *,
+    truncate: bool,
+) -> list[list[int]]:
+    """The tokens of texts, each of which fits into the model.
+
+    Args:
+      model, tokenizer, texts: as for ``generate``.
+      named, default: as for ``limits_of``.
+      truncate: whether to cut texts that are too long. These then leave positions for the limit
+        that was named; or else for the default, but at most for half of the positions.
+
+    Raises:
+      ValueError: as ``encode_texts``, and for a text with more tokens than the model has positions,
+        unless it is cut.
+    """
+    ids = encode_texts(tokenizer, texts, model)
+    size = input_positions(model)
+    if size is None:
+        return ids
+    if truncate:
+        continued, shared = not isinstance(model, EncoderDecoder), shared_size(model)
+        room = longest = size
+        if continued:
+            if named is not None and named > size:
+                raise ValueError(
+                    f"max_new_tokens: expected at most {size}, the model's positions, got {named}"
+                )
+            room -= min(default, size // 2) if named is None else named
+            longest -= 0 if named is None else named - 1
+        return [
+            cut(tokenizer, row, room, shared, keep_last=continued) if len(row) > longest else row
+            for row in ids
+        ]
+    for i, row in enumerate(ids):
+        if len(row) > size:
+            raise ValueError(
+                f"texts: expected at most {size} tokens, the positions of the model, got "
+                f"{len(row)} at index {i}, {describe(texts[i])}; truncate=True cuts the text"
+            )
+    return ids
+
+
+def cut(
+    tokenizer: Tokenizer, ids: list[int], size: int, shared: int = 0, *, keep_last: bool
+) -> list[int]:
+    """Cuts the tokens of a text to a number, without those that the tokenizer adds to every text.
+
+    Args:
+      tokenizer: the tokenizer.
+      ids: the tokens.
+      size: the number to cut them to. At least one token of the text is kept.
+      shared: the number of first tokens that are kept besides.
+      keep_last: whether the last tokens of the text are kept, rather than the first.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> tokenizer = ByteTokenizer()
+      >>> ids = tokenizer.encode("abcdef")
+      >>> for keep_last in (False, True):
+      ...     tokenizer.decode(cut(tokenizer, ids, 4, keep_last=keep_last))
+      'abc'
+      'def'
+    """
+    if len(ids) <= size:
+        return ids
+    try:
+        added = tokenizer.encode("")
+    except Exception:  # A tokenizer may refuse an empty text, by exceptions of many types.
+        added = []
+    begin = max(shared, _common(ids, added))
+    end = min(_common(ids[::-1], added[::-1]), max(len(added) - begin, 0))
+    text = ids[begin : len(ids) - end]
+    count = max(size - begin - end, 1)
+    return ids[:begin] + (text[-count:] if keep_last else text[:count]) + ids[len(ids) - end :]
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """The number of tokens that both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(first), len(second)))
