@@ -5,7 +5,6 @@ ones are in ``decoding_jax``. ``loop.steps_of`` returns the function that builds
 strategy. Each family of algorithms has a folder.
 """
 
-from decoding_jax.strategies.arithmetic import ArithmeticSample, arithmetic_sample
 from decoding_jax.strategies.beam import (
     BeamSample,
     BeamSearch,
@@ -25,9 +24,15 @@ from decoding_jax.strategies.best_first import (
     best_k_search,
 )
 from decoding_jax.strategies.contrastive import ContrastiveSearch, contrastive_search
-from decoding_jax.strategies.greedy import Greedy, greedy
-from decoding_jax.strategies.sampling import Sample, sample
 from decoding_jax.strategies.speculative import SpeculativeSample, speculative_sample
+from decoding_jax.strategies.token_by_token import (
+    ArithmeticSample,
+    Greedy,
+    Sample,
+    arithmetic_sample,
+    greedy,
+    sample,
+)
 
 __all__ = [
     "ArithmeticSample",

@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Stop
-from decoding_jax.loop.stop_strings import BROKEN, EMPTY, StopStrings
+from decoding_jax.loop.stopping import BROKEN, EMPTY, StopStrings
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.sizes import round_up

@@ -12,16 +12,18 @@ Programs write the lower-case names, which are aliases of the classes::
     transforms.chain(transforms.temperature(0.7), transforms.top_k(40), transforms.top_p(0.9))
 """
 
-from decoding_jax.transforms.bans import BannedSequences, NoRepeatNgram
 from decoding_jax.transforms.bias import AllowedTokens, LogitBias
 from decoding_jax.transforms.composition import Chain, chain
-from decoding_jax.transforms.languages import Automaton, Trie
+from decoding_jax.transforms.languages import Automaton, PrefixAllowedTokens, Trie
 from decoding_jax.transforms.lengths import ForcedFirstToken, ForcedLastToken, MinLength
-from decoding_jax.transforms.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
-from decoding_jax.transforms.prefixes import PrefixAllowedTokens
-from decoding_jax.transforms.scaling import Temperature
-from decoding_jax.transforms.smallest_sets import TopK, TopP, Typical
-from decoding_jax.transforms.thresholds import Epsilon, Eta, MinP
+from decoding_jax.transforms.repetition import (
+    BannedSequences,
+    FrequencyPenalty,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+)
+from decoding_jax.transforms.truncation import Epsilon, Eta, MinP, Temperature, TopK, TopP, Typical
 
 allowed_tokens = AllowedTokens
 banned_sequences = BannedSequences

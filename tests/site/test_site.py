@@ -70,7 +70,7 @@ def test_pages_of_papers_are_below_theirs_and_links_lead_to_the_repository(monke
 
 
 def test_the_source_of_a_strategy_is_found():
-    assert api.origin(None, "decoding_jax", "greedy") == "decoding_jax.strategies.greedy"
+    assert api.origin(None, "decoding_jax", "greedy") == "decoding_jax.strategies.token_by_token"
     assert api.origin(None, "decoding_jax", "generate") is None
     assert api.origin(None, None, "POINTS") is None
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import distributions
-from decoding_jax.strategies.speculative.verifiers.gumbel import GumbelVerifier, exponentials
+from decoding_jax.strategies.speculative.verifiers.coupled import GumbelVerifier, exponentials
 
 KEYS = random.lane_keys(random.row_keys(jax.random.key(0), 1), 1)
 DRAWS, LEVEL = 4096, 1e-4

@@ -14,7 +14,7 @@ import decoding_jax
 from decoding_jax import Stop, infer, loop, transforms
 from decoding_jax.infer.sources import Item
 from decoding_jax.loop import streaming
-from decoding_jax.strategies.speculative.info import Info
+from decoding_jax.strategies.speculative.stages import Info
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())

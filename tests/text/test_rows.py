@@ -19,7 +19,7 @@ from decoding_jax import (
     rows,
     transforms,
 )
-from decoding_jax.loop.stop_strings import StopStrings
+from decoding_jax.loop.stopping import StopStrings
 from decoding_jax.strategies.speculative import Bigram, NextToken, PromptLookup
 from decoding_jax.text.tokenizers import ByteTokenizer
 

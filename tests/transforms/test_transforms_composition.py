@@ -299,7 +299,7 @@ BAD_SHAPES = [
     ),
     (
         lambda: transforms.allowed_tokens(np.ones(7)),
-        "allowed_tokens.tokens: expected ids or a bool mask, got a",
+        "allowed_tokens.tokens: expected ids or a bool mask, got",
     ),
 ]
 

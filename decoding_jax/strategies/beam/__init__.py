@@ -1,7 +1,11 @@
 """The beam family: hypotheses of one length that compete at every step."""
 
-from decoding_jax.strategies.beam.beam_sample import BeamSample, beam_sample
-from decoding_jax.strategies.beam.beam_search import BeamSearch, beam_search
+from decoding_jax.strategies.beam.beam_search import (
+    BeamSample,
+    BeamSearch,
+    beam_sample,
+    beam_search,
+)
 from decoding_jax.strategies.beam.constrained_beam_search import (
     ConstrainedBeamSearch,
     constrained_beam_search,

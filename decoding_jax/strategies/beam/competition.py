@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Stop
 from decoding_jax.loop import stopping
-from decoding_jax.loop.counters import over_axes
-from decoding_jax.loop.sequences import write
+from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import are_nan
 from decoding_jax.ops.top_k import top_k

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, Prompt, Stop
 from decoding_jax.loop import as_function, stopping
-from decoding_jax.loop.counters import over_axes
-from decoding_jax.loop.sequences import write
+from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.ops.top_k import top_k
@@ -20,8 +19,7 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, Pool, first_true
 from decoding_jax.strategies.beam.constraints import Constraints, match_nothing, match_token
-from decoding_jax.strategies.beam.hypotheses import join_pools, split_pool
-from decoding_jax.strategies.beam.loop import RankedBeams, State
+from decoding_jax.strategies.beam.loop import RankedBeams, State, join_pools, split_pool
 
 
 class ConstrainedBeamInfo(NamedTuple):

@@ -16,8 +16,7 @@ from decoding_jax.loop import as_function
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, Pool
-from decoding_jax.strategies.beam.hypotheses import every_hypothesis
-from decoding_jax.strategies.beam.loop import RankedBeams
+from decoding_jax.strategies.beam.loop import RankedBeams, every_hypothesis
 
 
 @pytree

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsSelect
 from decoding_jax.loop import model_calls
-from decoding_jax.loop.counters import over_axes, per_lane
+from decoding_jax.loop.sequences import over_axes, per_lane
 from decoding_jax.ops.gather import gather_items
 
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import Array, DecodeOutput, Prompt
 from decoding_jax.loop import as_function, stopping
-from decoding_jax.loop.counters import over_axes
-from decoding_jax.loop.sequences import write
+from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.gumbel import gumbel, top_k_gumbel

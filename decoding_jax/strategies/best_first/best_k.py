@@ -1,17 +1,369 @@
-"""Best-first and best-k search, with the presets of Xu et al. 2022."""
+"""Best-k search, Algorithm 1 of Xu et al. 2022 (arXiv:2211.11924), as one ``while_loop``.
+
+The paper's symbols and steps, and where they are in this folder:
+
+======================================================  ===========================================
+Paper                                                   Here
+======================================================  ===========================================
+H, the heap of nodes that were found, not yet expanded  ``State.heap``
+P, the completed paths                                  ``State.results``
+t, the time step, and n.time                            ``State.t`` and ``Nodes.time``
+b < C, the budget that is used                          ``State.expanded < budget``
+priority, ``n.score + decay(n.time, t)``                ``priority`` in ``advance``; ``priority.py``
+pop the k best of the heap                              ``pop``
+``p(v) >= gamma`` for each token v: the children        ``expansion.py``
+heap pruning                                            ``frontier.prune``
+======================================================  ===========================================
+
+Best-first search is k = 1. Four things differ from the paper's pseudo-code or are added to it:
+
+- Completed nodes do not take up one of the k places and do not use the budget, because the model is
+  not called for them.
+- The last group is cut to the budget that is left, so that the budget is never exceeded.
+- A row stops early once no open node can change the result.
+- A row in which nothing was completed can be finished greedily (``fallback``).
+
+Each row keeps its nodes as one tree in the cache slots of one lane (``token_tree.py``), so that a
+shared prefix is computed once, and each row has its own cursor.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from decoding_jax import fields
-from decoding_jax.loop import as_function
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.loop.sequences import check_lengths
+from decoding_jax.loop.strategy import Strategy
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.best_first.algorithm import FrontierSearch
-from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, MeanLogProb, Score
+from decoding_jax.strategies.best_first import frontier, token_tree
+from decoding_jax.strategies.best_first.expansion import Expansion, max_children
+from decoding_jax.strategies.best_first.frontier import ABSENT, CUT, FINISHED, OPEN, Nodes
+from decoding_jax.strategies.best_first.priority import (
+    Decay,
+    LastLogProb,
+    MeanLogProb,
+    Score,
+    check_decay,
+    check_score,
+)
+from decoding_jax.strategies.best_first.token_tree import TokenTree
+
+
+class SearchInfo(NamedTuple):
+    """Statistics of a search.
+
+    Attributes:
+      model_calls: int32, the prefill and every ``extend``.
+      expanded: int32 ``[B]``, the number of nodes expanded within the budget, prompt included.
+      completed: int32 ``[B]``, the number of ended nodes that were popped. With
+        ``num_return="all"`` this is S in the paper; with a number, a row may stop before it has
+        used its budget. The row's first sequences are these, as many as were asked for.
+      pruned: int32 ``[B]``, the number of nodes dropped because the frontier was full.
+      fallback: bool ``[B, N]``, the sequences finished greedily after the budget was used.
+      slots_used: int32 ``[B]``, the number of cache slots that were written.
+      slots_held: int32, the number of cache slots reserved for a row.
+    """
+
+    model_calls: Array
+    expanded: Array
+    completed: Array
+    pruned: Array
+    fallback: Array
+    slots_used: Array
+    slots_held: Array
+
+
+class State(NamedTuple):
+    """The state of the loop, with F for the size of the frontier.
+
+    Attributes:
+      cache: the model's cache.
+      tree: the nodes in the cache.
+      heap: H, ``[B, 2 F]``: room for F open nodes and for F that have ended.
+      popped: ``[B, k]``, the nodes to expand next; unused places are at the end.
+      results: P, ``[B, N]``, best first, or in the order of completion if all are kept.
+      t: int32 ``[B]``, the time step of each row.
+      greedy: bool ``[B]``, whether the row is being finished greedily.
+      model_calls, expanded, completed, pruned: as in ``SearchInfo``.
+    """
+
+    cache: Cache
+    tree: TokenTree
+    heap: Nodes
+    popped: Nodes
+    results: Nodes
+    t: Array
+    greedy: Array
+    model_calls: Array
+    expanded: Array
+    completed: Array
+    pruned: Array
+
+
+def _check_num_return(name: str, value: Any) -> int | Literal["all"]:
+    if isinstance(value, str):
+        if value == "all":
+            return "all"
+        raise fields.error(name, 'an int of 1 or more, or "all"', value)
+    return fields.as_count(name, value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrontierSearch(Strategy):
+    """A search that expands the k best hypotheses of a frontier at a time.
+
+    Attributes:
+      budget: C, the largest number of hypotheses that a row expands, its prompt included.
+      num_return: N, or "all" for every completed hypothesis; by default k.
+      score: gives the scores of hypotheses.
+      decay: the temporal decay.
+      gamma: the smallest probability of a child.
+      branching: the largest number of children of a hypothesis; None for no limit but gamma.
+      frontier_size: F, the largest number of open hypotheses in the frontier, and of ended ones.
+      fallback: whether rows that complete nothing within the budget are finished greedily.
+      places: the number of places that are reserved for the children of a hypothesis, computed
+        from ``branching`` and ``gamma``; None for the whole vocabulary.
+    """
+
+    budget: int = fields.count()
+    num_return: int | Literal["all"] | None = fields.field(
+        _check_num_return, expected='an int of 1 or more, or "all"', static=True, default=None
+    )
+    score: Score = fields.field(check_score, default="log_prob")
+    decay: Decay = fields.field(check_decay, default=0.0)
+    gamma: Any = fields.probability(default=0.05)
+    branching: int | None = fields.count(default=None)
+    frontier_size: int = fields.count(default=500)
+    fallback: bool = fields.switch(default=False)
+    places: int | None = fields.field(static=True, init=False, default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        places = self.branching
+        if (
+            places is None
+            and isinstance(self.gamma, (np.ndarray, jax.Array))
+            and not self.gamma.ndim
+        ):
+            places = max_children(self.gamma)
+        object.__setattr__(self, "places", places)
+
+    @property
+    def group_size(self) -> int:
+        """k, the largest number of hypotheses expanded in one call of the model."""
+        raise NotImplementedError
+
+    @property
+    def num_pops(self) -> int:
+        """The largest number of nodes that are popped at a time."""
+        return min(self.group_size, self.frontier_size, max(self.budget - 1, 1))
+
+    @property
+    def num_outputs(self) -> int | Literal["all"]:
+        """N."""
+        return self.group_size if self.num_return is None else self.num_return
+
+    @property
+    def num_fallback(self) -> int:
+        """The number of nodes that a row continues greedily, where it completed nothing."""
+        if not self.fallback:
+            return 0
+        k, count = self.num_pops, self.num_outputs
+        return k if count == "all" else min(k, count)
+
+    def num_slots(self, max_new_tokens: int) -> int:
+        """The number of cache slots of a row."""
+        return max(self.budget - 1, 1) + self.num_fallback * (max_new_tokens - 1)
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        """H holds the prompt alone, and b and t are 0; the prompt is expanded."""
+        batch, size = prompt.tokens.shape
+        length = check_lengths(model, size, self.max_new_tokens)
+        if not (model.ragged and model.tree):
+            raise ValueError(
+                "model: expected one with ragged and tree, since the rows of a best-first search "
+                "are at different slots, each in a token tree, got "
+                f"ragged={model.ragged} and tree={model.tree}"
+            )
+        slots, k = self.num_slots(length), self.num_pops
+        logits, cache = model_calls.prefill(model, prompt, lanes=1, slots=slots)
+        most_children = self.budget * self._expansion.num_children(logits.shape[-1])
+        num_results = most_children if self.num_outputs == "all" else self.num_outputs
+        zeros = jnp.zeros(batch, jnp.int32)
+        state = State(
+            cache=cache,
+            tree=token_tree.empty(batch, slots, length),
+            heap=frontier.absent(batch, 2 * min(self.frontier_size, most_children)),
+            popped=frontier.absent(batch, k),
+            results=frontier.absent(batch, num_results),
+            t=zeros - 1,
+            greedy=zeros > 0,
+            model_calls=jnp.int32(0),
+            expanded=zeros,
+            completed=zeros,
+            pruned=zeros,
+        )
+        limit = stopping.limits(self.stop, batch, length)[:, None]
+        root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
+        path = jnp.zeros((batch, 1, length), jnp.int32)
+        return self.advance(logits, prompt, state, root, root.parent, path)
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        """Feeds the popped nodes to the model in one call, and goes on with their children."""
+        nodes = state.popped
+        path = token_tree.paths(state.tree, nodes.parent, nodes.token, nodes.length)
+        start = state.tree.used[:, None]
+        tree, slot, visible = token_tree.add(state.tree, nodes.parent, path, num_open(nodes))
+        token = nodes.token[:, None]
+        output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
+        state = state._replace(cache=cache, tree=tree)
+        return self.advance(output.logits, prompt, state, nodes, slot, path)
+
+    @property
+    def _expansion(self) -> Expansion:
+        return Expansion(self.places, self.gamma, self.score, self.transform, self.stop)
+
+    def advance(
+        self,
+        logits: Array,
+        prompt: Prompt,
+        state: State,
+        nodes: Nodes,
+        slot: Array,
+        path: Array,
+    ) -> State:
+        """Adds the children of ``nodes [B, n]`` to the heap, prunes it, and pops the next nodes."""
+        # b <- b + 1 for every node that is expanded; its children have n.time = t.
+        t = state.t + (num_open(nodes) > 0).astype(jnp.int32)
+        expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
+        children, most_likely, ending = self._expansion(logits, prompt, nodes, slot, path, t)
+        children = frontier.only(children, most_likely | ~state.greedy[:, None])
+        ending = jnp.where(nodes.kind == CUT, CUT, ending)
+        log_prob = jnp.where(ending == frontier.NAN, jnp.nan, nodes.log_prob)
+        dead_ends = nodes._replace(kind=ending, log_prob=log_prob)
+
+        # t <- t + 1. The priority is n.score + decay(n.time, t), with an age of at least 1.
+        heap = frontier.join(state.heap, children)
+        age = jnp.clip(t[:, None] + 1 - heap.time, 0, self.budget)
+        priority = heap.score + self.decay.table(self.budget + 1)[age]
+        pruned = frontier.prune(heap, priority, state.heap.kind.shape[1] // 2)
+        state = state._replace(
+            t=t,
+            model_calls=state.model_calls + 1,
+            expanded=expanded,
+            pruned=state.pruned + frontier.count(heap) - frontier.count(pruned),
+        )
+        return self.pop(state, pruned, priority, dead_ends)
+
+    def pop(self, state: State, heap: Nodes, priority: Array, dead_ends: Nodes) -> State:
+        """Pops nodes in order of priority until min(k, C - b) open ones are found.
+
+        The ended nodes among them go to P. A row in the greedy fallback pops its newest children
+        alone, which are those after the nodes of ``state.heap``.
+        """
+        k, size, greedy = self.num_pops, heap.kind.shape[1], state.greedy[:, None]
+        is_new = jnp.arange(size, dtype=jnp.int32)[None] >= state.heap.kind.shape[1]
+        is_open = (heap.kind == OPEN) & (is_new | ~greedy)
+        is_ended = (heap.kind > OPEN) & (is_new | ~greedy)
+        best = frontier.best(priority, is_open, k)
+        num_pops = jnp.where(state.greedy, k, jnp.minimum(self.budget - state.expanded, k))
+
+        # Ended nodes are popped up to the last open one, or all of them once the budget is used.
+        rank = jnp.where(state.greedy, size, jnp.maximum(num_pops, 1))
+        is_ended &= frontier.before(priority, is_open, best, rank)
+        ended = frontier.join(dead_ends, frontier.only(heap, is_ended))
+        completed = state.completed + frontier.count(frontier.without_nan(ended))
+        results = self._keep(frontier.join(state.results, ended), state.results.kind.shape[1])
+        heap = frontier.only(heap, ~is_ended)
+
+        still_greedy = state.greedy
+        if self.fallback:
+            nothing = (completed == 0) & (heap.kind <= OPEN).all(1)
+            begins = ~still_greedy & (state.expanded >= self.budget) & nothing
+            num_pops = jnp.where(begins, self.num_fallback, num_pops)
+            still_greedy |= begins
+        max_new_tokens = state.tree.paths.shape[-1]
+        num_pops = jnp.where(self._is_decided(heap, results, max_new_tokens), 0, num_pops)
+        num_pops = jnp.minimum(num_pops, is_open.sum(1, dtype=jnp.int32))
+        is_popped = jnp.arange(k, dtype=jnp.int32)[None] < num_pops[:, None]
+        remaining = ~frontier.members(jnp.where(is_popped, best, size), size)
+        return state._replace(
+            heap=frontier.compact(frontier.only(heap, remaining), state.heap.kind.shape[1]),
+            popped=frontier.only(frontier.take(heap, best), is_popped),
+            results=results,
+            greedy=still_greedy,
+            completed=completed,
+        )
+
+    def _keep(self, nodes: Nodes, size: int) -> Nodes:
+        if self.num_outputs == "all":
+            return frontier.compact(nodes, size)
+        return self._ranked(nodes, size)
+
+    def _ranked(self, nodes: Nodes, size: int) -> Nodes:
+        """The ``size`` nodes with the best final scores, in order; those with NaN come last."""
+        size = min(size, nodes.kind.shape[1])
+        return frontier.take(nodes, frontier.best(self._ranks(nodes), nodes.kind != ABSENT, size))
+
+    def _ranks(self, nodes: Nodes) -> Array:
+        final = self.score.final(nodes.log_prob, nodes.length)
+        return jnp.where(nodes.kind == frontier.NAN, -jnp.inf, final)
+
+    def _is_decided(self, heap: Nodes, results: Nodes, max_new_tokens: int) -> Array:
+        """bool ``[B]``: whether no node of the heap can change the results."""
+        limit = stopping.limits(self.stop, heap.kind.shape[0], max_new_tokens)[:, None]
+        length = jnp.where(heap.kind == OPEN, limit, heap.length)
+        bound = self.score.final(heap.log_prob, length)  # log-probabilities only fall
+        worst = self._ranks(results)[:, -1:]
+        better = (heap.kind != ABSENT) & (bound > worst)
+        return (results.kind[:, -1] != ABSENT) & ~better.any(1)
+
+    def row_done(self, state: State) -> Array:
+        """See ``Strategy.row_done``: whether the row has no node to expand."""
+        return (state.popped.kind == ABSENT).all(-1)
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """P, the ended nodes that are left in the heap, the best open ones, then those with NaN."""
+        size = state.results.kind.shape[1]
+        heap, ranked = frontier.join(state.heap, state.popped), self._ranked
+        completed = ranked(frontier.without_nan(state.results), size)
+        parts = [completed, ranked(frontier.only(heap, heap.kind > OPEN), size)]
+        if self.num_outputs != "all":
+            parts.append(ranked(frontier.only(heap, heap.kind == OPEN), size))
+        parts.append(frontier.only(state.results, state.results.kind == frontier.NAN))
+        out = frontier.compact(frontier.join(*parts), size)
+        exists = out.kind != ABSENT
+        tokens = token_tree.paths(state.tree, out.parent, out.token, out.length)
+        final = self.score.final(out.log_prob, out.length)
+        return DecodeOutput(
+            tokens=jnp.where(exists[..., None], tokens, 0),
+            length=jnp.where(exists, out.length, 0),
+            log_prob=jnp.where(exists, out.log_prob, -jnp.inf),
+            score=jnp.where(exists, final, -jnp.inf),
+            finished=out.kind == FINISHED,
+            info=SearchInfo(
+                model_calls=state.model_calls,
+                expanded=state.expanded,
+                completed=state.completed,
+                pruned=state.pruned,
+                fallback=state.greedy[:, None] & (completed.kind != ABSENT),
+                slots_used=state.tree.used,
+                slots_held=jnp.int32(state.tree.paths.shape[1]),
+            ),
+        )
+
+
+def num_open(nodes: Nodes) -> Array:
+    """The number of open nodes of each row, int32 ``[B]``."""
+    return (nodes.kind == OPEN).sum(1, dtype=jnp.int32)
 
 
 def best_k_last(*, kappa: ArrayLike = 0.0, beta: ArrayLike = 0.5) -> dict[str, Any]:

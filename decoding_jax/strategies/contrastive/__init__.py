@@ -1,6 +1,6 @@
 """Contrastive search: probable tokens whose hidden states differ from those of earlier tokens."""
 
-from decoding_jax.strategies.contrastive.algorithm import (
+from decoding_jax.strategies.contrastive.contrastive_search import (
     ContrastiveInfo,
     ContrastiveSearch,
     contrastive_search,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
-from decoding_jax.loop.counters import over_axes
+from decoding_jax.loop.sequences import over_axes
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import largest
 from decoding_jax.ops.mesh import over_rows

@@ -1,11 +1,12 @@
 """Speculative decoding: drafters propose tokens, and verifiers decide how many are accepted."""
 
-from decoding_jax.strategies.speculative.algorithm import SpeculativeSample, speculative_sample
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     Fixed,
     Heuristic,
     Measured,
+    emitted_tokens,
+    speed_up,
 )
 from decoding_jax.strategies.speculative.drafters import (
     Bigram,
@@ -17,8 +18,11 @@ from decoding_jax.strategies.speculative.drafters import (
     PromptLookup,
     SupportsBind,
 )
-from decoding_jax.strategies.speculative.info import Info
-from decoding_jax.strategies.speculative.theory import emitted_tokens, speed_up
+from decoding_jax.strategies.speculative.speculative_sample import (
+    SpeculativeSample,
+    speculative_sample,
+)
+from decoding_jax.strategies.speculative.stages import Info
 from decoding_jax.strategies.speculative.verifiers import (
     VERIFIERS,
     BlockVerifier,

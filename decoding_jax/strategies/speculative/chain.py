@@ -13,9 +13,8 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.appending import place_tokens
-from decoding_jax.strategies.speculative.distributions import Softmax
+from decoding_jax.strategies.speculative.distributions import Softmax, model_distribution
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
-from decoding_jax.strategies.speculative.masking import model_distribution
 from decoding_jax.strategies.speculative.stages import (
     BlockInputs,
     BlockResult,

@@ -7,11 +7,12 @@ from typing import Any
 from decoding_jax import fields
 from decoding_jax.strategies.speculative.verifiers.base import Verification, Verifier
 from decoding_jax.strategies.speculative.verifiers.block import BlockVerifier
-from decoding_jax.strategies.speculative.verifiers.code import CodeVerifier
-from decoding_jax.strategies.speculative.verifiers.coded_token import CodedTokenVerifier
-from decoding_jax.strategies.speculative.verifiers.greedy import GreedyVerifier
-from decoding_jax.strategies.speculative.verifiers.gumbel import GumbelVerifier
-from decoding_jax.strategies.speculative.verifiers.token import TokenVerifier
+from decoding_jax.strategies.speculative.verifiers.coupled import (
+    CodeVerifier,
+    GreedyVerifier,
+    GumbelVerifier,
+)
+from decoding_jax.strategies.speculative.verifiers.token import CodedTokenVerifier, TokenVerifier
 
 VERIFIERS: dict[str, Verifier] = {
     "block": BlockVerifier(),

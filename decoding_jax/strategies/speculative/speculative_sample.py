@@ -52,17 +52,20 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record
 from decoding_jax.strategies.speculative.chain import CHAIN
-from decoding_jax.strategies.speculative.checks import check_models
-from decoding_jax.strategies.speculative.distributions import of_model
+from decoding_jax.strategies.speculative.distributions import Allowed, allow, of_model
 from decoding_jax.strategies.speculative.draft_length import (
     DraftLength,
     as_draft_length,
     check_draft_tokens,
 )
-from decoding_jax.strategies.speculative.drafters import as_drafter
-from decoding_jax.strategies.speculative.info import Info, count_block, no_info
-from decoding_jax.strategies.speculative.masking import Allowed, allow
-from decoding_jax.strategies.speculative.stages import BlockInputs, Stages
+from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
+from decoding_jax.strategies.speculative.stages import (
+    BlockInputs,
+    Info,
+    Stages,
+    count_block,
+    no_info,
+)
 from decoding_jax.strategies.speculative.tree_drafts import TREE
 from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier
 
@@ -179,7 +182,7 @@ class SpeculativeSample(Strategy):
         return stopping.limits(self.stop, batch, max_new_tokens)
 
     def allowed(self, logits: Array, prompt: Prompt, paths: Array, length: Array) -> Allowed:
-        """The tokens allowed after paths; see ``masking.allow``."""
+        """The tokens allowed after paths; see ``distributions.allow``."""
         return allow(logits, prompt, paths, length, self.transform, self.stop)
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
@@ -335,3 +338,18 @@ class SpeculativeSample(Strategy):
 
 
 speculative_sample = as_function(SpeculativeSample)
+
+
+def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
+    """Refuses models that cannot work together.
+
+    Raises:
+      ValueError: for a target that is not ragged, or vocabularies that differ.
+    """
+    if not model.ragged:
+        raise ValueError("model: expected one with ragged=True, got one whose rows advance in step")
+    size = getattr(drafter, "vocab_size", model.vocab_size)
+    if size != model.vocab_size:
+        raise ValueError(
+            f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
+        )

@@ -28,7 +28,7 @@ from decoding_jax.loop import (
     model_calls,
     stopping,
 )
-from decoding_jax.loop.counters import over_axes, per_lane
+from decoding_jax.loop.sequences import over_axes, per_lane
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import lowest_argmax, normaliser
 from decoding_jax.ops.top_k import top_k
