@@ -284,7 +284,7 @@ def unpacked(
       ValueError: for a setting beside the object.
 
     Example:
-      >>> from decoding_jax.strategies.sampling import Sample
+      >>> from decoding_jax.strategies import Sample
       >>> name, settings = unpacked(Sample(num_samples=2), {})
       >>> name, settings["num_samples"], settings["max_new_tokens"]
       ('sample', 2, None)
