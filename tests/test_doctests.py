@@ -17,7 +17,7 @@ MODULES = sorted(
 )
 NEEDED = {
     "decoding_jax.infer.beam": "apache_beam",
-    "decoding_jax.infer.parquet_rows": "pyarrow",
+    "decoding_jax.infer.parquet": "pyarrow",
     **{f"decoding_jax.t5x.models{name}": "t5x.models" for name in ("", ".native", ".speculative")},
 }
 

@@ -6,12 +6,11 @@ as a function.
 """
 
 from decoding_jax.infer.batch_decoder import BatchDecoder
-from decoding_jax.infer.csv_rows import CsvRows
 from decoding_jax.infer.job import run
-from decoding_jax.infer.parquet_rows import ParquetRows
+from decoding_jax.infer.parquet import ParquetRows
 from decoding_jax.infer.phrases import BeamSearchWithPhrases, beam_search_with_phrases
-from decoding_jax.infer.printing import Printer
-from decoding_jax.infer.sources import Item, JsonLines, SeqioTask, TextLines
+from decoding_jax.infer.records import Printer
+from decoding_jax.infer.sources import CsvRows, Item, JsonLines, SeqioTask, TextLines
 from decoding_jax.infer.summaries import Summary
 
 __all__ = [

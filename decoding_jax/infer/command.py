@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
 import re
@@ -14,8 +16,9 @@ import gin.config as gin
 import jax
 from absl import flags
 
-from decoding_jax.infer import gin_names, progress
-from decoding_jax.infer.gin_reading import UsageError, read_gin, rewrite
+from decoding_jax import gin_config
+from decoding_jax.gin_config import UsageError
+from decoding_jax.infer import progress
 from decoding_jax.infer.job import run
 from decoding_jax.infer.processes import SharedError
 from decoding_jax.infer.summaries import Summary
@@ -33,7 +36,7 @@ python -m decoding_jax.infer --gin_file=models/translation_en_fr.gin \\
 
 _CLUSTER_FLAGS = ("coordinator_address", "num_processes", "process_id")
 _CLUSTER_USAGE = (
-    "takes --coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) "
+    "--coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) "
     "on each of the processes"
 )
 _WEEK = 7 * 24 * 3600  # seconds
@@ -83,13 +86,13 @@ def _is_waited_for() -> bool:
     """Whether other processes wait for this one, since a mesh spans them."""
     if not jax.distributed.is_initialized():
         return False
-    sizes = (math.prod(mesh.values()) for mesh in gin_names.meshes())
+    sizes = (math.prod(mesh.values()) for mesh in gin_config.meshes())
     return jax.process_count() > 1 and any(n > jax.local_device_count() for n in sizes)
 
 
 def _main(values: flags.FlagValues, argv: list[str]) -> int:
     try:
-        arguments = values(rewrite(argv))
+        arguments = values(gin_config.rewrite(argv))
     except flags.Error as e:
         raise UsageError(f"{' '.join(str(e).split())}; --help lists the flags") from e
     flags.FLAGS(argv[:1], known_only=True)  # Modules that gin files import may read absl's flags.
@@ -97,17 +100,45 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         print(_USAGE + values.get_help())
         return 0
     if len(arguments) > 1:
-        raise UsageError(f"got the argument {arguments[1]!r}; takes only flags, --help lists them")
+        raise UsageError(f"expected only flags, which --help lists, got {arguments[1]!r}")
     keep_programs()
     _join(values)
-    gin_names.register()
+    register_names()
     # The configuration that the caller may have locked is locked again afterwards.
     with gin.unlock_config():
         gin.clear_config()
-        read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
+        gin_config.read_gin(values.gin_file, values.gin_bindings, values.gin_search_paths)
         with progress.log_lines():
             summary: Summary = gin.get_configurable(run)()
     return 1 if 0 < summary.inputs == summary.faulty else 0
+
+
+@functools.cache
+def register_names() -> None:
+    """Registers the public names, so that ``--gin.sample.num_samples=4`` needs no import.
+
+    Gin files that import the modules they use (``from __gin__ import dynamic_registration``) refer
+    to the same configurables.
+    """
+    import decoding_jax
+    from decoding_jax import infer, transforms
+
+    modules = {
+        "decoding_jax": (decoding_jax, [n for n in decoding_jax.__all__ if n != "generate"]),
+        "decoding_jax.transforms": (transforms, ["Chain", *transforms.__all__]),
+        "decoding_jax.infer": (infer, infer.__all__),
+    }
+    registered = set()
+    for module_name, (module, names) in modules.items():
+        for name in names:
+            value = getattr(module, name)
+            # A transform has two names, of which gin gets the one in lower case.
+            is_alias = module is transforms and name != "Chain" and name[0].isupper()
+            is_configurable = inspect.isfunction(value) or inspect.isclass(value)
+            if is_alias or value in registered or not is_configurable:
+                continue
+            registered.add(value)
+            gin.external_configurable(value, name=name, module=module_name)
 
 
 def _join(values: flags.FlagValues) -> None:
@@ -119,16 +150,18 @@ def _join(values: flags.FlagValues) -> None:
     given = [f"--{name}" for name in _CLUSTER_FLAGS if values[name].value is not None]
     if not values.distributed:
         if given:
-            raise UsageError(f"{given[0]}: got it without --distributed; takes both flags")
+            raise UsageError(f"{given[0]}: expected --distributed beside it, got none")
         return
     if given and missing:
-        raise UsageError(f"--distributed: got no {' and no '.join(missing)}; {_CLUSTER_USAGE}")
+        raise UsageError(
+            f"--distributed: expected {_CLUSTER_USAGE}, got no {' and no '.join(missing)}"
+        )
     if given and not re.fullmatch(r".+:\d+", address):
-        raise UsageError(f"--coordinator_address: got {address!r}; takes HOST:PORT")
+        raise UsageError(f"--coordinator_address: expected HOST:PORT, got {address!r}")
     if given and process_id >= num_processes:
         raise UsageError(
-            f"--process_id: got {process_id} of {num_processes} processes; "
-            f"takes 0 to {num_processes - 1}"
+            f"--process_id: expected 0 to {num_processes - 1}, got {process_id} of {num_processes} "
+            "processes"
         )
     try:
         # A process that has finished its shards waits for the others, which may take long.
@@ -136,7 +169,9 @@ def _join(values: flags.FlagValues) -> None:
             address, num_processes, process_id, shutdown_timeout_seconds=_WEEK
         )
     except ValueError as e:
-        raise UsageError(f"--distributed: found no cluster to join; {_CLUSTER_USAGE}") from e
+        raise UsageError(
+            f"--distributed: expected {_CLUSTER_USAGE}, found no cluster to join"
+        ) from e
     except RuntimeError as e:
         raise UsageError(f"--distributed: {_first_line(e)}") from e
 
@@ -205,7 +240,7 @@ def _first_line(error: BaseException) -> str | None:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     called = re.search(r"In call to configurable '(\w+)'", text)
-    if called and called[1] in STRATEGIES and first.startswith("model: got none"):
+    if called and called[1] in STRATEGIES and first.startswith("model: ") and "got none" in first:
         return f"{first}; gin names a strategy without parentheses, @decoding_jax.{called[1]}"
     if isinstance(error, TypeError):
         if "required" not in first or "In call to configurable" not in text:

@@ -1,13 +1,23 @@
-"""Finds the files of inputs that a path, a pattern such as ``data/*.jsonl``, or a list names."""
+"""Finds the files of inputs that a path, a pattern or a list names, and reads their lines.
+
+Files may be in a bucket, and compressed by gzip.
+"""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import glob
-from collections.abc import Sequence
+import gzip
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
-from decoding_jax.infer import files
+from decoding_jax import fields, gin_path
 from decoding_jax.storage import CloudPath, StoragePath, storage_path
 from decoding_jax.text.inputs import unicode_fault
 
@@ -15,6 +25,8 @@ Paths = str | StoragePath | Sequence[str | StoragePath]
 """A path, a URL, a pattern of either, or a list of these."""
 
 _SHOWN = 3  # names in an error
+_STANDARD_INPUT = ("-", "/dev/stdin")
+_COPIES: dict[str, Any] = {}  # The open temporary files, by the pipes that they were read from.
 
 
 class InputFile(NamedTuple):
@@ -48,29 +60,29 @@ def find(paths: Paths) -> list[InputFile]:
     if isinstance(paths, (str, Path, CloudPath)):
         matching = _matching(paths)
         if matching is None:
-            return [InputFile(files.find_inputs(paths), None)]
+            return [InputFile(find_inputs(paths), None)]
         return [InputFile(path, _checked(str(path))) for path in matching]
     if not isinstance(paths, Sequence) or not all(
         isinstance(path, (str, Path, CloudPath)) for path in paths
     ):
-        raise ValueError(f"path: got {paths!r}; takes a path, a pattern, or a list of these")
+        raise fields.error("path", "a path, a pattern, or a list of these", paths)
     found: dict[str, StoragePath] = {}
     for path in paths:
         matching = _matching(path)
-        of_path = [(str(path), files.find_inputs(path))] if matching is None else []
+        of_path = [(str(path), find_inputs(path))] if matching is None else []
         for name, file in of_path or [(str(file), file) for file in matching or ()]:
             if name in found:
-                raise ValueError(f"path: got {name!r} twice; takes each file once")
+                raise ValueError(f"path: expected each file once, got {name!r} twice")
             found[_checked(name)] = file
     if not found:
-        raise ValueError("path: got an empty list; takes at least one file")
+        raise ValueError("path: expected at least one file, got an empty list")
     return [InputFile(file, name) for name, file in found.items()]
 
 
 def _checked(name: str) -> str:
     """Checks that the name of a file can be written to records, and returns it."""
     if unicode_fault(name) is not None:
-        raise ValueError(f"path: got {name!r}; takes names of files in UTF-8")
+        raise ValueError(f"path: expected names of files in UTF-8, got {name!r}")
     return name
 
 
@@ -87,7 +99,9 @@ def _matching(pattern: str | StoragePath) -> Sequence[StoragePath] | None:
     else:
         found = sorted(p for name in glob.glob(text, recursive=True) if (p := Path(name)).is_file())
     if not found:
-        raise ValueError(f"path: got {text!r}, which matches no file{_beside(path)}")
+        raise ValueError(
+            f"path: expected a pattern of files, got {text!r}, which matches none{_beside(path)}"
+        )
     return found
 
 
@@ -103,3 +117,75 @@ def _beside(pattern: StoragePath) -> str:
         return f"; the folder {str(folder)!r} is empty or missing"
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return f"; the folder {str(folder)!r} has {', '.join(names[:_SHOWN])}{more}"
+
+
+def find_inputs(name: str | StoragePath) -> StoragePath:
+    """Returns the path of a file of inputs, which ``gin_files.find`` searches for.
+
+    A job reads its inputs twice. Standard input (``-``) or another pipe is therefore copied to a
+    temporary file when it is first asked for, and that file is its path from then on.
+
+    Raises:
+      ValueError: if there is no such file, or it is a folder.
+
+    Example:
+      >>> find_inputs("runs/demo_sentences.txt").name
+      'demo_sentences.txt'
+    """
+    path = storage_path("path", name)
+    if isinstance(path, CloudPath) and path.is_file():
+        return path
+    if path.is_dir():
+        raise ValueError(
+            f"path: expected a file, or a pattern such as '{path}/*.txt', got the folder "
+            f"{str(name)!r}"
+        )
+    if isinstance(path, CloudPath):
+        raise ValueError(f"{path}: no such file")
+    is_pipe = path.is_fifo() or path.is_char_device() or path.is_socket()
+    if str(name) in (*_STANDARD_INPUT, *_COPIES) or is_pipe:
+        return _copy_of(str(name))
+    return gin_path.find(path)
+
+
+def _copy_of(pipe: str) -> Path:
+    """A temporary file with what a pipe gives, until this process ends."""
+    if pipe not in _COPIES:
+        file = tempfile.NamedTemporaryFile(prefix="decoding_jax_inputs_")  # noqa: SIM115 (kept)
+        with contextlib.ExitStack() as stack:
+            if pipe in _STANDARD_INPUT:
+                given: IO[bytes] = sys.stdin.buffer
+            else:
+                given = stack.enter_context(Path(pipe).open("rb"))
+            shutil.copyfileobj(given, file)
+        file.flush()
+        _COPIES[pipe] = file
+    return Path(_COPIES[pipe].name)
+
+
+def lines(path: StoragePath) -> Iterator[bytes]:
+    """Yields the lines of a file with their ends, but without a byte order mark.
+
+    Raises:
+      ValueError: if the file's name ends in ``.gz`` and it is not whole gzip.
+    """
+    try:
+        with path.open("rb") as raw:
+            for number, line in enumerate(_decompressed(raw, path.suffix)):
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise ValueError(f"path: expected a whole gzip file, got {str(path)!r} ({e})") from e
+
+
+def _decompressed(file: IO[bytes], suffix: str) -> Iterable[bytes]:
+    return gzip.GzipFile(fileobj=file) if suffix == ".gz" else file
+
+
+def without_end(line: bytes) -> bytes:
+    r"""Returns a line without its end.
+
+    Example:
+      >>> without_end(b"one\r\n")
+      b'one'
+    """
+    return line.removesuffix(b"\n").removesuffix(b"\r")

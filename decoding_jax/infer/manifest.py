@@ -13,7 +13,7 @@ import jax
 import jaxlib
 
 import decoding_jax
-from decoding_jax.infer import lock
+from decoding_jax.infer import locks
 from decoding_jax.infer.sources import Item
 from decoding_jax.storage import StoragePath, create
 from decoding_jax.text import Tokenizer
@@ -141,7 +141,7 @@ def claim(directory: StoragePath, manifest: dict[str, Any]) -> None:
     and the others compare their manifests with it.
 
     Args:
-      directory: an existing directory that ``lock.hold`` has locked.
+      directory: an existing directory that ``locks.hold`` has locked.
       manifest: everything that the job's results depend on, as JSON values.
 
     Raises:
@@ -154,8 +154,8 @@ def claim(directory: StoragePath, manifest: dict[str, Any]) -> None:
         others = sorted(p.name for p in directory.iterdir() if not _is_transient(p.name))
         if others and not path.exists():
             raise ValueError(
-                f"output_dir: {directory} holds {others[0]} but no {FILE}; takes an empty "
-                "directory or this job's own"
+                "output_dir: expected an empty directory or this job's own, got "
+                f"{directory}, which holds {others[0]} but no {FILE}"
             )
         if create(path, [json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"]):
             return
@@ -163,14 +163,14 @@ def claim(directory: StoragePath, manifest: dict[str, Any]) -> None:
     different = [k for k in {**manifest, **found} if manifest.get(k) != found.get(k)]
     if different:
         raise ValueError(
-            f"output_dir: {directory} belongs to another job (not the same: "
-            f"{', '.join(different)}); takes an empty directory or this job's own"
+            f"output_dir: expected an empty directory or this job's own, got {directory}, which "
+            f"belongs to another job (not the same: {', '.join(different)})"
         )
 
 
 def _is_transient(name: str) -> bool:
     """Whether a file is a lock or temporary, as a job that is killed early may leave behind."""
-    return bool(re.fullmatch(r"\..*\.tmp", name)) or name.startswith(lock.FILE)
+    return bool(re.fullmatch(r"\..*\.tmp", name)) or name.startswith(locks.FILE)
 
 
 def _digest_of(items: Sequence[Item]) -> str:
@@ -187,8 +187,8 @@ def _given(item: Item) -> tuple[Any, ...]:
 
 def _changed(index: int, inputs: Inputs) -> ValueError:
     return ValueError(
-        f"source: the inputs from index {index} on are not the {inputs.count} that the job began "
-        "with; takes a source that gives the same items each time, and a file that is not edited"
+        "source: expected the same items each time, and files that are not edited, got others from "
+        f"index {index} on than the {inputs.count} that the job began with"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from decoding_jax.infer import manifest, parquet_records, progress, shards
+from decoding_jax.infer import manifest, parquet, progress, shards
 from decoding_jax.infer.records import Record
 from decoding_jax.storage import CloudPath, StoragePath, storage_path, write_bytes
 
@@ -59,7 +59,7 @@ def merge(
     """
     directory = storage_path("output_dir", output_dir)
     if not directory.is_dir():
-        raise ValueError(f"output_dir: got {str(directory)!r}; takes the directory of a job")
+        raise ValueError(f"output_dir: expected the directory of a job, got {str(directory)!r}")
     count, shard_size, name = _job(directory)
     num_shards = -(-count // shard_size)
     paths = [directory / shards.shard_name(name, i, num_shards) for i in range(num_shards)]
@@ -69,18 +69,18 @@ def merge(
     )
     in_folder = isinstance(target, CloudPath) or target.parent.is_dir()
     if target.is_dir() or not in_folder:
-        raise ValueError(f"file: got {str(target)!r}; takes a file in a directory that exists")
+        raise ValueError(f"file: expected a file in a directory that exists, got {str(target)!r}")
     own = [directory / manifest.FILE, *paths]
     is_summary = target.resolve().parent == beside and re.fullmatch(
         r"summary(-\d+-of-\d+)?\.json", target.name
     )
     if is_summary or target.resolve() in {path.resolve() for path in own}:
-        raise ValueError(f"file: got {str(target)!r}, a file of the job; takes another file")
+        raise ValueError(f"file: expected another file than those of the job, got {str(target)!r}")
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise ValueError(
-            f"output_dir: {directory} lacks {missing[0]} ({len(missing):,} of {num_shards:,} "
-            "shards are missing); takes the directory of a finished job"
+            f"output_dir: expected the directory of a finished job, got {directory}, which lacks "
+            f"{missing[0]} ({len(missing):,} of {num_shards:,} shards are missing)"
         )
     with tqdm(
         total=count, desc="merging", unit="record", delay=_SHOWN_AFTER, **progress.on_stderr()
@@ -91,7 +91,7 @@ def merge(
             return (record for _, record in _lines(paths, count, shard_size, bar))
 
         if target.suffix == ".parquet":
-            write_bytes(target, parquet_records.parts(records))
+            write_bytes(target, parquet.parts(records))
         else:
             lines = (line for line, _ in _lines(paths, count, shard_size, bar))
             write_bytes(target, _compressed(lines) if target.suffix == ".gz" else lines)
@@ -103,18 +103,20 @@ def _job(directory: StoragePath) -> tuple[int, int, str]:
     path = directory / manifest.FILE
     if not path.is_file():
         raise ValueError(
-            f"output_dir: {directory} has no {path.name}; takes the directory of a job"
+            f"output_dir: expected the directory of a job, got {directory} without {path.name}"
         )
     try:
         job: Any = json.loads(path.read_text(encoding="utf-8"))
         count, shard_size, name = job["inputs"]["count"], job["shard_size"], job["name"]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"output_dir: {path} is not a job's; takes the directory of a job"
-        ) from None
+        raise _foreign(path) from None
     if not (isinstance(name, str) and all(type(n) is int and n > 0 for n in (count, shard_size))):
-        raise ValueError(f"output_dir: {path} is not a job's; takes the directory of a job")
+        raise _foreign(path)
     return count, shard_size, name
+
+
+def _foreign(path: StoragePath) -> ValueError:
+    return ValueError(f"output_dir: expected the directory of a job, got {path} of no job")
 
 
 def _lines(
@@ -149,7 +151,7 @@ class _UsageError(ValueError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; takes OUTPUT_DIR [-o FILE]")
+        raise _UsageError(f"expected OUTPUT_DIR [-o FILE]: {message}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

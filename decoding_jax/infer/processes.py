@@ -105,9 +105,9 @@ class Processes:
             different = [n for n in names if of_process.get(n) != of_all[0].get(n)]
             if different:
                 raise SharedError(
-                    f"process {index}: got another job than process 0 (not the same: "
-                    f"{', '.join(different)}); takes the same files, settings and inputs on all "
-                    "processes of a mesh"
+                    f"process {index}: expected the same files, settings and inputs on all "
+                    "processes of a mesh, got another job than process 0 (not the same: "
+                    f"{', '.join(different)})"
                 )
 
     def _shared(self, function: Callable[[], T], *, calls: bool) -> T | None:
@@ -137,9 +137,9 @@ def processes_of(model: Any) -> Processes:
         return Processes(index, count, one_program=False)
     if mesh is not None and len(owners) < count:
         raise ValueError(
-            f"model: got one on {mesh.devices.size} devices of {len(owners)} of {count} processes; "
-            f"takes a mesh of at most {jax.local_device_count()} devices, which each process has "
-            f"of its own, or one of {jax.device_count()} devices, which all processes share"
+            f"model: expected a mesh of at most {jax.local_device_count()} devices, which each "
+            f"process has of its own, or one of {jax.device_count()}, which all processes share, "
+            f"got one on {mesh.devices.size} devices of {len(owners)} of {count} processes"
         )
     return Processes(index, count, one_program=True)
 

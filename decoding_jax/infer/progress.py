@@ -5,41 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from decoding_jax.batches.compilations import Stopwatch
+
 _LOGGER = logging.getLogger("decoding_jax")
-
-
-class Stopwatch:
-    """Measures the total time inside ``with`` blocks.
-
-    Example:
-      >>> watch = Stopwatch()
-      >>> with watch:
-      ...     pass
-      >>> watch.seconds() >= 0
-      True
-    """
-
-    def __init__(self) -> None:
-        self._total = 0.0
-        self._start: float | None = None
-
-    def __enter__(self) -> Stopwatch:
-        self._start = time.monotonic()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._total, self._start = self.seconds(), None
-
-    def seconds(self) -> float:
-        """Returns the time in seconds, including that of a block that is still running."""
-        running = 0.0 if self._start is None else time.monotonic() - self._start
-        return self._total + running
 
 
 class Bar(tqdm):

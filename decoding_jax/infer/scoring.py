@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array, LanguageModel, Prompt
-from decoding_jax.infer import memory
-from decoding_jax.infer.arguments import check_top_tokens
-from decoding_jax.infer.input_encoder import InputEncoder
+from decoding_jax.batches import encode_batch
+from decoding_jax.batches.decoder import memory_checked
 from decoding_jax.infer.records import Record, plain
+from decoding_jax.infer.settings import Settings
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.mesh import to_host
-from decoding_jax.text import encode_batch
+from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.sizes import rounded_length
 from decoding_jax.text.token_scores import token_scores
 
+_FIGURES = ("token_log_probs", "token_entropies")
 _TOP = ("top_tokens", "top_log_probs")
-
-
-def make_scorer(
-    model: Any,
-    encode: InputEncoder,
-    batch_size: int,
-    widths: Sequence[int],
-    *,
-    with_token_log_probs: bool,
-    with_token_entropies: bool,
-    with_top_tokens: int,
-) -> Scorer | None:
-    """The scorer of the figures that are wanted; None if none is.
-
-    Args:
-      model, encode, batch_size, widths: as for ``Scorer``.
-      with_token_log_probs, with_token_entropies, with_top_tokens: as for ``infer.run``.
-
-    Raises:
-      ValueError: if ``with_top_tokens`` is not a number from 0 to the size of the vocabulary.
-    """
-    wanted = {"token_log_probs": with_token_log_probs, "token_entropies": with_token_entropies}
-    names = [name for name, is_wanted in wanted.items() if is_wanted]
-    num_alternatives = check_top_tokens(with_top_tokens, model)
-    if not names and not num_alternatives:
-        return None
-    return Scorer(names, num_alternatives, model, encode, batch_size, widths)
 
 
 class Scorer:
@@ -60,12 +35,11 @@ class Scorer:
       num_alternatives: if not 0, ``"top_tokens"`` and ``"top_log_probs"`` are added, each a list of
         as many for each token.
       model: an encoder-decoder, or a language model.
-      encode: encodes inputs, as for the decoding.
       batch_size: the number of records that are scored together.
       widths: the widths that inputs are padded to, in ascending order.
 
     Attributes:
-      settings: the settings of ``infer.run`` that ask for these figures.
+      settings: the settings of the job that ask for these figures.
     """
 
     def __init__(
@@ -73,7 +47,6 @@ class Scorer:
         names: Sequence[str],
         num_alternatives: int,
         model: Any,
-        encode: InputEncoder,
         batch_size: int,
         widths: Sequence[int],
     ):
@@ -82,7 +55,6 @@ class Scorer:
             self.settings["with_top_tokens"] = num_alternatives
         self._names = [*names, *(_TOP if num_alternatives else ())]
         self._model = model
-        self._encode = encode
         self._batch_size = batch_size
         self._widths = widths
         wanted = self._names
@@ -100,20 +72,35 @@ class Scorer:
 
         self._score = jit(score, ())
 
-    def add(self, records: Sequence[Record], *, with_tokens: bool) -> list[Record]:
-        """Returns the records of a shard with the figures in each output.
+    @classmethod
+    def wanted(cls, model: Any, settings: Settings, widths: Sequence[int]) -> Scorer | None:
+        """The scorer of the figures that a job wants; None if it wants none.
+
+        Raises:
+          ValueError: if ``with_top_tokens`` is larger than the vocabulary.
+        """
+        names = [name for name in _FIGURES if getattr(settings, f"with_{name}")]
+        size, count = vocabulary_size(model), settings.with_top_tokens
+        if count > size:
+            raise fields.error("with_top_tokens", f"a whole number from 0 to {size}", count)
+        if not names and not count:
+            return None
+        return cls(names, count, model, settings.batch_size, widths)
+
+    def add(
+        self, records: Sequence[Record], ids: Mapping[int, list[int]], *, with_tokens: bool
+    ) -> list[Record]:
+        """Returns records with the figures in each output.
 
         Args:
           records: the records, whose outputs have ``tokens``.
-          with_tokens: whether the tokens stay.
+          ids: the tokens of the inputs of those that have outputs, by their place.
+          with_tokens: whether the tokens of outputs stay.
         """
         of_width: dict[int, list[int]] = {}
-        ids = {}
-        for i, record in enumerate(records):
-            if record["outputs"]:
-                ids[i], _ = self._encode(record["inputs"])
-                width = min(w for w in self._widths if w >= len(ids[i]))
-                of_width.setdefault(width, []).append(i)
+        for i in ids:
+            width = min(w for w in self._widths if w >= len(ids[i]))
+            of_width.setdefault(width, []).append(i)
         made = list(records)
         for width, members in of_width.items():
             for start in range(0, len(members), self._batch_size):
@@ -138,7 +125,7 @@ class Scorer:
         for b, of_record in enumerate(outputs):
             for n, of_output in enumerate(of_record):
                 tokens[b, n, : len(of_output)] = of_output
-        with memory.checked(self._model, self._batch_size, width, spread=1):
+        with memory_checked(self._model, self._batch_size, width, spread=1):
             scores = self._score(model, prompt, jnp.asarray(tokens), jnp.int32(length))
             return to_host(scores)
 

@@ -1,13 +1,139 @@
-"""Reads and writes output shards; a shard is written completely or not at all."""
+"""The directory that a job writes to: its lock, its shards, and its summary."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from decoding_jax.infer.records import Record, to_line
+from decoding_jax.infer import locks, manifest, records, summaries
+from decoding_jax.infer.manifest import Inputs
+from decoding_jax.infer.processes import Processes
+from decoding_jax.infer.records import Record
 from decoding_jax.infer.sources import Item
+from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, write
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Output:
+    """The directory of a job. Of processes that run one program, process 0 writes and reads it.
+
+    Args:
+      directory: the directory, or None for a job that writes nothing.
+      name: the prefix of the names of shards.
+      inputs: the inputs of the job.
+      processes: the processes of the job.
+      assigned: the shards of this process.
+
+    Attributes:
+      existing: the shards of this process whose files exist when the directory is claimed. They may
+        turn out not to be whole.
+    """
+
+    def __init__(
+        self,
+        directory: StoragePath | None,
+        name: str,
+        inputs: Inputs,
+        processes: Processes,
+        assigned: Sequence[int],
+    ):
+        self._directory = directory
+        self._processes = processes
+        count = len(inputs.of_shards)
+        self._names = {shard: shard_name(name, shard, count) for shard in assigned}
+        self._check_lock: Callable[[], None] | None = None
+        self.existing: frozenset[int] = frozenset()
+
+    @contextlib.contextmanager
+    def claimed(self, settings: dict[str, Any], lock_seconds: float) -> Iterator[None]:
+        """Keeps other jobs out of the directory while the block runs.
+
+        Args:
+          settings: what the job depends on, for ``manifest.claim``.
+          lock_seconds: as in ``infer.run``.
+
+        Raises:
+          ValueError: if the directory cannot be used; the message is one line.
+        """
+        directory = self._directory
+        if directory is None:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+
+            def claim() -> list[int]:
+                if directory.is_file():
+                    raise ValueError(f"output_dir: expected a directory, got the file {directory}")
+                directory.mkdir(parents=True, exist_ok=True)
+                self._check_lock = stack.enter_context(
+                    locks.hold(directory, *self._processes.writer, lock_seconds)
+                )
+                manifest.claim(directory, settings)
+                names = {path.name for path in directory.iterdir()}
+                return [shard for shard, name in self._names.items() if name in names]
+
+            self.existing = frozenset(self._processes.agreed(claim))
+            yield
+
+    def faults_of_finished(
+        self, shard: int, items: Sequence[Item], first: int
+    ) -> Counter[str] | None:
+        """The faults in a shard that an earlier run has finished; None if it is decoded again.
+
+        Args:
+          shard: the number of the shard.
+          items: its inputs.
+          first: the index of the first input in the job.
+        """
+
+        def read() -> dict[str, int] | None:
+            try:
+                found = read_records(self._path(shard), items, first)
+            except FileNotFoundError:
+                return None
+            except ValueError as e:
+                _LOGGER.warning("%s; the shard is decoded again", e)
+                return None
+            return records.count_faults(found)
+
+        faults = self._processes.agreed(read)
+        return None if faults is None else Counter(faults)
+
+    def write(self, shard: int, of_shard: Sequence[Record]) -> None:
+        """Writes the records of a shard.
+
+        Raises:
+          ValueError: if another job has taken the directory over.
+          OSError: if the file cannot be written.
+        """
+
+        def write_shard() -> None:
+            if self._check_lock is not None:
+                self._check_lock()
+            write_records(self._path(shard), of_shard)
+
+        if self._directory is not None:
+            self._processes.first(write_shard)
+
+    def write_summary(self, summary: Summary) -> None:
+        """Writes the summary of this process.
+
+        Raises:
+          OSError: if the file cannot be written.
+        """
+        directory, writer = self._directory, self._processes.writer
+        if directory is not None:
+            self._processes.first(lambda: summaries.write(directory, summary, *writer))
+
+    def _path(self, shard: int) -> StoragePath:
+        assert self._directory is not None
+        return self._directory / self._names[shard]
 
 
 def shard_name(name: str, index: int, count: int) -> str:
@@ -20,9 +146,9 @@ def shard_name(name: str, index: int, count: int) -> str:
     return f"{name}-{index:05d}-of-{count:05d}.jsonl"
 
 
-def write_records(path: StoragePath, records: Iterable[Record]) -> None:
+def write_records(path: StoragePath, of_shard: Iterable[Record]) -> None:
     """Writes one record per line with ``storage.write``."""
-    write(path, (to_line(record) for record in records))
+    write(path, (records.to_line(record) for record in of_shard))
 
 
 def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[Record]:
@@ -37,14 +163,14 @@ def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[R
       ValueError: if the file does not contain one record for each input, in order; the message is
         one line.
     """
-    records = [record for _, record in read_lines(path, first)]
-    if len(records) != len(items):
-        raise ValueError(f"{path}: has {len(records)} records of {len(items)}")
-    for record, item in zip(records, items, strict=True):
+    found = [record for _, record in read_lines(path, first)]
+    if len(found) != len(items):
+        raise ValueError(f"{path}: has {len(found)} records of {len(items)}")
+    for record, item in zip(found, items, strict=True):
         start = record["inputs"] if "inputs_length" in record else None
         if record["inputs"] != item.inputs and (start is None or not item.inputs.startswith(start)):
             raise ValueError(f"{path}: record {record['index']} has a different input")
-    return records
+    return found
 
 
 def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, Record]]:

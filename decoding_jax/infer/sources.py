@@ -1,4 +1,4 @@
-"""Sources of inputs: lines of text, JSON lines and SeqIO tasks; ``csv_rows`` has CSV files.
+"""Sources of inputs: lines of text, JSON lines, rows of CSV, and SeqIO tasks.
 
 The path of a source is that of a file, a pattern such as ``data/*.jsonl``, whose files are read in
 the order of their names, or a list of these.
@@ -9,12 +9,14 @@ iterated over. A faulty input is also an item, so no input is dropped.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from decoding_jax.infer import files, input_files
+from decoding_jax import fields
+from decoding_jax.infer import input_files
 from decoding_jax.infer.input_files import Paths
 from decoding_jax.storage import StoragePath
 from decoding_jax.text.stop_strings import is_stop_string
@@ -69,8 +71,8 @@ class TextLines:
         return items_of_files(self.path, self._items)
 
     def _items(self, path: StoragePath) -> Iterator[Item]:
-        for line in files.lines(path):
-            line = files.without_end(line)
+        for line in input_files.lines(path):
+            line = input_files.without_end(line)
             yield _utf8(line) or text_item(line.decode("utf-8"))
 
 
@@ -113,8 +115,8 @@ class JsonLines:
         return items_of_files(self.path, self._items)
 
     def _items(self, path: StoragePath) -> Iterator[Item]:
-        for line in files.lines(path):
-            line = files.without_end(line)
+        for line in input_files.lines(path):
+            line = input_files.without_end(line)
             yield _utf8(line) or self._item(line.decode("utf-8"))
 
     def _item(self, line: str) -> Item:
@@ -144,6 +146,117 @@ class JsonLines:
                 return Item(line, fault, record_id)
             strings = tuple(strings)
         return text_item(text)._replace(id=record_id, stop_strings=strings)
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvRows:
+    r"""A CSV file in UTF-8 whose first row names its columns.
+
+    A cell in quotes may contain delimiters and newlines, and ``""`` in it is one quote. If a row
+    cannot be read or does not have a cell for each column, for example because a quote is never
+    closed, its first line is a faulty input, and the next row begins on the next line. A cell of
+    more than ``csv.field_size_limit()`` characters (131,072) is a fault too. A file whose name ends
+    in ``.gz`` is decompressed by gzip.
+
+    Attributes:
+      path: the path or the URL of the file, or the name of a file that comes with the library; or
+        a pattern, or a list. Each file has a first row of its own.
+      column: the name of the column of the inputs.
+      id_column: the name of the column of ids, which records repeat as text, or None. An empty cell
+        is no id.
+      delimiter: the character between cells.
+
+    Raises:
+      ValueError: if there is no such file or column, or the file is not whole gzip.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.csv"
+      >>> _ = path.write_text('key,en\na,"Well, hello."\nb\n')
+      >>> for item in CsvRows(str(path), column="en", id_column="key"):  # doctest: +ELLIPSIS
+      ...     print(item)
+      Item(inputs='Well, hello.', error=None, id='a', stop_strings=None, file=None)
+      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', ..., file=None)
+    """
+
+    path: Paths
+    column: str = "inputs"
+    id_column: str | None = None
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        value = self.delimiter
+        if not isinstance(value, str) or len(value) != 1 or value in '"\r\n ':
+            raise fields.error("delimiter", r"one character such as ',' or '\t'", value)
+        for path, _ in input_files.find(self.path):
+            self._columns(path, _Rows(path, value))
+
+    def __iter__(self) -> Iterator[Item]:
+        return items_of_files(self.path, self._items)
+
+    def _items(self, path: StoragePath) -> Iterator[Item]:
+        rows = _Rows(path, self.delimiter)
+        count, column, id_column = self._columns(path, rows)
+        for cells, text, error in rows:
+            if error is not None:
+                yield Item(text, error)
+            elif not cells:
+                yield Item(text, "empty")
+            elif len(cells) != count:
+                fault = f"wrong number of cells: {len(cells)} for {count} columns"
+                yield Item(rows.after_first_line(), fault)
+            else:
+                record_id = None if id_column is None else cells[id_column] or None
+                yield text_item(cells[column])._replace(id=record_id)
+
+    def _columns(self, path: StoragePath, rows: _Rows) -> tuple[int, int, int | None]:
+        """The number of columns, and the positions of the inputs and of the ids."""
+        names, _, error = next(rows, ([], "", None))
+        if error is not None:
+            raise ValueError(f"path: expected CSV, got {str(path)!r}, whose first line is {error}")
+        for argument, name in (("column", self.column), ("id_column", self.id_column)):
+            if name is not None and names.count(name) != 1:
+                have = ", ".join(map(repr, names)) or "no columns"
+                raise fields.error(argument, f"one of {have} in {path}", name)
+        of_ids = None if self.id_column is None else names.index(self.id_column)
+        return len(names), names.index(self.column), of_ids
+
+
+class _Rows:
+    """An iterator over the rows of a CSV file: cells, the text of the row, and None or a fault."""
+
+    def __init__(self, path: StoragePath, delimiter: str):
+        self._lines = input_files.lines(path)
+        self._delimiter = delimiter
+        self._again: list[bytes] = []  # Lines to read again, the last one first.
+        self._taken: list[bytes] = []  # The lines of the current row.
+
+    def __iter__(self) -> _Rows:
+        return self
+
+    def __next__(self) -> tuple[list[str], str, str | None]:
+        self._taken = []
+        # A reader holds nothing between rows, so each row can have its own.
+        reader = csv.reader(self._take(), delimiter=self._delimiter, strict=True)
+        try:
+            cells = next(reader)
+        except csv.Error as e:
+            return [], self.after_first_line(), f"broken CSV: {e}"
+        row = input_files.without_end(b"".join(self._taken))
+        try:
+            return cells, row.decode("utf-8"), None
+        except UnicodeDecodeError:
+            return [], row.decode("utf-8", "backslashreplace"), "not UTF-8"
+
+    def after_first_line(self) -> str:
+        """Makes the next row begin on the second line of this row; returns the first line."""
+        self._again.extend(reversed(self._taken[1:]))
+        return input_files.without_end(self._taken[0]).decode("utf-8", "backslashreplace")
+
+    def _take(self) -> Iterator[str]:
+        while (line := self._again.pop() if self._again else next(self._lines, None)) is not None:
+            self._taken.append(line)
+            yield line.decode("utf-8", "surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,19 +303,17 @@ class SeqioTask:
             import seqio
         except ImportError as e:
             raise ValueError(
-                f"SeqioTask: got {self.name!r}, but SeqIO is not installed; "
-                "takes pip install 'decoding_jax[seqio]'"
+                "SeqioTask: expected an installed SeqIO (pip install 'decoding_jax[seqio]'), got "
+                "none"
             ) from e
         tasks = seqio.get_subtasks(seqio.get_mixture_or_task(self.name))
         tasks = [t for t in tasks if self.split in t.splits]
         if not tasks:
-            raise ValueError(f"SeqioTask: {self.name!r} has no split {self.split!r}")
+            raise fields.error("SeqioTask.split", f"a split of {self.name!r}", self.split)
         for task in tasks:
             if self.feature not in task.output_features:
                 have = ", ".join(sorted(task.output_features))
-                raise ValueError(
-                    f"SeqioTask: got feature={self.feature!r}; {task.name!r} has {have}"
-                )
+                raise fields.error("SeqioTask.feature", f"{have} of {task.name!r}", self.feature)
         return tasks
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from decoding_jax.infer import records
-from decoding_jax.infer.printing import Printer
+from decoding_jax.infer.records import Printer
 from decoding_jax.ops.programs import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gin.config as gin
 
-from decoding_jax.gin_reach import MACRO, Config, reach
+from decoding_jax.gin_config import MACRO, Config, reach
 from decoding_jax.t5x import decode_fns
 
 _MODEL = ("MODEL", MACRO)

@@ -1,9 +1,8 @@
 """Tokenizers, loading, and the generation of texts from texts, at once or as a stream."""
 
-from decoding_jax.text.batch import encode_batch
+from decoding_jax.batches import bind_drafter, check_drafter, encode_batch
 from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.completions import Completion, completions, context_of, unique
-from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.inputs import encode_texts

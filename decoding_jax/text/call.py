@@ -13,16 +13,15 @@ import jax.numpy as jnp
 
 from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
+from decoding_jax.batches import bind_drafter, check_drafter, encode_batch
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_max_new_tokens, check_settings
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.strategies.speculative.verifiers import needs_key
 from decoding_jax.text import generation_config, inputs, limits, sizes
-from decoding_jax.text.batch import encode_batch
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, completions, context_of
-from decoding_jax.text.drafting import bind_drafter, check_drafter
 from decoding_jax.text.shared_prefix import with_common_prefix
 from decoding_jax.text.stop_strings import StopTexts, stop_of, with_strings
 from decoding_jax.text.tokenizers import Tokenizer

@@ -27,9 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.infer import buckets
-from decoding_jax.infer.decoder import Decoder
-from decoding_jax.infer.row_inputs import RowSteps
+from decoding_jax.batches import RowDecoder, RowSteps, widths
 from decoding_jax.text import default_stop
 from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
@@ -77,21 +75,20 @@ class Job:
         self.batch_size = batch_size
         self.ids = ids
         self.is_refilled = way == "refilled"
-        widths = buckets.widths(max(len(x) for x in ids))
-        self.decoder = Decoder(
+        of_inputs = widths.widths(max(len(x) for x in ids))
+        self.decoder = RowDecoder(
             model,
-            tokenizer,
             STRATEGIES[strategy],
             stop=default_stop(tokenizer),
             seed=0,
             batch_size=batch_size,
             refill=self.is_refilled,
         )
-        self.decoder.check(widths[-1])
+        self.decoder.prepare(of_inputs[-1])
         size = self.decoder.together or len(ids)
         self.parts = [range(i, min(i + size, len(ids))) for i in range(0, len(ids), size)]
         self.by_width = [
-            buckets.by_width([len(ids[i]) for i in part], widths) for part in self.parts
+            widths.by_width([len(ids[i]) for i in part], of_inputs) for part in self.parts
         ]
         if way == "buckets":
             [members] = self.by_width
@@ -102,8 +99,8 @@ class Job:
     def __call__(self) -> None:
         self.usage = Usage([])
         for part, by_width in zip(self.parts, self.by_width, strict=True):
-            for _, rows in self.decoder.decode([self.ids[i] for i in part], part, by_width):
-                self._count([max(len(c.tokens) for c in row) - 1 for row in rows])
+            for members, output in self.decoder.decode([self.ids[i] for i in part], part, by_width):
+                self._count((output.length[: len(members)].max(-1) - 1).tolist())
 
     def _count(self, steps_of_rows: list[int]) -> None:
         """Counts the steps of a batch, or those up to the next inputs that have ended."""

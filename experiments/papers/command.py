@@ -10,8 +10,8 @@ from typing import Any
 
 import gin.config as gin
 
-from decoding_jax.infer import gin_names
-from decoding_jax.infer.gin_reading import UsageError, read_gin, rewrite
+from decoding_jax.gin_config import UsageError, read_gin, rewrite
+from decoding_jax.infer.command import register_names
 
 
 def main(module: str, argv: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(module: str, argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gin_search_paths", default="", help="folders, separated by commas")
     try:
         args = parser.parse_args(rewrite(sys.argv[1:] if argv is None else argv))
-        gin_names.register()
+        register_names()
         paths = [path for path in args.gin_search_paths.split(",") if path]
         with gin.unlock_config():
             run: Any = registered(program.run, module)

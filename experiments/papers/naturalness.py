@@ -18,7 +18,7 @@ import numpy as np
 
 from decoding_jax.base import Prompt
 from decoding_jax.loop import model_calls
-from decoding_jax.text.batch import encode_batch
+from decoding_jax.text import encode_batch
 from experiments.papers.results import Estimate
 
 SHUFFLED = "references with shuffled words"

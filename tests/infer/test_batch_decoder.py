@@ -77,10 +77,16 @@ def test_outputs_have_the_info_of_the_strategy():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"index": [0]}, "batch: got columns ['index']; takes one named 'inputs'"),
-        ({"index": [-1], "inputs": ["1"]}, "batch: got the index -1; takes whole numbers"),
-        ({"index": [0], "inputs": ["1"], "error": [1]}, "batch: got a column 'error'"),
-        ({"index": [0, 1], "inputs": ["1"]}, "batch: got 1 texts and 2 indices; takes as many"),
+        ({"index": [0]}, "batch: expected a column 'inputs', got ['index']"),
+        (
+            {"index": [-1], "inputs": ["1"]},
+            "batch: expected indices that are whole numbers from 0 to 4294967295, got -1",
+        ),
+        ({"index": [0], "inputs": ["1"], "error": [1]}, "batch: expected no column 'error'"),
+        (
+            {"index": [0, 1], "inputs": ["1"]},
+            "batch: expected as many indices as texts, got 2 for 1",
+        ),
     ],
 )
 def test_a_wrong_batch_is_one_line(batch, message):
@@ -94,13 +100,16 @@ def test_settings_of_single_inputs_are_refused():
     changed = functools.partial(
         STRATEGY, transform=decoding_jax.transforms.temperature(np.ones(3, np.float32))
     )
-    with pytest.raises(ValueError, match="strategy: got one value for each input in transform"):
+    with pytest.raises(
+        ValueError,
+        match=r"strategy: expected .* got one value for each input in transform",
+    ):
         BatchDecoder(make_model(), changed, **SETTINGS)
 
 
 def test_a_stop_bound_to_the_strategy_is_refused():
     bound = functools.partial(STRATEGY, stop=Stop(eos_ids=(1,)))
-    with pytest.raises(ValueError, match="strategy: got one with a stop of its own"):
+    with pytest.raises(ValueError, match="strategy: expected one without a stop"):
         BatchDecoder(make_model(), bound, **SETTINGS)
 
 

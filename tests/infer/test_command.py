@@ -9,7 +9,7 @@ import jax
 import pytest
 from infer_fakes import HERE, INFER, OWN, check, records
 
-from decoding_jax.infer import gin_files
+from decoding_jax import gin_path
 from decoding_jax.infer.command import main
 from decoding_jax.text import embedded
 
@@ -159,7 +159,7 @@ def test_the_demo_prints_its_sentences(command, capsys):
     none = dict.fromkeys(["INPUT", "OUTPUT_DIR", "MAX_INPUT_LENGTH", "BATCH_SIZE"])
     assert command(longer, files=files, **none) == 0
     out = capsys.readouterr().out
-    sentences = gin_files.find("runs/demo_sentences.txt").read_text().splitlines()
+    sentences = gin_path.find("runs/demo_sentences.txt").read_text().splitlines()
     assert len(sentences) == 8
     for i, sentence in enumerate(sentences, 1):
         assert f"[{i}] {sentence}\n    rank  log-prob  text\n       1 " in out

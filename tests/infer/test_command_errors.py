@@ -11,29 +11,33 @@ from infer_fakes import HERE, INFER, check
 from decoding_jax.infer.command import main
 
 FAULTS = {
-    "no gin file": (["infer"], 2, "--gin_file: got none"),
+    "no gin file": (["infer"], 2, "--gin_file: expected one such as"),
     "unknown gin file": (
         ["infer", "--gin_file=strategies/simple.gin"],
         2,
         "nearest: strategies/sample",
     ),
     "unknown flag": (["infer", "--gin_fiel=x"], 2, "gin_fiel"),
-    "stray argument": (["infer", "runs/demo.gin"], 2, "got the argument 'runs/demo.gin'"),
-    "no value": (["infer", "--gin.SEED"], 2, "got --gin.SEED; takes --gin.NAME=VALUE"),
+    "stray argument": (
+        ["infer", "runs/demo.gin"],
+        2,
+        "expected only flags, which --help lists, got 'runs/demo.gin'",
+    ),
+    "no value": (["infer", "--gin.SEED"], 2, "expected --gin.NAME=VALUE, got --gin.SEED"),
     "no coordinator": (
         ["infer", "--distributed", "--num_processes=2", "--process_id=0"],
         2,
-        "--distributed: got no --coordinator_address; takes --coordinator_address=HOST:PORT, ",
+        "each of the processes, got no --coordinator_address",
     ),
     "no process": (
         ["infer", "--distributed", "--coordinator_address=localhost:1"],
         2,
-        "--distributed: got no --num_processes and no --process_id; takes",
+        "each of the processes, got no --num_processes and no --process_id",
     ),
     "not distributed": (
         ["infer", "--process_id=1"],
         2,
-        "--process_id: got it without --distributed; takes both",
+        "--process_id: expected --distributed beside it",
     ),
     "no port": (
         [
@@ -44,7 +48,7 @@ FAULTS = {
             "--process_id=1",
         ],
         2,
-        "--coordinator_address: got 'a'; takes HOST:PORT",
+        "--coordinator_address: expected HOST:PORT, got 'a'",
     ),
     "no such process": (
         [
@@ -55,7 +59,7 @@ FAULTS = {
             "--process_id=2",
         ],
         2,
-        "--process_id: got 2 of 2 processes; takes 0 to 1",
+        "--process_id: expected 0 to 1, got 2 of 2 processes",
     ),
     "no processes": (["infer", "--distributed", "--num_processes=0"], 2, "num_processes"),
     "unquoted text": (["infer", "--gin.INPUT=a/b"], 2, "cannot read 'INPUT = a/b'; text is put in"),
@@ -75,9 +79,9 @@ def test_a_machine_without_a_cluster_says_which_flags_are_missing():
     done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "decoding_jax.infer: --distributed: found no cluster to join; takes "
-        "--coordinator_address=HOST:PORT, --num_processes=N and --process_id=I (0 to N - 1) on "
-        "each of the processes\n"
+        "decoding_jax.infer: --distributed: expected --coordinator_address=HOST:PORT, "
+        "--num_processes=N and --process_id=I (0 to N - 1) on each of the processes, found no "
+        "cluster to join\n"
     )
 
 
@@ -85,10 +89,10 @@ GIN_FAULTS = [
     ("--gin.nothing.x=1", "No configurable matching 'nothing'"),
     ("--gin.greedy.x=1", "'greedy' doesn't have a parameter named 'x'"),
     ("--gin.STRATEGY=@gredy", "No configurable matching reference '@gredy'"),
-    ("--gin.STRATEGY=%NOTHING", "NOTHING has no value"),
-    ("--gin.infer.run.with_tokens=true", "= true'; takes True, with a capital"),
-    ("--gin.REFILL=none", "cannot read 'REFILL = none'; takes None, with a capital"),
-    ("--gin.MODEL_DIR=%gin.REQUIRED", "MODEL_DIR has no value; takes one from a gin file or --gin"),
+    ("--gin.STRATEGY=%NOTHING", "NOTHING: expected a value from"),
+    ("--gin.infer.run.with_tokens=true", "expected True, with a capital, got"),
+    ("--gin.REFILL=none", "expected None, with a capital, got 'REFILL = none'"),
+    ("--gin.MODEL_DIR=%gin.REQUIRED", "MODEL_DIR: expected a value from a gin file or --gin"),
 ]
 
 
@@ -184,27 +188,45 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
         check(command(**url), capsys, 1, "got 'ftp://host/x'; takes a local path, or a URL")
     assert not Path("ftp:").exists()
     check(command(INPUT="nowhere.txt"), capsys, 1, "nowhere.txt: no such file")
-    check(command(INPUT="models"), capsys, 1, "path: got the folder 'models'; takes a file, or a")
-    message = "path: got '*.jsonl', which matches no file; the folder '.' has inputs.txt, models"
+    check(
+        command(INPUT="models"),
+        capsys,
+        1,
+        "path: expected a file, or a pattern such as 'models/*.txt', got the folder 'models'",
+    )
+    message = "got '*.jsonl', which matches none; the folder '.' has inputs.txt, models"
     check(command(INPUT="*.jsonl"), capsys, 1, message)
-    message = "source: got the class JsonLines; takes an object of it, in gin @infer.JsonLines() wi"
+    message = (
+        "source: expected an object of the class, in gin @infer.JsonLines() with parentheses, got"
+    )
     check(command("--gin.SOURCE=@infer.JsonLines"), capsys, 1, message)
     name = "--gin.STRATEGY='greedy'"
-    message = "takes a function such as functools.partial(decoding_jax.greedy, max_new_tokens=64), "
-    check(command(name, MAX_NEW_TOKENS=None), capsys, 1, f"got 'greedy'; {message}in gin @decodi")
+    message = (
+        "strategy: expected a function such as functools.partial(decoding_jax.greedy, "
+        "max_new_tokens=64), in gin @decoding_jax.greedy, or an object such as "
+        "decoding_jax.Greedy(max_new_tokens=64), got 'greedy'"
+    )
+    check(command(name, MAX_NEW_TOKENS=None), capsys, 1, message)
     message = "got none; greedy takes a language model; gin names a strategy without parentheses, @"
     check(command("--gin.STRATEGY=@decoding_jax.greedy()"), capsys, 1, f"model: {message}")
     flag = "--gin.infer.run.with_tokens='yes'"
-    check(command(flag), capsys, 1, "with_tokens: got 'yes'; takes True or False")
-    check(command(MAX_NEW_TOKENS=-1), capsys, 1, "max_new_tokens: got -1")
-    check(command(SEED="x"), capsys, 1, "seed: got 'x'")
+    check(command(flag), capsys, 1, "with_tokens: expected True or False, got 'yes'")
+    check(
+        command(MAX_NEW_TOKENS=-1),
+        capsys,
+        1,
+        "max_new_tokens: expected an int of 1 or more, got -1",
+    )
+    check(
+        command(SEED="x"), capsys, 1, "seed: expected a whole number from 0 to 4294967295, got 'x'"
+    )
     without = "--gin.STRATEGY=@decoding_jax.sample"
     check(command(without, MAX_NEW_TOKENS=None), capsys, 1, "max_new_tokens: got none")
     one = {"files": [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]}
     check(command("--gin.PHRASES='ab'", **one), capsys, 1, "phrases: got 'ab'; takes a list")
     Path("out").mkdir()
     Path("out/decodes.txt").write_text("")
-    check(command(), capsys, 1, "out holds decodes.txt but no job.json")
+    check(command(), capsys, 1, "out, which holds decodes.txt but no job.json")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(command, monkeypatch):

@@ -30,9 +30,8 @@ def test_an_installed_copy_finds_the_gin_files_by_name(tmp_path):
     assert sorted(str(p.relative_to(shipped)) for p in shipped.glob("**/*.gin")) == SHIPPED
     ask = (
         "import gin, sys; from decoding_jax import gin_path;"
-        "from decoding_jax.infer import gin_files;"
         "assert gin.parse_config and gin_path.folder().name == 'gin_files';"
-        "print([str(gin_files.find(name)) for name in sys.argv[1:]])"
+        "print([str(gin_path.find(name)) for name in sys.argv[1:]])"
     )
     (tmp_path / "elsewhere" / "gin").mkdir(parents=True)  # python -c looks here first
     answer = subprocess.run(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import logging
 
 import gin.config as gin
@@ -12,10 +13,12 @@ import pytest
 from infer_fakes import LINES, draw, records_of
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, infer, models, transforms
-from decoding_jax.infer import gin_names, separate
-from decoding_jax.infer.decoder import Decoder
+from decoding_jax import Prompt, Stop, gin_config, infer, models, transforms
+from decoding_jax.batches import RowDecoder
+from decoding_jax.batches.decoder import SeparateBatches
+from decoding_jax.infer.command import register_names
 from decoding_jax.sharding.rules import as_mesh
+from decoding_jax.text import completions
 
 
 def test_records_are_those_of_the_strategy_itself(table, decode):
@@ -62,15 +65,15 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for count in (1, 8):
-        decoder = Decoder(model, tokenizer, greedy, **given, devices=jax.devices()[:count])
+        decoder = RowDecoder(model, greedy, **given, devices=jax.devices()[:count])
         assert decoder.batch_size == {1: 3, 8: 8}[count]
         bound, prompt, index, *_ = decoder._inputs.make(ids, [0, 1, 2], 16, decoder.batch_size)
         rows = [bound.source, bound.source_length, *prompt, index]
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
         assert count == 1 or not any(x.sharding.is_fully_replicated for x in rows)
-        [(_, completions)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
-        made.append(completions)
+        [(_, output)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
+        made.append(completions(tokenizer, output, 3))
     for [one], [eight] in zip(*made, strict=True):
         assert one.tokens == eight.tokens
         assert abs(one.log_prob - eight.log_prob) < 1e-4
@@ -84,10 +87,10 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for each in (model, sharded):
-        decoder = Decoder(each, tokenizer, greedy, **given, devices=jax.devices()[:1])
+        decoder = RowDecoder(each, greedy, **given, devices=jax.devices()[:1])
         assert decoder.batch_size == (4 if each is sharded else 3)
-        [(_, completions)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
-        made.append(completions)
+        [(_, output)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
+        made.append(completions(tokenizer, output, 3))
     assert [[c.tokens for c in row] for row in made[0]] == [
         [c.tokens for c in row] for row in made[1]
     ]
@@ -98,10 +101,12 @@ def test_meshes_of_several_processes(byte_t5, tmp_path, monkeypatch):
     model = decoding_jax.load(byte_t5, mesh={"data": 2, "model": 1})
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    line = r"^model: got one on 2 devices of 1 of 2 processes; takes a mesh of at most 8 "
+    line = r"^model: expected a mesh of at most 8 .* got one on 2 devices of 1 of 2 processes$"
     with pytest.raises(ValueError, match=line):
         infer.run(model, [infer.Item("one")], decoding_jax.greedy, tmp_path)
-    with pytest.raises(ValueError, match=r"^model: got one on 2 devices of several processes, "):
+    with pytest.raises(
+        ValueError, match=r"^model: expected .* got one on 2 devices of several processes, "
+    ):
         infer.BatchDecoder(model, decoding_jax.greedy)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[4:])
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
@@ -194,12 +199,12 @@ def test_records_are_reported_once_and_in_order(decode):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 0}, "batch_size: got 0; takes a whole number of 1 or more"),
-        ({"shard_size": "3"}, "shard_size: got '3'; takes a whole number of 1 or more"),
-        ({"max_input_length": 0}, "max_input_length: got 0; takes"),
-        ({"buckets": [0]}, "buckets: got .0.; takes lengths of 1 and above"),
-        ({"seed": -1}, "seed: got -1; takes 0 to"),
-        ({"lines": []}, "source: got no inputs; takes at least one"),
+        ({"batch_size": 0}, "batch_size: expected an int of 1 or more, got 0"),
+        ({"shard_size": "3"}, "shard_size: expected an int of 1 or more, got '3'"),
+        ({"max_input_length": 0}, "max_input_length: expected an int of 1 or more, got 0"),
+        ({"buckets": [0]}, "buckets: expected widths of 1 and above, got .0."),
+        ({"seed": -1}, "seed: expected a whole number from 0 to 4294967295, got -1"),
+        ({"lines": []}, "source: expected at least one input, got none"),
     ],
 )
 def test_invalid_settings(decode, settings, message):
@@ -225,7 +230,7 @@ def test_inputs_longer_than_the_positions_are_an_error_before_decoding(table, na
     if name == "language model":
         model = dataclasses.replace(table[0], max_positions=8)
     kind = "drafter" if drafter else "model"
-    message = f"max_input_length: got 9; takes at most 8: the {kind} has 8 positions"
+    message = f"max_input_length: expected at most 8, got 9: the {kind} has 8 positions"
     strategy = functools.partial(strategy, **settings)
     given = {"report": list, "max_input_length": 9, "drafter": drafter}
     with pytest.raises(ValueError, match=message):
@@ -239,7 +244,9 @@ def bart(positions):
 
 
 def test_neither_directory_nor_report(table):
-    with pytest.raises(ValueError, match="output_dir: got None, and no report either"):
+    with pytest.raises(
+        ValueError, match="output_dir: expected a path, or else a report, got neither"
+    ):
         infer.run(table, [infer.Item("1")], decoding_jax.greedy)
 
 
@@ -272,6 +279,42 @@ def test_settings_with_a_value_for_each_input_follow_their_inputs(decode, device
     assert got == [[v] * n for v, n in zip(values, limits, strict=True) if v != 3]
 
 
+def test_a_strategy_may_be_an_object(decode):
+    """Its fields are its settings, which may have one value for each input."""
+    sample = decoding_jax.Sample
+    settings = {"max_new_tokens": 3, "num_samples": 2}
+    settings["transform"] = transforms.temperature(np.linspace(0.5, 3, 6, dtype=np.float32))
+    found = decode(LINES, "object", strategy=sample(**settings))
+    assert (
+        "Sample(max_new_tokens=3, transform=Temperature("
+        in json.loads(found["job.json"])["strategy"]
+    )
+    expected = decode(LINES, strategy=functools.partial(decoding_jax.sample, **settings))
+    assert records_of(found) == records_of(expected)
+    for wrong, message in (
+        (sample(), "strategy.max_new_tokens: expected an int of 1 or more, got None"),
+        (sample(max_new_tokens=3, stop=Stop(eos_ids=1)), "strategy: expected one without a stop"),
+        (sample, "strategy: expected a function .* or an object .*, got the class Sample"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            decode(LINES, "wrong", strategy=wrong)
+
+
+def test_the_drafter_of_an_object_is_that_of_the_job(table):
+    model, _ = table
+    speculative = decoding_jax.SpeculativeSample
+    settings = {"num_draft_tokens": 2, "max_new_tokens": 4, "verifier": "greedy"}
+    items, given = [infer.Item(line) for line in LINES], {"max_input_length": 16, "batch_size": 4}
+    made, expected = [], []
+    strategy = speculative(drafter=model, **settings)
+    infer.run(table, items, strategy, report=made.append, **given)
+    strategy = functools.partial(decoding_jax.speculative_sample, **settings)
+    infer.run(table, items, strategy, report=expected.append, drafter=model, **given)
+    assert made == expected
+    with pytest.raises(ValueError, match="drafter: expected none beside that of the strategy"):
+        infer.run(table, items, speculative(drafter=model, **settings), report=print, drafter=model)
+
+
 def test_another_number_of_values_than_inputs_is_refused(decode):
     strategy = functools.partial(report_settings, transform=transforms.temperature([1, 2, 3]))
     words = "transform.value: got values for 3 texts; takes one for all, or one for each of the 6"
@@ -280,30 +323,30 @@ def test_another_number_of_values_than_inputs_is_refused(decode):
 
 
 def test_settings_are_found_where_gin_has_bound_them():
-    gin_names.register()
+    register_names()
     with gin.unlock_config():
         gin.parse_config(
             "decoding_jax.sample.transform = @decoding_jax.transforms.temperature()\n"
             "decoding_jax.transforms.temperature.value = [1, 2]\n"
         )
         try:
-            bound = gin_names.bound_settings(gin.get_configurable("decoding_jax.sample"))
+            bound = gin_config.with_bindings(gin.get_configurable("decoding_jax.sample")).keywords
         finally:
             gin.clear_config()
     assert bound["transform"].value.tolist() == [1, 2]
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_one_line(table, monkeypatch):
-    def decode(self, count, make, compiling):
+    def decode(self, by_width, make):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nand a long list")
         yield
 
-    monkeypatch.setattr(separate.SeparateBatches, "decode", decode)
+    monkeypatch.setattr(SeparateBatches, "decode", decode)
     items = [infer.Item("1 2 3")]
     with pytest.raises(ValueError) as error:
         infer.run(table, items, draw, report=list, batch_size=16, max_input_length=20)
     assert str(error.value) == (
-        "batch_size: got 16 inputs of up to 16 tokens, which do not fit into the memory of a "
-        "device (RESOURCE_EXHAUSTED: Out of memory); takes a smaller one, such as 8, or a MESH "
-        "that spreads the model over more devices"
+        "batch_size: expected a smaller one, such as 8, or a MESH that spreads the model over more "
+        "devices, got 16 inputs of up to 16 tokens, which do not fit into the memory of a device "
+        "(RESOURCE_EXHAUSTED: Out of memory)"
     )

@@ -68,9 +68,11 @@ def test_a_directory_of_another_job_is_refused(decode, settings, named):
 def test_a_directory_of_something_else_is_refused(decode, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match=r"out holds thesis.tex but no job.json"):
+    with pytest.raises(ValueError, match=r"out, which holds thesis.tex but no job.json"):
         decode(LINES)
-    with pytest.raises(ValueError, match=r"thesis.tex is a file; takes a directory"):
+    with pytest.raises(
+        ValueError, match=r"output_dir: expected a directory, got the file .*thesis.tex"
+    ):
         decode(LINES, "out/thesis.tex")
 
 
@@ -121,7 +123,8 @@ def test_inputs_edited_under_a_job_are_noticed(table, tmp_path, edit):
 
     given = {"output_dir": tmp_path, "batch_size": 2, "max_input_length": 16, "shard_size": 2}
     with pytest.raises(
-        ValueError, match=r"^source: the inputs from index \d on are not the 6 that"
+        ValueError,
+        match=r"^source: expected the same items .* got others from index \d on than the 6 that",
     ):
         infer.run(table, Edited(), draw, **given)
     infer.run(table, [infer.Item(line) for line in LINES], draw, **given)

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from decoding_jax.infer import lease, lock
+from decoding_jax.infer import locks
 from decoding_jax.storage import CloudPath, StorageError
 
 WEEK = 7.0 * 24 * 3600
@@ -31,7 +31,7 @@ def clock(monkeypatch):
     made = Clock()
     names = {"monotonic": made.monotonic, "sleep": made.sleep}
     times = {"strftime": lambda form, when: "noon", "gmtime": lambda: None}
-    monkeypatch.setattr(lease, "time", types.SimpleNamespace(**names, **times))
+    monkeypatch.setattr(locks, "time", types.SimpleNamespace(**names, **times))
     return made
 
 
@@ -46,30 +46,30 @@ def names(directory):
 
 def dead(directory, process=0, processes=1):
     """The lock of a process that has ended without releasing it."""
-    left = lease._Lease(directory, f".lock-{process}", processes, WEEK)
+    left = locks._Lease(directory, f".lock-{process}", processes, WEEK)
     left.acquire()
     return left
 
 
 def test_a_live_job_keeps_others_out(out, clock):
-    with lock.hold(out, seconds=WEEK) as check:
+    with locks.hold(out, seconds=WEEK) as check:
         [held] = names(out)
         assert held == ".lock-0.1"
-        other = lease._Lease(out, ".lock-0", 1, WEEK)
+        other = locks._Lease(out, ".lock-0", 1, WEEK)
         other._number = 1
         clock.on_sleep = other.beat  # As the thread of the first job renews it.
-        line = (
-            rf"^output_dir: {out} is in use by process {os.getpid()} on .* since noon; takes a .*"
-        )
-        with pytest.raises(ValueError, match=line + "the lock of a dead job lapses after 604800 s"):
-            lock.hold(out, seconds=WEEK).__enter__()
+        line = rf"^output_dir: .* got {out}, which is in use by process {os.getpid()} on .* "
+        with pytest.raises(
+            ValueError, match=line + r"since noon \(the lock of a dead job lapses after 604800 s"
+        ):
+            locks.hold(out, seconds=WEEK).__enter__()
         check()
     assert names(out) == []
 
 
 def test_a_dead_job_is_replaced_after_the_time_of_a_lease(out, clock):
     left = dead(out)
-    with lock.hold(out, seconds=60.0):
+    with locks.hold(out, seconds=60.0):
         assert 60.0 <= clock.now < 70.0
         assert names(out) == [".lock-0.1", ".lock-0.2"]
         left.beat()  # It was not dead, but slow.
@@ -82,15 +82,15 @@ def test_a_dead_job_is_replaced_after_the_time_of_a_lease(out, clock):
 
 def test_a_lock_that_was_cut_off_is_that_of_a_dead_job(out, clock):
     (out / ".lock-0.1").write_bytes(b'{"holder": "pro')
-    with lock.hold(out):
+    with locks.hold(out):
         pass
     assert names(out) == []
 
 
 def test_of_two_that_replace_a_dead_job_one_succeeds(out, clock):
     dead(out)
-    second = lease._Lease(out, ".lock-0", 1, WEEK)
-    first = lease._Lease(out, ".lock-0", 1, 60.0)
+    second = locks._Lease(out, ".lock-0", 1, WEEK)
+    first = locks._Lease(out, ".lock-0", 1, 60.0)
 
     def faster():
         clock.on_sleep = lambda: None
@@ -106,7 +106,7 @@ def test_of_two_that_replace_a_dead_job_one_succeeds(out, clock):
 def test_a_lock_that_is_released_meanwhile_is_free(out, clock):
     left = dead(out)
     clock.on_sleep = left.release
-    with lock.hold(out):
+    with locks.hold(out):
         assert names(out) == [".lock-0.1"]
 
 
@@ -125,21 +125,21 @@ def test_a_job_that_began_anew_meanwhile_keeps_its_lock(out, clock, monkeypatch)
 
     monkeypatch.setattr(CloudPath, "create", slow)
     with pytest.raises(ValueError, match="is in use by process"):
-        lease._Lease(out, ".lock-0", 1, WEEK).acquire()
+        locks._Lease(out, ".lock-0", 1, WEEK).acquire()
     assert names(out) == [".lock-0.1"]
 
 
 def test_the_processes_of_a_job_hold_a_lock_each(out, clock):
-    with lock.hold(out, 1, 2, WEEK), lock.hold(out, 0, 2, WEEK):
+    with locks.hold(out, 1, 2, WEEK), locks.hold(out, 0, 2, WEEK):
         assert names(out) == [".lock-0.1", ".lock-1.1"]
     assert names(out) == []
     left = dead(out, 1, 2)
     clock.on_sleep = left.beat
-    with pytest.raises(ValueError, match="is in use by process"), lock.hold(out):
+    with pytest.raises(ValueError, match="is in use by process"), locks.hold(out):
         pass
     assert names(out) == [".lock-1.1"]
     clock.on_sleep = lambda: None
-    with lock.hold(out):
+    with locks.hold(out):
         assert names(out) == [".lock-0.1"]
 
 
@@ -151,8 +151,8 @@ def test_the_thread_renews_and_survives_a_bucket_that_is_away(out, monkeypatch):
         if len(beats) == 1:
             raise StorageError("away")
 
-    monkeypatch.setattr(lease._Lease, "beat", beat)
-    with lock.hold(out, seconds=0.06) as check:
+    monkeypatch.setattr(locks._Lease, "beat", beat)
+    with locks.hold(out, seconds=0.06) as check:
         while len(beats) < 3:
             pass
         check()

@@ -42,9 +42,13 @@ def test_the_files_of_a_pattern_are_read_in_the_order_of_their_names(folder):
     assert contents(listed, folder) == [("6", "sub/c.txt"), *read]
     # One file by its name has no name in records.
     assert list(TextLines(f"{folder}/sub/c.txt")) == [Item("6")]
-    with pytest.raises(ValueError, match=r"^path: got '.*/\*\.gz', which matches no file; the fol"):
+    with pytest.raises(
+        ValueError, match=r"^path: expected .* got '.*/\*\.gz', which matches none; the fol"
+    ):
         TextLines(f"{folder}/*.gz")
-    with pytest.raises(ValueError, match=r"^path: got the folder '.*'; takes a file, or a pattern"):
+    with pytest.raises(
+        ValueError, match=r"^path: expected a file, or a pattern .*, got the folder '.*'$"
+    ):
         TextLines(folder)
     with pytest.raises(ValueError, match=r"none/x.txt: no such file"):
         TextLines([f"{folder}/a.txt", f"{folder}/none/x.txt"])
@@ -55,7 +59,9 @@ def test_a_name_with_the_characters_of_a_pattern(tmp_path):
     (tmp_path / "1.txt").write_text("two\n")
     assert list(TextLines(str(tmp_path / "[1].txt"))) == [Item("one")]
     Path(os.fsdecode(bytes(tmp_path) + b"/\xe9.txt")).write_text("three\n")
-    with pytest.raises(ValueError, match=r"^path: got '.*udce9\.txt'; takes names of files"):
+    with pytest.raises(
+        ValueError, match=r"^path: expected names of files in UTF-8, got '.*udce9\.txt'"
+    ):
         TextLines(f"{tmp_path}/*.txt")
 
 
@@ -68,7 +74,9 @@ def test_files_of_columns_and_objects(tmp_path):
         ("one", "a.csv"),
         ("two", "b.csv"),
     ]
-    with pytest.raises(ValueError, match=r"^column: got 'n'; takes one of 'inputs' in .*b\.csv$"):
+    with pytest.raises(
+        ValueError, match=r"^column: expected one of 'inputs' in .*b\.csv, got 'n'$"
+    ):
         CsvRows(str(tmp_path / "*.csv"), column="n")
     found = list(JsonLines(str(tmp_path / "*.jsonl")))
     assert [(item.id, Path(item.file).name) for item in found] == [(7, "a.jsonl"), (7, "b.jsonl")]
@@ -103,7 +111,7 @@ def test_a_job_of_many_files(table, folder, tmp_path):
         run("killed", f"{folder}/*.txt", killed_after=3)
     # With other files than before, it is another job.
     changed = [f"{folder}/*.txt", f"{folder}/sub/c.txt"]
-    with pytest.raises(ValueError, match=r"another job \(not the same: inputs, files\); takes an "):
+    with pytest.raises(ValueError, match=r"another job \(not the same: inputs, files\)"):
         run("killed", changed)
     assert run("killed", f"{folder}/*.txt") == whole
 

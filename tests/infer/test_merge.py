@@ -81,28 +81,39 @@ def test_a_shard_that_is_not_whole_is_refused(job, tmp_path, capsys, spoil, mess
 
 def test_a_job_that_is_not_finished_is_refused(job, tmp_path, capsys):
     path_of(job, 2).unlink()
-    message = f"{job} lacks decodes-00002-of-00003.jsonl (1 of 3 shards are missing); takes the dir"
-    check([str(job)], 1, f"output_dir: {message}", capsys)
+    lack = "lacks decodes-00002-of-00003.jsonl (1 of 3 shards are missing)"
+    message = f"output_dir: expected the directory of a finished job, got {job}, which {lack}"
+    check([str(job)], 1, message, capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("contents", [None, "{", "[]", '{"inputs": {"count": 0}}'])
 def test_a_directory_of_something_else_is_refused(job, capsys, contents):
     (job / "job.json").unlink() if contents is None else (job / "job.json").write_text(contents)
-    check([str(job)], 1, "takes the directory of a job\n", capsys)
-    check([str(job / "nowhere")], 1, "nowhere'; takes the directory of a job\n", capsys)
+    check([str(job)], 1, "output_dir: expected the directory of a job, got ", capsys)
+    check([str(job / "nowhere")], 1, "nowhere'\n", capsys)
 
 
 def test_refused_arguments(job, capsys):
     before = path_of(job, 1).read_bytes()
     for own in (path_of(job, 1), job / "job.json", job / "summary.json"):
-        check([str(job), "-o", str(own)], 1, f"file: got {str(own)!r}, a file of the job;", capsys)
+        check(
+            [str(job), "-o", str(own)],
+            1,
+            f"file: expected another file than those of the job, got {str(own)!r}",
+            capsys,
+        )
     assert path_of(job, 1).read_bytes() == before
     for folder in (job, job / "nowhere" / "all.jsonl"):
-        check([str(job), "-o", str(folder)], 1, "takes a file in a directory that exists", capsys)
+        check(
+            [str(job), "-o", str(folder)],
+            1,
+            "file: expected a file in a directory that exists",
+            capsys,
+        )
     check(["ftp://host/out"], 1, "output_dir: got 'ftp://host/out'; takes a local path", capsys)
-    check([], 2, "OUTPUT_DIR; takes OUTPUT_DIR [-o FILE]", capsys)
-    check([str(job), "--gzip"], 2, "unrecognized arguments: --gzip; takes", capsys)
+    check([], 2, "expected OUTPUT_DIR [-o FILE]: ", capsys)
+    check([str(job), "--gzip"], 2, "unrecognized arguments: --gzip", capsys)
 
 
 def test_a_long_merge_shows_its_progress(job, capsys, monkeypatch):

@@ -67,8 +67,8 @@ def test_process_0_decides_and_an_error_is_everyones(both):
     assert both(lambda p: p.each(fail if p.index else lambda: None)) == ["no space left"] * 2
     assert both(lambda p: p.check_same({"seed": 0, "gin": ["a"]})) == [None] * 2
     expected = (
-        "process 1: got another job than process 0 (not the same: inputs, name); takes the same "
-        "files, settings and inputs on all processes of a mesh"
+        "process 1: expected the same files, settings and inputs on all processes of a mesh, got "
+        "another job than process 0 (not the same: inputs, name)"
     )
     settings = [{"inputs": 3, "seed": 0}, {"inputs": 4, "seed": 0, "name": "x"}]
     assert both(lambda p: p.check_same(settings[p.index])) == [expected] * 2
@@ -205,7 +205,7 @@ def test_processes_with_different_inputs_are_refused(folder, tmp_path):
     status, printed = end(start(folder, tmp_path / "out", other))
     assert status == [1, 1], printed
     for text in printed:
-        assert "process 1: got another job than process 0 (not the same: inputs)" in text
+        assert "got another job than process 0 (not the same: inputs)" in text
     assert not (tmp_path / "out").exists()
 
 

@@ -52,12 +52,12 @@ def test_refused_files(tmp_path):
     path = write(tmp_path / "a.parquet", {"a": ["one"]})
     for column in ("column", "id_column"):
         with pytest.raises(
-            ValueError, match=rf"^{column}: got 'b'; takes one of 'a' in .*a.parquet"
+            ValueError, match=rf"^{column}: expected one of 'a' in .*a.parquet, got 'b'"
         ):
             ParquetRows(path, **{"column": "a", column: "b"})
     for data in (b"", b"one\n", (tmp_path / "a.parquet").read_bytes()[:-5]):
         (tmp_path / "a.parquet").write_bytes(data)
-        with pytest.raises(ValueError, match=r"^path: got '.*' \(.*\); takes a Parquet file$"):
+        with pytest.raises(ValueError, match=r"^path: expected a Parquet file, got '.*' \(.*\)$"):
             ParquetRows(path)
 
 
@@ -73,7 +73,7 @@ def test_a_job_from_parquet_to_parquet(command, tmp_path, capsys, monkeypatch):
         ("", "c", True),
     ]
     for group in (10_000, 2):
-        monkeypatch.setattr(merge.parquet_records, "_GROUP", group)
+        monkeypatch.setattr(merge.parquet, "_GROUP", group)
         path, count = merge.merge("out", "all.parquet")
         table = parquet.read_table(path)
         assert count == table.num_rows == 3
@@ -109,10 +109,8 @@ def test_pyarrow_that_is_not_installed_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet", {"inputs": ["one"]})
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(
-        ValueError, match=r"pyarrow is not installed; takes pip install 'decoding_jax"
+        ValueError, match=r"^path: expected an installed pyarrow \(pip install 'decoding_jax"
     ):
         ParquetRows(path)
-    with pytest.raises(
-        ValueError, match=r"^file: got Parquet, but pyarrow is not installed; takes"
-    ):
-        list(merge.parquet_records.parts(lambda: []))
+    with pytest.raises(ValueError, match=r"^file: expected an installed pyarrow"):
+        list(merge.parquet.parts(lambda: []))

@@ -2,13 +2,14 @@
 
 import pytest
 
+from decoding_jax.batches import compilations
 from decoding_jax.infer import progress
 
 
 @pytest.fixture
 def advance_time(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(compilations.time, "monotonic", lambda: now[0])
 
     def advance(seconds):
         now[0] += seconds
@@ -17,7 +18,7 @@ def advance_time(monkeypatch):
 
 
 def test_neither_skipped_inputs_nor_compilation_are_in_the_estimate(advance_time):
-    compiling = progress.Stopwatch()
+    compiling = compilations.Stopwatch()
     bar = progress.Bar(100, compiling)
     advance_time(7)
     bar.skip(40)

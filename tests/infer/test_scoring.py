@@ -37,7 +37,7 @@ def test_a_job_on_a_table(decode, with_tokens):
     assert scored == plain
     with pytest.raises(ValueError, match=r"not the same: with_token_log_probs, with_top_tokens\)"):
         decode(lines, "scored", with_token_entropies=True, **settings)
-    with pytest.raises(ValueError, match=r"with_top_tokens: got 8; takes .* from 0 to 7"):
+    with pytest.raises(ValueError, match=r"with_top_tokens: expected .* from 0 to 7, got 8"):
         decode(lines, "scored", with_top_tokens=8, **settings)
 
 

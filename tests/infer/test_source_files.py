@@ -9,7 +9,7 @@ import threading
 import pytest
 from infer_fakes import records
 
-from decoding_jax.infer import CsvRows, Item, JsonLines, TextLines, files
+from decoding_jax.infer import CsvRows, Item, JsonLines, TextLines, input_files
 
 
 @pytest.fixture
@@ -73,11 +73,19 @@ def test_two_open_quotes_cost_no_row_between_them(rows):
 @pytest.mark.parametrize(
     ("contents", "settings", "message"),
     [
-        ("a,b\n", {}, r"^column: got 'inputs'; takes one of 'a', 'b' in .*inputs\.csv$"),
-        ("", {}, r"^column: got 'inputs'; takes one of no columns in "),
-        ("inputs,x,x\n", {"id_column": "x"}, r"^id_column: got 'x'; takes one of 'inputs', 'x'"),
-        ('inputs,"x\n', {}, r"^path: got '.*', whose first line is broken CSV: .*; takes CSV$"),
-        ("inputs\n", {"delimiter": ";;"}, r"^delimiter: got ';;'; takes one character such as"),
+        ("a,b\n", {}, r"^column: expected one of 'a', 'b' in .*inputs\.csv, got 'inputs'$"),
+        ("", {}, r"^column: expected one of no columns in "),
+        (
+            "inputs,x,x\n",
+            {"id_column": "x"},
+            r"^id_column: expected one of 'inputs', 'x', 'x' in .*, got 'x'",
+        ),
+        ('inputs,"x\n', {}, r"^path: expected CSV, got '.*', whose first line is broken CSV: .*"),
+        (
+            "inputs\n",
+            {"delimiter": ";;"},
+            r"^delimiter: expected one character such as .*, got ';;'",
+        ),
     ],
 )
 def test_refused_csv_files(rows, contents, settings, message):
@@ -100,7 +108,9 @@ def test_gzip(tmp_path, source, text):
     assert list(source(str(path))) == [Item("one"), Item("", "empty"), Item("\ufefftwo")]
     for spoiled in (data[:-6], b"one\n", data[:-8] + bytes(8), data + b"more"):
         path.write_bytes(spoiled)
-        with pytest.raises(ValueError, match=r"^path: got '.*inputs\.gz' \(.*\); takes a whole gz"):
+        with pytest.raises(
+            ValueError, match=r"^path: expected a whole gzip file, got '.*inputs\.gz' \(.*\)"
+        ):
             list(source(str(path)))
 
 
@@ -109,7 +119,7 @@ def standard_input(monkeypatch):
     """Sets what standard input gives, once."""
 
     def of(data):
-        monkeypatch.setattr(files, "_COPIES", {})
+        monkeypatch.setattr(input_files, "_COPIES", {})
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     return of
@@ -123,7 +133,7 @@ def test_standard_input_is_read_once_and_given_twice(standard_input, name):
 
 
 def test_a_pipe_is_read_once_and_given_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_COPIES", {})
+    monkeypatch.setattr(input_files, "_COPIES", {})
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"inputs\none\ntwo\n",))

@@ -12,18 +12,26 @@ TABLE = [
     (
         "source",
         lambda: job(source=infer.JsonLines),
-        r"got the class JsonLines; takes an object of it, in gin @infer.JsonLines\(\)",
+        r"expected an object of the class, in gin @infer.JsonLines\(\) .*, got the class JsonLines",
     ),
     (
         "strategy",
         lambda: job(strategy="greedy"),
-        "takes a function .*, in gin @decoding_jax.greedy",
+        "expected a function .*, in gin @decoding_jax.greedy",
     ),
-    ("path", lambda: infer.TextLines(str(FOLDER)), "got the folder '.*'; takes a file, or a pat"),
-    ("path", lambda: infer.JsonLines(f"{FOLDER}/*.none"), "which matches no file; the folder"),
-    ("path", lambda: infer.TextLines([]), "got an empty list; takes at least one file"),
-    ("path", lambda: infer.TextLines([__file__, f"{FOLDER}/*.py"]), "got '.*' twice; takes each"),
-    ("path", lambda: infer.TextLines(3), "got 3; takes a path, a pattern, or a list of these"),
+    (
+        "path",
+        lambda: infer.TextLines(str(FOLDER)),
+        "expected a file, or a pattern .*, got the folder '.*'",
+    ),
+    ("path", lambda: infer.JsonLines(f"{FOLDER}/*.none"), "which matches none; the folder"),
+    ("path", lambda: infer.TextLines([]), "expected at least one file, got an empty list"),
+    (
+        "path",
+        lambda: infer.TextLines([__file__, f"{FOLDER}/*.py"]),
+        "expected each file once, got '.*' twice",
+    ),
+    ("path", lambda: infer.TextLines(3), "expected a path, a pattern, or a list of these, got 3"),
     ("with_tokens", lambda: job(with_tokens="true"), "expected True or False, got 'true'"),
     ("refill", lambda: job(refill=0), "expected True or False, got 0"),
 ]

@@ -330,7 +330,7 @@ TABLE = [
     (
         "strategy",
         lambda: job(strategy="greedy"),
-        "got 'greedy'; takes a function such as functools",
+        "expected a function such as functools.*got 'greedy'",
     ),
     (
         "max_new_tokens",
@@ -342,23 +342,31 @@ TABLE = [
         lambda: job(strategy=functools.partial(decoding_jax.beam_search, num_beams=4)),
         "beam_search expected beam_size=4 instead",
     ),
-    ("model", lambda: job(model=T5_MODEL), "got a T5; takes a model and its tokenizer"),
+    (
+        "model",
+        lambda: job(model=T5_MODEL),
+        "expected a model and its tokenizer, as .* returns them, got a T5",
+    ),
     (
         "model",
         lambda: job(model="translation-en-fr"),
-        "takes a model and its tokenizer, as decoding",
+        "expected a model and its tokenizer, as decoding_jax.load returns them, got 'trans",
     ),
     ("tokenizer", lambda: job(model=(T5_MODEL, None)), "expected one with encode, .*, got None"),
-    ("source", lambda: job(source="inputs.txt"), r"got 'inputs.txt'; takes TextLines\(path\)"),
-    ("source", lambda: job(source=["a"]), r"got 'a' among its items; takes TextLines\(path\)"),
-    ("source", lambda: job(source=None), r"got None; takes TextLines\(path\)"),
-    ("source", lambda: job(source=[]), "got no inputs; takes at least one"),
-    ("seed", lambda: job(seed="1"), "got '1'; takes 0 to"),
-    ("batch_size", lambda: job(batch_size="4"), "got '4'; takes a whole number of 1 or more"),
-    ("buckets", lambda: job(buckets=16), "got 16; takes a list of widths"),
-    ("stop", lambda: job(stop=[1]), r"expected a Stop, .*, got \[1\]"),
-    ("output_dir", lambda: job(report=None), "got None, and no report either; takes at least one"),
-    ("output_dir", lambda: job(output_dir=3), "got 3; takes a path"),
+    (
+        "source",
+        lambda: job(source="inputs.txt"),
+        r"expected TextLines\(path\), .*, got 'inputs.txt'",
+    ),
+    ("source", lambda: job(source=["a"]), r"expected items .*, got 'a'"),
+    ("source", lambda: job(source=None), r"expected TextLines\(path\), .*, got None"),
+    ("source", lambda: job(source=[]), "expected at least one input, got none"),
+    ("seed", lambda: job(seed="1"), "expected a whole number from 0 to .*, got '1'"),
+    ("batch_size", lambda: job(batch_size="4"), "expected an int of 1 or more, got '4'"),
+    ("buckets", lambda: job(buckets=16), "expected a list of widths, got 16"),
+    ("stop", lambda: job(stop=[1]), r"expected a Stop, such as Stop\(eos_ids=\(1,\)\), got \[1\]"),
+    ("output_dir", lambda: job(report=None), "expected a path, or else a report, got neither"),
+    ("output_dir", lambda: job(output_dir=3), "expected a path, got 3"),
     # T5X's decode functions.
     ("inputs", lambda: t5x(inputs=jnp.zeros(4, jnp.int32)), r"got shape \[4\]; takes \[B, L\]"),
     ("num_decodes", lambda: t5x(num_decodes=0), "1 or more"),
@@ -399,5 +407,5 @@ def test_a_transform_that_has_no_effect_is_warned_of(caplog):
     greedy = functools.partial(
         decoding_jax.greedy, max_new_tokens=2, transform=transforms.temperature(5)
     )
-    check("source", lambda: job(strategy=greedy, source=[]), "got no inputs")
+    check("source", lambda: job(strategy=greedy, source=[]), "expected at least one input")
     assert IDLE in caplog.messages

@@ -13,7 +13,8 @@ from scipy import stats
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
 
-from decoding_jax.infer import gin_names, gin_reading
+from decoding_jax import gin_config
+from decoding_jax.infer.command import register_names
 from experiments.papers import (
     arithmetic_estimates,
     arithmetic_report,
@@ -230,7 +231,7 @@ def test_when_a_sample_is_alone():
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        ([], 2, "--gin_file: got none"),
+        ([], 2, "--gin_file: expected one such as"),
         (["--gin_file=configs/papers/none.gin"], 2, "no such file"),
         (["--gin_file=configs/papers/arithmetic_quick.gin", "--gin.SEEED=1"], 2, "nothing reads"),
         (
@@ -262,11 +263,11 @@ def test_every_configuration_is_complete(path, monkeypatch):
     names = ("MODEL_DIR", "DRAFT_DIR", "DATA")
     required = [name for name in names if f"\n{name} = %gin" in path.read_text()]
     given = [f'{name} = "name"' for name in required]
-    gin_names.register()
+    register_names()
     with gin.unlock_config():
         command.registered(importlib.import_module(module).run, module)
         gin.clear_config()
-        gin_reading.read_gin([str(path)], given, [], f"{module}.run")
+        gin_config.read_gin([str(path)], given, [], f"{module}.run")
         gin.clear_config()
 
 

@@ -132,14 +132,14 @@ def test_the_presets_of_the_paper():
 @pytest.mark.parametrize("name", [pytest.param("last", marks=pytest.mark.exhaustive), "mean"])
 def test_the_presets_in_gin_are_those_in_python(name):
     gin = pytest.importorskip("gin")
-    gin_reading = pytest.importorskip("decoding_jax.infer.gin_reading")
+    gin_config = pytest.importorskip("decoding_jax.gin_config")
     numbers = {"kappa": 0.2, "beta": 1.0} | ({"alpha": 0.5} if name == "mean" else {})
     macros = {n.upper(): v for n, v in numbers.items()}
     macros |= {"K": 2, "BUDGET": 10, "NUM_RETURN": 3, "MAX_NEW_TOKENS": L, "FALLBACK": False}
     with gin.unlock_config():
         gin.clear_config()
         bindings = [f"{macro} = {value!r}" for macro, value in macros.items()]
-        gin_reading.read_gin([f"strategies/best_k_{name}.gin"], bindings, [])
+        gin_config.read_gin([f"strategies/best_k_{name}.gin"], bindings, [])
         got = gin.query_parameter("%STRATEGY").scoped_configurable_fn(MODEL, PROMPT)
         gin.clear_config()
     preset = getattr(decoding_jax, f"best_k_{name}")(**numbers)

@@ -15,8 +15,7 @@ from pages import ROOT, blocks, commands
 
 import gin
 from decoding_jax import gin_path
-from decoding_jax.gin_reach import MACRO, reach
-from decoding_jax.infer.gin_bindings import bindings_in
+from decoding_jax.gin_config import MACRO, bindings_in, reach
 from decoding_jax.t5x.drafts import DraftCheckpoint
 
 with warnings.catch_warnings():

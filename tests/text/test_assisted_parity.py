@@ -10,7 +10,7 @@ import tiny_transformers
 from decoding_jax import loop
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.strategies.speculative import Heuristic
-from decoding_jax.text.batch import encode_batch
+from decoding_jax.text import encode_batch
 from decoding_jax.text.generation_config import GenerationConfig, choose
 
 # transformers and PyTorch emit warnings that do not concern this project.

@@ -1,10 +1,12 @@
-"""Groups inputs into buckets of padded lengths, so that few shapes are compiled."""
+"""The widths that inputs are padded to: a few, so that few shapes are compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-NARROWEST = 16
+from decoding_jax import fields
+
+_NARROWEST = 16
 
 
 def widths(
@@ -33,9 +35,9 @@ def widths(
       (1016, 1032, 1064, 1100)
     """
     if buckets is None:
-        buckets = [NARROWEST << i for i in range(max_input_length.bit_length())]
+        buckets = [_NARROWEST << i for i in range(max_input_length.bit_length())]
     if not all(isinstance(width, int) and width >= 1 for width in buckets):
-        raise ValueError(f"buckets: got {buckets}; takes lengths of 1 and above")
+        raise fields.error("buckets", "widths of 1 and above", list(buckets))
     of_input = (*sorted({w for w in buckets if w < max_input_length}), max_input_length)
     return tuple(shared + width for width in of_input)
 

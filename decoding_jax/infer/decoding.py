@@ -1,0 +1,232 @@
+"""Decodes items: encodes them, decodes those of a width together, and makes a record of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from decoding_jax import batches, text
+from decoding_jax.base import DecodeOutput
+from decoding_jax.batches import widths
+from decoding_jax.batches.decoder import unbound
+from decoding_jax.infer import records
+from decoding_jax.infer.records import Record
+from decoding_jax.infer.scoring import Scorer
+from decoding_jax.infer.settings import Settings
+from decoding_jax.infer.sources import Item
+from decoding_jax.loop.inputs import check_token_ids
+from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.text.call import idle_transform
+from decoding_jax.text.inputs import cut, vocabulary_size
+from decoding_jax.text.sizes import shared_size
+from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Input(NamedTuple):
+    """An item that is decoded."""
+
+    place: int  # Its place among the items.
+    number: int  # Its number in the job.
+    tokens: list[int]
+    num_cut: int  # The number of tokens that were cut off.
+
+
+class ItemDecoder:
+    """Turns items into records; a faulty item also gets a record.
+
+    Args:
+      model: the model and its tokenizer.
+      strategy: the strategy with its settings, from ``settings.bound``.
+      settings: the settings of the job.
+      independent: as for ``batches.RowDecoder``.
+
+    Attributes:
+      rows: decodes the tokens.
+      widths: the widths of the buckets, in ascending order.
+      scorer: adds figures of single tokens, if any are wanted.
+      num_tokens: the number of tokens of the completions so far.
+
+    Raises:
+      ValueError: if the model, the strategy and the settings do not fit each other.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, text.Tokenizer],
+        strategy: Callable[..., DecodeOutput],
+        settings: Settings,
+        *,
+        independent: bool = False,
+    ):
+        self._model, self._tokenizer = model
+        self._settings = settings
+        self.stop = text.with_end_tokens(settings.stop, self._tokenizer)
+        self._shared = shared_size(self._model)
+        self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
+        self.num_tokens = 0
+        function, of_strategy = unbound(strategy)
+        check_token_ids(of_strategy.get("transform"), vocabulary_size(self._model))
+        name = getattr(function, "__name__", "")
+        if (message := idle_transform(name, of_strategy.get("transform"))) is not None:
+            _LOGGER.warning(message)
+        self.rows = batches.RowDecoder(
+            self._model,
+            strategy,
+            stop=shared_strings(self.stop, self._tokenizer, self._model),
+            seed=settings.seed,
+            batch_size=settings.batch_size,
+            drafter=settings.drafter,
+            refill=settings.refill,
+            independent=independent,
+            with_info=settings.with_info,
+        )
+        _check_positions(self.widths[-1], self._shared, self.rows.readers())
+        self.rows.prepare(self.widths[-1])
+        self.scorer = Scorer.wanted(self._model, settings, self.widths)
+
+    def expect(self, strings: Sequence[Sequence[str] | None]) -> None:
+        """Sets the stop strings of the inputs of the job, each None for those of the job.
+
+        Raises:
+          ValueError: if a setting has one value for each input, but for a different number of
+            inputs.
+        """
+        stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
+        self.rows.expect(len(strings), stop)
+
+    def decode(self, items: Sequence[Item], numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
+        """Decodes items together, and yields records as they are made.
+
+        Args:
+          items: the items.
+          numbers: the number of each item in the job, which its key and its record depend on.
+
+        Yields:
+          The place of an item among ``items``, and its record, which ``scored`` completes. Every
+          item comes once, faulty ones first.
+        """
+        settings = self._settings
+        inputs: list[_Input] = []
+        for place, (number, item) in enumerate(zip(numbers, items, strict=True)):
+            try:
+                inputs.append(_Input(place, number, *self._encode(item)))
+            except ValueError as error:
+                record = records.fault(number, item.inputs, str(error), seed=settings.seed)
+                yield place, records.with_origin(record, item)
+        ids, index = [x.tokens for x in inputs], [x.number for x in inputs]
+        by_width = widths.by_width([len(x) for x in ids], self.widths)
+        for members, output in self.rows.decode(ids, index, by_width):
+            context = text.context_of(self._model, [ids[m] for m in members])
+            made = text.completions(self._tokenizer, output, len(members), context)
+            self.num_tokens += sum(len(c.tokens) for of_input in made for c in of_input)
+            for m, of_input in zip(members, made, strict=True):
+                place, number, _, num_cut = inputs[m]
+                record = records.decoded(
+                    number,
+                    items[place].inputs,
+                    of_input,
+                    seed=settings.seed,
+                    with_tokens=settings.with_tokens or self.scorer is not None,
+                    with_num_tokens=settings.with_num_tokens,
+                    num_cut=num_cut,
+                )
+                yield place, records.with_origin(record, items[place])
+
+    def scored(self, of_items: Sequence[Record]) -> list[Record]:
+        """The records with all that is wanted of single tokens."""
+        if self.scorer is None:
+            return list(of_items)
+        ids = {
+            i: self._encode(Item(record["inputs"]))[0]
+            for i, record in enumerate(of_items)
+            if record["outputs"]
+        }
+        return self.scorer.add(of_items, ids, with_tokens=self._settings.with_tokens)
+
+    def _encode(self, item: Item) -> tuple[list[int], int]:
+        """The tokens of an item, and the number of tokens that were cut off.
+
+        Raises:
+          ValueError: if the item is faulty, cannot be tokenized, has no tokens, or is too long and
+            not cut.
+        """
+        if item.error is not None:
+            raise ValueError(item.error)
+        try:
+            tokens = self._tokenizer.encode(item.inputs)
+        except Exception as e:  # Tokenizers raise exceptions of many types; the job goes on.
+            raise ValueError(f"cannot be tokenized: {e}") from e
+        if not tokens:
+            raise ValueError("empty: no tokens")
+        size = self.widths[-1]
+        if len(tokens) <= size:
+            return tokens, 0
+        if not self._settings.truncate:
+            raise ValueError(f"too long: {len(tokens)} tokens, of at most {size}")
+        keep_last = not isinstance(self._model, EncoderDecoder)
+        kept = cut(self._tokenizer, tokens, size, self._shared, keep_last=keep_last)
+        return kept, len(tokens) - len(kept)
+
+
+class Shard(NamedTuple):
+    """The items of a shard.
+
+    Attributes:
+      number: the number of the shard in the job.
+      first: the index of its first item in the job.
+      items: its items.
+      is_finished: whether its records have been written before.
+    """
+
+    number: int
+    first: int
+    items: Sequence[Item]
+    is_finished: bool = False
+
+
+def decode_shards(
+    decoder: ItemDecoder, shards: Sequence[Shard], bar: tqdm
+) -> Iterator[tuple[Shard, list[Record]]]:
+    """Decodes the items of several shards together, and yields each shard once it is whole.
+
+    Shards that are finished are decoded too where they are given, because the last bits of the
+    others' results may depend on them, and are not yielded.
+
+    Args:
+      decoder: decodes items.
+      shards: the shards, none of which is empty.
+      bar: a progress bar, which is advanced when items are finished.
+
+    Yields:
+      A shard, and its records in the order of its items.
+    """
+    places = [(s, i) for s, shard in enumerate(shards) for i in range(len(shard.items))]
+    items = [shards[s].items[i] for s, i in places]
+    numbers = [shards[s].first + i for s, i in places]
+    made: list[dict[int, Record]] = [{} for _ in shards]
+    for place, record in decoder.decode(items, numbers):
+        s, i = places[place]
+        if shards[s].is_finished:
+            continue
+        made[s][i] = record
+        bar.update(1)
+        if len(made[s]) == len(shards[s].items):
+            yield shards[s], decoder.scored([made[s][i] for i in range(len(made[s]))])
+            made[s] = {}
+
+
+def _check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:
+    """Checks that models have positions for ``width`` tokens, those that inputs share included."""
+    for name, model in models.items():
+        limit = getattr(model, "max_positions", None)
+        if limit is not None and width > limit:
+            rest = f", of which the shared prefix takes {shared}" if shared else ""
+            raise ValueError(
+                f"max_input_length: expected at most {limit - shared}, got {width - shared}: the "
+                f"{name} has {limit} positions{rest}"
+            )
