@@ -334,12 +334,17 @@ def _is_module_attribute(selector: str) -> bool:
 
 
 def with_bindings(strategy: Callable[..., Any]) -> Callable[..., Any]:
-    """A strategy whose settings, where gin has bound them, are bound by ``functools.partial``."""
+    """A strategy whose settings, if gin binds them, are bound by ``functools.partial``.
+
+    Gin binds those of its own version of a function, which a gin file refers to.
+    """
     function, settings = unbound(strategy)
     try:
-        bound = gin.get_bindings(function)
+        if gin.get_configurable(function) is not function:
+            return strategy
     except ValueError:  # The function is not registered with gin.
         return strategy
+    bound = gin.get_bindings(function)
     more = {name: bound[name] for name in bound if name not in (*_PASSED, *settings)}
     return functools.partial(strategy, **more) if more else strategy
 

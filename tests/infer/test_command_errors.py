@@ -207,7 +207,7 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
         "decoding_jax.Greedy(max_new_tokens=64), got 'greedy'"
     )
     check(command(name, MAX_NEW_TOKENS=None), capsys, 1, message)
-    message = "got none; greedy takes a language model; gin names a strategy without parentheses, @"
+    message = "greedy expected a language model, got none; gin names a strategy without parenthese"
     check(command("--gin.STRATEGY=@decoding_jax.greedy()"), capsys, 1, f"model: {message}")
     flag = "--gin.infer.run.with_tokens='yes'"
     check(command(flag), capsys, 1, "with_tokens: expected True or False, got 'yes'")
@@ -221,7 +221,12 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
         command(SEED="x"), capsys, 1, "seed: expected a whole number from 0 to 4294967295, got 'x'"
     )
     without = "--gin.STRATEGY=@decoding_jax.sample"
-    check(command(without, MAX_NEW_TOKENS=None), capsys, 1, "max_new_tokens: got none")
+    check(
+        command(without, MAX_NEW_TOKENS=None),
+        capsys,
+        1,
+        "max_new_tokens: sample expected an int of 1 or more, got none",
+    )
     one = {"files": [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]}
     check(command("--gin.PHRASES='ab'", **one), capsys, 1, "phrases: got 'ab'; takes a list")
     Path("out").mkdir()

@@ -292,7 +292,7 @@ def test_a_strategy_may_be_an_object(decode):
     expected = decode(LINES, strategy=functools.partial(decoding_jax.sample, **settings))
     assert records_of(found) == records_of(expected)
     for wrong, message in (
-        (sample(), "strategy.max_new_tokens: expected an int of 1 or more, got None"),
+        (sample(), r"strategy\.max_new_tokens: expected an int of 1 or more, got None"),
         (sample(max_new_tokens=3, stop=Stop(eos_ids=1)), "strategy: expected one without a stop"),
         (sample, "strategy: expected a function .* or an object .*, got the class Sample"),
     ):
@@ -317,7 +317,7 @@ def test_the_drafter_of_an_object_is_that_of_the_job(table):
 
 def test_another_number_of_values_than_inputs_is_refused(decode):
     strategy = functools.partial(report_settings, transform=transforms.temperature([1, 2, 3]))
-    words = "transform.value: got values for 3 texts; takes one for all, or one for each of the 6"
+    words = "transform.value: expected one value for all, or one for each of the 6 texts, got values for 3"
     with pytest.raises(ValueError, match=words):
         decode(LINES, strategy=strategy, stop=Stop(max_new_tokens=[1] * 6))
 
