@@ -317,7 +317,9 @@ def test_the_drafter_of_an_object_is_that_of_the_job(table):
 
 def test_another_number_of_values_than_inputs_is_refused(decode):
     strategy = functools.partial(report_settings, transform=transforms.temperature([1, 2, 3]))
-    words = "transform.value: expected one value for all, or one for each of the 6 texts, got values for 3"
+    words = (
+        "transform.value: expected one value for all, or one for each of the 6 texts, got values"
+    )
     with pytest.raises(ValueError, match=words):
         decode(LINES, strategy=strategy, stop=Stop(max_new_tokens=[1] * 6))
 
