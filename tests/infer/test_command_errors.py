@@ -228,7 +228,7 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
         "max_new_tokens: sample expected an int of 1 or more, got none",
     )
     one = {"files": [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]}
-    check(command("--gin.PHRASES='ab'", **one), capsys, 1, "phrases: got 'ab'; takes a list")
+    check(command("--gin.PHRASES='ab'", **one), capsys, 1, "phrases: expected a list of")
     Path("out").mkdir()
     Path("out/decodes.txt").write_text("")
     check(command(), capsys, 1, "out, which holds decodes.txt but no job.json")
