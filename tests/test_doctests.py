@@ -18,7 +18,7 @@ MODULES = sorted(
 NEEDED = {
     "decoding_jax.infer.beam": "apache_beam",
     "decoding_jax.infer.parquet": "pyarrow",
-    **{f"decoding_jax.t5x.models{name}": "t5x.models" for name in ("", ".native", ".speculative")},
+    "decoding_jax.t5x.models": "t5x.models",
 }
 
 
@@ -38,7 +38,7 @@ LONG = {
         "strategies.beam.stochastic_beam_search",
         "strategies.best_first.best_k",
         "strategies.speculative.algorithm",
-        "t5x.decode_fns.beam_search",
+        "t5x.decode_fns.beams",
         "t5x.decode_fns.sampling",
         "t5x.decode_fns.speculative",
         "testing.table_lm",

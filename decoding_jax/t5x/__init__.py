@@ -4,6 +4,6 @@
 Neither imports T5X.
 """
 
-from decoding_jax.t5x.network.adapter import T5XAdapter
+from decoding_jax.t5x.adapter import T5XAdapter
 
 __all__ = ["T5XAdapter"]

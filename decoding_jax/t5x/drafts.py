@@ -41,8 +41,8 @@ class DraftCheckpoint:
         """
         if self.directory is None:
             raise ValueError(
-                "directory: got None; takes a T5X checkpoint, DRAFT_CHECKPOINT_PATH in the gin "
-                "files, unless DRAFTER is another drafter"
+                "directory: expected a T5X checkpoint, DRAFT_CHECKPOINT_PATH in the gin files, "
+                "unless DRAFTER is another drafter, got None"
             )
         config = target if self.config is None else self.config
         activations = tuple(config.mlp_activations)
@@ -62,8 +62,8 @@ class DraftCheckpoint:
             configured, found = getattr(config, name, None), getattr(model.config, name, None)
             if configured != found:
                 raise ValueError(
-                    f"config: got {name}={configured}; takes {found}, as the arrays of"
-                    f" {self.directory}"
+                    f"config: expected {name}={found}, as the arrays of {self.directory}, got "
+                    f"{configured}"
                 )
         return model
 
@@ -113,15 +113,15 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
         layers = getattr(target, "num_decoder_layers", None) or target.num_layers
         if not 1 <= drafter.num_layers <= layers:
             raise ValueError(
-                f"num_layers: got {drafter.num_layers}; takes 1 to the target's {layers}"
+                f"num_layers: expected 1 to the target's {layers}, got {drafter.num_layers}"
             )
         return drafter
     if isinstance(drafter, T5) and not hasattr(target, "num_decoder_layers"):
-        raise ValueError("drafter: got an encoder and a decoder; takes a decoder alone")
+        raise ValueError("drafter: expected a decoder alone, got an encoder and a decoder")
     size = getattr(getattr(drafter, "config", drafter), "vocab_size", target.vocab_size)
     if size != target.vocab_size:
         raise ValueError(
-            f"drafter: got a vocabulary of {size}; takes the target's, {target.vocab_size}"
+            f"drafter: expected the target's vocabulary, {target.vocab_size}, got {size}"
         )
     return drafter if isinstance(drafter, T5) else as_drafter(drafter)
 

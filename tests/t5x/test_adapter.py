@@ -72,13 +72,13 @@ def test_conformance(scanned, prefilled):
 def test_unsupported_calls_raise_errors_of_one_line():
     model = adapter(FakeNetwork(), False)
     prompt = model.start_prompt()
-    with pytest.raises(ValueError, match="lanes: got 3; takes num_decodes, which is 2"):
+    with pytest.raises(ValueError, match=r"lanes: expected num_decodes, which is 2, .*, got 3"):
         model.prefill(*prompt, lanes=3, slots=4)
     _, cache = model.prefill(*prompt, lanes=LANES, slots=4)
     block = jnp.zeros((3, LANES, 1), jnp.int32)
-    with pytest.raises(ValueError, match=r"start: got .* NativeEncoderDecoderModel"):
+    with pytest.raises(ValueError, match=r"start: expected a scalar, .* NativeEncoderDecoderModel"):
         model.extend(cache, block, jnp.zeros((3, LANES), jnp.int32))
-    with pytest.raises(ValueError, match=r"visible: got .* NativeEncoderDecoderModel"):
+    with pytest.raises(ValueError, match=r"visible: expected None, .* NativeEncoderDecoderModel"):
         model.extend(cache, block, 0, jnp.zeros((3, LANES, 1, 4), bool))
 
 

@@ -50,10 +50,10 @@ def test_constrained_beams_find_the_best_text_with_the_phrase(scanned, prefilled
 def test_invalid_phrases_raise_errors_of_one_line():
     given = arguments()
     for settings, message in [
-        ({"phrases": "ab"}, "phrases: got 'ab'; takes a list of strings or of token"),
-        ({"phrases": ["ab"]}, "vocabulary: got None for phrases that are strings; takes an object"),
+        ({"phrases": "ab"}, "phrases: expected a list of strings or of token"),
+        ({"phrases": ["ab"]}, "vocabulary: expected an object"),
         ({"phrases": [()]}, "phrases: got "),
-        ({"alternatives": ["ab"]}, "alternatives: got 'ab'; takes a list of strings or of token"),
+        ({"alternatives": ["ab"]}, "alternatives: expected a list of strings or of token"),
     ]:
         with pytest.raises(ValueError, match=message):
             run(decode_fns.constrained_beam_search, given, **settings)

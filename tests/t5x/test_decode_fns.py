@@ -133,7 +133,7 @@ def test_limits_count_from_the_prompt():
     decodes, _ = run(decode_fns.temperature_sample, given, num_decodes=2, **settings)
     for decode, prompt in zip(decodes, (PROMPTS != 0).sum(1), strict=True):
         assert not decode[:, prompt + 2 :].any()
-    with pytest.raises(ValueError, match="max_decode_steps: got 9; takes at most 8"):
+    with pytest.raises(ValueError, match="max_decode_steps: expected at most 8"):
         run(decode_fns.temperature_sample, given, max_decode_steps=9)
 
 

@@ -99,9 +99,7 @@ def test_a_draft_without_a_checkpoint_needs_no_path(read):
 
 
 def test_a_draft_checkpoint_without_a_path():
-    with pytest.raises(
-        ValueError, match="directory: got None; takes a T5X checkpoint, DRAFT_CHECK"
-    ):
+    with pytest.raises(ValueError, match="directory: expected a T5X checkpoint, DRAFT_CHECK"):
         DraftCheckpoint(None).load(None)
 
 

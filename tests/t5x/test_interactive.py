@@ -13,8 +13,7 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network
 
     from decoding_jax.t5x import decode_fns, drafts
-    from decoding_jax.t5x.models.native import NativeEncoderDecoderModel
-    from decoding_jax.t5x.models.speculative import SpeculativeEncoderDecoderModel
+    from decoding_jax.t5x.models import NativeEncoderDecoderModel, SpeculativeEncoderDecoderModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BATCH = max(2, jax.device_count())  # T5X needs a row for each device.

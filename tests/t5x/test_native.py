@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network as t5
 
     from decoding_jax.t5x import decode_fns
-    from decoding_jax.t5x.models.native import NativeDecoderOnlyModel, NativeEncoderDecoderModel
+    from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel
 
 from decoding_jax.models.t5_network import T5Network
 

@@ -12,7 +12,7 @@ from decoding_jax import strategies
 from decoding_jax.base import Prompt, Stop
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.t5x import decode_fns
-from decoding_jax.t5x.decode_fns.call import NativeDecoder
+from decoding_jax.t5x.decode_fns.calls import NativeDecoder
 from decoding_jax.testing import TableLM
 
 EOS, LENGTH, VOCAB = 1, 7, 6
@@ -103,7 +103,7 @@ def test_contrastive_search_is_the_strategy():
     for row in range(3):
         tokens = np.asarray(want.tokens)[row, :, : LENGTH - GIVEN[row]].tolist()
         assert list(new_texts(decodes, row)) == tokens
-    with pytest.raises(ValueError, match="num_decodes: got 2; takes 1, since contrastive_search"):
+    with pytest.raises(ValueError, match="num_decodes: expected 1, since contrastive_search"):
         decode(decode_fns.contrastive_search, True, num_decodes=2)
 
 
@@ -173,5 +173,7 @@ def test_first_logits_may_differ_between_lanes():
 def test_strategies_name_the_classes_that_run_them():
     names = ("best_k_search", "best_first_search", "contrastive_search")
     for fn in (getattr(decode_fns, name) for name in names):
-        with pytest.raises(ValueError, match=f"{fn.__name__} on .* NativeEncoderDecoderModel or"):
+        with pytest.raises(
+            ValueError, match=f"NativeEncoderDecoderModel or .* for {fn.__name__}, got"
+        ):
             decode(fn, False)

@@ -3,7 +3,7 @@
 import jax
 
 from decoding_jax import transforms
-from decoding_jax.t5x.network.rescaled import Rescaled
+from decoding_jax.t5x.rescaled import Rescaled
 from decoding_jax.testing import TableLM
 from decoding_jax.testing.conformance import chain, tree
 from decoding_jax.testing.conformance.trial import make_trial

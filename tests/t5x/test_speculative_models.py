@@ -17,8 +17,9 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network as t5
 
     from decoding_jax.t5x import decode_fns, drafts
-    from decoding_jax.t5x.models.native import NativeDecoderOnlyModel, NativeEncoderDecoderModel
-    from decoding_jax.t5x.models.speculative import (
+    from decoding_jax.t5x.models import (
+        NativeDecoderOnlyModel,
+        NativeEncoderDecoderModel,
         SpeculativeDecoderOnlyModel,
         SpeculativeEncoderDecoderModel,
         as_speculative,
@@ -178,15 +179,17 @@ def test_as_speculative_converts_a_t5x_model():
 
 def test_a_draft_that_does_not_fit_is_refused_in_one_line(tmp_path):
     _, _, ours = KINDS["decoder_only"]
-    with pytest.raises(ValueError, match="num_layers: got 3; takes 1 to the target's 2"):
+    with pytest.raises(ValueError, match="num_layers: expected 1 to the target's 2, got 3"):
         make("decoder_only", ours, drafter=drafts.EarlyExit(3))
     draft = write_draft("encoder_decoder", tmp_path)
-    with pytest.raises(ValueError, match="drafter: got an encoder and a decoder"):
+    with pytest.raises(
+        ValueError, match="drafter: expected a decoder alone, got an encoder and a decoder"
+    ):
         make("decoder_only", ours, drafter=draft)
     draft = drafts.DraftCheckpoint(draft.directory, config_of("encoder_decoder", 2))
-    with pytest.raises(ValueError, match="config: got num_encoder_layers=2; takes 1, as the"):
+    with pytest.raises(ValueError, match="config: expected num_encoder_layers=1, as the"):
         make("encoder_decoder", SpeculativeEncoderDecoderModel, drafter=draft)
     plain = make("encoder_decoder", NativeEncoderDecoderModel,
                  decode_fn=decode_fns.speculative_sample)  # fmt: skip
-    with pytest.raises(ValueError, match="drafter: got none; takes that of Speculative"):
+    with pytest.raises(ValueError, match="drafter: expected that of Speculative"):
         predict(plain, "encoder_decoder", 1)

@@ -28,9 +28,9 @@ from decoding_jax.strategies.speculative import (
     speculative_sample,
 )
 from decoding_jax.t5x import decode_fns, drafts
-from decoding_jax.t5x.decode_fns.call import NativeDecoder
+from decoding_jax.t5x.decode_fns.calls import NativeDecoder, TemperatureArguments
+from decoding_jax.t5x.decode_fns.sampling import sampling_transform
 from decoding_jax.t5x.decode_fns.speculative import SpeculativeDecoder
-from decoding_jax.t5x.decode_fns.temperature import sampling_transform
 from decoding_jax.testing import TableLM
 
 EOS = 1
@@ -115,7 +115,7 @@ def rescaled_distribution(row):
         Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32)),
         row,
         max_new_tokens=3,
-        transform=sampling_transform(PENALTY, **SAMPLING),
+        transform=sampling_transform(PENALTY, TemperatureArguments(**SAMPLING)),
         stop=Stop(eos_ids=(EOS,)),
     )
 
@@ -188,7 +188,7 @@ def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_pat
         drafter = drafts.bind(drafts.ready(drafter, ENCODER_DECODER), target)
         assert target_calls(target, drafter, target.start_prompt()) == math.ceil(8 / 4)
     wrong = drafts.DraftCheckpoint(str(tmp_path), dataclasses.replace(ENCODER_DECODER, emb_dim=16))
-    with pytest.raises(ValueError, match=r"config: got emb_dim=16; takes 12, as the arrays of"):
+    with pytest.raises(ValueError, match=r"config: expected emb_dim=12, as the arrays of"):
         wrong.load(ENCODER_DECODER)
     assert drafts.DraftCheckpoint(str(tmp_path)).load(ENCODER_DECODER).config == ENCODER_DECODER
     plain = drafts.DraftCheckpoint(str(tmp_path)).load(T5Config(**SHAPE, **LAYERS))
@@ -231,11 +231,11 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
     model, _ = bound()
     wide = dataclasses.replace(ENCODER_DECODER, vocab_size=32)
     for drafter, config, line in [
-        (model, wide, "drafter: got a vocabulary of 24; takes the target's, 32"),
-        (TARGET, wide, "drafter: got a vocabulary of 5; takes the target's, 32"),
-        (model, DECODER, "drafter: got an encoder and a decoder; takes a decoder alone"),
-        (drafts.EarlyExit(3), DECODER, "num_layers: got 3; takes 1 to the target's 2"),
-        (drafts.EarlyExit(0), wide, "num_layers: got 0; takes 1 to the target's 2"),
+        (model, wide, "drafter: expected the target's vocabulary, 32, got 24"),
+        (TARGET, wide, "drafter: expected the target's vocabulary, 32, got 5"),
+        (model, DECODER, "drafter: expected a decoder alone, got an encoder and a decoder"),
+        (drafts.EarlyExit(3), DECODER, "num_layers: expected 1 to the target's 2, got 3"),
+        (drafts.EarlyExit(0), wide, "num_layers: expected 1 to the target's 2, got 0"),
         (None, wide, "drafter: got a NoneType; takes a language model or a drafter"),
         (
             drafts.DraftCheckpoint("ftp://a/b"),
@@ -246,7 +246,7 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
     ]:
         with pytest.raises(ValueError, match=line):
             drafts.ready(drafter, config)
-    with pytest.raises(ValueError, match="got none; takes that of SpeculativeEncoderDecoderModel"):
+    with pytest.raises(ValueError, match="expected that of SpeculativeEncoderDecoderModel"):
         run(decode_fns.speculative_sample)
 
 

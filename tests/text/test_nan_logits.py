@@ -26,7 +26,7 @@ from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.t5x import decode_fns
-from decoding_jax.t5x.decode_fns.call import NativeDecoder
+from decoding_jax.t5x.decode_fns.calls import NativeDecoder
 from decoding_jax.t5x.decode_fns.speculative import SpeculativeDecoder
 from decoding_jax.testing import same_bits
 from decoding_jax.testing.certificate.enumeration import exact_log_softmax, path_logits

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax import codes, registry, transforms
-from decoding_jax.base import Array, DecodeOutput
-from decoding_jax.loop import run
-from decoding_jax.t5x.decode_fns.arguments import (
-    SAMPLING_ORDER,
-    Decodes,
-    SamplingArguments,
-    T5XArguments,
-    decode_fn,
-)
-from decoding_jax.t5x.decode_fns.call import open_call
-from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, sampling_transform
-from decoding_jax.t5x.network.callbacks import Callbacks, LogitCallback, StateCallback
-from decoding_jax.t5x.network.rescaled import Rescaled
+from decoding_jax import codes, transforms
+from decoding_jax.base import Array, DecodeOutput, Transform
+from decoding_jax.t5x.callbacks import Callbacks, LogitCallback, StateCallback
+from decoding_jax.t5x.decode_fns import calls
+from decoding_jax.t5x.decode_fns.calls import Decodes, SamplingArguments, T5XArguments, decode_fn
+from decoding_jax.t5x.rescaled import Rescaled
 
+# T5X treats temperatures up to this value as 0.
+_GREEDY_TEMPERATURE = 1e-4
 _CALLBACKS = ("state_callback_fn", "logit_callback_fn")
 
 
-@decode_fn((*SAMPLING_ORDER, *_CALLBACKS), topk=1)
+@decode_fn((*calls.SAMPLING_ORDER, *_CALLBACKS), topk=1)
 def temperature_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
@@ -65,7 +60,7 @@ def temperature_sample(
     return _sample("sample", arguments, sampling, callbacks)
 
 
-@decode_fn((*SAMPLING_ORDER, *_CALLBACKS))
+@decode_fn((*calls.SAMPLING_ORDER, *_CALLBACKS))
 def arithmetic_sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
@@ -119,33 +114,58 @@ def _sample(
     **settings: Any,
 ) -> Decodes:
     """Runs the named sampling strategy, or greedy decoding if only one token is ever allowed."""
-    call = open_call(arguments, callbacks)
-    stop = call.stop(call.limits(sampling.step_limit(call.length)))
-    temperature, topk, topp = sampling.temperature, sampling.topk, sampling.topp
-    model, certain = call.model, False
-    if arguments.num_decodes == 1 and callbacks is None and is_greedy(temperature, topk):
+    call = calls.open_call(arguments, callbacks)
+    limit = sampling.step_limit(call.length)
+    certain = False
+    if (
+        arguments.num_decodes == 1
+        and callbacks is None
+        and is_greedy(sampling.temperature, sampling.topk)
+    ):
         # Nothing is drawn, and after the temperature every token has probability 1.
         certain = sampling.rescale_log_probs
-        first = keep_forced(arguments.transform)
-        steps = registry.steps("greedy", max_new_tokens=call.length, transform=first, stop=stop)
+        steps = call.steps("greedy", limit, transform=call.kept_transform)
     else:
-        transform = sampling_transform(arguments.transform, temperature, topk, topp)
-        if sampling.rescale_log_probs and transform.transforms:
-            model, transform = Rescaled(model, transform), transforms.chain()
-        steps = registry.steps(
-            strategy,
-            num_samples=arguments.num_decodes,
-            max_new_tokens=call.length,
-            transform=transform if transform.transforms else None,
-            stop=stop,
-            **settings,
-        )
-    if callbacks is not None:
-        steps = callbacks.around(steps)
-    output = run(steps, model, call.prompt, call.key)
+        transform = sampling_transform(call.transform, sampling)
+        if sampling.rescale_log_probs and transform is not None:
+            call = dataclasses.replace(call, model=Rescaled(call.model, transform))
+            transform = None
+        count = arguments.num_decodes
+        steps = call.steps(strategy, limit, num_samples=count, transform=transform, **settings)
+    output = call.run(steps if callbacks is None else callbacks.around(steps))
     return call.rising(output, certain_score(output) if certain else output.log_prob)
 
 
 def certain_score(output: DecodeOutput) -> Array:
     """The scores of sequences whose every token is certain: 0, or NaN where the logits were NaN."""
     return jnp.where(output.nan_logits, jnp.nan, jnp.float32(0))
+
+
+def is_greedy(temperature: Any, topk: Any) -> bool:
+    """Whether the settings are plain numbers that allow only one token at every step."""
+    number, count = calls.static_number(temperature), calls.static_number(topk)
+    return (number is not None and number <= _GREEDY_TEMPERATURE) or count == 1
+
+
+def sampling_transform(
+    transform: Transform | None, sampling: calls.TemperatureArguments
+) -> Transform | None:
+    """The user's transform, then T5X's temperature, top-k and top-p; None if nothing changes."""
+    temperature, topk, topp = sampling.temperature, sampling.topk, sampling.topp
+    parts: list[Transform] = [] if transform is None else [calls.KeepForced(transform)]
+    if is_greedy(temperature, topk):
+        return transforms.chain(*parts, transforms.temperature(0.0))
+    if calls.static_number(temperature) != 1:
+        values = jnp.asarray(temperature, jnp.float32)
+        values = jnp.where(values > _GREEDY_TEMPERATURE, values, 0.0)
+        parts.append(transforms.temperature(values))
+    count, mass = calls.static_number(topk), calls.static_number(topp)
+    if count is None:
+        parts.append(transforms.top_k(jnp.where(topk > 0, topk, jnp.iinfo(jnp.int32).max)))
+    elif count > 0:
+        parts.append(transforms.top_k(int(count)))
+    if mass is None:
+        parts.append(transforms.top_p(jnp.where(topp > 0, topp, 1.0)))
+    elif mass > 0:
+        parts.append(transforms.top_p(mass))
+    return transforms.chain(*parts) if parts else None

@@ -5,27 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from decoding_jax import registry, transforms
-from decoding_jax.loop import run
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import DraftLength, GreedyVerifier, ModelDrafter, Verifier
-from decoding_jax.strategies.speculative.drafters import as_drafter
-from decoding_jax.t5x.decode_fns.arguments import (
-    SAMPLING_ORDER,
-    Decodes,
-    SamplingArguments,
-    T5XArguments,
-    decode_fn,
-)
-from decoding_jax.t5x.decode_fns.call import NativeDecoder, open_call
-from decoding_jax.t5x.decode_fns.sampling import certain_score
-from decoding_jax.t5x.decode_fns.temperature import is_greedy, keep_forced, sampling_transform
-from decoding_jax.t5x.network.rescaled import Rescaled
+from decoding_jax.strategies import speculative
+from decoding_jax.t5x.decode_fns import calls, sampling
+from decoding_jax.t5x.rescaled import Rescaled
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class SpeculativeDecoder(NativeDecoder):
+class SpeculativeDecoder(calls.NativeDecoder):
     """A language model, its prompts and its drafter, given instead of ``tokens_to_logits``.
 
     Attributes:
@@ -35,15 +23,15 @@ class SpeculativeDecoder(NativeDecoder):
     drafter: Any
 
 
-@decode_fn(SAMPLING_ORDER)
+@calls.decode_fn(calls.SAMPLING_ORDER)
 def speculative_sample(
-    arguments: T5XArguments,
-    sampling: SamplingArguments,
+    arguments: calls.T5XArguments,
+    settings: calls.SamplingArguments,
     *,
-    num_draft_tokens: int | DraftLength = 4,
+    num_draft_tokens: int | speculative.DraftLength = 4,
     num_drafts: int = 1,
-    verifier: str | Verifier = "token",
-) -> Decodes:
+    verifier: str | speculative.Verifier = "token",
+) -> calls.Decodes:
     """Draws samples in fewer calls of the network: a draft proposes tokens, one call verifies them.
 
     See ``strategies.speculative_sample``. The drafter is that of the model, a
@@ -83,38 +71,34 @@ def speculative_sample(
     """
     if not isinstance(arguments.tokens_to_logits, SpeculativeDecoder):
         raise ValueError(
-            "drafter: got none; takes that of SpeculativeEncoderDecoderModel or"
-            " SpeculativeDecoderOnlyModel of decoding_jax.t5x.models"
+            "drafter: expected that of SpeculativeEncoderDecoderModel or"
+            " SpeculativeDecoderOnlyModel of decoding_jax.t5x.models, got none"
         )
-    call = open_call(arguments)
-    limit = sampling.step_limit(call.length)
-    temperature, topk, topp = sampling.temperature, sampling.topk, sampling.topp
-    model, drafter = call.model, as_drafter(arguments.tokens_to_logits.drafter)
+    call = calls.open_call(arguments)
+    drafter = speculative.drafters.as_drafter(arguments.tokens_to_logits.drafter)
     # A tree is verified token by token, at temperature 0 too.
-    if num_drafts == 1 and is_greedy(temperature, topk):
+    if num_drafts == 1 and sampling.is_greedy(settings.temperature, settings.topk):
         verifier = "greedy"
-    certain = verifier == "greedy" or isinstance(verifier, GreedyVerifier)
+    certain = verifier == "greedy" or isinstance(verifier, speculative.GreedyVerifier)
     if certain:
-        first = keep_forced(arguments.transform)
-        transform = transforms.chain(*([] if first is None else [first]))
+        transform = call.kept_transform
     else:
-        transform = sampling_transform(arguments.transform, temperature, topk, topp)
-        if sampling.rescale_log_probs and transform.transforms:
-            model = Rescaled(model, transform)
-            if isinstance(drafter, ModelDrafter):
-                drafter = ModelDrafter(Rescaled(drafter.model, transform))
-            transform = transforms.chain()
-    steps = registry.steps(
+        transform = sampling.sampling_transform(call.transform, settings)
+        if settings.rescale_log_probs and transform is not None:
+            call = dataclasses.replace(call, model=Rescaled(call.model, transform))
+            if isinstance(drafter, speculative.ModelDrafter):
+                drafter = speculative.ModelDrafter(Rescaled(drafter.model, transform))
+            transform = None
+    steps = call.steps(
         "speculative_sample",
+        settings.step_limit(call.length),
         drafter=drafter,
         num_samples=arguments.num_decodes,
         num_draft_tokens=num_draft_tokens,
         num_drafts=num_drafts,
         verifier=verifier,
-        max_new_tokens=call.length,
-        transform=transform if transform.transforms else None,
-        stop=call.stop(call.limits(limit)),
+        transform=transform,
     )
-    output = run(steps, model, call.prompt, call.key)
-    rescaled = certain and sampling.rescale_log_probs
-    return call.rising(output, certain_score(output) if rescaled else output.log_prob)
+    output = call.run(steps)
+    rescaled = certain and settings.rescale_log_probs
+    return call.rising(output, sampling.certain_score(output) if rescaled else output.log_prob)

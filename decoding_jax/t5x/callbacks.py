@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
+from decoding_jax import fields
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, ModelOutput, Prompt
 from decoding_jax.loop import Steps
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import State
-from decoding_jax.t5x.network import cache as network_cache
-from decoding_jax.t5x.network.adapter import DecodingState
-from decoding_jax.t5x.network.forced_tokens import AdapterCache
-from decoding_jax.t5x.network.rescaled import RescaledCache
+from decoding_jax.t5x import adapter, network_cache
+from decoding_jax.t5x.adapter import AdapterCache, DecodingState
+from decoding_jax.t5x.rescaled import RescaledCache
 
 
 @pytree
@@ -122,36 +122,29 @@ class Callbacks:
         """The logits ``[rows, V]`` after ``logit_fn``, given sequences ``[B, W, L + 2]``."""
         if self.logit_fn is None:
             return logits
-        flat = sequences.reshape(-1, sequences.shape[-1])
-        return self.logit_fn(
-            logits,
-            SamplingLoopState(
-                values.step,
-                state.cur_index,
-                flat,
-                state.cache,
-                state.cur_token,
-                values.ended,
-                self.rng,
-                values.log_prob,
-            ),
-        )
+        index, token = state.cur_index, state.cur_token
+        return self.logit_fn(logits, self._state(state.cache, sequences, index, token, values))
 
     def _call(
         self, network: Any, sequences: Array, index: Array, token: Array, values: LoopValues
     ) -> SamplingLoopState:
-        rows = token.size
-        state = SamplingLoopState(
-            values.step,
-            index.reshape(rows),
-            sequences.reshape(rows, -1),
-            network,
-            token.reshape(rows, 1),
-            values.ended,
-            self.rng,
-            values.log_prob,
-        )
+        state = self._state(network, sequences, index, token, values)
         return state if self.state_fn is None else self.state_fn(state)
+
+    def _state(
+        self, network: Any, sequences: Array, index: Array, token: Array, values: LoopValues
+    ) -> SamplingLoopState:
+        rows = token.size
+        return SamplingLoopState(
+            step=values.step,
+            cur_index=index.reshape(rows),
+            sequences=sequences.reshape(rows, -1),
+            cache=network,
+            cur_token=token.reshape(rows, 1),
+            ended=values.ended,
+            rng=self.rng,
+            log_prob=values.log_prob,
+        )
 
     def _apply_state_fn(self, state: State) -> State:
         """The state of the loop after ``state_fn``."""
@@ -199,3 +192,101 @@ def _forced_ahead(cache: AdapterCache, new: SamplingLoopState, index: Array) -> 
     return cache._replace(
         network=network_cache.plain(new.cache), forced=jnp.where(ahead, sequences, cache.forced)
     )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class NativeWithCallbacks:
+    """A native model with T5X's callbacks, for strategies that extend all lanes token by token.
+
+    The state that callbacks are given differs from T5X's in two ways. ``cache`` is the cache of
+    ``model``, in its own layout (``models.cache.Cache`` for the networks of this library). The
+    cache already contains the whole prompt in the first state, so the changes that
+    ``state_callback_fn`` makes to ``cur_token`` and ``cache`` of the first state do not affect the
+    first logits.
+
+    Attributes:
+      model: any ``LanguageModel``.
+      inputs: int32 ``[B, L]``, the inputs of T5X, which contain the prompts.
+      eos_id: int32 ``[E]``, the end tokens.
+      callbacks: the callbacks of T5X.
+    """
+
+    model: LanguageModel
+    inputs: Array
+    eos_id: Array
+    callbacks: Callbacks = fields.field(static=True)
+
+    ragged = False
+    tree = False
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.model.max_positions
+
+    def prefill(
+        self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
+    ) -> tuple[ModelOutput, AdapterCache]:
+        """See ``LanguageModel.prefill``.
+
+        The logits have an entry for every lane, since callbacks may treat lanes differently.
+        """
+        output, network = self.model.prefill(
+            tokens, length, lanes=lanes, slots=slots, with_hidden=with_hidden
+        )
+        batch, vocab = tokens.shape[0], output.logits.shape[-1]
+        last = jnp.take_along_axis(tokens, length[:, None] - 1, axis=1)
+        last = jnp.broadcast_to(last, (batch, lanes))
+        cache = adapter.open_cache(network, self.inputs, lanes, length - 1)
+        cache, _ = self.callbacks.before_first(cache, last)
+        cache, _, index, known = adapter.enter(cache, last, jnp.int32(-1))
+        logits = jnp.broadcast_to(output.logits[:, :, 0], (batch, lanes, vocab))
+        logits = self._apply_callbacks(logits, cache, last, index, known)
+        return output._replace(logits=logits), cache
+
+    def extend(
+        self,
+        cache: AdapterCache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, AdapterCache]:
+        """See ``LanguageModel.extend``.
+
+        Raises:
+          ValueError: for more than one token per lane, lanes at different slots, or a tree.
+        """
+        if tokens.shape[-1] != 1 or jnp.ndim(start) or visible is not None:
+            raise ValueError(
+                "state_callback_fn, logit_callback_fn: expected a strategy whose lanes all grow by "
+                f"one token a step, got an extend by {tokens.shape[-1]} tokens from "
+                f"{list(jnp.shape(start))} slots"
+            )
+        cache, token, index, known = adapter.enter(
+            cache, tokens[..., 0], jnp.asarray(start, jnp.int32)
+        )
+        output, network = self.model.extend(cache.network, token[..., None], start, None, position)
+        logits = self._apply_callbacks(output.logits[:, :, 0], cache, token, index, known)
+        return output._replace(logits=logits), cache._replace(network=network)
+
+    def _apply_callbacks(
+        self, logits: Array, cache: AdapterCache, token: Array, index: Array, known: Array
+    ) -> Array:
+        """Logits ``[B, W, V]`` after the callbacks and forced tokens, as ``[B, W, 1, V]``."""
+        rows = token.size
+        state = DecodingState(
+            cur_index=index.reshape(rows),
+            sequences=known.reshape(rows, -1)[:, : self.inputs.shape[1]],
+            cur_token=token.reshape(rows, 1),
+            cache=cache.network,
+        )
+        changed = self.callbacks.on_logits(logits.reshape(rows, -1), state, known, cache.loop)
+        changed = jnp.asarray(changed, jnp.float32).reshape(logits.shape)
+        return adapter.leave_forced(changed, cache.forced, self.inputs, index, self.eos_id)[
+            :, :, None
+        ]

@@ -3,6 +3,10 @@
 T5X gives a decode function a cache and a function that feeds one token per row. This serves every
 strategy whose lanes are all at the same slot. It serves no strategy that needs trees or hidden
 states. Where the ``cache_index`` of the network is a scalar, all rows are at the same position.
+
+Forced tokens are those of T5X's ``inputs``, and those that a callback writes at later positions. A
+forced token is fed to the network and returned, but not chosen. The logits before it allow no other
+token, so it adds no score, draws nothing and consumes no arithmetic code.
 """
 
 from __future__ import annotations
@@ -10,16 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict, freeze
 
+from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.pytrees import pytree
-from decoding_jax.t5x.network import cache as network_cache
-from decoding_jax.t5x.network.forced_tokens import AdapterCache, enter, leave_forced, open_cache
+from decoding_jax.t5x import network_cache
 
 
 @pytree
@@ -50,7 +54,7 @@ class T5XAdapter:
     ``tokens_to_logits`` usually closes over traced values. Use such a model with the undecorated
     functions of ``decoding_jax.strategies``, never with the compiled ones.
 
-    A non-zero token of ``inputs`` at a later position is forced (see ``forced_tokens``). The
+    A non-zero token of ``inputs`` at a later position is forced. The
     strategy is shown another token instead of a forced end token, which does not end the sequence,
     and instead of a forced token outside the vocabulary. The network is fed the forced token.
 
@@ -71,13 +75,11 @@ class T5XAdapter:
     inputs: Array
     initial_index: Array | None
     eos_id: Array
-    tokens_to_logits: Callable[..., tuple[Array, Any]] = dataclasses.field(
-        metadata={"static": True}
-    )
-    num_decodes: int = dataclasses.field(metadata={"static": True})
-    cache_offset: int = dataclasses.field(default=0, metadata={"static": True})
-    callbacks: Any = dataclasses.field(default=None, metadata={"static": True})
-    show_prompt: bool = dataclasses.field(default=True, metadata={"static": True})
+    tokens_to_logits: Callable[..., tuple[Array, Any]] = fields.field(static=True)
+    num_decodes: int = fields.field(static=True)
+    cache_offset: int = fields.field(static=True, default=0)
+    callbacks: Any = fields.field(static=True, default=None)
+    show_prompt: bool = fields.field(static=True, default=True)
 
     tree = False
     max_positions = None
@@ -112,8 +114,8 @@ class T5XAdapter:
         """
         if lanes != self.num_decodes:
             raise ValueError(
-                f"lanes: got {lanes}; takes num_decodes, which is {self.num_decodes}: T5X has"
-                " as many rows for each input"
+                f"lanes: expected num_decodes, which is {self.num_decodes}, since T5X has so many "
+                f"rows for each input, got {lanes}"
             )
         base = jnp.int32(0) if self.initial_index is None else self.initial_index
         network = network_cache.plain(self.cache)
@@ -146,11 +148,11 @@ class T5XAdapter:
         """
         start = jnp.asarray(start, jnp.int32)
         if visible is not None:
-            raise ValueError(f"visible: got {visible.shape}; takes None: {_NATIVE}")
+            raise ValueError(f"visible: expected None, got {visible.shape}; {_NATIVE}")
         if start.ndim and not self.ragged:
             raise ValueError(
-                f"start: got {list(start.shape)}; takes a scalar, since all rows of this network"
-                f" are at one position: {_NATIVE}"
+                "start: expected a scalar, since all rows of this network are at one position, got "
+                f"{list(start.shape)}; {_NATIVE}"
             )
         if tokens.shape[-1] == 1:
             logits, cache = self._feed(cache, tokens[..., 0], start)
@@ -207,3 +209,113 @@ _NATIVE = (
     " NativeDecoderOnlyModel of decoding_jax.t5x.models; speculation needs"
     " SpeculativeEncoderDecoderModel or SpeculativeDecoderOnlyModel of decoding_jax.t5x.models"
 )
+
+
+class AdapterCache(NamedTuple):
+    """The cache of the network, and the tokens of each sequence.
+
+    Attributes:
+      network: the network's cache for all lanes.
+      forced: int32 ``[B, W, L + 2]``, the forced tokens, and 0 where a token is chosen.
+      sequences: int32 ``[B, W, L + 2]``, the tokens fed so far; column 0 is the start token.
+      base: int32, a scalar or ``[B]``: the position of the last prompt token. Slot s is position
+        ``base + 1 + s``.
+      loop: the state of the search that callbacks are given, or None.
+    """
+
+    network: Any
+    forced: Array
+    sequences: Array
+    base: Array
+    loop: Any = None
+
+
+def open_cache(network: Any, inputs: Array, lanes: int, base: Array) -> AdapterCache:
+    """The cache before the first token.
+
+    Args:
+      network: the network's cache.
+      inputs: int32 ``[B, L]``, the inputs of T5X.
+      lanes: W.
+      base: int32, a scalar or ``[B]``: the position of the last prompt token.
+    """
+    inputs = _padded(inputs).at[:, 0].set(0)
+    forced = jnp.broadcast_to(inputs[:, None], (inputs.shape[0], lanes, inputs.shape[1]))
+    return AdapterCache(network, forced, forced, base)
+
+
+def enter(
+    cache: AdapterCache, token: Array, slot: Array
+) -> tuple[AdapterCache, Array, Array, Array]:
+    """Appends the next token of every lane to its sequence.
+
+    Args:
+      cache: the cache before the token.
+      token: int32 ``[B, W]``, the chosen tokens.
+      slot: int32, a scalar or ``[B, W]``. The last prompt token has slot -1.
+
+    Returns:
+      The cache with the token in its sequences; the token to feed, which is the forced token if
+      there is one; its position, int32, a scalar or ``[B, W]``; and the tokens of each sequence up
+      to this position and the forced ones after it, int32 ``[B, W, L + 2]``.
+    """
+    width = cache.sequences.shape[-1]
+    base = cache.base if cache.base.ndim == 0 else cache.base[:, None]
+    index = base + 1 + slot
+    if slot.ndim:
+        # A position after the last one, where a network writes nothing.
+        index = jnp.where(slot < 0, width, index)
+    if index.ndim:
+        index = jnp.broadcast_to(index, token.shape)
+    position = jnp.arange(width, dtype=jnp.int32)[None, None]
+    is_current = position == jnp.broadcast_to(index, token.shape)[..., None]
+    forced = jnp.where(is_current, cache.forced, 0).sum(-1)
+    token = jnp.where(forced != 0, forced, token)
+    sequences = jnp.where(is_current, token[..., None], cache.sequences)
+    known = jnp.where(position <= over_positions(index), sequences, 0)
+    known = jnp.where(cache.forced != 0, cache.forced, known)
+    return cache._replace(sequences=sequences), token, index, known
+
+
+def leave_forced(
+    logits: Array,
+    forced: Array,
+    inputs: Array,
+    index: Array,
+    eos_id: Array,
+    show_prompt: bool = True,
+) -> Array:
+    """Bans all tokens but the forced one where the next token is forced.
+
+    The strategy is shown token 0 (or 1, if 0 is an end token) instead of a forced token outside the
+    vocabulary, and instead of an end token in ``inputs``, which does not end the sequence. An end
+    token that a callback forces does end it.
+
+    Args:
+      logits: float32 ``[B, W, V]``.
+      forced: int32 ``[B, W, L + 2]``, the forced tokens.
+      inputs: int32 ``[B, L]``, the inputs of T5X.
+      index: int32, a scalar or ``[B, W]``, the position of the previous token.
+      eos_id: int32, a scalar or ``[E]``, the end tokens.
+      show_prompt: whether the strategy is shown the other tokens of ``inputs``, or 0 for them too.
+    """
+    is_next = jnp.arange(forced.shape[-1], dtype=jnp.int32)[None, None] == over_positions(index) + 1
+    next_forced = jnp.where(is_next, forced, 0).sum(-1)
+    in_prompt = jnp.where(is_next, _padded(inputs)[:, None], 0).sum(-1) != 0
+    end_tokens = jnp.reshape(eos_id, (1, 1, -1))
+    substitute = jnp.where((end_tokens == 0).any(), 1, 0)
+    is_end = (next_forced[..., None] == end_tokens).any(-1)
+    hidden = (in_prompt & (is_end | (not show_prompt))) | (next_forced >= logits.shape[-1])
+    allowed = jnp.where(hidden, substitute, next_forced)[..., None]
+    vocabulary = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
+    forced_logits = jnp.where(vocabulary == allowed, 0.0, -jnp.inf)
+    return jnp.where((next_forced != 0)[..., None], forced_logits, logits)
+
+
+def over_positions(index: Array) -> Array:
+    """A position, a scalar or ``[B, W]``, as ``[1, 1, 1]`` or ``[B, W, 1]``."""
+    return index[..., None] if index.ndim else index.reshape(1, 1, 1)
+
+
+def _padded(inputs: Array) -> Array:
+    return jnp.pad(inputs, ((0, 0), (0, 2)))

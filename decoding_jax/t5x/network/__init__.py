@@ -1,1 +1,0 @@
-"""A T5X network as a language model: adapter, cache, forced tokens and callbacks."""
