@@ -36,6 +36,15 @@ def combinations(
     return [pytest.param(*case, marks=marks(case)) for case in cases]
 
 
+def of_table(
+    table: Iterable[Any], exhaustive: Iterable[Any] = (), release: Iterable[Any] = ()
+) -> list[Any]:
+    """The names of a table, where an entry that is named in no tier is for every run."""
+    later = {*exhaustive, *release}
+    always = (name for name in table if name not in later)
+    return values(*always, exhaustive=exhaustive, release=release)
+
+
 def values(*default: Any, exhaustive: Iterable[Any] = (), release: Iterable[Any] = ()) -> list[Any]:
     """Values of one setting: those for every run, for ``.ci/run``, and for ``.ci/run release``."""
     return [

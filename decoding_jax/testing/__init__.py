@@ -1,6 +1,7 @@
 """A table model, exact distributions, and checks for your own models and strategies."""
 
-from decoding_jax.testing.certificate.distributions import Fit, chi_square, same_bits
+from decoding_jax.testing.certificate.cases import all_cases, pairwise_cases
+from decoding_jax.testing.certificate.comparisons import Fit, chi_square, same_bits
 from decoding_jax.testing.certificate.enumeration import (
     Distribution,
     enumerate_distribution,
@@ -9,7 +10,6 @@ from decoding_jax.testing.certificate.enumeration import (
     path_logits,
     top_sequences,
 )
-from decoding_jax.testing.certificate.pairwise import all_cases, pairwise_cases
 from decoding_jax.testing.conformance import check_model
 from decoding_jax.testing.table_lm import TableLM
 

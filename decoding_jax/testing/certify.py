@@ -59,15 +59,10 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from decoding_jax.testing.certificate.case_log import CaseLog, Entry
-from decoding_jax.testing.certificate.cases import Extent, cases_of, problem_of
-from decoding_jax.testing.certificate.devices import prepare_host
-from decoding_jax.testing.certificate.jobs import default_jobs, results, share_programs
-from decoding_jax.testing.certificate.library import find
-from decoding_jax.testing.certificate.pairwise import Case
-from decoding_jax.testing.certificate.running import check_refusal
-from decoding_jax.testing.certificate.strategies import SAMPLES, Strategy
-from decoding_jax.testing.certificate.summary import summarize
+from decoding_jax.testing.certificate import devices, records, running, strategies
+from decoding_jax.testing.certificate.cases import Case, Extent, cases_of, problem_of
+from decoding_jax.testing.certificate.records import CaseLog, Entry
+from decoding_jax.testing.certificate.strategies import SAMPLES, Tested
 
 LEVEL = 1e-3
 """The level that all statistical tests of a run share."""
@@ -76,7 +71,7 @@ WITHOUT_ESTIMATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
 
 
 def certify(
-    strategies: Sequence[Strategy],
+    tested: Sequence[Tested],
     *,
     extent: Extent = "quick",
     sample: int | None = None,
@@ -88,7 +83,7 @@ def certify(
     """Runs the certificate and prints it.
 
     Args:
-      strategies: from ``library.find``.
+      tested: from ``strategies.find``.
       extent: which cases to run: one of each strategy, all pairs of settings, or all combinations.
       sample: the number of cases to draw at random, the same every time; by default all run.
       log: a file of results. Cases in it are not run again, and new results are added.
@@ -100,8 +95,8 @@ def certify(
       The number of failures.
     """
     began = time.monotonic()
-    by_name = {strategy.name: strategy for strategy in strategies}
-    cases = cases_of(strategies, extent)
+    by_name = {strategy.name: strategy for strategy in tested}
+    cases = cases_of(tested, extent)
     if sample is not None and sample < len(cases):
         chosen = np.random.default_rng(0).choice(len(cases), sample, replace=False)
         cases = [cases[i] for i in sorted(chosen)]
@@ -116,8 +111,8 @@ def certify(
     entries: list[Entry] = []
     ran = [(case, entry) for case in cases if (entry := known.get(case)) is not None]
     left = [case for case in cases if known.get(case) is None]
-    running = _with_bar(results(left, strategies, jobs), len(ran), len(cases), bar)
-    for case, entry in itertools.chain(ran, running):
+    results = _with_bar(running.results(left, tested, jobs), len(ran), len(cases), bar)
+    for case, entry in itertools.chain(ran, results):
         if known.get(case) is None:
             known.add(case, entry)
         entries.append(entry)
@@ -127,12 +122,12 @@ def certify(
         failures += failure is not None
         shown = f"{least:10.1e}" if least < 1 else " " * 9 + "-"
         write(f"{show(case)}  {shown}  {'ok' if failure is None else 'FAILED ' + failure}")
-    for strategy in strategies:
-        failure = check_refusal(strategy)
+    for strategy in tested:
+        failure = running.check_refusal(strategy)
         failures += failure is not None
         if failure is not None:
             write(f"{strategy.name}: FAILED {failure}")
-    totals = summarize(cases, entries, level=LEVEL, tests=tests, failures=failures)
+    totals = records.summarize(cases, entries, level=LEVEL, tests=tests, failures=failures)
     totals["wall_seconds"] = round(time.monotonic() - began)
     if summary is not None:
         summary.write_text(json.dumps(totals, indent=2) + "\n", encoding="utf-8")
@@ -178,23 +173,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, metavar="FILE", help="of results: resumes after them")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="of what ran, in JSON")
     parser.add_argument(
-        "--jobs", type=int, default=default_jobs(), help="processes; by default %(default)s"
+        "--jobs", type=int, default=running.default_jobs(), help="processes; by default %(default)s"
     )
     parser.add_argument("--optimized", action="store_true", help="compile as users do")
     parser.add_argument(
         "--devices", type=int, default=8, help="of the host, unless XLA_FLAGS sets it"
     )
     options = parser.parse_args(arguments)
-    prepare_host(options.devices, quick=not options.optimized)
+    devices.prepare_host(options.devices, quick=not options.optimized)
     try:
-        strategies = find(options.strategy)
+        tested = strategies.find(options.strategy)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    share_programs()
+    running.share_programs()
     names = ("extent", "sample", "log", "summary", "jobs")
     settings = {name: getattr(options, name) for name in names}
-    return int(certify(strategies, **settings) > 0)
+    return int(certify(tested, **settings) > 0)
 
 
 if __name__ == "__main__":

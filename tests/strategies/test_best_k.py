@@ -13,7 +13,7 @@ from decoding_jax import BestKSearch, Prompt, Stop, loop, strategies, transforms
 from decoding_jax.ops.jit import jit
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, LogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.certificate.distributions import outcome_index
+from decoding_jax.testing.certificate.comparisons import outcome_index
 from decoding_jax.testing.certificate.enumeration import (
     enumerate_distribution,
     log_probs,

@@ -23,7 +23,7 @@ from decoding_jax import BestKSearch, Prompt, Stop, strategies
 from decoding_jax.strategies.best_first.expansion import max_children
 from decoding_jax.strategies.best_first.priority import Decay, LastLogProb, MeanLogProb
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.certificate.distributions import outcome_index
+from decoding_jax.testing.certificate.comparisons import outcome_index
 from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 
 START = Prompt(np.array([[0]], np.int32), np.array([1], np.int32))

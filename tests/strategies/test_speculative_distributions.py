@@ -28,9 +28,8 @@ from decoding_jax.strategies.speculative import (
 from decoding_jax.strategies.speculative.verifiers.block import candidate_probs, joint_ratio
 from decoding_jax.strategies.speculative.verifiers.token import draft_probs
 from decoding_jax.testing.certificate import problems, running
-from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
-from decoding_jax.testing.certificate.library import find
 from decoding_jax.testing.certificate.problems import VOCAB, Problem
+from decoding_jax.testing.certificate.strategies import DRAFTS, DraftCase, find
 
 
 def few(rows):
@@ -98,7 +97,7 @@ class MixedGuesses:
 def drafts_distributions(num_draft_tokens):
     names = ("itself, 4", "another, 3", "with zeros, 2", "bigram, up to 6")
     as_drafter = lambda made: made if hasattr(made, "begin") else ModelDrafter(made)  # noqa: E731
-    return Draft(
+    return DraftCase(
         lambda model: Mixed([as_drafter(DRAFTS[name].make(model)) for name in names]),
         num_draft_tokens,
     )
@@ -107,11 +106,13 @@ def drafts_distributions(num_draft_tokens):
 def drafts_guesses(num_draft_tokens):
     names = ("next token, 1", "prompt lookup, 7")
     make = lambda model: MixedGuesses([DRAFTS[name].make(model) for name in names])  # noqa: E731
-    return Draft(make, num_draft_tokens)
+    return DraftCase(make, num_draft_tokens)
 
 
 def drafts_by(name, num_draft_tokens, **rules):
-    return Draft(lambda model: ModelDrafter(DRAFTS[name].make(model), **rules), num_draft_tokens)
+    return DraftCase(
+        lambda model: ModelDrafter(DRAFTS[name].make(model), **rules), num_draft_tokens
+    )
 
 
 CONFIDENT = drafts_by("another, 3", Heuristic(None, first=2), min_confidence=0.5)

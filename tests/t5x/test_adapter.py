@@ -9,8 +9,8 @@ from flax.core import freeze
 
 from decoding_jax.base import LanguageModel, SupportsSelect
 from decoding_jax.t5x import T5XAdapter
-from decoding_jax.testing.conformance import chain, tree
-from decoding_jax.testing.conformance.trial import LANES, SLOTS, Trial, extend
+from decoding_jax.testing import conformance
+from decoding_jax.testing.conformance import LANES, SLOTS, Trial, extend
 
 EOS = jnp.array([1])
 INPUTS = np.zeros((3, 12), np.int32)
@@ -19,17 +19,17 @@ INDEX = np.array([3, 0, 1], np.int32)
 
 CHECKS = {
     # Layers scanned, prompts in the cache: what is checked there.
-    (False, False): [chain.check_blocks, chain.check_rewind, tree.check_select],
-    (True, False): [chain.check_rewind, tree.check_select],
-    (False, True): [chain.check_ragged, tree.check_select],
+    (False, False): [conformance.check_blocks, conformance.check_rewind, conformance.check_select],
+    (True, False): [conformance.check_rewind, conformance.check_select],
+    (False, True): [conformance.check_ragged, conformance.check_select],
     (True, True): [
-        chain.check_blocks,
-        chain.check_rewind,
-        chain.check_rows_alone,
-        chain.check_junk,
-        tree.check_select,
-        chain.check_ragged,
-        chain.check_out_of_range,
+        conformance.check_blocks,
+        conformance.check_rewind,
+        conformance.check_rows_alone,
+        conformance.check_junk,
+        conformance.check_select,
+        conformance.check_ragged,
+        conformance.check_out_of_range,
     ],
 }
 

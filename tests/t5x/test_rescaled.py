@@ -4,9 +4,7 @@ import jax
 
 from decoding_jax import transforms
 from decoding_jax.t5x.rescaled import Rescaled
-from decoding_jax.testing import TableLM
-from decoding_jax.testing.conformance import chain, tree
-from decoding_jax.testing.conformance.trial import make_trial
+from decoding_jax.testing import TableLM, conformance
 
 
 def test_conformance():
@@ -16,6 +14,6 @@ def test_conformance():
     )
     model = Rescaled(TableLM.random(jax.random.key(3), 5), rule)
     assert (model.ragged, model.tree, model.vocab_size) == (True, True, 5)
-    trial = make_trial(model, tolerance=1e-6)
-    for check in (chain.check_ragged, tree.check_tree, tree.check_keep):
+    trial = conformance.make_trial(model, tolerance=1e-6)
+    for check in (conformance.check_ragged, conformance.check_tree, conformance.check_keep):
         check(trial)

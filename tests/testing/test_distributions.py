@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from decoding_jax.testing import all_cases, chi_square, pairwise_cases, same_bits
-from decoding_jax.testing.certificate import distributions
+from decoding_jax.testing.certificate import comparisons
 from decoding_jax.testing.certificate.enumeration import Distribution
 
 PROB = np.array([0.4, 0.3, 0.2, 0.06, 0.03, 0.009, 0.001, 0.0])
@@ -18,7 +18,7 @@ PROB = np.array([0.4, 0.3, 0.2, 0.06, 0.03, 0.009, 0.001, 0.0])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5, 2.5])
 def test_tail_is_that_of_scipy(degrees, ratio):
     want = stats.chi2.sf(degrees * ratio, degrees)
-    assert distributions.chi_square_tail(degrees * ratio, degrees) == pytest.approx(want, rel=2e-3)
+    assert comparisons.chi_square_tail(degrees * ratio, degrees) == pytest.approx(want, rel=2e-3)
 
 
 def test_statistic_is_that_of_scipy_without_pooling():
@@ -65,9 +65,9 @@ def test_independence():
     rng = np.random.default_rng(1)
     distribution = np.array([0.5, 0.3, 0.2])
     first, second = rng.choice(3, size=(2, 4000), p=distribution)
-    assert distributions.independent(first, second, distribution).p_value > 1e-3
+    assert comparisons.independent(first, second, distribution).p_value > 1e-3
     copied = np.where(rng.random(4000) < 0.1, first, second)
-    assert distributions.independent(first, copied, distribution).p_value < 1e-6
+    assert comparisons.independent(first, copied, distribution).p_value < 1e-6
 
 
 def test_outcomes_are_told_apart_by_length():
@@ -79,9 +79,9 @@ def test_outcomes_are_told_apart_by_length():
         np.log([0.2, 0.3, 0.5]),
     )
     tokens = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [0, 1]], np.int32)
-    index = distributions.outcome_index(distribution, tokens, np.array([2, 1, 2, 1, 2]))
+    index = comparisons.outcome_index(distribution, tokens, np.array([2, 1, 2, 1, 2]))
     assert index.tolist() == [1, 0, 2, -1, -1]
-    assert distributions.count_outcomes(distribution, index[:3]).tolist() == [1, 1, 1]
+    assert comparisons.count_outcomes(distribution, index[:3]).tolist() == [1, 1, 1]
 
 
 def test_same_bits():

@@ -10,7 +10,6 @@ import pytest
 from decoding_jax.base import LanguageModel, SupportsKeep, SupportsSelect
 from decoding_jax.pytrees import pytree
 from decoding_jax.testing import TableLM, check_model, conformance, path_logits
-from decoding_jax.testing.conformance import trial as trials
 
 VOCAB = 5
 MODEL = TableLM.random(jax.random.key(0), VOCAB, zeros=0.2)
@@ -68,7 +67,7 @@ def test_one_wrong_missing_or_swapped_token_changes_the_distribution():
 def fresh(model=MODEL, slots=4):
     """Two rows, one lane."""
     prompt = np.array([[1, 2, 3], [4, 0, 0]], np.int32), np.array([3, 1], np.int32)
-    return trials.prefill(model, *prompt, 1, slots)[1]
+    return conformance.prefill(model, *prompt, 1, slots)[1]
 
 
 def feed(cache, tokens, start, visible=None, position=None, model=MODEL):
@@ -76,7 +75,7 @@ def feed(cache, tokens, start, visible=None, position=None, model=MODEL):
     block = np.broadcast_to(np.asarray(tokens, np.int32), (2, 1, len(tokens)))
     if visible is not None:
         visible = np.broadcast_to(np.asarray(visible, bool), (2, *block.shape[1:], 4))
-    output, cache = trials.extend(model, cache, block, start, visible, position)
+    output, cache = conformance.extend(model, cache, block, start, visible, position)
     return np.asarray(output.logits)[:, 0], cache
 
 

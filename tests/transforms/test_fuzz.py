@@ -18,7 +18,7 @@ import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.base import Prefix
 from decoding_jax.testing import TableLM
-from decoding_jax.testing.certificate import checks, enumeration
+from decoding_jax.testing.certificate import comparisons, enumeration
 
 ROWS, VOCAB, LENGTH, WIDTH, INF = 8, 4, 4, 3, np.inf
 
@@ -230,12 +230,12 @@ def test_random_problems_agree_with_brute_force(name, seeds):
         output = function(model, *arguments, **settings, stop=stop)
         absent = np.asarray(output.score) == -INF
         output = without_absent(output, absent)
-        checks.check_form(output, len(prompt.length), absent.shape[1], LENGTH)
-        index = checks.check_outcomes(output, distributions, tolerance=1e-4)
+        comparisons.check_form(output, len(prompt.length), absent.shape[1], LENGTH)
+        index = comparisons.check_outcomes(output, distributions, tolerance=1e-4)
         if sampler:
-            assert min(checks.distribution_p_values(index, distributions)) > LEVEL
+            assert min(comparisons.distribution_p_values(index, distributions)) > LEVEL
         if name == "best_first_search":
-            checks.check_likeliest(index, distributions, tolerance=1e-4)
+            comparisons.check_likeliest(index, distributions, tolerance=1e-4)
         if name == "greedy":
             paths = [
                 enumeration.greedy_path(
@@ -243,7 +243,7 @@ def test_random_problems_agree_with_brute_force(name, seeds):
                 )
                 for row in range(ROWS)
             ]
-            checks.check_exact(index, distributions, paths)
+            comparisons.check_exact(index, distributions, paths)
         if name == "stochastic_beam_search":
             real = [set(row[~gone]) for row, gone in zip(index, absent, strict=True)]
             assert [len(r) for r in real] == (~absent).sum(-1).tolist()

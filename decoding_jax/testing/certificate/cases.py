@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from decoding_jax.testing.certificate.drafts import DRAFTS
-from decoding_jax.testing.certificate.merged import MergedProblem
-from decoding_jax.testing.certificate.pairwise import Case, all_cases, pairwise_cases
-from decoding_jax.testing.certificate.problems import MODEL_NAMES, STOPS, TRANSFORMS, Problem
-from decoding_jax.testing.certificate.strategies import Strategy
+from decoding_jax.testing.certificate import problems
+from decoding_jax.testing.certificate.strategies import DRAFTS, Tested
 
+Case = dict[str, Any]
 NO_DRAFT = "-"
 TREES = {name for name, draft in DRAFTS.items() if draft.num_drafts > 1}
 RUNS = ("as is", "alone", "eager", "sharded", "one key")
@@ -24,7 +22,7 @@ Extent = Literal["quick", "pairs", "full"]
 """Which of the combinations of settings are cases."""
 
 
-def cases_of(strategies: Sequence[Strategy], extent: Extent) -> list[Case]:
+def cases_of(strategies: Sequence[Tested], extent: Extent) -> list[Case]:
     """The cases of a run.
 
     Args:
@@ -37,9 +35,9 @@ def cases_of(strategies: Sequence[Strategy], extent: Extent) -> list[Case]:
     """
     factors = {
         "strategy": [strategy.name for strategy in strategies],
-        "transform": list(TRANSFORMS),
-        "stop": list(STOPS),
-        "model": list(MODEL_NAMES),
+        "transform": list(problems.TRANSFORMS),
+        "stop": list(problems.STOPS),
+        "model": list(problems.MODEL_NAMES),
         "run": list(RUNS),
         "draft": [NO_DRAFT, *DRAFTS],
     }
@@ -70,19 +68,19 @@ def cases_of(strategies: Sequence[Strategy], extent: Extent) -> list[Case]:
     ]
 
 
-def _turn(every: Sequence[Case], strategy: Strategy, place: int) -> Case:
+def _turn(every: Sequence[Case], strategy: Tested, place: int) -> Case:
     """The merged case of a strategy, and the way of running it, whose turn it is at this place."""
     own = [case for case in every if case["strategy"] == strategy.name]
     ways = _other_ways(strategy)
     return own[place % len(own)] | {"run": ways[place % len(ways)]}
 
 
-def _other_ways(strategy: Strategy) -> list[str]:
+def _other_ways(strategy: Tested) -> list[str]:
     """The ways of running a strategy besides "as is"; a search has no key."""
     return [run for run in OTHER_RUNS if strategy.sampler or run != "one key"]
 
 
-def ways_of(case: Case, strategy: Strategy, place: int) -> list[str]:
+def ways_of(case: Case, strategy: Tested, place: int) -> list[str]:
     """The ways of running of a merged case, besides "as is".
 
     The cases of a strategy have all of them together. Each way compiles a program, which models of
@@ -115,9 +113,53 @@ def programs_of(cases: Sequence[Case]) -> list[list[Case]]:
     return list(groups.values())
 
 
-def problem_of(case: Case, strategy: Strategy) -> Problem | MergedProblem:
+def problem_of(case: Case, strategy: Tested) -> problems.AnyProblem:
     """The problem of a case; a merged one where its transform and stop condition are ``EVERY``."""
     if case["transform"] != EVERY:
-        return Problem(case["model"], case["transform"], case["stop"])
-    names = [name for name in TRANSFORMS if strategy.logits or name != "history"]
-    return MergedProblem(case["model"], tuple(itertools.product(names, STOPS)))
+        return problems.Problem(case["model"], case["transform"], case["stop"])
+    names = [name for name in problems.TRANSFORMS if strategy.logits or name != "history"]
+    return problems.MergedProblem(case["model"], tuple(itertools.product(names, problems.STOPS)))
+
+
+def all_cases(
+    factors: Mapping[str, Sequence[Any]], allowed: Callable[[Case], bool] | None = None
+) -> list[Case]:
+    """Every combination of the factors' levels that is allowed, in order.
+
+    Example:
+      >>> all_cases({"a": [0, 1], "b": "x"})
+      [{'a': 0, 'b': 'x'}, {'a': 1, 'b': 'x'}]
+    """
+    cases = [
+        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
+    ]
+    return [case for case in cases if allowed is None or allowed(case)]
+
+
+def pairwise_cases(
+    factors: Mapping[str, Sequence[Any]], allowed: Callable[[Case], bool] | None = None
+) -> list[Case]:
+    """Cases in which every pair of levels of two factors occurs, if any allowed case has it.
+
+    The choice is greedy: each case covers the largest number of pairs that are not covered yet, and
+    the earliest of equal cases is taken, so the result is the same every time.
+
+    Args:
+      factors: the name and the (hashable) levels of each.
+      allowed: which cases make sense; all by default.
+
+    Example:
+      >>> cases = pairwise_cases({"a": [0, 1, 2], "b": "xyz", "c": "uvw"})
+      >>> len(cases) < 3 * 3 * 3, {(c["b"], c["c"]) for c in cases} >= {("x", "w"), ("z", "u")}
+      (True, True)
+    """
+    pool = all_cases(factors, allowed)
+    pairs = [frozenset(itertools.combinations(case.items(), 2)) for case in pool]
+    missing = set().union(*pairs)
+    chosen = []
+    while missing:
+        gains = [len(p & missing) for p in pairs]
+        best = gains.index(max(gains))
+        chosen.append(pool[best])
+        missing -= pairs[best]
+    return chosen

@@ -14,28 +14,13 @@ from typing import Any
 import numpy as np
 
 from decoding_jax.base import DecodeOutput, Prompt
-from decoding_jax.testing.certificate import checks
-from decoding_jax.testing.certificate.beam_draws import BeamDraws, beam_sample_draws
-from decoding_jax.testing.certificate.contrastive import contrastive_path
-from decoding_jax.testing.certificate.distributions import chi_square, outcome_index
-from decoding_jax.testing.certificate.enumeration import (
-    Distribution,
-    enumerate_distribution,
-    greedy_path,
-)
-from decoding_jax.testing.certificate.exhaustive import (
-    Ranking,
-    constraint_check,
-    rank_sequences,
-    without_replacement,
-)
-from decoding_jax.testing.certificate.merged import MergedProblem
-from decoding_jax.testing.certificate.problems import Problem
+from decoding_jax.testing.certificate import brute_force, comparisons
+from decoding_jax.testing.certificate.brute_force import Ranking
+from decoding_jax.testing.certificate.comparisons import check_close, chi_square
+from decoding_jax.testing.certificate.enumeration import Distribution, enumerate_distribution
+from decoding_jax.testing.certificate.problems import AnyProblem
 
-AnyProblem = Problem | MergedProblem
 Expectation = Callable[[DecodeOutput, AnyProblem], list[float]]
-TOLERANCE = 1e-5
-"""Of scores and log-probabilities, relative to 1 + their size."""
 
 
 def follows_distribution(
@@ -43,11 +28,11 @@ def follows_distribution(
 ) -> list[float]:
     """Every lane follows the exact distribution of its prompt, and rows are independent."""
     distributions = problem.exact(enumerate_distribution)
-    index = checks.check_outcomes(output, distributions)
-    p_values = checks.distribution_p_values(index, distributions)
-    p_values += checks.independence_p_values(index, distributions, independent)
+    index = comparisons.check_outcomes(output, distributions)
+    p_values = comparisons.distribution_p_values(index, distributions)
+    p_values += comparisons.independence_p_values(index, distributions, independent)
     if spread is not None:
-        checks.check_prefix_counts(index, distributions, spread)
+        comparisons.check_prefix_counts(index, distributions, spread)
     return p_values
 
 
@@ -66,37 +51,33 @@ def follows_beam_sample(output: DecodeOutput, problem: AnyProblem) -> list[float
         together = np.array([place.get(tuple(result), -1) for result in index.tolist()])
         assert (together >= 0).all(), f"tokens: no possible combination of prompt {row}"
         p_values.append(chi_square(np.bincount(together, minlength=len(prob)), prob).p_value)
-        p_values += checks.independence_p_values(index[:, :1], [outcomes])
+        p_values += comparisons.independence_p_values(index[:, :1], [outcomes])
     return p_values
 
 
 @functools.cache
-def _beam_sampler(beam_size: int, ways_to_end: int) -> Callable[..., BeamDraws]:
+def _beam_sampler(beam_size: int, ways_to_end: int) -> Callable[..., brute_force.BeamDraws]:
     """One function for each pair of settings, because problems keep results by function."""
-    return functools.partial(beam_sample_draws, beam_size=beam_size, ways_to_end=ways_to_end)
+    return functools.partial(
+        brute_force.beam_sample_draws, beam_size=beam_size, ways_to_end=ways_to_end
+    )
 
 
-def is_greedy(output: DecodeOutput, problem: AnyProblem) -> list[float]:
-    """Every row is the greedy path."""
+def is_path(
+    output: DecodeOutput, problem: AnyProblem, path: Callable[..., Distribution]
+) -> list[float]:
+    """Every row is one path, such as ``greedy_path``."""
     distributions = problem.exact(enumerate_distribution)
-    index = checks.check_outcomes(output, distributions)
-    checks.check_exact(index, distributions, problem.exact(greedy_path))
-    return []
-
-
-def is_contrastive(output: DecodeOutput, problem: AnyProblem) -> list[float]:
-    """Every row is the path of a contrastive search."""
-    distributions = problem.exact(enumerate_distribution)
-    index = checks.check_outcomes(output, distributions)
-    checks.check_exact(index, distributions, problem.exact(contrastive_path))
+    index = comparisons.check_outcomes(output, distributions)
+    comparisons.check_exact(index, distributions, problem.exact(path))
     return []
 
 
 def is_likeliest(output: DecodeOutput, problem: AnyProblem) -> list[float]:
     """Every row is the sequence with the largest probability under the model."""
     distributions = problem.exact(enumerate_distribution)
-    index = checks.check_outcomes(output, distributions)
-    checks.check_likeliest(index, distributions)
+    index = comparisons.check_outcomes(output, distributions)
+    comparisons.check_likeliest(index, distributions)
     return []
 
 
@@ -115,8 +96,8 @@ def rank_with_constraints(
     """``rank_sequences`` of sequences that contain their prompt's phrases ``[8, Q, M]``."""
 
     def rank(model: Any, prompt: Prompt, row: int, **settings: Any) -> Ranking:
-        lacks = constraint_check(phrases[row], alternatives)
-        return rank_sequences(model, prompt, row, **settings, lacks=lacks)
+        lacks = brute_force.constraint_check(phrases[row], alternatives)
+        return brute_force.rank_sequences(model, prompt, row, **settings, lacks=lacks)
 
     return rank
 
@@ -146,11 +127,11 @@ def are_draws_without_replacement(output: DecodeOutput, problem: AnyProblem) -> 
         assert not repeated.any(), f"tokens: a sequence was drawn twice for prompt {row}"
         with np.errstate(divide="ignore"):
             want = np.append(np.log(distribution.prob), -np.inf)[index]
-        _check_close("sampling_log_prob", reported[rows], want, row)
+        check_close("sampling_log_prob", reported[rows], want, row)
         count = np.minimum((distribution.prob > 0).sum(), index.shape[1])
         empty = (index == missing).sum(-1)
         assert (empty == index.shape[1] - count).all(), f"tokens: wrong number for prompt {row}"
-        draws = without_replacement(distribution.prob, min(3, index.shape[1]))
+        draws = brute_force.without_replacement(distribution.prob, min(3, index.shape[1]))
         for lane, prob in enumerate(draws):
             counts = np.bincount(index[:, lane], minlength=missing + 1)
             p_values.append(chi_square(counts, prob / prob.sum()).p_value)
@@ -188,8 +169,8 @@ def check_ranking(output: DecodeOutput, row: int, size: int, ranking: Ranking) -
     ranks = np.append(np.where(complete, 0, 1), 2)[index]
     assert (ranks == want_rank).all(), f"tokens: constraints are not met for prompt {row}"
     scores = np.concatenate([score, np.full((1, copies), -np.inf)])[index, earlier]
-    _check_close("score of the best sequences", scores, want_score[None], row)
-    _check_close("score", np.asarray(output.score, np.float64)[rows], scores, row)
+    check_close("score of the best sequences", scores, want_score[None], row)
+    check_close("score", np.asarray(output.score, np.float64)[rows], scores, row)
 
 
 def _index_of(output: DecodeOutput, rows: slice, outcomes: Distribution) -> np.ndarray:
@@ -198,19 +179,10 @@ def _index_of(output: DecodeOutput, rows: slice, outcomes: Distribution) -> np.n
     length = np.asarray(output.length)[rows]
     shape, missing = length.shape, len(outcomes.prob)
     flat = np.asarray(output.tokens)[rows].reshape(-1, output.tokens.shape[-1])
-    index = outcome_index(outcomes, flat, length.ravel()).reshape(shape)
+    index = comparisons.outcome_index(outcomes, flat, length.ravel()).reshape(shape)
     index = np.where((length == 0) & (log_prob == -np.inf), missing, index)
     assert (index >= 0).all(), f"tokens: {flat[(index < 0).ravel()][0]} is not a possible output"
     finished = np.append(outcomes.finished, False)[index]
     assert (output.finished[rows] == finished).all(), f"finished: wrong, {rows}"
-    _check_close("log_prob", log_prob, np.append(outcomes.log_prob, -np.inf)[index], rows.start)
+    check_close("log_prob", log_prob, np.append(outcomes.log_prob, -np.inf)[index], rows.start)
     return index
-
-
-def _check_close(name: str, got: np.ndarray, want: np.ndarray, row: int) -> None:
-    with np.errstate(invalid="ignore"):
-        gap = np.where(got == want, 0.0, np.abs(got - want) / (1 + np.abs(want)))
-    bad = ~(gap <= TOLERANCE)
-    if bad.any():
-        want = np.broadcast_to(want, got.shape)
-        raise AssertionError(f"{name}: got {got[bad][0]}, want {want[bad][0]} for prompt {row}")

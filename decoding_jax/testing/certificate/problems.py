@@ -3,6 +3,10 @@
 A vocabulary of four and at most four new tokens: small enough that every output can be enumerated,
 and every place where a sequence can end is reached with a reasonable probability. Compilation takes
 most of the time, so a case has different settings in its rows: each of eight prompts has its own.
+
+A program is compiled for the structure of its arguments, and not for their values. A merged problem
+has one structure for all combinations: each transform is applied to the rows that have it, and all
+stop conditions have the same padded shapes. One program then runs every combination at once.
 """
 
 from __future__ import annotations
@@ -19,10 +23,7 @@ import numpy as np
 from decoding_jax import transforms
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.pytrees import pytree
-from decoding_jax.testing.certificate.enumeration import (
-    Distribution,
-    enumerate_distribution,
-)
+from decoding_jax.testing.certificate import enumeration
 from decoding_jax.testing.table_lm import TableLM
 
 VOCAB = 4
@@ -194,9 +195,9 @@ class Problem:
         ends = 0 if stop.eos_ids is None else np.shape(stop.eos_ids)[-1]
         return ends + (np.shape(stop.sequences)[-2] if np.ndim(stop.sequences) > 1 else 0)
 
-    def distributions(self) -> list[Distribution]:
+    def distributions(self) -> list[enumeration.Distribution]:
         """The exact distribution of each prompt."""
-        return self.exact(enumerate_distribution)
+        return self.exact(enumeration.enumerate_distribution)
 
     @functools.cache  # noqa: B019  # a problem is a name: three strings
     def exact(self, function: Callable[..., Any]) -> list[Any]:
@@ -204,8 +205,126 @@ class Problem:
 
         Args:
           function: ``(model, prompt, row, *, max_new_tokens, transform, stop)``, such as
-            ``enumerate_distribution`` or ``greedy_path``.
+            ``enumeration.enumerate_distribution`` or ``greedy_path``.
         """
         rows = np.arange(PROMPTS)
         model, prompt = MODELS()[self.model], prompt_of(rows)
         return [function(model, prompt, row, **self.settings(rows)) for row in rows]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ForRows:
+    """A transform of some rows of a batch; the others keep their logits, and cost nothing.
+
+    Attributes:
+      transform: the transform; its settings per row are those of the chosen rows.
+      rows: int32 ``[n]``: the rows it is applied to. An index of B or more stands for no row.
+    """
+
+    transform: Any
+    rows: Any
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        rows = jnp.asarray(self.rows)
+        chosen, paths = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), (logits, prefix))
+        return logits.at[rows].set(self.transform(chosen, paths), mode="drop")
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedProblem:
+    """One model, and eight prompts for each combination of a transform and a stop condition.
+
+    Attributes:
+      model: a key of ``MODELS()``.
+      combinations: pairs of a key of ``TRANSFORMS`` and a key of ``STOPS``. Row b has combination
+        ``b // 8`` and prompt ``b % 8``.
+    """
+
+    model: str
+    combinations: tuple[tuple[str, str], ...]
+
+    @property
+    def max_new_tokens(self) -> int:
+        return LENGTH
+
+    @property
+    def size(self) -> int:
+        """The number of different rows."""
+        return PROMPTS * len(self.combinations)
+
+    @property
+    def ways_to_end(self) -> int:
+        """The number of end tokens and stop sequences of a row, padding included."""
+        return 4
+
+    def settings(self, rows: Rows) -> dict[str, Any]:
+        """The keyword arguments that every strategy takes, for a batch of these rows."""
+        rows = np.asarray(rows) % self.size
+        names = np.array([transform for transform, _ in self.combinations])[rows // PROMPTS]
+        return {
+            "max_new_tokens": LENGTH,
+            "transform": self._transform(names, rows % PROMPTS),
+            "stop": self._stop(rows),
+        }
+
+    def _transform(self, names: np.ndarray, prompts: Rows) -> Transform | None:
+        """Each transform with its rows, as many for each; unused places hold the index B."""
+        used = [name for name in TRANSFORMS if name in {one for one, _ in self.combinations}]
+        places = {name: np.flatnonzero(names == name) for name in used}
+        size = max(len(rows) for rows in places.values())
+        parts = []
+        for name, rows in places.items():
+            padded = np.full(size, len(names), np.int32)
+            padded[: len(rows)] = rows
+            if name != "none":
+                made = TRANSFORMS[name](prompts[np.minimum(padded, len(names) - 1)])
+                parts.append(ForRows(made, padded))
+        return transforms.chain(*parts) if parts else None
+
+    def _stop(self, rows: Rows) -> Stop:
+        """The stop conditions of each row, padded with -1 to two end tokens and two pairs."""
+        rules = [self._rules[row] for row in rows]
+        ends = np.full((len(rows), 2), -1, np.int32)
+        pairs = np.full((len(rows), 2, 2), -1, np.int32)
+        for place, rule in enumerate(rules):
+            ends[place, : len(rule.eos_ids)] = sorted(rule.eos_ids)
+            for which, sequence in enumerate(rule.sequences):
+                pairs[place, which, 2 - len(sequence) :] = sequence
+        return Stop(
+            eos_ids=ends,
+            sequences=pairs,
+            min_new_tokens=np.array([rule.min_new_tokens for rule in rules], np.int32),
+            max_new_tokens=np.array([rule.limit for rule in rules], np.int32),
+        )
+
+    @functools.cached_property
+    def _rules(self) -> list[enumeration.RowStop]:
+        rows, found = np.arange(PROMPTS), []
+        for _, name in self.combinations:
+            stop = STOPS[name].make(rows)
+            found += [
+                enumeration.row_stop(stop, int(row), STOPS[name].max_new_tokens) for row in rows
+            ]
+        return found
+
+    def exact(self, function: Callable[..., Any]) -> list[Any]:
+        """The result of ``function`` for each row, computed from the row's single problem.
+
+        Tokens are padded to the buffer that all rows share.
+        """
+        found = []
+        for transform, stop in self.combinations:
+            found += Problem(self.model, transform, stop).exact(function)
+        return [_padded(one) for one in found]
+
+
+def _padded(exact: Any) -> Any:
+    """Outcomes, or a ranking of them, whose tokens are padded to the longest length."""
+    if hasattr(exact, "outcomes"):
+        return exact._replace(outcomes=_padded(exact.outcomes))
+    missing = LENGTH - exact.tokens.shape[1]
+    return exact._replace(tokens=np.pad(exact.tokens, ((0, 0), (0, missing))))
+
+
+AnyProblem = Problem | MergedProblem

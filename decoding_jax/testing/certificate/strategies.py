@@ -1,4 +1,4 @@
-"""Strategies under test: how to call them, and what is expected of them.
+"""Strategies under test: how they are called, what is expected of them, and those of the library.
 
 Your own strategy is a function with the signature of a public strategy. The signature determines
 its kind:
@@ -15,21 +15,66 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
+import decoding_jax
+from decoding_jax import registry
 from decoding_jax.base import DecodeOutput, Prompt
 from decoding_jax.ops.jit import jit
-from decoding_jax.testing.certificate import expectations
-from decoding_jax.testing.certificate.drafts import DRAFTS, Draft
-from decoding_jax.testing.certificate.expectations import AnyProblem, Expectation
-from decoding_jax.testing.certificate.problems import Rows
+from decoding_jax.strategies import speculative
+from decoding_jax.strategies.beam.constraints import Constraints
+from decoding_jax.testing.certificate import brute_force, enumeration, expectations
+from decoding_jax.testing.certificate.problems import LENGTH, PROMPTS, VOCAB, AnyProblem, Rows
+from decoding_jax.testing.table_lm import TableLM
 
 SAMPLES = 4
 """The number of sequences per row of a sampler, and of a search that returns several."""
 
 
+class DraftCase(NamedTuple):
+    """A drafter and the number of tokens that it drafts.
+
+    Attributes:
+      make: a function from the target model to the drafter.
+      num_draft_tokens: as for ``speculative_sample``.
+      num_drafts: as for ``speculative_sample``; only the token verifier takes more than one.
+    """
+
+    make: Callable[[Any], Any]
+    num_draft_tokens: Any
+    num_drafts: int = 1
+
+
+@functools.cache
+def _table(zeros: float) -> TableLM:
+    key = jax.random.fold_in(jax.random.key(30), int(100 * zeros))
+    return TableLM.random(key, VOCAB, sharpness=2.0, zeros=zeros)
+
+
+DRAFTS: dict[str, DraftCase] = {
+    "itself, 4": DraftCase(lambda model: model, 4),
+    "another, 3": DraftCase(lambda model: _table(0.0), 3),
+    "with zeros, 2": DraftCase(lambda model: _table(0.4), 2),
+    "another, up to 8": DraftCase(
+        lambda model: _table(0.0), speculative.Heuristic(max_draft_tokens=8, first=3)
+    ),
+    "another, 3 of 2": DraftCase(lambda model: _table(0.0), 2, num_drafts=3),
+    "bigram, up to 6": DraftCase(
+        lambda model: speculative.Bigram(_table(0.0).table[0, 0]),
+        speculative.Measured(max_draft_tokens=6),
+    ),
+    "next token, 1": DraftCase(
+        lambda model: speculative.NextToken(np.array([2, 3, -1, 1], np.int32)), 1
+    ),
+    "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
+}
+
+
 @dataclasses.dataclass(frozen=True)
-class Strategy:
+class Tested:
     """A strategy under test.
 
     Attributes:
@@ -40,8 +85,7 @@ class Strategy:
       independent: whether the lanes of a row are independent draws.
       draft: the drafter and its settings, or None for a strategy without drafts.
       spread: how far the number of samples with a given prefix may be from N p (see
-        ``checks.check_prefix_counts``), or None if there is no bound.
-      likeliest: whether a search finds the sequence of largest probability, not the greedy path.
+        ``comparisons.check_prefix_counts``), or None if there is no bound.
       expectation: compares the output with what is expected. By default that follows from the
         attributes above.
       trees: whether it is given models with trees. A table model's cost grows with the cube of the
@@ -65,17 +109,21 @@ class Strategy:
     sampler: bool
     independent: bool = False
     spread: float | None = None
-    likeliest: bool = False
     lockstep: bool = True
     logits: bool = True
     ties: bool = True
-    draft: Draft | None = None
-    expectation: Expectation | None = None
+    draft: DraftCase | None = None
+    expectation: expectations.Expectation | None = None
     trees: bool = True
     lanes: int | None = None
     takes_count: bool = True
     row_settings: Callable[[Rows], dict[str, Any]] = lambda rows: {}
     info_fields: tuple[str, ...] = ()
+
+    @property
+    def function_name(self) -> str:
+        """The name without that of a variant."""
+        return self.name.partition("/")[0]
 
     @property
     def num_lanes(self) -> int:
@@ -101,11 +149,9 @@ class Strategy:
             return expectations.follows_distribution(
                 output, problem, independent=self.independent, spread=self.spread
             )
-        if self.likeliest:
-            return expectations.is_likeliest(output, problem)
-        return expectations.is_greedy(output, problem)
+        return expectations.is_path(output, problem, enumeration.greedy_path)
 
-    def with_draft(self, name: str) -> Strategy:
+    def with_draft(self, name: str) -> Tested:
         """The strategy with the draft of that name, if it takes drafts."""
         return dataclasses.replace(self, draft=DRAFTS[name]) if self.draft else self
 
@@ -130,6 +176,164 @@ class Strategy:
         return function(model, prompt, **settings)
 
 
+EVERY = VOCAB ** (LENGTH - 1)
+"""The largest number of hypotheses that can still be running before the last step."""
+PHRASES = np.array(
+    [[[-1, 1]], [[2, 3]], [[-1, -1]], [[0, 0]], [[-1, 2]], [[1, 3]], [[-1, 0]], [[3, 3]]], np.int32
+)
+"""What the sequences of each prompt must contain in a constrained search."""
+ALTERNATIVES = (((0,), (2, 1)),)
+PENALTIES = np.array([0.0, 0.5, 0.05, 2.0, 0.0, 0.2, 1.0, 0.01], np.float32)
+"""The diversity penalty of each prompt."""
+SPREADS = {"lattice": 1.0, "stratified": 2.0}
+"""The spread of the point sets that promise one."""
+
+
+def known() -> dict[str, Tested]:
+    """The library's strategies by name; each of the registry is here, in one or several variants.
+
+    A strategy that this table does not name is called with the defaults of its settings, and has to
+    follow the exact distribution if it draws, or the greedy path if it does not.
+    """
+    found = [
+        _public("greedy"),
+        _public("sample", independent=True),
+        *(
+            _public(
+                f"arithmetic_sample/{points}",
+                independent=points == "iid",
+                spread=SPREADS.get(points),
+                points=points,
+            )
+            for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
+        ),
+        *_beams(),
+        *_tree_searches(),
+        *(_speculative(verifier) for verifier in speculative.VERIFIERS),
+    ]
+    named = {strategy.function_name for strategy in found}
+    found += [_public(name) for name in registry.STRATEGIES if name not in named]
+    return {strategy.name: strategy for strategy in found}
+
+
+def _beams() -> list[Tested]:
+    """The beam searches.
+
+    A beam of ``EVERY`` keeps every running hypothesis, so a search has to find the sequences with
+    the best scores of all. Each group of a diverse search is wide enough to keep all hypotheses to
+    the end, so that what the second is penalised for does not depend on ties.
+    """
+    rank = expectations.rank_with_constraints(PHRASES, ALTERNATIVES)
+    return [
+        _public("beam_search/1", logits=False, beam_size=1),
+        _ranked("beam_search", brute_force.rank_sequences, beam_size=EVERY),
+        _ranked(
+            "diverse_beam_search",
+            brute_force.rank_two_groups(PENALTIES),
+            row_settings=lambda rows: {"diversity_penalty": PENALTIES[rows % PROMPTS]},
+            num_groups=2,
+            beam_size=2 * VOCAB**LENGTH,
+        ),
+        # The candidates of twice that width are all continuations.
+        _ranked(
+            "constrained_beam_search",
+            rank,
+            row_settings=lambda rows: {
+                "constraints": Constraints(PHRASES[rows % PROMPTS], ALTERNATIVES)
+            },
+            beam_size=2 * EVERY,
+        ),
+        *(
+            _public(
+                f"beam_sample/{size}",
+                expectation=expectations.follows_beam_sample,
+                lanes=size,
+                takes_count=False,
+                ties=size == 1,
+                beam_size=size,
+            )
+            for size in (1, 2)
+        ),
+        _public(
+            "stochastic_beam_search",
+            expectation=expectations.are_draws_without_replacement,
+            takes_count=False,
+            info_fields=("sampling_log_prob",),
+            beam_size=SAMPLES,
+        ),
+    ]
+
+
+def _ranked(name: str, rank: Callable[..., brute_force.Ranking], **options: Any) -> Tested:
+    """A search that returns the ``SAMPLES`` best sequences of a ranking."""
+    expectation = functools.partial(expectations.are_ranked, rank=rank)
+    return _public(
+        name, expectation=expectation, lanes=SAMPLES, trees=False, num_return=SAMPLES, **options
+    )
+
+
+def _tree_searches() -> list[Tested]:
+    """Best-first and best-k search, with room for every node and every child; and contrastive."""
+    room = {"lockstep": False, "budget": 100, "gamma": 0.0}
+    ranked = functools.partial(expectations.are_ranked, rank=expectations.rank_by_model)
+    path = functools.partial(expectations.is_path, path=brute_force.contrastive_path)
+    return [
+        _public("best_first_search", expectation=expectations.is_likeliest, **room),
+        _public("best_k_search", expectation=ranked, lanes=SAMPLES, k=SAMPLES, **room),
+        # Where candidates are equally probable, the last bit of a cosine decides.
+        _public(
+            "contrastive_search",
+            expectation=path,
+            lockstep=False,
+            ties=False,
+            penalty_alpha=brute_force.ALPHA,
+            top_k=brute_force.TOP_K,
+        ),
+    ]
+
+
+def _speculative(verifier: str) -> Tested:
+    """Speculative decoding with one of the verifiers; ``with_draft`` chooses the draft."""
+    return _public(
+        f"speculative_sample/{verifier}",
+        sampler=verifier != "greedy",
+        independent=verifier not in ("greedy", "code", "coded_token"),
+        spread=1.0 if verifier == "code" else None,
+        draft=next(iter(DRAFTS.values())),
+        lockstep=False,
+        verifier=verifier,
+    )
+
+
+def _public(name: str, **options: Any) -> Tested:
+    """A strategy of the library: jitted from the top level, plain from ``strategies``.
+
+    Args:
+      name: the name of the function, or this and a variant after a slash.
+      **options: attributes of ``Tested``, and settings of the strategy.
+    """
+    function = name.partition("/")[0]
+    about = {f.name: options.pop(f.name) for f in dataclasses.fields(Tested) if f.name in options}
+    entry = registry.STRATEGIES[function]
+    jitted = functools.partial(entry.function, **options)
+    plain = functools.partial(getattr(decoding_jax.strategies, function), **options)
+    return Tested(name, jitted, plain, **({"sampler": entry.draws} | about))
+
+
+def find(names: list[str]) -> list[Tested]:
+    """Finds strategies by name, by the part before a slash, or by ``module:function``.
+
+    Args:
+      names: the names; all strategies of the library if there are none.
+    """
+    table = known()
+    found: list[Tested] = []
+    for name in names:
+        matching = [s for key, s in table.items() if name in (key, s.function_name)]
+        found += matching or [import_strategy(name)]
+    return found or list(table.values())
+
+
 def _drafted(
     function: Callable[..., DecodeOutput],
     drafter: Any,
@@ -142,7 +346,7 @@ def _drafted(
     return function(model, drafter, prompt, *(args or (None,)), **settings)
 
 
-def import_strategy(path: str) -> Strategy:
+def import_strategy(path: str) -> Tested:
     """Imports your own strategy, ``"module:function"``.
 
     Raises:
@@ -150,19 +354,19 @@ def import_strategy(path: str) -> Strategy:
     """
     module, colon, name = path.partition(":")
     if not colon:
-        raise ValueError(f"--strategy: got {path}; takes a name of the list, or module:function")
+        raise ValueError(f"--strategy: expected a name of the list, or module:function, got {path}")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"--strategy: got {path}; {error}") from None
+        raise ValueError(f"--strategy: expected module:function, got {path}: {error}") from None
     return from_function(function, path)
 
 
-def from_function(function: Callable[..., DecodeOutput], name: str) -> Strategy:
+def from_function(function: Callable[..., DecodeOutput], name: str) -> Tested:
     """Makes a strategy of a function, which may already be jitted."""
     sampler = "key" in inspect.signature(function).parameters
     plain = inspect.unwrap(function)
     if plain is function:
         static = ("num_samples", "max_new_tokens") if sampler else ("max_new_tokens",)
         function = jit(function, static)
-    return Strategy(name, function, plain, sampler)
+    return Tested(name, function, plain, sampler)
