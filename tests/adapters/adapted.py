@@ -1,5 +1,6 @@
 """Tables behind the adapters, and every strategy on a model."""
 
+import examples
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,7 +101,7 @@ def run(name, model, draft, **changes):
         "speculative_sample, block": {"num_draft_tokens": 7, "verifier": "block"},
         "speculative_sample, greedy": {"num_draft_tokens": 2, "verifier": "greedy"},
         "speculative_sample, two drafts": {"num_draft_tokens": 2, "num_drafts": 2},
-    }.get(name, {})
+    }.get(name) or examples.STRATEGIES[name.split(",")[0]]
     strategy = decoding_jax.registry.STRATEGIES[name.split(",")[0]]
     args = [*([draft] if strategy.drafts else []), PROMPT, *([key] if strategy.draws else [])]
     settings = {"max_new_tokens": LENGTH, "stop": STOP, "transform": TRANSFORM, **options}

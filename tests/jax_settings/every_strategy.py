@@ -8,10 +8,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))  # as a program
+import examples
 
 import decoding_jax
 from decoding_jax import (
@@ -71,6 +75,14 @@ TRIE = transforms.prefix_allowed_tokens(
 )
 
 
+# The transforms of ``examples`` that are in none of these.
+USED = {type(part) for part in (*TRANSFORM.transforms, *RULES.transforms, TRIE)}
+TRANSFORM = transforms.chain(
+    TRANSFORM,
+    *(examples.made(name) for name in examples.TRANSFORMS if getattr(transforms, name) not in USED),
+)
+
+
 def table(seed: int = 0) -> TableLM:
     """A random table, which does not depend on the settings of JAX."""
     draw = np.random.default_rng(seed)
@@ -90,7 +102,12 @@ def strategies(model: Any, draft: Any) -> dict[str, Callable[..., DecodeOutput]]
     def speculate(drafter: Any, **options: Any) -> Callable[..., DecodeOutput]:
         return call(d.speculative_sample, drafter, PROMPT, key, num_samples=2, **options)
 
+    def call_example(name: str) -> Callable[..., DecodeOutput]:
+        arguments = examples.arguments_of(name, draft, PROMPT, key)
+        return call(getattr(d, name), *arguments, **examples.STRATEGIES[name])
+
     return {
+        **{name: call_example(name) for name in examples.STRATEGIES},
         "greedy": call(d.greedy, PROMPT),
         "sample": call(d.sample, PROMPT, key, num_samples=3),
         "arithmetic_sample": call(d.arithmetic_sample, PROMPT, key, num_samples=3),

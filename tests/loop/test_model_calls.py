@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import examples
 import jax
 import jax.numpy as jnp
 import pytest
@@ -57,33 +58,16 @@ class Changed:
 def decode(strategy, model, **settings):
     """Calls a strategy by name, with the settings that it needs."""
     name, _, way = strategy.partition(", ")
-    settings = {"max_new_tokens": 4, **settings}
-    if "beam" in name:
-        settings["beam_size"] = 2
-    if name == "diverse_beam_search":
-        settings["num_groups"] = 2
-    if name == "constrained_beam_search":
-        settings["constraints"] = decoding_jax.Constraints(((1,),))
-    if name.startswith("best"):
-        settings["budget"] = 6
-    if name == "best_k_search":
-        settings["k"] = 2
-    if name == "contrastive_search":
-        settings |= {"penalty_alpha": 0.6, "top_k": 2}
-    if name == "arithmetic_sample":
-        settings["num_samples"] = 2
+    settings = {"max_new_tokens": 4, **examples.STRATEGIES[name], **settings}
+    draft = TABLE
     if way == "lanes":
         model = dataclasses.replace(model, tree=False)
-    args = (PROMPT,)
-    if name in ("sample", "arithmetic_sample", "beam_sample", "stochastic_beam_search"):
-        args = (PROMPT, KEY)
-    if name == "speculative_sample":
-        args = (PROMPT, KEY)
-        settings |= {"num_draft_tokens": 2, "num_drafts": 2 if way.endswith("tree") else 1}
-        if way.startswith("drafter"):
-            return decoding_jax.speculative_sample(TABLE, model, *args, **settings)
-        return decoding_jax.speculative_sample(model, TABLE, *args, **settings)
-    return getattr(decoding_jax, name)(model, *args, **settings)
+    if way.endswith("tree"):
+        settings["num_drafts"] = 2
+    if way.startswith("drafter"):
+        model, draft = draft, model
+    arguments = examples.arguments_of(name, draft, PROMPT, KEY)
+    return getattr(decoding_jax, name)(model, *arguments, **settings)
 
 
 def logits(change):
@@ -91,18 +75,8 @@ def logits(change):
 
 
 STRATEGIES = [
-    "greedy",
-    "sample",
-    "arithmetic_sample",
-    "beam_search",
+    *(name for name in examples.STRATEGIES if name != "speculative_sample"),
     "beam_search, lanes",
-    "beam_sample",
-    "constrained_beam_search",
-    "contrastive_search",
-    "diverse_beam_search",
-    "stochastic_beam_search",
-    "best_first_search",
-    "best_k_search",
     "speculative_sample, model",
     "speculative_sample, model of a tree",
     "speculative_sample, drafter",

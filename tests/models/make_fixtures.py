@@ -14,7 +14,8 @@ import sys
 import exam
 import safetensors.numpy
 import torch
-from families import FAMILIES, FIXTURES, torch_model
+from examples import FAMILIES
+from families import FIXTURES, torch_model
 from test_parity import torch_reference
 
 

@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from families import FAMILIES, FIXTURES
+from examples import FAMILIES
+from families import FIXTURES
 from folders import change, copy, edit
 
 from decoding_jax.models.checkpoint import load_model, save_model

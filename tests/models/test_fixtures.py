@@ -5,7 +5,9 @@ from __future__ import annotations
 import exam
 import pytest
 import safetensors.numpy
-from families import FAMILIES, FIXTURES
+import tiers
+from examples import FAMILIES
+from families import FIXTURES
 
 from decoding_jax.models.checkpoint import load_model
 
@@ -17,13 +19,7 @@ SHARED = (
 )
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=[pytest.mark.exhaustive] if family in SHARED else [])
-        for family in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", tiers.of_table(FAMILIES, exhaustive=SHARED))
 def test_logits_are_those_of_the_fixture(family: str) -> None:
     stored = safetensors.numpy.load_file(FIXTURES / family / "expected.safetensors")
     exam.compare(exam.answers(load_model(FIXTURES / family), stored, step=3), stored, 1e-4)

@@ -1,7 +1,8 @@
-"""The methods of the three networks, checked against each other without another library."""
+"""The methods of the networks of ``examples``, checked against each other."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from functools import partial
 from typing import Any
@@ -11,42 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
+from examples import NETWORKS
 
 from decoding_jax.base import LanguageModel, SupportsKeep, SupportsSelect
-from decoding_jax.models.gpt2 import GPT2, GPT2Config
-from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.gpt2 import GPT2Config
+from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.rotary import RopeScaling
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
 from decoding_jax.testing import check_model
 
 VOCAB, WIDTH = 64, 32
-LLAMA = LlamaConfig(
-    VOCAB,
-    WIDTH,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    mlp_dim=48,
-    num_layers=1,
-    max_positions=64,
-    rope_scaling=RopeScaling("llama3", 8.0, original_max_positions=32),
-    qkv_bias=True,
-)
-CONFIGS: dict[str, Any] = {
-    "t5": T5Config(VOCAB, WIDTH, 4, 8, 48, 1, 1, ("gelu", "linear"), num_buckets=8, max_distance=9),
-    "gpt2": GPT2Config(VOCAB, WIDTH, num_heads=4, mlp_dim=48, num_layers=1, max_positions=32),
-    "llama": LLAMA,
-}
+LLAMA = NETWORKS["llama"].config
 SOURCE = np.array([[5, 9, 2, 33, 1, 8, 7], [3, 0, 0, 0, 0, 0, 0], [4, 4, 7, 1, 0, 0, 0]], np.int32)
 SOURCE_LENGTH = np.array([7, 1, 4], np.int32)
 
 
 def network(name: str, dtype: str = "float32") -> Any:
-    """A random network whose logits are far from uniform; T5 is not yet bound."""
-    config = {**CONFIGS[name].__dict__, "dtype": dtype}
-    kind = {"t5": T5, "gpt2": GPT2, "llama": Llama}[name]
-    config = type(CONFIGS[name])(**config)
+    """A random network whose logits are far from uniform; one with an encoder is not yet bound."""
+    kind, config = NETWORKS[name].kind, NETWORKS[name].config
+    config = dataclasses.replace(config, dtype=dtype)
     shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)).params)
 
     def spread(path: Any, leaf: jax.Array) -> jax.Array:
@@ -58,7 +41,7 @@ def network(name: str, dtype: str = "float32") -> Any:
 
 
 def bound(model: Any, rows: slice = slice(0, 3)) -> Any:
-    if not isinstance(model, T5):
+    if not hasattr(model, "bind"):
         return model
     return model.bind(jnp.asarray(SOURCE[rows]), jnp.asarray(SOURCE_LENGTH[rows]))
 
@@ -71,12 +54,12 @@ def prefill(model: Any, tokens: Any, length: Any, lanes: int = 2, slots: int = 6
 extend = jax.jit(lambda model, *args: model.extend(*args))
 
 
-@pytest.mark.parametrize("name", tiers.values("t5", exhaustive=["llama"], release=["gpt2"]))
+@pytest.mark.parametrize("name", tiers.of_table(NETWORKS, exhaustive=["llama"], release=["gpt2"]))
 def test_verbs_do_what_they_say(name: str) -> None:
     model = network(name)
 
     def alone(row: int) -> Any:
-        if not isinstance(model, T5):
+        if not hasattr(model, "bind"):
             return model
         # Without the padding that longer inputs cause.
         length = int(SOURCE_LENGTH[row])
@@ -87,15 +70,15 @@ def test_verbs_do_what_they_say(name: str) -> None:
     assert {"check_tree", "check_keep", "check_select", "check_out_of_range"} <= set(ran)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_is_a_language_model(name: str) -> None:
     model = bound(network(name))
     assert isinstance(model, (LanguageModel, SupportsKeep, SupportsSelect))
     assert (model.vocab_size, model.ragged, model.tree) == (VOCAB, True, True)
-    assert model.max_positions == {"t5": None, "gpt2": 32, "llama": 64}[name]
+    assert model.max_positions == getattr(NETWORKS[name].config, "max_positions", None)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_bfloat16_is_finite_and_near_float32(name: str) -> None:
     tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
     new_tokens = np.arange(12, dtype=np.int32).reshape(3, 2, 2)
@@ -113,7 +96,7 @@ def test_bfloat16_is_finite_and_near_float32(name: str) -> None:
     assert np.abs(got["float32"] - got["bfloat16"]).mean() < 0.05
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_hidden_states_project_to_the_logits(name: str) -> None:
     model = bound(network(name))
     tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
@@ -136,7 +119,7 @@ def _output_kernel(model: Any) -> Any:
     return params["token_embedder"]["embedding"].T
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_one_row_one_lane_one_slot(name: str) -> None:
     model = bound(network(name), slice(1, 2))
     _, cache = prefill(model, np.array([[7, 0]]), np.array([1]), lanes=1, slots=1)
@@ -148,7 +131,7 @@ def test_one_row_one_lane_one_slot(name: str) -> None:
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.exhaustive) if n == "t5" else n for n in CONFIGS],
+    tiers.of_table(NETWORKS, exhaustive=["t5"]),
 )
 def test_a_loop_of_scalar_starts_copies_no_cache(name: str) -> None:
     """In the compiled loop, arrays of the size of the slots are updated in place."""
@@ -229,16 +212,17 @@ def test_other_configs_refuse() -> None:
         model.extend(cache, jnp.ones((3, 2, 1), jnp.int32), 0, jnp.ones((3, 2, 1, 7), bool))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
     """Layers that add zero can be dropped; dropping other layers changes the logits."""
     one = network(name)
-    layers = "num_decoder_layers" if name == "t5" else "num_layers"
+    encoder = NETWORKS[name].encoder
+    layers = "num_decoder_layers" if encoder else "num_layers"
     config = type(one.config)(**{**one.config.__dict__, layers: 2})
-    decoder = one.params["decoder"] if name == "t5" else one.params
+    decoder = one.params["decoder"] if encoder else one.params
     silent = jax.tree.map(jnp.zeros_like, decoder["layers_0"])
     two = {**decoder, "layers_1": silent}
-    deep = type(one)({**one.params, "decoder": two} if name == "t5" else two, config)
+    deep = type(one)({**one.params, "decoder": two} if encoder else two, config)
     tokens, length = np.array([[5, 6], [7, 63], [1, 0]]), np.array([2, 2, 1])
     want, _ = prefill(bound(deep), tokens, length)
     got, cache = prefill(bound(deep.early_exit(1)), tokens, length)
@@ -254,7 +238,7 @@ def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_token_that_is_not_finite_reaches_only_those_that_see_it(name: str, value: float) -> None:
     """Token 63, as a draft between others, as a sibling in a tree, and as padding."""
     bad = VOCAB - 1
@@ -269,7 +253,7 @@ def test_a_token_that_is_not_finite_reaches_only_those_that_see_it(name: str, va
     tree = jnp.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], bool)  # two children of the first
     answers = []
     for model in (sound, type(sound)(params, sound.config)):
-        if isinstance(model, T5):
+        if hasattr(model, "bind"):
             model = model.bind(jnp.asarray(source), jnp.asarray(SOURCE_LENGTH))
         prompt = jnp.array([[1, 2, bad], [3, bad, bad], [4, 5, 6]])
         first, cache = prefill(model, prompt, jnp.array([2, 1, 3]))

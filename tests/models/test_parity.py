@@ -9,7 +9,8 @@ import exam
 import numpy as np
 import pytest
 import tiers
-from families import BART, FAMILIES, torch_model, unscaled
+from examples import FAMILIES
+from families import BART, torch_model, unscaled
 from variants import VARIANTS
 
 from decoding_jax.models.checkpoint import load_model, save_model
@@ -28,10 +29,16 @@ def transformers() -> Any:
 
 LATER = (
     *("gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
-    *(*BART, "t5gemma", "t5gemma2", "umt5"),
+    *("byt5", "llama2", *BART, "t5gemma", "t5gemma2", "umt5", *VARIANTS),
 )
-# test_fixtures.py compares the other families, and all their layers, with what PyTorch gave.
+# test_fixtures.py compares these families, and all their layers, with what PyTorch gave.
+COMPARED = (
+    *("t5_1_1", "mt5", "byt5", "umt5", "mbart", "pegasus", "marian", "m2m_100", "gemma2"),
+    *("t5gemma", "t5gemma2", "gpt_neox", "llama2", "llama3", "llama_yarn", "smollm", "qwen2"),
+    *("mistral", "qwen3"),
+)
 EXHAUSTIVE = ("gpt2", "bart", "gemma3", "madlad", "qwen2_window", "qwen3_biased")
+EVERY = (*FAMILIES, *VARIANTS)
 
 
 def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
@@ -53,10 +60,10 @@ def torch_reference(model: Any, asked: dict[str, np.ndarray]) -> exam.Reference:
 
 @pytest.mark.parametrize(
     "family",
-    tiers.values(
-        "t5",
+    tiers.of_table(
+        EVERY,
         exhaustive=EXHAUSTIVE,
-        release=[x for x in (*FAMILIES, *VARIANTS) if x not in ("t5", *EXHAUSTIVE)],
+        release=[x for x in EVERY if x in (*COMPARED, *VARIANTS) and x not in EXHAUSTIVE],
     ),
 )
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
@@ -70,13 +77,7 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     exam.compare(exam.answers(loaded, asked, step=3), want, 1e-4)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        *("t5", "t5_1_1", "mt5", "gpt2", "llama3", "smollm", "qwen2"),
-        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (*LATER, *VARIANTS)),
-    ],
-)
+@pytest.mark.parametrize("family", tiers.of_table(EVERY, exhaustive=LATER))
 def test_transformers_reads_saved_models(family: str, tmp_path: Path, transformers: Any) -> None:
     original = torch_model(family, seed=3)
     original.save_pretrained(tmp_path / "original")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from families import FAMILIES, VOCAB
+from examples import FAMILIES
+from families import VOCAB
 
 T5 = {**FAMILIES["t5_1_1"][1], "num_layers": 1}
 LLAMA = {**FAMILIES["llama2"][1], "num_hidden_layers": 2}

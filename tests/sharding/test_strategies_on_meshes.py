@@ -2,6 +2,7 @@
 
 import functools
 
+import examples
 import jax
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ WARPED = transforms.chain(transforms.temperature(0.9), transforms.top_k(20), tra
 STOP = Stop(eos_ids=(1, 2), sequences=((3, 4),), max_new_tokens=np.array([6, 5, 6, 4]))
 
 STRATEGIES = {
+    **examples.STRATEGIES,
     "greedy": {"transform": transforms.repetition_penalty(1.2)},
     "sample": {"num_samples": 2, "transform": WARPED},
     "arithmetic_sample": {"num_samples": 3},

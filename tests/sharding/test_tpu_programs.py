@@ -126,6 +126,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.release
 def test_the_programs_of_every_strategy_are_counted():
     names = {name.split(",")[0] for name in SETTINGS}
     assert names == set(registry.STRATEGIES)

@@ -146,17 +146,16 @@ def test_the_shell_has_the_defaults_of_python(capsys, monkeypatch):
     assert [o["text"] for o in json.loads(records)["outputs"]] == [c.text for c in rows[0]]
 
 
-SHOWN = ("sample", "beam_search")
 EXHAUSTIVE = ("speculative_sample", "constrained_beam_search")  # They need more than a name.
+RELEASE = (
+    *("arithmetic_sample", "beam_sample", "best_first_search", "best_k_search"),
+    *("contrastive_search", "diverse_beam_search", "greedy", "stochastic_beam_search"),
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    tiers.values(
-        *SHOWN,
-        exhaustive=EXHAUSTIVE,
-        release=[name for name in STRATEGIES if name not in ("greedy", *SHOWN, *EXHAUSTIVE)],
-    ),
+    tiers.of_table(STRATEGIES, exhaustive=EXHAUSTIVE, release=RELEASE),
 )
 def test_every_strategy_runs_with_its_name_alone(name, capsys):
     needs = {

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import examples
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,6 @@ import decoding_jax
 from decoding_jax import Prompt, Stop, loop, strategies
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
-    Bigram,
     ModelDrafter,
     NextToken,
     PromptLookup,
@@ -56,23 +56,22 @@ def same_text(got, want):
 
 
 DRAFTERS = {
-    "itself": MODEL,
-    "another": DRAFT,
+    **{name: drafter.make(MODEL) for name, drafter in examples.DRAFTERS.items()},
     "the most probable": ModelDrafter(DRAFT, greedy=True),
     "confident": ModelDrafter(DRAFT, min_confidence=0.5),
-    "bigram": Bigram(np.asarray(DRAFT.table)[0, 0]),
-    "next token": NextToken(np.array([1, -1, 4, 2, 3], np.int32)),
     "prompt lookup": PromptLookup(source=prompt_of([[4, 3, 2], [1, 0, 2]], [2, 3])),
 }
 
 
 @pytest.mark.parametrize(
     "name",
-    tiers.values(
-        "itself",
-        "prompt lookup",
-        exhaustive=["bigram", "next token"],
-        release=["another", "the most probable", "confident"],
+    tiers.of_table(
+        DRAFTERS,
+        exhaustive=["bigram, up to 6", "next token, 1"],
+        release=[
+            *("another, 3", "another, up to 8", "with zeros, 2", "prompt lookup, 7"),
+            *("the most probable", "confident"),
+        ],
     ),
 )
 def test_greedy_does_not_depend_on_the_drafter(name):
@@ -85,8 +84,13 @@ def test_greedy_does_not_depend_on_the_drafter(name):
 
 @pytest.mark.parametrize(
     "name",
-    tiers.values(
-        exhaustive=["itself", "prompt lookup"], release=["the most probable", "confident"]
+    tiers.of_table(
+        DRAFTERS,
+        exhaustive=["itself, 4", "prompt lookup"],
+        release=[
+            *("another, 3", "another, up to 8", "with zeros, 2", "bigram, up to 6"),
+            *("next token, 1", "prompt lookup, 7", "the most probable", "confident"),
+        ],
     ),
 )
 def test_code_and_gumbel_do_not_depend_on_the_drafter(name):

@@ -7,6 +7,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from examples import ENDS, PHRASES, TRANSFORMS, each, made
 from text_fakes import TABLE, VOCABULARY, Digits
 
 import decoding_jax
@@ -29,41 +30,16 @@ COUNT = len(TEXTS)
 TOKENIZER = Digits()
 
 
-def each(*values):
-    return np.asarray(values)
-
-
-PHRASES = each([[-1, 3]], [[2, 4]], [[-1, -1]], [[-1, 5]], [[6, 6]])
-ENDS = each([0, -1], [3, 0], [-1, -1], [1, 2], [-1, 5])
 SOURCE = Prompt(each([1, 2, 3], [4, 4, 5], [6, 1, 0], [2, 3, 0], [5, 0, 0]), each(3, 3, 2, 2, 1))
-ALLOWED = np.arange(COUNT * VOCABULARY).reshape(COUNT, -1) % 3 > 0
-BIAS = np.random.default_rng(1).normal(size=(COUNT, VOCABULARY))
+BIAS = TRANSFORMS["logit_bias"].per_text["bias"]
 
 # Every class of settings, with a value for each text wherever it takes one.
 PER_TEXT = {
-    "allowed_tokens": transforms.allowed_tokens(ALLOWED),
-    "banned_sequences": transforms.banned_sequences(PHRASES),
-    "epsilon": transforms.epsilon(each(0, 0.1, 0.2, 0.05, 0.3)),
-    "eta": transforms.eta(each(0.3, 0.1, 0, 0.05, 0.2)),
-    "forced_first_token": transforms.forced_first_token(each(-1, 2, 3, -1, 5)),
-    "forced_last_token": transforms.forced_last_token(each(1, 2, -1, 4, 5), each(3, 4, 5, 2, 1)),
-    "frequency_penalty": transforms.frequency_penalty(each(0, 1, 2, -1, 0.5)),
-    "logit_bias": transforms.logit_bias(BIAS),
+    **{name: made(name, example.per_text) for name, example in TRANSFORMS.items()},
     "logit_bias of some tokens": transforms.logit_bias({1: each(1.0, 2, 3, -4, 5), 2: 1.0}),
-    "min_length": transforms.min_length(each(1, 2, 0, 3, 2), ENDS),
-    "min_p": transforms.min_p(each(0, 0.1, 0.5, 0.2, 1)),
-    "prefix_allowed_tokens": transforms.prefix_allowed_tokens(
-        transforms.Trie.from_sequences([(1, 2), (3, 4, 5)], eos_ids=0), start=each(0, 1, 0, 2, 0)
-    ),
     "an automaton": transforms.prefix_allowed_tokens(
         transforms.Automaton([[1] * VOCABULARY] * COUNT), start=each(0, 1, 4, 2, 3)
     ),
-    "presence_penalty": transforms.presence_penalty(each(0, 1, 2, -1, 0.5)),
-    "repetition_penalty": transforms.repetition_penalty(each(1, 2, 0.5, 1.5, 3)),
-    "temperature": transforms.temperature(each(0, 5, 0.5, 1, 2)),
-    "top_k": transforms.top_k(each(1, 2, 3, 4, 5)),
-    "top_p": transforms.top_p(each(0.1, 0.9, 0.5, 1, 0)),
-    "typical": transforms.typical(each(0.1, 0.9, 0.5, 1, 0.3)),
     "stop": Stop(ENDS, PHRASES, each(0, 1, 2, 0, 1), each(3, 4, 0, 5, 2)),
     "constraints": Constraints(PHRASES, PHRASES[:, None]),
     "power penalty": PowerPenalty(each(0, 1, 0.5, 2, 0.1)),
@@ -73,8 +49,8 @@ PER_TEXT = {
     "bigram": Bigram(np.zeros((COUNT, COUNT))),
     "next token": NextToken(np.zeros(COUNT, int)),
 }
-SHARED = {"bigram": 1, "next token": 1, "prefix_allowed_tokens": 3, "an automaton": 1}
-SHARED["logit_bias of some tokens"] = 1
+SHARED = {name: example.shared for name, example in TRANSFORMS.items()}
+SHARED |= {"bigram": 1, "next token": 1, "an automaton": 1, "logit_bias of some tokens": 1}
 
 
 def of_text(settings, i):
@@ -206,9 +182,7 @@ def test_a_strategy_is_given_the_values_of_its_texts():
         assert want[tuple(text)] == (value, limit)
 
 
-CHAIN = transforms.chain(
-    *(PER_TEXT[name] for name in PER_TEXT if name in transforms.__all__ and "allowed" not in name)
-)
+CHAIN = transforms.chain(*(PER_TEXT[name] for name in TRANSFORMS if "allowed" not in name))
 LIMITS = Stop(eos_ids=ENDS, max_new_tokens=each(3, 4, 5, 0, 2))
 STRATEGIES = {
     "greedy": {"transform": PER_TEXT["presence_penalty"]},

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
-import transforms_reference as reference
+from examples import TRANSFORMS, Numbers, made
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
@@ -23,49 +23,14 @@ from decoding_jax.testing.certificate import comparisons, enumeration
 ROWS, VOCAB, LENGTH, WIDTH, INF = 8, 4, 4, 3, np.inf
 
 
-def one_of(draw, neutral, values, shape=(ROWS,)):
-    """One value for each row; two thirds are neutral."""
-    table = np.asarray(values)[draw.integers(0, len(values), shape)]
-    dtype = np.float32 if table.dtype.kind == "f" else np.int32
-    return np.where(draw.random(shape) < 2 / 3, neutral, table).astype(dtype)
-
-
 def settings_of(draw, vocab):
-    """Arguments of every transform, each with a row axis."""
-    uniform = lambda low, high: draw.uniform(low, high, 9).tolist()  # noqa: E731
-    tokens = one_of(draw, -1, range(vocab), (ROWS, 2, 2))
-    tokens[..., -1] = np.where((tokens[..., :-1] >= 0).any(-1), np.abs(tokens[..., -1]), -1)
-    allowed = np.argsort(draw.random((ROWS, vocab)), -1).astype(np.int32)
-    allowed[draw.random(ROWS) < 0.3, vocab // 2 :] = -1
-    return {
-        "temperature": {"value": one_of(draw, 1.0, [0.0, *uniform(0.2, 3)])},
-        "top_k": {"k": one_of(draw, vocab, range(1, vocab + 1))},
-        "top_p": {"p": one_of(draw, 1.0, [0.0, *uniform(0.05, 0.99)])},
-        "min_p": {"p": one_of(draw, 0.0, [1.0, *uniform(0, 0.9)])},
-        "typical": {"mass": one_of(draw, 1.0, uniform(0.05, 0.99))},
-        "epsilon": {"epsilon": one_of(draw, 0.0, [1.0, *uniform(0, 0.5)])},
-        "eta": {"epsilon": one_of(draw, 0.0, [1.0, *uniform(0, 0.5)])},
-        "repetition_penalty": {"penalty": one_of(draw, 1.0, uniform(0.5, 2))},
-        "presence_penalty": {"penalty": one_of(draw, 0.0, uniform(-1, 1))},
-        "frequency_penalty": {"penalty": one_of(draw, 0.0, uniform(-1, 1))},
-        "no_repeat_ngram": {"n": int(draw.integers(2, 4))},
-        "banned_sequences": {"sequences": tokens},
-        "min_length": {
-            "min_new_tokens": one_of(draw, 0, range(1, LENGTH)),
-            "eos_ids": one_of(draw, -1, range(vocab), (ROWS, 2)),
-        },
-        "forced_first_token": {"token": one_of(draw, -1, range(vocab))},
-        "forced_last_token": {
-            "token": one_of(draw, -1, range(vocab)),
-            "max_new_tokens": np.full(ROWS, LENGTH, np.int32),
-        },
-        "logit_bias": {"bias": one_of(draw, 0.0, uniform(-2, 2), (ROWS, vocab))},
-        "allowed_tokens": {"tokens": allowed},
-    }
+    """Settings of every transform, each with a row axis."""
+    numbers = Numbers(draw, vocab, LENGTH)
+    return {name: e.random(numbers) for name, e in TRANSFORMS.items() if e.random}
 
 
 def chain_of(order, settings):
-    return transforms.chain(*(getattr(transforms, name)(**settings[name]) for name in order))
+    return transforms.chain(*(made(name, settings[name]) for name in order))
 
 
 def table_of(draw, shape):
@@ -75,10 +40,6 @@ def table_of(draw, shape):
     logits = np.round(logits) if kind == 1 else logits
     banned = (draw.random(shape) < 0.4) & (np.arange(shape[-1]) != draw.integers(shape[-1]))
     return np.where(banned & (kind == 3), -INF, logits).astype(np.float32)
-
-
-# The transforms whose text includes the prompt by default.
-WITH_PROMPT = ("repetition_penalty", "no_repeat_ngram", "banned_sequences")
 
 
 def of_row(settings, row):
@@ -96,12 +57,12 @@ def expected_logits(order, settings, logits, prompt, length, tokens, count):
     new = [int(t) for t in tokens[:count]]
     logits = logits.astype(np.float64)
     for name in order:
-        text = past + new if name in WITH_PROMPT else new
+        text = past + new if TRANSFORMS[name].prompt else new
         arguments = dict(settings[name])
         if name == "banned_sequences":
             rows = arguments["sequences"].tolist()
             arguments["sequences"] = [s for s in ([t for t in r if t >= 0] for r in rows) if s]
-        logits = getattr(reference, name)(logits, text, **arguments)
+        logits = TRANSFORMS[name].equation(logits, text, **arguments)
     return logits
 
 
@@ -162,8 +123,8 @@ def problem_of(seed):
     stop = Stop(
         eos_ids=draw.integers(-1, VOCAB, (ROWS, 2), dtype=np.int32),
         sequences=sequences,
-        min_new_tokens=one_of(draw, 0, range(1, LENGTH)),
-        max_new_tokens=one_of(draw, LENGTH, range(LENGTH + 1)),
+        min_new_tokens=Numbers(draw, VOCAB, LENGTH).one_of(0, range(1, LENGTH)),
+        max_new_tokens=Numbers(draw, VOCAB, LENGTH).one_of(LENGTH, range(LENGTH + 1)),
     )
     settings = settings_of(draw, VOCAB)
     settings["no_repeat_ngram"]["n"] = 3

@@ -3,12 +3,14 @@
 import jax
 import numpy as np
 import pytest
+from examples import TRANSFORMS, made
 from transforms_reference import make_prefix
 
 from decoding_jax import transforms
 
 SIZE = 131
 MADE = {
+    **{name: made(name) for name, example in TRANSFORMS.items() if example.two},
     "temperature": transforms.temperature(0.7),
     "greedy": transforms.temperature(0),
     "top_k": transforms.top_k(9),
@@ -17,14 +19,8 @@ MADE = {
     "min_p": transforms.min_p(0.1),
     "epsilon": transforms.epsilon(0.01),
     "eta": transforms.eta(0.01),
-    "repetition_penalty": transforms.repetition_penalty(1.3),
-    "presence_penalty": transforms.presence_penalty(0.5),
-    "frequency_penalty": transforms.frequency_penalty(0.5),
     "no_repeat_ngram": transforms.no_repeat_ngram(1),
     "banned_sequences": transforms.banned_sequences(((7,), (1, 2))),
-    "min_length": transforms.min_length(3, (2,)),
-    "forced_first_token": transforms.forced_first_token(4),
-    "forced_last_token": transforms.forced_last_token(4, 6),
     "logit_bias": transforms.logit_bias(np.linspace(-1, 1, SIZE)),
     "allowed_tokens": transforms.allowed_tokens(tuple(range(0, SIZE, 2))),
 }

@@ -5,74 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transforms_reference as reference
+from examples import TRANSFORMS, made
 from transforms_reference import make_logits, make_prefix
 
 from decoding_jax import transforms
 
 KINDS = ["distinct", "ties", "masked", "nan"]
-ROWS = {
-    "value": np.array([0.0, 0.5, 3.0]),
-    "k": np.array([1, 4, 50]),
-    "p": np.array([0.0, 0.61, 1.0]),
-    "mass": np.array([0.0, 0.43, 1.0]),
-    "epsilon": np.array([0.0, 0.13, 1.0]),
-    "penalty": np.array([0.5, 1.0, 1.7]),
-}
-# name, settings, whether the prompt counts by default
-CASES = [
-    ("temperature", {"value": 0.7}, None),
-    ("temperature", {"value": 0}, None),
-    ("temperature", {"value": ROWS["value"]}, None),
-    ("top_k", {"k": 3}, None),
-    ("top_k", {"k": ROWS["k"]}, None),
-    ("top_p", {"p": 0.72}, None),
-    ("top_p", {"p": ROWS["p"]}, None),
-    ("typical", {"mass": 0.37}, None),
-    ("typical", {"mass": ROWS["mass"]}, None),
-    ("min_p", {"p": 0.21}, None),
-    ("min_p", {"p": ROWS["p"]}, None),
-    ("epsilon", {"epsilon": 0.08}, None),
-    ("epsilon", {"epsilon": ROWS["epsilon"]}, None),
-    ("eta", {"epsilon": 0.21}, None),
-    ("eta", {"epsilon": ROWS["epsilon"]}, None),
-    ("repetition_penalty", {"penalty": 1.3}, True),
-    ("repetition_penalty", {"penalty": ROWS["penalty"]}, True),
-    ("presence_penalty", {"penalty": 0.6}, False),
-    ("presence_penalty", {"penalty": ROWS["penalty"]}, False),
-    ("frequency_penalty", {"penalty": -0.6}, False),
-    ("frequency_penalty", {"penalty": ROWS["penalty"]}, False),
-    ("no_repeat_ngram", {"n": 1}, True),
-    ("no_repeat_ngram", {"n": 2}, True),
-    ("no_repeat_ngram", {"n": 3}, True),
-    ("no_repeat_ngram", {"n": 12}, True),
-    (
-        "banned_sequences",
-        {"sequences": ((7,), (1, 2), (0, 1, 2), (2, 2), (1, 1, 0), (0,) * 14)},
-        True,
-    ),
-    ("min_length", {"min_new_tokens": 3, "eos_ids": (2, 5)}, None),
-    (
-        "min_length",
-        {
-            "min_new_tokens": np.array([0, 4, 6]),
-            "eos_ids": np.array([[1, -1], [2, 3], [-1, -1]], np.int32),
-        },
-        None,
-    ),
-    ("forced_first_token", {"token": 4}, None),
-    ("forced_first_token", {"token": np.array([4, 5, -1])}, None),
-    ("forced_last_token", {"token": 4, "max_new_tokens": 6}, None),
-    (
-        "forced_last_token",
-        {"token": np.array([4, 5, -1]), "max_new_tokens": np.array([1, 4, 6])},
-        None,
-    ),
-    ("logit_bias", {"bias": np.linspace(-3, 3, reference.V)}, None),
-    ("logit_bias", {"bias": np.arange(3.0 * reference.V).reshape(3, -1)}, None),
-    ("allowed_tokens", {"tokens": (0, 5, 9)}, None),
-    ("allowed_tokens", {"tokens": np.array([[0, 2], [5, -1], [-1, -1]], np.int32)}, None),
-]
-IDS = [f"{name}-{number}" for number, (name, _, _) in enumerate(CASES)]
+CASES = [(name, settings) for name, example in TRANSFORMS.items() for settings in example.cases]
+IDS = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 
 
 @jax.jit
@@ -86,35 +26,30 @@ def close(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "settings", "prompt"), CASES, ids=IDS)
-def test_equals_its_equation(name, settings, prompt):
+def test_every_transform_has_an_example():
+    """But ``chain``, and the languages, which are no transforms."""
+    names = {name for name in transforms.__all__ if name.islower()}
+    assert names - {"chain"} == set(TRANSFORMS)
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_equals_its_equation(name, settings):
     """With the smaller alphabet, n-grams repeat across the end of the prompt."""
+    example = TRANSFORMS[name]
     prefix = make_prefix(alphabet=3 if name in ("no_repeat_ngram", "banned_sequences") else 11)
-    statement = getattr(reference, name)
-    expected = dict(settings)
-    if name in ("logit_bias", "allowed_tokens", "min_length"):
-        # The reference reads an array as one value for each row, so a shared value is repeated.
-        expected = {
-            k: v if np.ndim(v) == 2 or k == "min_new_tokens" else np.stack([v] * reference.B)
-            for k, v in settings.items()
-        }
     for kind in KINDS:
         logits = make_logits(kind)
-        for include in (None,) if prompt is None else (None, True, False):
+        for include in (None,) if example.prompt is None else (None, True, False):
             extra = {} if include is None else {"include_prompt": include}
-            transform = getattr(transforms, name)(**settings, **extra)
-            got = jitted(transform, jnp.asarray(logits), prefix)
-            counts = bool(prompt) if include is None else include
-            close(got, reference.apply(statement, logits, prefix, counts, **expected))
+            got = jitted(made(name, settings | extra), jnp.asarray(logits), prefix)
+            counts = bool(example.prompt) if include is None else include
+            close(got, reference.apply(example.equation, logits, prefix, counts, **settings))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    {name: s for name, s, _ in CASES}.items(),
-    ids=lambda x: "" if isinstance(x, dict) else x,
-)
-def test_jit_equals_eager(name, settings):
-    transform, prefix = getattr(transforms, name)(**settings), make_prefix(alphabet=3)
+@pytest.mark.parametrize("name", [name for name in TRANSFORMS if TRANSFORMS[name].cases])
+def test_jit_equals_eager(name):
+    """With one value for each row, if there can be one."""
+    transform, prefix = made(name, TRANSFORMS[name].cases[-1]), make_prefix(alphabet=3)
     logits = jnp.asarray(make_logits("masked"))
     eager, compiled = transform(logits, prefix), jitted(transform, logits, prefix)
     assert eager.dtype == compiled.dtype == jnp.float32
@@ -122,28 +57,8 @@ def test_jit_equals_eager(name, settings):
     np.testing.assert_allclose(eager, compiled, rtol=1e-6)
 
 
-LEAVES = [
-    ("temperature", (0,), (0.3,)),
-    ("top_k", (3,), (200,)),
-    ("top_p", (1,), (0.3,)),
-    ("typical", (1,), (0.3,)),
-    ("min_p", (1,), (0.3,)),
-    ("epsilon", (0,), (0.3,)),
-    ("eta", (0,), (0.3,)),
-    ("repetition_penalty", (1,), (1.5,)),
-    ("presence_penalty", (1,), (1.5,)),
-    ("frequency_penalty", (1,), (1.5,)),
-    ("banned_sequences", (((1, 2), (3,)),), (((4,), (2, 1)),)),
-    ("min_length", (3, (1, 2)), (5, (3, 4))),
-    ("forced_first_token", (3,), (4,)),
-    ("forced_last_token", (3, 5), (4, 2)),
-    ("logit_bias", ({3: 1, 4: 0.5},), ({4: -np.inf, 3: 2.5},)),
-    ("allowed_tokens", ((3, 4),), ((5, 6),)),
-]
-
-
-@pytest.mark.parametrize(("name", "one", "other"), LEAVES, ids=[l[0] for l in LEAVES])
-def test_changing_a_number_does_not_retrace(name, one, other):
+@pytest.mark.parametrize("name", [name for name in TRANSFORMS if TRANSFORMS[name].two])
+def test_changing_a_number_does_not_retrace(name):
     traces = []
 
     @jax.jit
@@ -151,10 +66,20 @@ def test_changing_a_number_does_not_retrace(name, one, other):
         traces.append(name)
         return jax.tree.leaves(transform)
 
-    make = getattr(transforms, name)
-    trace(transforms.chain(make(*one)))
-    trace(transforms.chain(make(*other)))
+    for arguments in TRANSFORMS[name].two:
+        trace(transforms.chain(getattr(transforms, name)(*arguments)))
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, settings) for name in TRANSFORMS for settings in TRANSFORMS[name].refused],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_in_one_line(name, settings):
+    with pytest.raises(ValueError, match="|".join(settings)) as error:
+        made(name, settings)
+    assert "\n" not in str(error.value)
 
 
 def test_rows_do_not_depend_on_each_other():
@@ -202,7 +127,7 @@ def test_a_prefix_with_no_room_for_new_tokens():
         ("banned_sequences", {"sequences": ((1, 2), (0, 1))}),
     ):
         got = jitted(getattr(transforms, name)(**settings), logits, prefix)
-        close(got, reference.apply(getattr(reference, name), logits, prefix, True, **settings))
+        close(got, reference.apply(TRANSFORMS[name].equation, logits, prefix, True, **settings))
 
 
 @pytest.mark.parametrize("include", [True, False])
@@ -225,7 +150,9 @@ def test_each_row_may_have_different_sequences():
     prefix, logits = make_prefix(alphabet=3), make_logits()
     got = jitted(transforms.banned_sequences(sequences), logits, prefix)
     for b, mine in enumerate([((7,), (1, 2)), ((0, 1),), ()]):
-        want = reference.apply(reference.banned_sequences, logits, prefix, True, sequences=mine)
+        want = reference.apply(
+            TRANSFORMS["banned_sequences"].equation, logits, prefix, True, sequences=mine
+        )
         close(got[b], want[b])
 
 
@@ -241,7 +168,7 @@ def test_bias_by_id_and_by_row():
     bias = np.zeros((reference.B, reference.V))
     bias[:, 3], bias[:, 7] = -np.inf, [1, 2, 3]
     transform = transforms.logit_bias({3: -np.inf, 7: np.array([1, 2, 3])})
-    want = reference.apply(reference.logit_bias, logits, make_prefix(), bias=bias)
+    want = reference.apply(TRANSFORMS["logit_bias"].equation, logits, make_prefix(), bias=bias)
     close(jitted(transform, logits, make_prefix()), want)
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from examples import TRANSFORMS, made
 from transforms_reference import make_logits, make_prefix
 
 from decoding_jax import transforms
@@ -86,14 +87,9 @@ def test_transforms_survive_tree_operations():
 
 def test_no_two_transforms_share_a_structure():
     """If two had the same structure, jit could run the program of one for the other."""
-    one_leaf = [transforms.Temperature, transforms.TopK, transforms.TopP]
-    one_leaf += [transforms.MinP, transforms.Typical, transforms.Epsilon, transforms.Eta]
-    one_leaf += [transforms.RepetitionPenalty, transforms.PresencePenalty]
-    one_leaf += [transforms.FrequencyPenalty, transforms.ForcedFirstToken]
-    structures = [jax.tree.structure(t(1)) for t in one_leaf]
-    structures += [jax.tree.structure(transforms.chain(t(1))) for t in one_leaf]
-    structures += [jax.tree.structure(transforms.min_length(1, 2))]
-    structures += [jax.tree.structure(transforms.forced_last_token(1, 2))]
+    one_of_each = [made(name) for name in TRANSFORMS if TRANSFORMS[name].two]
+    structures = [jax.tree.structure(t) for t in one_of_each]
+    structures += [jax.tree.structure(transforms.chain(t)) for t in one_of_each]
     for i, one in enumerate(structures):
         assert [one == other for other in structures] == [i == j for j in range(len(structures))]
 

@@ -49,26 +49,31 @@ class DraftCase(NamedTuple):
 
 
 @functools.cache
-def _table(zeros: float) -> TableLM:
+def _another(vocab_size: int, zeros: float = 0.0) -> TableLM:
     key = jax.random.fold_in(jax.random.key(30), int(100 * zeros))
-    return TableLM.random(key, VOCAB, sharpness=2.0, zeros=zeros)
+    return TableLM.random(key, vocab_size, sharpness=2.0, zeros=zeros)
+
+
+def _bigram(model: Any) -> speculative.Bigram:
+    return speculative.Bigram(_another(model.vocab_size).table[0, 0])
+
+
+def _next_token(model: Any) -> speculative.NextToken:
+    following = [2, 3, -1, 1, *range(4, model.vocab_size)]
+    return speculative.NextToken(np.array(following, np.int32))
 
 
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
-    "another, 3": DraftCase(lambda model: _table(0.0), 3),
-    "with zeros, 2": DraftCase(lambda model: _table(0.4), 2),
+    "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
+    "with zeros, 2": DraftCase(lambda model: _another(model.vocab_size, 0.4), 2),
     "another, up to 8": DraftCase(
-        lambda model: _table(0.0), speculative.Heuristic(max_draft_tokens=8, first=3)
+        lambda model: _another(model.vocab_size),
+        speculative.Heuristic(max_draft_tokens=8, first=3),
     ),
-    "another, 3 of 2": DraftCase(lambda model: _table(0.0), 2, num_drafts=3),
-    "bigram, up to 6": DraftCase(
-        lambda model: speculative.Bigram(_table(0.0).table[0, 0]),
-        speculative.Measured(max_draft_tokens=6),
-    ),
-    "next token, 1": DraftCase(
-        lambda model: speculative.NextToken(np.array([2, 3, -1, 1], np.int32)), 1
-    ),
+    "another, 3 of 2": DraftCase(lambda model: _another(model.vocab_size), 2, num_drafts=3),
+    "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
+    "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
 }
 
@@ -92,7 +97,7 @@ class Tested:
         number of a tree's slots, so wide beams use the cache that moves lanes instead.
       lanes: the number of sequences per row; by default 1 for a search and ``SAMPLES`` for a
         sampler.
-      takes_count: whether the function takes ``num_samples``.
+      settings: the settings that a strategy of the library is given.
       row_settings: from the rows of a batch to further keyword arguments.
       info_fields: fields ``[B, N]`` of ``DecodeOutput.info`` that the expectation reads.
       lockstep: whether it takes a model without ragged rows and trees.
@@ -116,7 +121,7 @@ class Tested:
     expectation: expectations.Expectation | None = None
     trees: bool = True
     lanes: int | None = None
-    takes_count: bool = True
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     row_settings: Callable[[Rows], dict[str, Any]] = lambda rows: {}
     info_fields: tuple[str, ...] = ()
 
@@ -129,6 +134,12 @@ class Tested:
     def num_lanes(self) -> int:
         """The number of sequences per row."""
         return self.lanes or (SAMPLES if self.sampler else 1)
+
+    @property
+    def takes_count(self) -> bool:
+        """Whether the function takes ``num_samples``, as every sampler of your own has to."""
+        parameters = inspect.signature(self.plain).parameters.values()
+        return any(p.name == "num_samples" or p.kind is p.VAR_KEYWORD for p in parameters)
 
     def check(self, output: DecodeOutput, problem: AnyProblem) -> list[float]:
         """Compares an output with what is expected.
@@ -248,7 +259,6 @@ def _beams() -> list[Tested]:
                 f"beam_sample/{size}",
                 expectation=expectations.follows_beam_sample,
                 lanes=size,
-                takes_count=False,
                 ties=size == 1,
                 beam_size=size,
             )
@@ -257,7 +267,6 @@ def _beams() -> list[Tested]:
         _public(
             "stochastic_beam_search",
             expectation=expectations.are_draws_without_replacement,
-            takes_count=False,
             info_fields=("sampling_log_prob",),
             beam_size=SAMPLES,
         ),
@@ -314,10 +323,12 @@ def _public(name: str, **options: Any) -> Tested:
     """
     function = name.partition("/")[0]
     about = {f.name: options.pop(f.name) for f in dataclasses.fields(Tested) if f.name in options}
-    entry = registry.STRATEGIES[function]
+    entry, required = registry.STRATEGIES[function], registry.defaults_of(function)
+    given = {k: required[k] for k in required if k not in ("max_new_tokens", "num_samples")}
+    options = given | options
     jitted = functools.partial(entry.function, **options)
     plain = functools.partial(getattr(decoding_jax.strategies, function), **options)
-    return Tested(name, jitted, plain, **({"sampler": entry.draws} | about))
+    return Tested(name, jitted, plain, settings=options, **({"sampler": entry.draws} | about))
 
 
 def find(names: list[str]) -> list[Tested]:
