@@ -89,13 +89,13 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> Non
       AssertionError: with ``what`` and the largest difference and its index.
     """
     got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
-    assert got.shape == want.shape, f"{what}: got shape {got.shape}, want {want.shape}"
+    assert got.shape == want.shape, f"{what}: expected shape {want.shape}, got {got.shape}"
     gap = relative_gap(got, want)
     if gap.size and gap.max() > tolerance:
         at = tuple(int(i) for i in np.unravel_index(np.argmax(gap), gap.shape))
         raise AssertionError(
-            f"{what}: got {got[at]}, want {want[at]} at {at}; {int(np.sum(gap > tolerance))} of "
-            f"{gap.size} differ by more than {tolerance}"
+            f"{what}: expected {want[at]}, got {got[at]} at {at}; "
+            f"{int(np.sum(gap > tolerance))} of {gap.size} differ by more than {tolerance}"
         )
 
 

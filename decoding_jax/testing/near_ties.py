@@ -1,14 +1,15 @@
 """The first differences between two decodes of one model, and the margins of those choices.
 
-In float32, a network's matrix products of different shapes round differently, by about 1e-5 in a
-logit. Two correct programs that decode by one rule can therefore differ, but only where the choice
-was nearly undecided. A third program computes the logits along the text up to the first difference,
-and these give a margin:
+In float32, matrix products of different shapes round differently, by about 1e-5 in a logit. Two
+correct programs can therefore choose different tokens, but only where the choice was nearly
+undecided. To tell that from a fault, a third program computes the logits along the text up to the
+first difference, and from them the margin of the choice. If every program's logits are within e of
+these, then
 
-- *greedy*: with logits within e of these, each program's token is within 2e of the largest logit;
-- *by code*: with logits within e, the probability of any event after t tokens is within t e / 2, so
-  the lane's point is within that of the interval of each program's token, on the line of codes
-  while the code is carried, and on the line of the fresh bits after that.
+- in *greedy* decoding, the token of each program is within 2e of the largest logit;
+- in decoding *by code*, the probability of any event after t tokens is within t e / 2. The lane's
+  point is within that distance of the interval of each program's token, on the line of codes while
+  the code is carried, and on the line of the fresh bits after that.
 """
 
 from __future__ import annotations

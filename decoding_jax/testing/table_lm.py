@@ -10,11 +10,12 @@ to the bit, on the batch, the lanes, T, or how the rows are sharded.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.pytrees import pytree
 
@@ -36,11 +37,6 @@ class TableCache(NamedTuple):
     length: Array
     tokens: Array
     position: Array
-
-
-def static(default: Any) -> Any:
-    """A field of a pytree that is part of its structure, not one of its leaves."""
-    return dataclasses.field(default=default, metadata={"static": True})
 
 
 @pytree
@@ -73,9 +69,9 @@ class TableLM:
 
     table: Array
     features: Array
-    max_positions: int | None = static(None)
-    ragged: bool = static(True)
-    tree: bool = static(True)
+    max_positions: int | None = fields.field(static=True, default=None)
+    ragged: bool = fields.field(static=True, default=True)
+    tree: bool = fields.field(static=True, default=True)
     widens = True
 
     @property
@@ -110,9 +106,9 @@ class TableLM:
           ValueError: for an empty vocabulary or a probability outside [0, 1].
         """
         if vocab_size < 1:
-            raise ValueError(f"vocab_size: got {vocab_size}; takes sizes of 1 and above")
+            raise fields.error("vocab_size", "1 or more", vocab_size)
         if not 0 <= zeros <= 1:
-            raise ValueError(f"zeros: got {zeros}; takes a chance from 0 to 1")
+            raise fields.error("zeros", "a probability from 0 to 1", zeros)
         key_table, key_zero, key_spare, key_features = jax.random.split(key, 4)
         contexts = (CHECKSUMS, vocab_size + 1, vocab_size)
         table = sharpness * jax.random.normal(key_table, (*contexts, vocab_size), jnp.float32)
@@ -137,12 +133,12 @@ class TableLM:
         tokens, length = jnp.asarray(tokens, jnp.int32), jnp.asarray(length, jnp.int32)
         if tokens.ndim != 2 or length.shape != tokens.shape[:1]:
             raise ValueError(
-                f"tokens and length: got shapes {tokens.shape} and {length.shape}; "
-                "takes [B, P] and [B]"
+                f"tokens and length: expected shapes [B, P] and [B], got {tokens.shape} and "
+                f"{length.shape}"
             )
         if lanes < 1 or slots < 0:
             raise ValueError(
-                f"lanes and slots: got {lanes} and {slots}; takes 1 and above, 0 and above"
+                f"lanes and slots: expected 1 or more and 0 or more, got {lanes} and {slots}"
             )
         empty = jnp.full((tokens.shape[0], lanes, slots), -1, jnp.int32)
         cache = TableCache(tokens, length, empty, empty)
@@ -166,7 +162,7 @@ class TableLM:
         tokens = jnp.asarray(tokens, jnp.int32)
         lanes, slots = cache.tokens.shape[:2], cache.tokens.shape[2]
         if tokens.ndim != 3 or tokens.shape[:2] != lanes:
-            raise ValueError(f"tokens: got shape {tokens.shape}; takes {list(lanes)} + [T]")
+            raise ValueError(f"tokens: expected shape {list(lanes)} + [T], got {tokens.shape}")
         slot = self._slots(start, lanes)[..., None] + count_up(tokens.shape)
         if visible is None:
             seen = count_up((*tokens.shape, slots)) < slot[..., None]
@@ -190,7 +186,7 @@ class TableLM:
         source = jnp.asarray(source, jnp.int32)
         lanes, slots = cache.tokens.shape[:2], cache.tokens.shape[2]
         if source.ndim != 3 or source.shape[:2] != lanes:
-            raise ValueError(f"source: got shape {source.shape}; takes {list(lanes)} + [M]")
+            raise ValueError(f"source: expected shape {list(lanes)} + [M], got {source.shape}")
         target = self._slots(start, lanes)[..., None] + count_up(source.shape)
         exists = (source >= 0) & (source < slots)
 
@@ -204,7 +200,7 @@ class TableLM:
         """See ``base.SupportsSelect.select``."""
         lanes = jnp.asarray(lanes, jnp.int32)
         if lanes.shape != cache.tokens.shape[:2]:
-            raise ValueError(f"lanes: got shape {lanes.shape}; takes {cache.tokens.shape[:2]}")
+            raise ValueError(f"lanes: expected shape {cache.tokens.shape[:2]}, got {lanes.shape}")
         return cache._replace(
             tokens=jnp.take_along_axis(cache.tokens, lanes[..., None], axis=1),
             position=jnp.take_along_axis(cache.position, lanes[..., None], axis=1),
@@ -214,20 +210,20 @@ class TableLM:
         """``start`` as int32 ``[B, W]``."""
         start = jnp.asarray(start, jnp.int32)
         if start.ndim and not self.ragged:
-            raise ValueError(f"start: got shape {start.shape}; a model in lockstep takes a scalar")
+            raise ValueError(f"start: expected a scalar for a model in lockstep, got {start.shape}")
         if start.shape not in ((), lanes):
-            raise ValueError(f"start: got shape {start.shape}; takes a scalar or {list(lanes)}")
+            raise ValueError(f"start: expected a scalar or {list(lanes)}, got shape {start.shape}")
         return jnp.broadcast_to(start, lanes)
 
     def _padded(self, visible: Array, shape: tuple[int, ...], slots: int) -> Array:
         """``visible`` with a column for every slot: those it leaves out are not seen."""
         visible = jnp.asarray(visible)
         if not self.tree:
-            raise ValueError("visible: got a mask; a model with tree=False takes None")
+            raise ValueError("visible: expected None for a model with tree=False, got a mask")
         if visible.dtype != jnp.bool_ or visible.shape[:-1] != shape or visible.shape[-1] > slots:
             raise ValueError(
-                f"visible: got {visible.dtype}{list(visible.shape)}; "
-                f"takes bool{list(shape)} + [at most {slots}]"
+                f"visible: expected bool{list(shape)} + [at most {slots}], got "
+                f"{visible.dtype}{list(visible.shape)}"
             )
         return jnp.pad(visible, ((0, 0), (0, 0), (0, 0), (0, slots - visible.shape[-1])))
 

@@ -133,17 +133,26 @@ def test_random_tables(kind):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: TableLM.random(jax.random.key(0), 0), "vocab_size: got 0"),
-        (lambda: TableLM.random(jax.random.key(0), 3, zeros=2), "zeros: got 2"),
+        (lambda: TableLM.random(jax.random.key(0), 0), "vocab_size: expected 1 or more, got 0"),
+        (
+            lambda: TableLM.random(jax.random.key(0), 3, zeros=2),
+            "zeros: expected a prob",
+        ),
         (lambda: MODEL.prefill(jnp.zeros(3), jnp.ones(1), lanes=1, slots=1), "tokens and length"),
         (
             lambda: MODEL.prefill(jnp.zeros((1, 3)), jnp.ones(1), lanes=0, slots=1),
             "lanes and slots",
         ),
-        (lambda: MODEL.extend(fresh(), jnp.zeros((2, 3, 1)), 0), "tokens: got shape"),
-        (lambda: MODEL.extend(fresh(), jnp.zeros((2, 1, 1)), jnp.zeros(2)), "start: got shape"),
+        (lambda: MODEL.extend(fresh(), jnp.zeros((2, 3, 1)), 0), "tokens: expected shape"),
+        (
+            lambda: MODEL.extend(fresh(), jnp.zeros((2, 1, 1)), jnp.zeros(2)),
+            "start: expected",
+        ),
         (lambda: feed(fresh(), [1], 0, np.zeros((2, 1, 1, 4)), model=MODEL.lockstep()), "visible"),
-        (lambda: feed(fresh(), [1], np.zeros((2, 1)), model=MODEL.lockstep()), "start: got"),
+        (
+            lambda: feed(fresh(), [1], np.zeros((2, 1)), model=MODEL.lockstep()),
+            "start: expected",
+        ),
         (
             lambda: MODEL.extend(fresh(), jnp.zeros((2, 1, 1)), 0, jnp.zeros((2, 1, 1, 5), bool)),
             "visi",
@@ -152,8 +161,8 @@ def test_random_tables(kind):
             lambda: MODEL.extend(fresh(), jnp.zeros((2, 1, 1)), 0, jnp.zeros((2, 1, 1, 4))),
             "visible",
         ),
-        (lambda: MODEL.keep(fresh(), jnp.zeros((2, 3)), 0), "source: got shape"),
-        (lambda: MODEL.select(fresh(), jnp.zeros((2, 3))), "lanes: got shape"),
+        (lambda: MODEL.keep(fresh(), jnp.zeros((2, 3)), 0), "source: expected shape"),
+        (lambda: MODEL.select(fresh(), jnp.zeros((2, 3))), "lanes: expected shape"),
     ],
 )
 def test_misuse_is_one_clear_line(call, message):

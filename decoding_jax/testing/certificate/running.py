@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array, Cache, DecodeOutput, ModelOutput
 from decoding_jax.pytrees import pytree
 from decoding_jax.testing.certificate import comparisons, devices, problems
@@ -59,7 +60,7 @@ class CountTraces:
     """
 
     model: Any
-    counter: Counter = dataclasses.field(default_factory=Counter, metadata={"static": True})
+    counter: Counter = fields.field(static=True, default_factory=Counter)
 
     @property
     def vocab_size(self) -> int:
