@@ -78,29 +78,18 @@ def register(strategy: F | type[Strategy]) -> F:
     return cast(F, compiled)
 
 
-def _public(strategy: F) -> F:
-    """Registers a strategy of the library as a member of ``decoding_jax``.
-
-    A compiled strategy can then be pickled, alone or in a ``functools.partial``, which programs of
-    several processes rely on.
-    """
-    compiled = register(strategy)
-    compiled.__module__ = "decoding_jax"
-    return compiled
+for _name in strategies.__all__:
+    if _name.islower():
+        # Found as a member of ``decoding_jax``, a compiled strategy can be pickled, alone or in a
+        # ``functools.partial``, which programs of several processes rely on.
+        register(getattr(strategies, _name)).__module__ = "decoding_jax"
 
 
-arithmetic_sample = _public(strategies.arithmetic_sample)
-beam_sample = _public(strategies.beam_sample)
-beam_search = _public(strategies.beam_search)
-best_first_search = _public(strategies.best_first_search)
-best_k_search = _public(strategies.best_k_search)
-constrained_beam_search = _public(strategies.constrained_beam_search)
-contrastive_search = _public(strategies.contrastive_search)
-diverse_beam_search = _public(strategies.diverse_beam_search)
-greedy = _public(strategies.greedy)
-sample = _public(strategies.sample)
-speculative_sample = _public(strategies.speculative_sample)
-stochastic_beam_search = _public(strategies.stochastic_beam_search)
+def __getattr__(name: str) -> Callable[..., DecodeOutput]:
+    """A compiled strategy of the library, by its name."""
+    if name not in strategies.__all__ or name not in STRATEGIES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return STRATEGIES[name].function
 
 
 def steps(name: str, **settings: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -12,18 +13,19 @@ from decoding_jax import transforms
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.text import embedded
 
-TRANSFORMS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical",
-    "epsilon",
-    "eta",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "no_repeat_ngram",
+
+def _takes_one_number(name: str) -> bool:
+    """Whether a transform has one setting without a default, which is a number."""
+    made = getattr(transforms, name)
+    settings = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    required = [setting.metadata for setting in settings if setting.default is dataclasses.MISSING]
+    if len(required) != 1 or required[0].get("token_ids"):
+        return False
+    return required[0].get("static") or required[0].get("shared_axes") == 0
+
+
+TRANSFORMS = tuple(
+    name for name in transforms.__all__ if _takes_one_number(name) and name.islower()
 )
 """The transforms that take one number, by which an option is named."""
 

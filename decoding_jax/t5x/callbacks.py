@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, ModelOutput, Prompt
-from decoding_jax.loop import Steps
+from decoding_jax.loop import Strategy
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import State
 from decoding_jax.t5x import adapter, network_cache
@@ -85,17 +85,6 @@ class Callbacks:
     logit_fn: LogitCallback | None
     rng: Array
 
-    def around(self, steps: Steps) -> Steps:
-        """The same steps, with a call of ``state_fn`` before each and after the last."""
-
-        def step(model: LanguageModel, prompt: Prompt, state: State) -> State:
-            return steps.step(model, prompt, self._apply_state_fn(state))
-
-        def finalize(prompt: Prompt, state: State) -> DecodeOutput:
-            return steps.finalize(prompt, self._apply_state_fn(state))
-
-        return Steps(steps.init, step, steps.done, finalize)
-
     def before_first(self, cache: AdapterCache, token: Array) -> tuple[AdapterCache, Array]:
         """Calls ``state_fn`` before the first step.
 
@@ -146,7 +135,7 @@ class Callbacks:
             log_prob=values.log_prob,
         )
 
-    def _apply_state_fn(self, state: State) -> State:
+    def on_state(self, state: State) -> State:
         """The state of the loop after ``state_fn``."""
         outer, old = state.cache, state.sequences
         cache = outer.inner if isinstance(outer, RescaledCache) else outer
@@ -183,6 +172,26 @@ class Callbacks:
             outer = cache
         next_token = new.cur_token.reshape(shape).astype(jnp.int32)
         return state._replace(cache=outer, sequences=changed, token=next_token)
+
+
+@dataclasses.dataclass(frozen=True)
+class CalledBack:
+    """A token-by-token strategy with a call of ``state_fn`` before each step and after the last."""
+
+    strategy: Strategy
+    callbacks: Callbacks
+
+    def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
+        return self.strategy.init(model, prompt, key)
+
+    def done(self, state: State) -> Array:
+        return self.strategy.done(state)
+
+    def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
+        return self.strategy.step(model, prompt, self.callbacks.on_state(state))
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        return self.strategy.finalize(prompt, self.callbacks.on_state(state))
 
 
 def _forced_ahead(cache: AdapterCache, new: SamplingLoopState, index: Array) -> AdapterCache:

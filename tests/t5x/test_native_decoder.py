@@ -173,7 +173,5 @@ def test_first_logits_may_differ_between_lanes():
 def test_strategies_name_the_classes_that_run_them():
     names = ("best_k_search", "best_first_search", "contrastive_search")
     for fn in (getattr(decode_fns, name) for name in names):
-        with pytest.raises(
-            ValueError, match=f"NativeEncoderDecoderModel or .* for {fn.__name__}, got"
-        ):
+        with pytest.raises(ValueError, match=f"for {fn.__name__}, NativeEncoderDecoderModel or"):
             decode(fn, False)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import strategies
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop import Steps
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam import competition, constraints, length_penalty
@@ -127,8 +127,8 @@ def diverse_beam_search(
       ValueError: if ``num_groups`` does not divide ``num_decodes``.
     """
     call = open_call(arguments)
-    steps = call.steps(
-        "diverse_beam_search",
+    strategy = call.strategy(
+        strategies.DiverseBeamSearch,
         max_decode_steps,
         beam_size=arguments.num_decodes,
         num_groups=num_groups,
@@ -137,7 +137,7 @@ def diverse_beam_search(
         early_stopping="never",
         transform=call.kept_transform,
     )
-    return call.rising(call.run(steps))
+    return call.rising(call.run(strategy))
 
 
 @decode_fn(num_decodes=4)
@@ -161,15 +161,15 @@ def beam_sample(
       Decodes int32 ``[B, N, L]`` and scores float32 ``[B, N]``, sorted by ascending score.
     """
     call = open_call(arguments)
-    steps = call.steps(
-        "beam_sample",
+    strategy = call.strategy(
+        strategies.BeamSample,
         max_decode_steps,
         beam_size=arguments.num_decodes,
         length_penalty=t5x_penalty(alpha, call),
         early_stopping="never",
         transform=sampling_transform(call.transform, sampling),
     )
-    return call.rising(call.run(steps))
+    return call.rising(call.run(strategy))
 
 
 @decode_fn(num_decodes=4)
@@ -203,14 +203,13 @@ def stochastic_beam_search(
     call = open_call(arguments)
     # The search keeps one sequence more than it returns, as the threshold of an estimator. This
     # function returns it too, since T5X has rows for ``num_decodes`` sequences only.
-    steps = call.steps(
-        "stochastic_beam_search",
+    strategy = call.strategy(
+        AllDrawn,
         max_decode_steps,
         beam_size=count - 1,
         transform=sampling_transform(call.transform, sampling),
     )
-    steps = Steps(steps.init, steps.step, steps.done, _all_drawn)
-    return call.rising(call.run(steps))
+    return call.rising(call.run(strategy))
 
 
 @decode_fn(num_decodes=8)
@@ -270,8 +269,8 @@ def constrained_beam_search(
         # A forced token must not match a phrase.
         hidden = dataclasses.replace(call.model, show_prompt=False)
         call = dataclasses.replace(call, model=hidden)
-    steps = call.steps(
-        "constrained_beam_search",
+    strategy = call.strategy(
+        strategies.ConstrainedBeamSearch,
         max_decode_steps,
         constraints=constraints.Constraints(_tokens("phrases", phrases, vocabulary), alternatives),
         beam_size=arguments.num_decodes,
@@ -279,7 +278,7 @@ def constrained_beam_search(
         early_stopping="never",
         transform=call.kept_transform,
     )
-    return call.best_last(call.run(steps))
+    return call.best_last(call.run(strategy))
 
 
 @pytree
@@ -417,12 +416,17 @@ class CutSearch:
         return DecodeOutput(tokens, length, log_prob, score, finished, state.search.step)
 
 
-def _all_drawn(prompt: Prompt, state: Any) -> DecodeOutput:
-    drawn = state.beam
-    exists = drawn.perturbed_log_prob > -jnp.inf
-    score = sampling_log_prob_of(drawn)
-    length = jnp.where(exists, drawn.length, 0)
-    return DecodeOutput(drawn.tokens, length, drawn.log_prob, score, drawn.finished & exists)
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllDrawn(strategies.StochasticBeamSearch):
+    """Returns the sequence that is the threshold of the others too."""
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        drawn = state.beam
+        exists = drawn.perturbed_log_prob > -jnp.inf
+        score = sampling_log_prob_of(drawn)
+        length = jnp.where(exists, drawn.length, 0)
+        return DecodeOutput(drawn.tokens, length, drawn.log_prob, score, drawn.finished & exists)
 
 
 def _tokens(name: str, phrases: Any, vocabulary: Any) -> Any:

@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import registry
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import run
+from decoding_jax.loop import Strategy, run
 from decoding_jax.pytrees import pytree
 from decoding_jax.t5x import adapter
 from decoding_jax.t5x.callbacks import Callbacks, NativeWithCallbacks
@@ -265,22 +264,22 @@ class Call:
         """The stop conditions, given the maximum number of new tokens of each row."""
         return Stop(eos_ids=self.eos_id, max_new_tokens=limits)
 
-    def steps(
-        self, strategy: str, max_decode_steps: int | Array | None = None, **settings: Any
-    ) -> Any:
-        """The named strategy with these settings, ready for ``run``.
+    def strategy(
+        self, made: type[Strategy], max_decode_steps: int | Array | None = None, **settings: Any
+    ) -> Strategy:
+        """A strategy with the limits and the end tokens of this call.
 
         Args:
-          strategy: a name of ``registry.STRATEGIES``.
+          made: its class.
           max_decode_steps: as for ``limits``.
-          **settings: its settings besides the limits and the end tokens.
+          **settings: its other settings.
         """
-        limits = self.stop(self.limits(max_decode_steps))
-        return registry.steps(strategy, max_new_tokens=self.length, stop=limits, **settings)
+        stop = self.stop(self.limits(max_decode_steps))
+        return made(max_new_tokens=self.length, stop=stop, **settings)
 
-    def run(self, steps: Any) -> DecodeOutput:
+    def run(self, strategy: Any) -> DecodeOutput:
         """Runs a strategy to its end."""
-        return run(steps, self.model, self.prompt, self.key)
+        return run(strategy, self.model, self.prompt, self.key)
 
     def best_last(self, output: DecodeOutput, max_length: int | None = None) -> tuple[Array, Array]:
         """The result of a search, whose output is sorted best first, in reverse order."""

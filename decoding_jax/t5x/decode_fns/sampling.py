@@ -7,9 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax import codes, transforms
+from decoding_jax import codes, strategies, transforms
 from decoding_jax.base import Array, DecodeOutput, Transform
-from decoding_jax.t5x.callbacks import Callbacks, LogitCallback, StateCallback
+from decoding_jax.loop import Strategy
+from decoding_jax.t5x.callbacks import Callbacks, CalledBack, LogitCallback, StateCallback
 from decoding_jax.t5x.decode_fns import calls
 from decoding_jax.t5x.decode_fns.calls import Decodes, SamplingArguments, T5XArguments, decode_fn
 from decoding_jax.t5x.rescaled import Rescaled
@@ -57,7 +58,7 @@ def temperature_sample(
       Array([[[2, 3, 4, 0]]], dtype=int32)
     """
     callbacks = _callbacks(arguments, state_callback_fn, logit_callback_fn)
-    return _sample("sample", arguments, sampling, callbacks)
+    return _sample(strategies.Sample, arguments, sampling, callbacks)
 
 
 @decode_fn((*calls.SAMPLING_ORDER, *_CALLBACKS))
@@ -94,7 +95,7 @@ def arithmetic_sample(
       Array(6, dtype=int32)
     """
     callbacks = _callbacks(arguments, state_callback_fn, logit_callback_fn)
-    return _sample("arithmetic_sample", arguments, sampling, callbacks, points=points)
+    return _sample(strategies.ArithmeticSample, arguments, sampling, callbacks, points=points)
 
 
 def _callbacks(
@@ -107,13 +108,13 @@ def _callbacks(
 
 
 def _sample(
-    strategy: str,
+    made: type[Strategy],
     arguments: T5XArguments,
     sampling: SamplingArguments,
     callbacks: Callbacks | None,
     **settings: Any,
 ) -> Decodes:
-    """Runs the named sampling strategy, or greedy decoding if only one token is ever allowed."""
+    """Runs a sampling strategy, or greedy decoding if only one token is ever allowed."""
     call = calls.open_call(arguments, callbacks)
     limit = sampling.step_limit(call.length)
     certain = False
@@ -124,15 +125,15 @@ def _sample(
     ):
         # Nothing is drawn, and after the temperature every token has probability 1.
         certain = sampling.rescale_log_probs
-        steps = call.steps("greedy", limit, transform=call.kept_transform)
+        strategy = call.strategy(strategies.Greedy, limit, transform=call.kept_transform)
     else:
         transform = sampling_transform(call.transform, sampling)
         if sampling.rescale_log_probs and transform is not None:
             call = dataclasses.replace(call, model=Rescaled(call.model, transform))
             transform = None
         count = arguments.num_decodes
-        steps = call.steps(strategy, limit, num_samples=count, transform=transform, **settings)
-    output = call.run(steps if callbacks is None else callbacks.around(steps))
+        strategy = call.strategy(made, limit, num_samples=count, transform=transform, **settings)
+    output = call.run(strategy if callbacks is None else CalledBack(strategy, callbacks))
     return call.rising(output, certain_score(output) if certain else output.log_prob)
 
 

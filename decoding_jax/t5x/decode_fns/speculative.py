@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies import speculative
+from decoding_jax.strategies import SpeculativeSample, speculative
 from decoding_jax.t5x.decode_fns import calls, sampling
 from decoding_jax.t5x.rescaled import Rescaled
 
@@ -89,8 +89,8 @@ def speculative_sample(
             if isinstance(drafter, speculative.ModelDrafter):
                 drafter = speculative.ModelDrafter(Rescaled(drafter.model, transform))
             transform = None
-    steps = call.steps(
-        "speculative_sample",
+    strategy = call.strategy(
+        SpeculativeSample,
         settings.step_limit(call.length),
         drafter=drafter,
         num_samples=arguments.num_decodes,
@@ -99,6 +99,6 @@ def speculative_sample(
         verifier=verifier,
         transform=transform,
     )
-    output = call.run(steps)
+    output = call.run(strategy)
     rescaled = certain and settings.rescale_log_probs
     return call.rising(output, sampling.certain_score(output) if rescaled else output.log_prob)

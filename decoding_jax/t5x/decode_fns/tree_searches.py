@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from decoding_jax import strategies
+from decoding_jax import fields, strategies
 from decoding_jax.base import Array
+from decoding_jax.loop import Strategy
 from decoding_jax.t5x.decode_fns.calls import Call, Decodes, T5XArguments, decode_fn, open_call
 
 _SHARED = ("score", "decay", "gamma", "branching", "frontier_size", "fallback")
@@ -51,7 +52,7 @@ def best_k_search(
       ValueError: on T5X's own networks, and for counts below 1.
     """
     k = arguments.num_decodes if k is None else k
-    return _search("best_k_search", arguments, budget, max_decode_steps, k=k, **settings)
+    return _search(strategies.BestKSearch, arguments, budget, max_decode_steps, k=k, **settings)
 
 
 @decode_fn(further=_FURTHER)
@@ -77,26 +78,26 @@ def best_first_search(
     Raises:
       ValueError: as ``best_k_search``.
     """
-    return _search("best_first_search", arguments, budget, max_decode_steps, **settings)
+    return _search(strategies.BestFirstSearch, arguments, budget, max_decode_steps, **settings)
 
 
 def _search(
-    name: str,
+    made: type[Strategy],
     arguments: T5XArguments,
     budget: int | None,
     max_decode_steps: int | Array | None,
     **settings: Any,
 ) -> Decodes:
-    call, count = _native_call(name, arguments), arguments.num_decodes
-    steps = call.steps(
-        name,
+    call, count = _native_call(made, arguments), arguments.num_decodes
+    strategy = call.strategy(
+        made,
         max_decode_steps,
         num_return=count,
         budget=count * call.length if budget is None else budget,
         transform=call.transform,
         **settings,
     )
-    return call.best_last(call.run(steps))
+    return call.best_last(call.run(strategy))
 
 
 @decode_fn()
@@ -127,28 +128,28 @@ def contrastive_search(
     Raises:
       ValueError: on T5X's own networks, and for more than one decode.
     """
-    call = _native_call("contrastive_search", arguments)
+    call = _native_call(strategies.ContrastiveSearch, arguments)
     if arguments.num_decodes != 1:
         raise ValueError(
             "num_decodes: expected 1, since contrastive_search finds one text for a row, got "
             f"{arguments.num_decodes}"
         )
-    steps = call.steps(
-        "contrastive_search",
+    strategy = call.strategy(
+        strategies.ContrastiveSearch,
         max_decode_steps,
         penalty_alpha=penalty_alpha,
         top_k=top_k,
         transform=call.transform,
     )
-    return call.best_last(call.run(steps))
+    return call.best_last(call.run(strategy))
 
 
-def _native_call(name: str, arguments: T5XArguments) -> Call:
+def _native_call(made: type[Strategy], arguments: T5XArguments) -> Call:
     call = open_call(arguments)
     if not (call.model.ragged and call.model.tree):
         raise ValueError(
-            f"decode_fn: expected NativeEncoderDecoderModel or NativeDecoderOnlyModel of "
-            f"decoding_jax.t5x.models for {name}, got a network that is fed one token per row and "
-            "call, and returns no hidden states"
+            f"decode_fn: expected a model for {fields.label(made)}, NativeEncoderDecoderModel or "
+            "NativeDecoderOnlyModel of decoding_jax.t5x.models, got a network that is fed one "
+            "token per row and call, and returns no hidden states"
         )
     return call
