@@ -7,7 +7,7 @@ A strategy is a compiled function whose first argument is the model::
 A model is any object with the two methods of ``LanguageModel``, ``prefill`` and ``extend``.
 """
 
-from decoding_jax import adapters, codes, estimators, strategies, transforms
+from decoding_jax import adapters, codes, estimators, registry, strategies, transforms
 from decoding_jax.base import (
     DecodeOutput,
     LanguageModel,
@@ -18,20 +18,6 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.pytrees import pytree
-from decoding_jax.registry import (
-    arithmetic_sample,
-    beam_sample,
-    beam_search,
-    best_first_search,
-    best_k_search,
-    constrained_beam_search,
-    contrastive_search,
-    diverse_beam_search,
-    greedy,
-    sample,
-    speculative_sample,
-    stochastic_beam_search,
-)
 from decoding_jax.strategies import (
     ArithmeticSample,
     BeamSample,
@@ -59,6 +45,19 @@ from decoding_jax.text import (
     stream,
     stream_text,
 )
+
+arithmetic_sample = registry.STRATEGIES["arithmetic_sample"].function
+beam_sample = registry.STRATEGIES["beam_sample"].function
+beam_search = registry.STRATEGIES["beam_search"].function
+best_first_search = registry.STRATEGIES["best_first_search"].function
+best_k_search = registry.STRATEGIES["best_k_search"].function
+constrained_beam_search = registry.STRATEGIES["constrained_beam_search"].function
+contrastive_search = registry.STRATEGIES["contrastive_search"].function
+diverse_beam_search = registry.STRATEGIES["diverse_beam_search"].function
+greedy = registry.STRATEGIES["greedy"].function
+sample = registry.STRATEGIES["sample"].function
+speculative_sample = registry.STRATEGIES["speculative_sample"].function
+stochastic_beam_search = registry.STRATEGIES["stochastic_beam_search"].function
 
 __version__ = "0.2.0"
 

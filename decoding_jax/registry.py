@@ -85,13 +85,6 @@ for _name in strategies.__all__:
         register(getattr(strategies, _name)).__module__ = "decoding_jax"
 
 
-def __getattr__(name: str) -> Callable[..., DecodeOutput]:
-    """A compiled strategy of the library, by its name."""
-    if name not in strategies.__all__ or name not in STRATEGIES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return STRATEGIES[name].function
-
-
 def steps(name: str, **settings: Any) -> Any:
     """Makes a strategy by its name.
 
