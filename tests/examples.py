@@ -496,7 +496,9 @@ SMALL: dict[str, Settings] = {
 def _settings_of_strategies() -> dict[str, Settings]:
     found: dict[str, Settings] = {}
     for tested in known().values():
-        found.setdefault(tested.function_name, dict(tested.settings))
+        required = registry.defaults_of(tested.function_name)
+        samples = {"num_samples": 2} if "num_samples" in required else {}
+        found.setdefault(tested.function_name, samples | tested.settings)
     return found | SMALL
 
 

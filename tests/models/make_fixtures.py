@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
 import exam
 import safetensors.numpy
 import torch

@@ -7,9 +7,11 @@ import pytest
 from fake_network import FakeNetwork
 from flax.core import freeze
 
+from decoding_jax import transforms
 from decoding_jax.base import LanguageModel, SupportsSelect
 from decoding_jax.t5x import T5XAdapter
-from decoding_jax.testing import conformance
+from decoding_jax.t5x.rescaled import Rescaled
+from decoding_jax.testing import TableLM, conformance
 from decoding_jax.testing.conformance import LANES, SLOTS, Trial, extend
 
 EOS = jnp.array([1])
@@ -128,3 +130,15 @@ def test_forced_tokens_ban_all_others_and_a_forced_end_token_does_not_end_a_row(
     np.testing.assert_allclose(forced[3], free, atol=1e-5)
     other = network.path_logits(np.array([0, 5, 0, 3]))
     np.testing.assert_allclose(np.stack(logits)[:, 1], other, atol=1e-5)
+
+
+def test_a_model_with_a_transform_built_in_conforms():
+    """Ragged rows, trees and moves. The transform depends on the order of the tokens in each node's path."""
+    rule = transforms.chain(
+        transforms.no_repeat_ngram(2), transforms.frequency_penalty(0.5, include_prompt=True)
+    )
+    model = Rescaled(TableLM.random(jax.random.key(3), 5), rule)
+    assert (model.ragged, model.tree, model.vocab_size) == (True, True, 5)
+    trial = conformance.make_trial(model, tolerance=1e-6)
+    for check in (conformance.check_ragged, conformance.check_tree, conformance.check_keep):
+        check(trial)
