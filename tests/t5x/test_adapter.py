@@ -133,7 +133,7 @@ def test_forced_tokens_ban_all_others_and_a_forced_end_token_does_not_end_a_row(
 
 
 def test_a_model_with_a_transform_built_in_conforms():
-    """Ragged rows, trees and moves. The transform depends on the order of the tokens in each node's path."""
+    """Ragged rows, trees and moves; the transform depends on the order of a path's tokens."""
     rule = transforms.chain(
         transforms.no_repeat_ngram(2), transforms.frequency_penalty(0.5, include_prompt=True)
     )
