@@ -223,15 +223,11 @@ class SpeculativeEncoderDecoderModel(_Speculative, NativeEncoderDecoderModel):
     """``NativeEncoderDecoderModel`` with a draft for ``decode_fns.speculative_sample``.
 
     Args:
-      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
-        native network.
-      input_vocabulary: a ``seqio.Vocabulary``.
-      output_vocabulary: a ``seqio.Vocabulary``.
-      optimizer_def: T5X's.
+      module, input_vocabulary, output_vocabulary, optimizer_def, **others: as for
+        ``NativeEncoderDecoderModel``.
       drafter: ``drafts.DraftCheckpoint``, ``drafts.EarlyExit``, ``PromptLookup`` or ``NextToken``
         of ``strategies.speculative``, a ``T5`` of this library, or your own drafter.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
-      **others: the further arguments of T5X's class.
 
     Raises:
       ValueError: if the draft does not fit the model or cannot be read.
@@ -257,14 +253,10 @@ class SpeculativeDecoderOnlyModel(_Speculative, NativeDecoderOnlyModel):
     """``NativeDecoderOnlyModel`` with a draft for ``decode_fns.speculative_sample``.
 
     Args:
-      module: T5X's network. It is used for training and scoring; its ``config`` also describes the
-        native network.
-      vocabulary: a ``seqio.Vocabulary``.
-      optimizer_def: T5X's.
+      module, vocabulary, optimizer_def, **others: as for ``NativeDecoderOnlyModel``.
       drafter: as for ``SpeculativeEncoderDecoderModel``, with a ``T5Decoder`` instead of a ``T5``.
         A draft from a checkpoint has bidirectional attention in the prompt if the model has.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
-      **others: the further arguments of ``NativeDecoderOnlyModel``.
 
     Raises:
       ValueError: if the draft does not fit the model or cannot be read.
