@@ -52,7 +52,7 @@ def test_invalid_phrases_raise_errors_of_one_line():
     for settings, message in [
         ({"phrases": "ab"}, "phrases: expected a list of strings or of token"),
         ({"phrases": ["ab"]}, "vocabulary: expected an object"),
-        ({"phrases": [()]}, "phrases: got "),
+        ({"phrases": [()]}, "phrases: expected sequences of one token or more"),
         ({"alternatives": ["ab"]}, "alternatives: expected a list of strings or of token"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -236,7 +236,7 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
         (model, DECODER, "drafter: expected a decoder alone, got an encoder and a decoder"),
         (drafts.EarlyExit(3), DECODER, "num_layers: expected 1 to the target's 2, got 3"),
         (drafts.EarlyExit(0), wide, "num_layers: expected 1 to the target's 2, got 0"),
-        (None, wide, "drafter: got a NoneType; takes a language model or a drafter"),
+        (None, wide, "drafter: expected a language model or a drafter, got a NoneType"),
         (
             drafts.DraftCheckpoint("ftp://a/b"),
             wide,
