@@ -181,20 +181,21 @@ def test_a_stream_grows_to_the_same_tokens():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: run(top_k=0), "top_k: got 0; takes 1 or more"),
-        (lambda: run(top_k=2.5), "top_k: got 2.5; takes an int of 1 or more"),
-        (lambda: run(max_new_tokens=0), "max_new_tokens: got 0; takes 1 or more"),
+        (lambda: run(top_k=0), "top_k: expected an int of 1 or more, got 0"),
+        (lambda: run(top_k=2.5), "top_k: expected an int of 1 or more, got 2.5"),
+        (lambda: run(max_new_tokens=0), "max_new_tokens: expected an int of 1 or more, got 0"),
         (
             lambda: run(TABLE.lockstep()),
-            "model: got a TableLM with tree=False; contrastive search takes one with tree=True",
+            "model: expected one with tree=True and keep, since the candidates of contrastive "
+            "search are siblings, got a TableLM with tree=False",
         ),
         (
             lambda: run(adapters.from_logits(lambda t, n: jnp.zeros((t.shape[0], VOCAB)), VOCAB)),
-            "model: got no hidden states from prefill; takes a model that returns them",
+            "model: expected hidden states from prefill, as adapters.from_logits(function, ",
         ),
         (
             lambda: run(dataclasses.replace(TABLE, max_positions=9)),
-            "max_new_tokens: got 6 after a prompt of 4; takes at most 5: the model has 9 positions",
+            "max_new_tokens: expected at most 5 after a prompt of 4, got 6: the model has 9 positions",
         ),
     ],
 )
