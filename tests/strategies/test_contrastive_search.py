@@ -195,7 +195,7 @@ def test_a_stream_grows_to_the_same_tokens():
         ),
         (
             lambda: run(dataclasses.replace(TABLE, max_positions=9)),
-            "max_new_tokens: expected at most 5 after a prompt of 4, got 6: the model has 9 positions",
+            "max_new_tokens: expected at most 5 after a prompt of 4, got 6: the model has 9 ",
         ),
     ],
 )
