@@ -26,9 +26,7 @@ from flax import serialization
 from tqdm import tqdm
 
 from decoding_jax.models.checkpoint import save_model
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
-from decoding_jax.models.t5_network import T5Network
+from decoding_jax.models.t5 import T5, T5Config, T5Network
 from experiments import quick
 from experiments import translation_data as data
 

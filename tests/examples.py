@@ -16,9 +16,8 @@ import numpy as np
 from decoding_jax import Constraints, registry, transforms
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
-from decoding_jax.models.rotary import RopeScaling
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.positions import RopeScaling
+from decoding_jax.models.t5 import T5, T5Config
 from decoding_jax.testing.certificate.strategies import DRAFTS, known
 
 INF = np.inf

@@ -34,7 +34,7 @@ LONG = {
         "infer.phrases",
         "models.gpt2",
         "models.llama",
-        "ops.gumbel",
+        "ops.top_k",
         "strategies.beam.stochastic_beam_search",
         "strategies.best_first.best_k",
         "strategies.speculative.algorithm",

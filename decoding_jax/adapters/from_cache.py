@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.adapters import paths
-from decoding_jax.adapters.checks import check_function, check_logits, check_size
+from decoding_jax import fields
+from decoding_jax.adapters import functions, paths
 from decoding_jax.adapters.paths import Tokens
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.loop.model_calls import check_same_cache
@@ -84,11 +84,13 @@ class CachedModel:
         """
         tokens, start = jnp.asarray(tokens, jnp.int32), jnp.asarray(start, jnp.int32)
         if visible is not None:
-            raise ValueError("visible: got a mask; a model from from_cache decodes no trees")
+            raise ValueError(
+                "visible: expected None, as a model from from_cache decodes no trees, got a mask"
+            )
         if start.ndim and not self.positions:
             raise ValueError(
-                f"start: got shape {list(start.shape)}; a model from from_cache takes a scalar, "
-                "unless its step takes positions and positions=True says so"
+                "start: expected a scalar, as the step of this model takes no positions "
+                f"(from_cache(..., positions=True)), got shape {list(start.shape)}"
             )
         inner, held = cache
         start = jnp.broadcast_to(start, tokens.shape[:2]) if start.ndim else start
@@ -166,9 +168,9 @@ class CachedModel:
         returned = self.step(*jax.tree.map(lambda x: x, args))
         if not isinstance(returned, tuple) or len(returned) != 2:
             got = type(returned).__name__
-            raise ValueError(f"step: got a {got}; takes a pair (logits [1, T, V], cache)")
+            raise ValueError(f"step: expected a pair (logits [1, T, V], cache), got a {got}")
         logits, new = returned
-        check_logits("step", logits, ("[1, T, V]", (1, tokens.shape[0], self.vocab_size)))
+        functions.check_logits("step", logits, ("[1, T, V]", (1, tokens.shape[0], self.vocab_size)))
         new = jax.tree.map(jnp.asarray, new)
         check_same_cache(inner, new, "step", "it")
         return logits[0].astype(jnp.float32), new
@@ -234,15 +236,16 @@ def from_cache(
       >>> output.tokens.shape
       (2, 3, 4)
     """
-    check_function("init", init, ("size",))
+    functions.check_function("init", init, ("size",))
     leading = () if parameters is None else ("parameters",)
     last = ("position",) if positions else ()
-    check_function("step", step, (*leading, "cache", "tokens", *last))
-    check_size("vocab_size", vocab_size)
-    check_size("max_positions", max_positions, optional=True)
+    functions.check_function("step", step, (*leading, "cache", "tokens", *last))
+    vocab_size = fields.as_count("vocab_size", vocab_size)
+    if max_positions is not None:
+        max_positions = fields.as_count("max_positions", max_positions)
     if blocks and not positions:
         raise ValueError(
-            "blocks: got True with positions=False; takes False, since the padding of a prompt "
-            "that was appended cannot be taken back"
+            "blocks: expected False, since the padding of a prompt that was appended cannot be"
+            " taken back, got True with positions=False"
         )
     return CachedModel(parameters, init, step, vocab_size, max_positions, positions, blocks)

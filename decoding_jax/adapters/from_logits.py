@@ -10,14 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import fields
-from decoding_jax.adapters import paths
-from decoding_jax.adapters.checks import (
-    check_function,
-    check_hidden,
-    check_logits,
-    check_pair,
-    check_size,
-)
+from decoding_jax.adapters import functions, paths
 from decoding_jax.adapters.paths import Tokens
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.pytrees import pytree
@@ -119,12 +112,12 @@ class UncachedModel:
         tokens = paths.clean_paths(tokens, length, self.vocab_size)
         returned = self._call(tokens.reshape(-1, size), length.reshape(-1))
         rows = tokens.size // size
-        logits, hidden = check_pair("function", returned) if self.hidden else (returned, None)
+        logits, hidden = _check_pair(returned) if self.hidden else (returned, None)
         if hidden is not None:
-            check_hidden("function", hidden, (rows, size))
+            _check_hidden(hidden, (rows, size))
             hidden = hidden.reshape(*shape, *hidden.shape[1:])
         shapes = ("[B, V]", (rows, self.vocab_size)), ("[B, P, V]", (rows, size, self.vocab_size))
-        check_logits("function", logits, *shapes)
+        functions.check_logits("function", logits, *shapes)
         logits = logits.reshape(*shape, *logits.shape[1:])
         if logits.ndim == ends.ndim:
             return logits[..., None, :], hidden
@@ -142,7 +135,7 @@ class UncachedModel:
         shapes = ((rows, size), jnp.int32), ((rows,), jnp.int32)
         logits = jax.eval_shape(self._call, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
         if self.hidden:
-            logits, _ = check_pair("function", logits)
+            logits, _ = _check_pair(logits)
         return getattr(logits, "ndim", 0) == 3
 
 
@@ -198,9 +191,27 @@ def from_logits(
       (2, 3, 4)
     """
     leading = () if parameters is None else ("parameters",)
-    check_function("function", function, (*leading, "tokens", "length"))
-    check_size("vocab_size", vocab_size)
-    check_size("max_positions", max_positions, optional=True)
-    return UncachedModel(
-        parameters, function, vocab_size, max_positions, fields.as_switch("hidden", hidden)
-    )
+    functions.check_function("function", function, (*leading, "tokens", "length"))
+    vocab_size = fields.as_count("vocab_size", vocab_size)
+    if max_positions is not None:
+        max_positions = fields.as_count("max_positions", max_positions)
+    hidden = fields.as_switch("hidden", hidden)
+    return UncachedModel(parameters, function, vocab_size, max_positions, hidden)
+
+
+def _check_pair(returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise ValueError(
+            "function: expected a pair, logits and hidden states, with hidden=True, got"
+            f" {functions.describe(returned)}"
+        )
+    return returned
+
+
+def _check_hidden(hidden: Any, shape: tuple[int, int]) -> None:
+    floating = jnp.issubdtype(getattr(hidden, "dtype", object), jnp.floating)
+    if not floating or hidden.ndim != 3 or hidden.shape[:2] != shape:
+        raise ValueError(
+            "function: expected floating hidden states [B, P, D], which begin with"
+            f" {list(shape)} here, got {functions.describe(hidden)}"
+        )

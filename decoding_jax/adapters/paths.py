@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
-from decoding_jax.models.slot_writes import write
+from decoding_jax.models.caches import write
 
 
 class Tokens(NamedTuple):

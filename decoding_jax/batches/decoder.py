@@ -20,7 +20,7 @@ from decoding_jax.batches.row_inputs import MakeRows, RowInputMaker, RowInputs
 from decoding_jax.loop.refill import Call, obstacle, widens
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import in_mesh, to_host
+from decoding_jax.sharding.meshes import in_mesh, to_host
 
 _LOGGER = logging.getLogger(__name__)
 

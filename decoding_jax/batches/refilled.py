@@ -15,7 +15,7 @@ from decoding_jax.batches.compilations import Compilations
 from decoding_jax.batches.row_inputs import MakeRows, RowInputs, SplitInputs
 from decoding_jax.loop import refill
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import spread_rows, to_host
+from decoding_jax.sharding.meshes import spread_rows, to_host
 
 _FEWEST_ROWS = 4  # A step of fewer hardly takes less time.
 
@@ -167,7 +167,7 @@ class RefilledBatch:
                 batch.rows, batch.width, batch.shared, batch.used, wanted
             )
             # While the device decodes, the next group is made, and the caller uses what has ended.
-            # Programs of several processes run one at a time (see ``ops.mesh.put``).
+            # Programs of several processes run one at a time (see ``sharding.meshes.put``).
             if newcomers and result.steps.is_fully_addressable:
                 newcomers.prefill()
             if ended is not None:

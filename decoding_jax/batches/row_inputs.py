@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from decoding_jax import fields, rows
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.models.encoder_decoder import EncoderDecoder
-from decoding_jax.ops import mesh
 from decoding_jax.pytrees import pytree
+from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative.drafters import bind_to_inputs
 
 
@@ -184,15 +184,15 @@ class RowInputMaker:
         devices: Sequence[jax.Device],
     ):
         drafter = check_drafter(strategy, drafter)
-        self._mesh = mesh.mesh_of(model)
+        self._mesh = meshes.mesh_of(model)
         if self._mesh is not None:
-            self.spread = self._mesh.shape.get(mesh.DATA, 1)
-            if drafter is not None and mesh.mesh_of(drafter) is None:
+            self.spread = self._mesh.shape.get(meshes.DATA, 1)
+            if drafter is not None and meshes.mesh_of(drafter) is None:
                 drafter = _put(drafter, NamedSharding(self._mesh, PartitionSpec()))
         else:
             self.spread = len(devices)
             if len(devices) > 1:
-                self._mesh = Mesh(np.array(devices), (mesh.DATA,))
+                self._mesh = Mesh(np.array(devices), (meshes.DATA,))
                 everywhere = NamedSharding(self._mesh, PartitionSpec())
                 model, drafter = _put((model, drafter), everywhere)
         self._model = model
@@ -241,7 +241,7 @@ class RowInputMaker:
         if self._mesh is None:
             return made
         is_spread = self.spread > 1 and count % self.spread == 0
-        spec = PartitionSpec(mesh.DATA) if is_spread else PartitionSpec()
+        spec = PartitionSpec(meshes.DATA) if is_spread else PartitionSpec()
         return _put(made, NamedSharding(self._mesh, spec), self._shared())
 
     def split(self, inputs: RowInputs) -> SplitInputs:
@@ -264,7 +264,7 @@ def _put(tree: Any, sharding: NamedSharding, skip: Collection[int] = ()) -> Any:
 
     def move(leaf: Any) -> Any:
         stays = id(leaf) in skip or not _is_array(leaf)
-        return leaf if stays else mesh.put(leaf, sharding)
+        return leaf if stays else meshes.put(leaf, sharding)
 
     return jax.tree.map(move, tree)
 

@@ -58,7 +58,7 @@ def minimum_bayes_risk(texts: Sequence[str], utility: Metric) -> int:
       0
     """
     if not texts:
-        raise ValueError("texts: got none; takes one or more")
+        raise ValueError("texts: expected one or more, got none")
     counts = Counter(texts)
 
     def total(text: str) -> tuple[int, float]:

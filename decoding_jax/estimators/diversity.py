@@ -38,7 +38,7 @@ def distinct_n(texts: Iterable[str], n: int) -> float:
       0.5
     """
     if n < 1:
-        raise ValueError(f"n: got {n}; takes 1 or more")
+        raise ValueError(f"n: expected 1 or more, got {n}")
     split = [words(text) for text in texts]
     distinct = {gram for tokens in split for gram in ngrams(tokens, n)}
     return len(distinct) / max(sum(map(len, split)), 1)

@@ -201,4 +201,4 @@ def power_of_two(number: int) -> int:
 
 def _check(texts: Any) -> None:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"texts: got {texts!r}; takes a list of texts")
+        raise ValueError(f"texts: expected a list of texts, got {texts!r}")

@@ -82,14 +82,14 @@ def minimum_bayes_risk(
       ('a cat sat ', True, True)
     """
     if isinstance(texts, str) or not texts:
-        raise ValueError(f"texts: got {texts!r}; takes a list of one text or more")
+        raise ValueError(f"texts: expected a list of one text or more, got {texts!r}")
     samples = list(texts if references is None else references)
     if isinstance(references, str) or not samples:
-        raise ValueError(f"references: got {references!r}; takes a list of one text or more")
+        raise ValueError(f"references: expected a list of one text or more, got {references!r}")
     if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha: got {alpha}; takes a number from 0 to 1")
+        raise ValueError(f"alpha: expected a number from 0 to 1, got {alpha}")
     if num_resamples < 1:
-        raise ValueError(f"num_resamples: got {num_resamples}; takes 1 or more")
+        raise ValueError(f"num_resamples: expected 1 or more, got {num_resamples}")
     steps = _steps(schedule, len(samples))
     keys = random.row_keys(key, len(steps) + 1)
     samples = [samples[i] for i in np.asarray(jax.random.permutation(keys[-1], len(samples)))]
@@ -128,8 +128,8 @@ def _steps(schedule: Sequence[int] | None, count: int) -> list[int]:
     rising = all(a < b for a, b in zip([0, *steps], [*steps, count + 1], strict=True))
     if not steps or not rising:
         raise ValueError(
-            f"schedule: got {list(schedule)}; takes rising numbers from 1 to the number of "
-            f"references, {count}"
+            f"schedule: expected rising numbers from 1 to the number of references, {count}, got"
+            f" {list(schedule)}"
         )
     return steps
 
@@ -138,8 +138,8 @@ def _scores(utility: Utility, texts: list[str], references: list[str]) -> np.nda
     found = np.asarray(utility(texts, references), np.float32)
     if found.shape != (len(texts), len(references)):
         raise ValueError(
-            f"utility: got scores of shape {list(found.shape)}; takes [N, M], "
-            f"{[len(texts), len(references)]} here"
+            f"utility: expected scores [N, M], {[len(texts), len(references)]} here, got shape"
+            f" {list(found.shape)}"
         )
     return found
 

@@ -77,13 +77,13 @@ def mean(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> flo
 
 def _scores(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> list[float]:
     if not texts:
-        raise ValueError("texts: got none; takes one or more")
+        raise ValueError("texts: expected one or more, got none")
     return [metric(text, references) for text in texts]
 
 
 def _check(references: Sequence[str]) -> None:
     if isinstance(references, str) or not references:
-        raise ValueError(f"references: got {references!r}; takes a list of one string or more")
+        raise ValueError(f"references: expected a list of one string or more, got {references!r}")
 
 
 class _Words:

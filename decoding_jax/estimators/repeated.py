@@ -36,7 +36,7 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
     values = _sets("values", values).astype(jnp.float32)
     num_sets = values.shape[-2]
     if num_sets < 2:
-        raise ValueError(f"values: got {num_sets} set; takes 2 or more, [..., R, N]")
+        raise ValueError(f"values: expected 2 or more, [..., R, N], got {num_sets} set")
     means = values.mean(-1)
     spread = jnp.square(means - means.mean(-1, keepdims=True)).sum(-1) / (num_sets - 1)
     return means.mean(-1), jnp.sqrt(spread / num_sets)
@@ -111,7 +111,7 @@ def pass_at_k_of_lattice(correct: Array, k: int) -> Array:
     count = correct.shape[-1] if correct.ndim else 0
     _check_k(k, count, "the number of samples")
     if count % k:
-        raise ValueError(f"k: got {k}; takes a divisor of the number of samples, {count}")
+        raise ValueError(f"k: expected a divisor of the number of samples, {count}, got {k}")
     lattices = correct.reshape(*correct.shape[:-1], k, count // k)
     return lattices.any(-2).astype(jnp.float32).mean(-1)
 
@@ -120,11 +120,11 @@ def _sets(name: str, values: Array) -> Array:
     values = jnp.asarray(values)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise ValueError(
-            f"{name}: got {list(values.shape)}; takes [..., R, N], N samples in each of R sets"
+            f"{name}: expected [..., R, N], N samples in each of R sets, got {list(values.shape)}"
         )
     return values
 
 
 def _check_k(k: int, count: int, of: str) -> None:
     if not 1 <= k <= count:
-        raise ValueError(f"k: got {k}; takes 1 to {of}, {count}")
+        raise ValueError(f"k: expected 1 to {of}, {count}, got {k}")

@@ -22,7 +22,7 @@ from decoding_jax.infer import progress
 from decoding_jax.infer.job import run
 from decoding_jax.infer.processes import SharedError
 from decoding_jax.infer.summaries import Summary
-from decoding_jax.ops.programs import keep_programs
+from decoding_jax.ops.jit import keep_programs
 from decoding_jax.registry import STRATEGIES
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.

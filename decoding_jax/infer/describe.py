@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from decoding_jax.infer.processes import pieces_digest
-from decoding_jax.ops.mesh import is_apart
+from decoding_jax.sharding.meshes import is_apart
 
 _MAX_ENTRIES = 16  # of an array that is written out
 _MAX_CHARACTERS = 1000  # of a part that is written out

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from decoding_jax.ops.mesh import mesh_of
+from decoding_jax.sharding.meshes import mesh_of
 
 T = TypeVar("T")
 

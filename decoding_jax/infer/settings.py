@@ -18,7 +18,7 @@ from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_stop
-from decoding_jax.ops.mesh import mesh_of
+from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
 from decoding_jax.text.inputs import check_tokenizer

@@ -15,7 +15,7 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Prompt
-from decoding_jax.ops.host import on_host
+from decoding_jax.sharding.meshes import on_host
 
 PROMPT = "Prompt(tokens [B, P], length [B])"
 _MODEL = ("prefill", "extend", "vocab_size", "max_positions", "ragged", "tree")

@@ -25,7 +25,7 @@ from decoding_jax.base import (
 )
 from decoding_jax.loop import stopping
 from decoding_jax.ops.logits import clean
-from decoding_jax.ops.mesh import gathered
+from decoding_jax.sharding.meshes import gathered
 
 
 def prefill(

@@ -31,7 +31,7 @@ from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.strategy import Strategy
-from decoding_jax.ops.mesh import in_mesh, over_rows
+from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 
 class Call(NamedTuple):

@@ -21,7 +21,7 @@ from decoding_jax import fields, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop, Transform
 from decoding_jax.loop import inputs
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import in_mesh, over_rows
+from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 cached_by_class: Any = functools.cache
 """``functools.cache``, for functions of a class of frozen dataclasses."""

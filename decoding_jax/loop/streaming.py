@@ -15,7 +15,7 @@ from decoding_jax.loop import inputs
 from decoding_jax.loop.builders import strategy_of
 from decoding_jax.loop.strategy import Strategy, cached_by_class, checked, make
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import over_rows
+from decoding_jax.sharding.meshes import over_rows
 
 
 class Progress(NamedTuple):

@@ -1,7 +1,6 @@
 """Networks in Flax, and their checkpoints in the layouts of Hugging Face and T5X."""
 
-from decoding_jax.models.bart import Bart, BoundBart
-from decoding_jax.models.bart_layers import BartConfig
+from decoding_jax.models.bart import Bart, BartConfig, BoundBart
 from decoding_jax.models.checkpoint import (
     CheckpointError,
     from_t5x,
@@ -14,11 +13,10 @@ from decoding_jax.models.checkpoint import (
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
-from decoding_jax.models.llama import Llama, LlamaConfig, RopeScaling
+from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.positions import RopeScaling
 from decoding_jax.models.shared_prefix import SharedPrefixModel, with_shared_prefix
-from decoding_jax.models.t5 import T5, BoundT5
-from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5, BoundT5, T5Config, T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5gemma import BoundT5Gemma, T5Gemma, T5GemmaConfig
 
 __all__ = [

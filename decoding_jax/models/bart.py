@@ -13,40 +13,214 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.bart_layers import (
-    PARTITION_RULES,
-    BartConfig,
-    BartDecoderLayer,
-    BartEncoderLayer,
-    sinusoids,
+from decoding_jax.models import (
+    attention,
+    caches,
+    decoder,
+    encoder_decoder,
+    gpt2,
+    layers,
+    stack,
+    view,
 )
-from decoding_jax.models.cache import Layers
-from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
-from decoding_jax.models.encoder_decoder_network import (
-    EncoderDecoderNetwork,
-    LayerCacheOf,
-    run_decoder_layers,
-    source_keys,
-    source_mask,
-)
-from decoding_jax.models.gpt2 import layer_norm
-from decoding_jax.models.layers import embed, vocabulary_logits
-from decoding_jax.models.stack import make_layers, run_layers
 from decoding_jax.pytrees import pytree
+
+POSITIONS = ("learned", "sinusoidal", "sinusoidal_inclusive")
+
+
+@dataclasses.dataclass(frozen=True)
+class BartConfig(decoder.NetworkConfig):
+    """The shape of a BART network, or of one of its relatives.
+
+    Attributes:
+      vocab_size: the number of rows of the embedding table, unused rows included.
+      emb_dim: the width of the network, a multiple of both numbers of heads.
+      start_id: the first token of the decoder's prompt.
+      max_positions: the maximum number of positions of inputs, and of prompt and new tokens. With
+        ``sinusoidal_inclusive``, there is no maximum.
+      positions: ``learned``, a table each of encoder and decoder; ``sinusoidal``, the sines and
+        cosines of Vaswani et al. 2017, whose smallest frequency is above 1/10,000; or
+        ``sinusoidal_inclusive``, those of Tensor2Tensor, whose smallest is 1/10,000.
+      position_offset: the number of the first position.
+      norm_first: whether norms come before attention and feed-forward parts, with a final norm
+        after the last layer; otherwise they come after each sum.
+      embedding_norm: whether the sum of embeddings and positions is normalised.
+      scale_embedding: whether embeddings are multiplied by the root of ``emb_dim``.
+      logits_bias: whether a bias is added to the logits.
+      activation: the activation of the feed-forward part: ``gelu`` (by tanh), ``gelu_exact``,
+        ``relu`` or ``silu``.
+
+    Raises:
+      ValueError: if a number of heads does not divide ``emb_dim``, for unknown positions, or for an
+        odd width with sinusoidal ones.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_encoder_heads: int
+    num_decoder_heads: int
+    encoder_mlp_dim: int
+    decoder_mlp_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    start_id: int = 2
+    max_positions: int = 1024
+    positions: str = "learned"
+    position_offset: int = 2
+    norm_first: bool = False
+    embedding_norm: bool = True
+    scale_embedding: bool = False
+    logits_bias: bool = True
+    activation: str = "gelu_exact"
+    layer_norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("num_encoder_heads", "num_decoder_heads"):
+            if self.emb_dim % getattr(self, name):
+                raise ValueError(
+                    f"{name}: expected a divisor of emb_dim = {self.emb_dim}, got"
+                    f" {getattr(self, name)}"
+                )
+        if self.positions not in POSITIONS:
+            raise ValueError(
+                f"positions: expected one of {', '.join(POSITIONS)}, got {self.positions!r}"
+            )
+        if self.positions != "learned" and (self.emb_dim % 2 or self.emb_dim < 4):
+            raise ValueError(
+                f"emb_dim: expected an even number from 4 on with {self.positions} positions, got"
+                f" {self.emb_dim}"
+            )
+
+
+def sinusoids(position: Array, size: int, *, inclusive: bool) -> Array:
+    """The sines and then the cosines of positions ``[...]``, float32 ``[..., size]``.
+
+    Args:
+      position: int32 positions.
+      size: the even number of features.
+      inclusive: whether the frequencies, a geometric series from 1, end with 1/10,000.
+
+    Example:
+      >>> (100 * sinusoids(jnp.array([0, 1]), 4, inclusive=False)).astype(int)
+      Array([[  0,   0, 100, 100],
+             [ 84,   0,  54,  99]], dtype=int32)
+    """
+    steps = np.arange(size // 2) / (size // 2 - inclusive)
+    frequency = jnp.asarray(10_000.0**-steps, jnp.float32).reshape((1,) * position.ndim + (-1,))
+    angle = position[..., None].astype(jnp.float32) * frequency
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+
+
+class BartAttention(nn.Module):
+    config: BartConfig
+    num_heads: int
+
+    def setup(self) -> None:
+        size, dtype = self.config.emb_dim, self.config.dtype
+        self.query, self.key, self.value, self.out = (
+            layers.Dense(size, dtype, use_bias=True) for _ in range(4)
+        )
+
+    def keys(self, x: Array) -> caches.KeyValue:
+        return layers.key_value(self.key(x), self.value(x), self.num_heads)
+
+    def __call__(self, x: Array, parts: list[attention.Part]) -> Array:
+        query = layers.split_heads(self.query(x), self.num_heads)
+        scale = (self.config.emb_dim // self.num_heads) ** -0.5
+        return self.out(layers.merge_heads(attention.attend(query, parts, scale)))
+
+
+class BartMlp(nn.Module):
+    config: BartConfig
+    mlp_dim: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        cfg = self.config
+        x = layers.ACTIVATIONS[cfg.activation](
+            layers.Dense(self.mlp_dim, cfg.dtype, use_bias=True, name="wi")(x)
+        )
+        return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="wo")(x)
+
+
+class BartLayer(nn.Module):
+    """The base of encoder and decoder layers, with the norm of each part before or after it."""
+
+    config: BartConfig
+
+    def before(self, norm: layers.LayerNorm, x: Array) -> Array:
+        return norm(x) if self.config.norm_first else x
+
+    def after(self, norm: layers.LayerNorm, x: Array) -> Array:
+        return x if self.config.norm_first else norm(x)
+
+
+class BartEncoderLayer(BartLayer):
+    def setup(self) -> None:
+        cfg = self.config
+        self.attention = BartAttention(cfg, cfg.num_encoder_heads)
+        self.attention_norm = gpt2.layer_norm(cfg)
+        self.mlp = BartMlp(cfg, cfg.encoder_mlp_dim)
+        self.mlp_norm = gpt2.layer_norm(cfg)
+
+    def __call__(
+        self, x: Array, layer_cache: view.LayerCache, _: None
+    ) -> tuple[Array, caches.KeyValue]:
+        y = self.before(self.attention_norm, x)
+        parts, stored = layer_cache(self.attention.keys(y))
+        x = self.after(self.attention_norm, x + self.attention(y, parts))
+        x += self.mlp(self.before(self.mlp_norm, x))
+        return self.after(self.mlp_norm, x), stored
+
+
+class BartDecoderLayer(BartLayer):
+    def setup(self) -> None:
+        cfg = self.config
+        self.self_attention = BartAttention(cfg, cfg.num_decoder_heads)
+        self.self_attention_norm = gpt2.layer_norm(cfg)
+        self.encoder_decoder_attention = BartAttention(cfg, cfg.num_decoder_heads)
+        self.cross_attention_norm = gpt2.layer_norm(cfg)
+        self.mlp = BartMlp(cfg, cfg.decoder_mlp_dim)
+        self.mlp_norm = gpt2.layer_norm(cfg)
+
+    def source(self, encoded: Array) -> caches.KeyValue:
+        """The keys and values of the inputs."""
+        return self.encoder_decoder_attention.keys(encoded)
+
+    def __call__(
+        self, x: Array, layer_cache: view.LayerCache, _: None, source: attention.Part
+    ) -> tuple[Array, caches.KeyValue]:
+        y = self.before(self.self_attention_norm, x)
+        parts, stored = layer_cache(self.self_attention.keys(y))
+        x = self.after(self.self_attention_norm, x + self.self_attention(y, parts))
+        y = self.before(self.cross_attention_norm, x)
+        x += self.encoder_decoder_attention(y, [source])
+        x = self.after(self.cross_attention_norm, x)
+        x += self.mlp(self.before(self.mlp_norm, x))
+        return self.after(self.mlp_norm, x), stored
+
 
 INIT = nn.initializers.normal(0.02)
 
 
-class BartStack(nn.Module):
-    """The base of encoder and decoder: what comes before their layers, and after them."""
+class BartStack(decoder.DecoderNetwork):
+    """The base of encoder and decoder.
+
+    Attributes:
+      config: a ``BartConfig``.
+      token_embedder: the embedding table, which both share.
+    """
 
     config: BartConfig
+    token_embedder: nn.Embed
+    layer: ClassVar[type[BartLayer]]
 
     def setup(self) -> None:
         cfg = self.config
@@ -54,70 +228,44 @@ class BartStack(nn.Module):
             rows = cfg.max_positions + cfg.position_offset
             self.position_embedder = nn.Embed(rows, cfg.emb_dim, embedding_init=INIT)
         if cfg.embedding_norm:
-            self.embedding_norm = layer_norm(cfg)
-        if cfg.norm_first:
-            self.final_norm = layer_norm(cfg)
+            self.embedding_norm = gpt2.layer_norm(cfg)
+        self.final_norm = gpt2.layer_norm(cfg) if cfg.norm_first else lambda x: x
+        self.layers = stack.make_layers(
+            lambda: self.layer(cfg), self.num_layers, scanned=cfg.scan_layers
+        )
 
-    def with_positions(self, x: Array, position: Array) -> Array:
-        """The input of the first layer, from the embeddings of tokens."""
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
         cfg, position = self.config, position + self.config.position_offset
+        x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
+        x = x * jnp.asarray(math.sqrt(cfg.emb_dim), x.dtype) if cfg.scale_embedding else x
         if cfg.positions == "learned":
-            x += embed(self.position_embedder.embedding, position, cfg.dtype)
+            x += layers.embed(self.position_embedder.embedding, position, cfg.dtype)
         else:
             inclusive = cfg.positions == "sinusoidal_inclusive"
             x += sinusoids(position, cfg.emb_dim, inclusive=inclusive).astype(cfg.dtype)
-        return self.embedding_norm(x) if cfg.embedding_norm else x
-
-    def end(self, x: Array) -> Array:
-        return self.final_norm(x) if self.config.norm_first else x
+        return (self.embedding_norm(x) if cfg.embedding_norm else x), None
 
 
 class BartEncoder(BartStack):
-    def setup(self) -> None:
-        super().setup()
-        cfg = self.config
-        count, scanned = cfg.num_encoder_layers, cfg.scan_layers
-        self.layers = make_layers(lambda: BartEncoderLayer(cfg), count, scanned=scanned)
+    layer: ClassVar[type[BartLayer]] = BartEncoderLayer
 
-    def __call__(self, x: Array, length: Array) -> Array:
-        mask = source_mask(length, x.shape[2])
-        position = jnp.arange(x.shape[2], dtype=jnp.int32)[None, None]
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_encoder_layers
 
-        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, None]:
-            return layer(x, mask, position), None
-
-        return self.end(run_layers(self.layers, run, x, self.config.num_encoder_layers)[0])
+    def ahead(self, index: int | Array) -> None:
+        return None
 
 
 class BartDecoder(BartStack):
-    def setup(self) -> None:
-        super().setup()
-        cfg = self.config
-        count, scanned = cfg.num_decoder_layers, cfg.scan_layers
-        self.layers = make_layers(lambda: BartDecoderLayer(cfg), count, scanned=scanned)
+    layer: ClassVar[type[BartLayer]] = BartDecoderLayer
 
-    def source(self, encoded: Array) -> Layers:
-        """The keys and values of each layer's cross-attention."""
-        return source_keys(self.layers, encoded, self.config.num_decoder_layers)
-
-    def __call__(
-        self,
-        x: Array,
-        cache_of: LayerCacheOf,
-        source: Layers,
-        source_length: Array,
-        prompt: Layers | None = None,
-        slots: Layers | None = None,
-    ) -> tuple[Array, Layers]:
-        """Runs all layers on ``x [B, W, T, D]``; see ``run_decoder_layers``."""
-        count = self.config.num_decoder_layers
-        x, new = run_decoder_layers(
-            self.layers, x, cache_of, source, source_length, count, prompt, slots
-        )
-        return self.end(x), new
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_decoder_layers
 
 
-class BartNetwork(EncoderDecoderNetwork):
+class BartNetwork(encoder_decoder.EncoderDecoderNetwork):
     """The network of ``Bart`` and ``BoundBart``."""
 
     config: BartConfig
@@ -125,28 +273,14 @@ class BartNetwork(EncoderDecoderNetwork):
     def setup(self) -> None:
         cfg = self.config
         self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=INIT)
-        self.encoder = BartEncoder(cfg)
-        self.decoder = BartDecoder(cfg)
+        self.encoder = BartEncoder(cfg, self.token_embedder)
+        self.decoder = BartDecoder(cfg, self.token_embedder)
         if cfg.logits_bias:
             zeros = nn.initializers.zeros_init()
             self.logits_bias = self.param("logits_bias", zeros, (1, cfg.vocab_size), jnp.float32)
 
-    def embeddings(self, tokens: Array) -> Array:
-        cfg = self.config
-        x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x * jnp.asarray(math.sqrt(cfg.emb_dim), x.dtype) if cfg.scale_embedding else x
-
-    def source_inputs(self, tokens: Array, position: Array) -> Array:
-        """See ``EncoderDecoderNetwork.source_inputs``."""
-        return self.encoder.with_positions(self.embeddings(tokens), position)
-
-    def inputs(self, tokens: Array, position: Array) -> Array:
-        """See ``EncoderDecoderNetwork.inputs``."""
-        return self.decoder.with_positions(self.embeddings(tokens), position)
-
     def project(self, hidden: Array) -> Array:
-        """See ``EncoderDecoderNetwork.project``."""
-        logits = vocabulary_logits(hidden, self.token_embedder.embedding.T)
+        logits = layers.vocabulary_logits(hidden, self.token_embedder.embedding.T)
         if not self.config.logits_bias:
             return logits
         bias = self.logits_bias.astype(jnp.float32)
@@ -155,23 +289,10 @@ class BartNetwork(EncoderDecoderNetwork):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class BoundBart(BoundEncoderDecoder):
-    """The decoder of a ``Bart`` that is bound to inputs, a ``LanguageModel``.
+class BoundBart(encoder_decoder.BoundEncoderDecoder):
+    """The decoder of a ``Bart`` that is bound to inputs, a ``LanguageModel``."""
 
-    Attributes:
-      params: as in ``Bart``.
-      source: int32 ``[B, P]``, the encoder inputs.
-      source_length: int32 ``[B]``.
-      config: as in ``Bart``.
-    """
-
-    params: Any
-    source: Array
-    source_length: Array
-    config: BartConfig = dataclasses.field(metadata={"static": True})
-
-    network: ClassVar[type[EncoderDecoderNetwork]] = BartNetwork
-    partition_rules = PARTITION_RULES
+    network = BartNetwork
     sharded_names = (
         "num_encoder_heads",
         "num_decoder_heads",
@@ -189,7 +310,7 @@ class BoundBart(BoundEncoderDecoder):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Bart(EncoderDecoder):
+class Bart(encoder_decoder.EncoderDecoder):
     """A network of the architecture of BART. Bind it to inputs with ``bind`` to decode from it.
 
     Attributes:
@@ -205,7 +326,4 @@ class Bart(EncoderDecoder):
       (1, 1, 1, 9)
     """
 
-    params: Any
-    config: BartConfig = dataclasses.field(metadata={"static": True})
-
-    bound: ClassVar[type[BoundEncoderDecoder]] = BoundBart
+    bound = BoundBart

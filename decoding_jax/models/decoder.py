@@ -1,63 +1,375 @@
-"""The language models of decoder-only networks."""
+"""Decoders: the network of a stack of layers, and the language models of decoder-only networks."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput
-from decoding_jax.models import cache as caches
-from decoding_jax.models.cache import Cache, Layers
-from decoding_jax.models.decoder_network import DecoderNetwork
-from decoding_jax.models.early_exit import first_layers
-from decoding_jax.models.layers import last_real
-from decoding_jax.models.network_model import NetworkModel
+from decoding_jax.models import caches, layers, stack, view
+from decoding_jax.models.attention import Bias, Part
+from decoding_jax.models.caches import Cache, KeyValue, Layers
 
 M = TypeVar("M")
 
+LayerCacheOf = Callable[[Any, int | Array, Any, Any], view.LayerCache]
+"""``(layer, index, read, written) -> LayerCache``, with the arguments of ``stack.RunLayer``."""
 
-def check_prefill_chunk(chunk: int | None, *, causal: bool = True) -> None:
-    """Refuses a ``prefill_chunk`` that is not None or a positive integer.
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """The settings that all networks have.
+
+    Attributes:
+      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
+      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
+        deep network then compiles as fast as a shallow one.
+    """
+
+    dtype: str = dataclasses.field(default="float32", kw_only=True)
+    scan_layers: bool = dataclasses.field(default=False, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig(NetworkConfig):
+    """The settings that all decoder-only networks have.
+
+    Attributes:
+      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
+        chunks, the memory that is held besides the cache does not grow with the prompt.
 
     Raises:
-      ValueError: for another number, or for any where prompts are not causal.
+      ValueError: if ``prefill_chunk`` is not positive, or tokens of a prompt see later ones.
     """
-    if chunk is not None and not causal:
-        raise ValueError(
-            f"prefill_chunk: got {chunk} with bidirectional_prompt; takes None, because each token"
-            " of such a prompt sees the later ones"
-        )
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"prefill_chunk: got {chunk!r}; takes None or a positive integer")
+
+    prefill_chunk: int | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        chunk = self.prefill_chunk
+        if chunk is not None and getattr(self, "bidirectional_prompt", False):
+            raise ValueError(
+                "prefill_chunk: expected None with bidirectional_prompt, where each token of a"
+                f" prompt sees the later ones, got {chunk}"
+            )
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise fields.error("prefill_chunk", "None or a positive integer", chunk)
 
 
-def with_prefill_chunk(model: M, chunk: int) -> M:
-    """The same model, whose prompts run ``chunk`` tokens at a time.
+class DecoderNetwork(nn.Module):
+    """A stack of layers between an embedding and a projection to the vocabulary.
 
-    Raises:
-      ValueError: for an encoder-decoder, or a number that the model's config refuses.
+    A subclass sets up ``token_embedder``, ``layers`` and ``final_norm``, calls this ``setup`` for
+    the projection, and defines ``inputs``. A layer takes its input, a ``LayerCache``, and the
+    positions as ``inputs`` returns them. In the decoder of an encoder-decoder it also takes the
+    ``Part`` of its cross-attention, and has a method ``source`` from the encoder's output to the
+    keys and values of that part. An encoder is such a stack too, whose tokens see all others.
+
+    Attributes:
+      config: a config with ``vocab_size``, ``num_layers``, ``logits_via_embedding``, ``dtype``,
+        ``prefill_chunk`` and ``scan_layers``.
     """
-    if not isinstance(model, DecoderModel):
-        raise ValueError(
-            f"prefill_chunk: got {chunk} for a {type(model).__name__}; takes None, because each"
-            " input token of an encoder-decoder sees the later ones"
+
+    config: Any
+
+    def setup(self) -> None:
+        if not self.config.logits_via_embedding:
+            self.logits_dense = layers.Output(self.config.vocab_size)
+
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_layers
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """The input ``[B, W, T, D]`` of the first layer, and the positions for every layer.
+
+        Args:
+          tokens: int32 ``[B, W, T]``.
+          position: int32, broadcastable to ``[B, W, T]``.
+
+        Returns:
+          The input, and what the layers need to know of positions, or None.
+        """
+        raise NotImplementedError
+
+    def positions_of(self, positions: Any, index: int | Array) -> Any:
+        """The positions for the layer of this index, from those that ``inputs`` returns."""
+        return positions
+
+    def window(self, index: int | Array) -> view.Window:
+        """The distance from which the layer of this index sees no earlier key, or None.
+
+        Args:
+          index: the index of the layer, an int32 scalar where layers are scanned.
+        """
+        return None
+
+    def ahead(self, index: int | Array) -> view.Window:
+        """The number of later tokens of a prompt that a token sees in this layer; None for all."""
+        return 0
+
+    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], Bias | None]:
+        """A function from a layer to its position biases in a prompt.
+
+        Args:
+          position: int32 ``[b, w, T]``, the positions of the queries.
+          size: the number of the prompt's keys.
+        """
+        return lambda layer: None
+
+    def biases(self, seen: view.View) -> Callable[[Any], view.Biases | None]:
+        """A function from a layer to its position biases in an ``extend``."""
+        return lambda layer: None
+
+    def source(self, encoded: Array) -> Layers:
+        """The keys and values ``[B, H, P, d]`` of the inputs in each layer.
+
+        Args:
+          encoded: ``[B, 1, P, D]``, the output of the encoder.
+        """
+
+        def run(layer: Any, x: Array, *_: Any) -> tuple[Array, KeyValue]:
+            return x, caches.prompt_part(layer.source(x))
+
+        return stack.run_layers(self.layers, run, encoded, self.num_layers)[1]
+
+    def run_layers(
+        self,
+        tokens: Array,
+        position: Array,
+        cache_of: LayerCacheOf,
+        *,
+        source: tuple[Layers, Array] | None = None,
+        read: Layers | None = None,
+        written: Layers | None = None,
+    ) -> tuple[Array, Layers]:
+        """Runs all layers and the final norm.
+
+        Args:
+          tokens: int32 ``[B, W, T]``.
+          position: int32, broadcastable to ``[B, W, T]``.
+          cache_of: makes the ``LayerCache`` of each layer.
+          source: None, or the keys and values that ``source`` returns, and the lengths ``[B]`` of
+            the inputs.
+          read: as for ``stack.run_layers``.
+          written: as for ``stack.run_layers``.
+        """
+        x, positions = self.inputs(tokens, position)
+        keys: Any = None
+        mask: Any = None
+        if source is not None:
+            keys, length = source
+            mask = view.real_tokens(length, caches.num_keys(keys))
+
+        def run(layer: Any, x: Array, index: Any, both: Any, held: Any) -> tuple[Array, KeyValue]:
+            keys, read = both
+            cross = () if keys is None else (Part(keys.key, keys.value, mask),)
+            layer_cache = cache_of(layer, index, read, held)
+            return layer(x, layer_cache, self.positions_of(positions, index), *cross)
+
+        x, new = stack.run_layers(
+            self.layers, run, x, self.num_layers, read=(keys, read), written=written
         )
-    return dataclasses.replace(model, config=dataclasses.replace(model.config, prefill_chunk=chunk))
+        return self.final_norm(x), new
+
+    def _after(self, prefix: Layers | None, position: Array) -> tuple[Array, Callable[..., Any]]:
+        """The positions of tokens after a shared prefix, and what adds it to a layer's cache.
+
+        Args:
+          prefix: None, or the prefix, as for ``prefill``.
+          position: int32, broadcastable to ``[B, W, T]``, counted from the first token after it.
+        """
+        if prefix is None:
+            return position, lambda layer, index, layer_cache: layer_cache
+        size = caches.num_keys(prefix)
+        position = position + size
+        bias_of = self.prompt_biases(position, size)
+
+        def after(layer: Any, index: Any, layer_cache: view.LayerCache) -> view.LayerCache:
+            return view.after_shared_prefix(
+                layer_cache, prefix, index, position, bias_of(layer), window=self.window(index)
+            )
+
+        return position, after
+
+    def prefill(
+        self,
+        tokens: Array,
+        length: Array,
+        source: tuple[Layers, Array] | None = None,
+        prefix: Layers | None = None,
+    ) -> tuple[Array, Layers]:
+        """Runs whole prompts.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded; with a prefix, the tokens after it.
+          length: int32 ``[B]``.
+          source: as for ``run_layers``.
+          prefix: None, or each layer's keys and values ``[1, H, F, d]`` of F tokens that all rows
+            begin with.
+
+        Returns:
+          The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
+        """
+        size = tokens.shape[1]
+        position = jnp.arange(size, dtype=jnp.int32)[None, None]
+        bias_of = self.prompt_biases(position, size)
+        position, after = self._after(prefix, position)
+
+        def cache_of(layer: Any, index: Any, *_: Any) -> view.LayerCache:
+            window, ahead = self.window(index), self.ahead(index)
+            cache = view.prompt_layer_cache(
+                length, size, bias_of(layer), window=window, ahead=ahead
+            )
+            return after(layer, index, cache)
+
+        return self.run_layers(tokens[:, None], position, cache_of, source=source)
+
+    def prefill_chunk(
+        self,
+        prompt: Layers,
+        tokens: Array,
+        length: Array,
+        first: Array,
+        prefix: Layers | None = None,
+    ) -> tuple[Array, Layers]:
+        """Runs C tokens of causal prompts, after all earlier ones.
+
+        Args:
+          prompt: each layer's keys and values ``[B, H, P, d]`` of the earlier tokens.
+          tokens: int32 ``[B, C]``.
+          length: int32 ``[B]``, the lengths of the whole prompts.
+          first: int32 scalar, the position of the first of the tokens in their prompts.
+          prefix: as for ``prefill``.
+
+        Returns:
+          The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
+        """
+        position = first + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, None]
+        bias_of = self.prompt_biases(position, caches.num_keys(prompt))
+        after_all, after = self._after(prefix, position)
+
+        def cache_of(layer: Any, index: Any, _: None, held: KeyValue) -> view.LayerCache:
+            cache = view.chunk_layer_cache(
+                held,
+                length,
+                position,
+                bias_of(layer),
+                stack.stack_index(index),
+                window=self.window(index),
+            )
+            return after(layer, index, cache)
+
+        return self.run_layers(tokens[:, None], after_all, cache_of, written=prompt)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+        prefix: Layers | None = None,
+    ) -> tuple[Array, Cache]:
+        """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
+
+        After a ``prefix``, as for ``prefill``, positions are counted from the first token after it.
+
+        Returns:
+          The hidden states ``[B, W, T, D]``, and the cache with the new tokens.
+        """
+        seen, cache = view.view_of(cache, tokens.shape[-1], start, visible, position)
+        bias_of = self.biases(seen)
+        after_all, after = self._after(prefix, seen.position)
+
+        def cache_of(layer: Any, index: Any, prompt: KeyValue, slots: KeyValue) -> view.LayerCache:
+            layer_cache = view.slot_layer_cache(
+                prompt,
+                slots,
+                seen,
+                start,
+                bias_of(layer),
+                stack.stack_index(index),
+                window=self.window(index),
+            )
+            return after(layer, index, layer_cache)
+
+        held = {"source": cache.source, "read": cache.prompt, "written": cache.slots}
+        hidden, slots = self.run_layers(tokens, after_all, cache_of, **held)
+        return hidden, cache._replace(slots=slots)
+
+    def project(self, hidden: Array) -> Array:
+        """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
+        if not self.config.logits_via_embedding:
+            return self.logits_dense(hidden)
+        return layers.vocabulary_logits(hidden, self.token_embedder.embedding.T)
+
+    def __call__(self, tokens: Array, length: Array) -> Array:
+        """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
+        return self.project(self.prefill(tokens, length)[0])[:, 0]
+
+
+class NetworkModel:
+    """The methods of a ``LanguageModel`` that only call its network or move its cache.
+
+    A subclass has ``network``, the class of the network, ``params`` and ``config``, and defines
+    ``prefill``.
+    """
+
+    network: ClassVar[Any]
+    params: Any
+    config: Any
+    ragged = True
+    tree = True
+    widens = True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def apply(self, method: Any, *args: Any) -> Any:
+        """Calls a method of the network."""
+        return self.network(self.config).apply({"params": self.params}, *args, method=method)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[ModelOutput, Cache]:
+        """See ``LanguageModel.extend``."""
+        hidden, cache = self.apply(self.network.extend, cache, tokens, start, visible, position)
+        return ModelOutput(self.project(hidden), hidden), cache
+
+    def project(self, hidden: Array) -> Array:
+        """See ``SupportsProject.project``."""
+        return self.apply(self.network.project, hidden)
+
+    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
+        """See ``SupportsKeep.keep``."""
+        return caches.keep(cache, source, start)
+
+    def select(self, cache: Cache, lanes: Array) -> Cache:
+        """See ``SupportsSelect.select``."""
+        return caches.select(cache, lanes)
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderModel(NetworkModel):
     """A decoder-only network with its parameters, a ``LanguageModel``.
 
-    It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network`` and
-    ``partition_rules``, and is registered as a pytree.
+    It has ``keep``, ``select`` and ``project`` too. A subclass defines ``network``, and is
+    registered as a pytree.
 
     Attributes:
       params: the parameters of the network, of any float dtype.
@@ -68,7 +380,7 @@ class DecoderModel(NetworkModel):
     config: Any = dataclasses.field(metadata={"static": True})
 
     network: ClassVar[type[DecoderNetwork]]
-    partition_rules: ClassVar[Mapping[str, PartitionSpec]]
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
 
     @classmethod
     def init(cls, config: Any, key: Array) -> Self:
@@ -77,7 +389,7 @@ class DecoderModel(NetworkModel):
         return cls(cls.network(config).init(key, one, one[0])["params"], config)
 
     @property
-    def max_positions(self) -> int:
+    def max_positions(self) -> int | None:
         return self.config.max_positions
 
     @property
@@ -99,7 +411,7 @@ class DecoderModel(NetworkModel):
         Raises:
           ValueError: for another number of layers.
         """
-        params = first_layers(self.params, num_layers, self.config.num_layers)
+        params = stack.first_layers(self.params, num_layers, self.config.num_layers)
         config = dataclasses.replace(self.config, num_layers=num_layers)
         return dataclasses.replace(self, params=params, config=config)
 
@@ -131,31 +443,18 @@ class DecoderModel(NetworkModel):
           The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of all tokens,
           ``[B, 1, P, D]``, or anything if they are not asked for; and the keys and values.
         """
-        chunk = self.config.prefill_chunk
-        if chunk is not None and tokens.shape[1] > chunk:
-            return self._prefill_chunks(tokens, length, chunk, with_hidden, prefix)
-        hidden, prompt = self.apply(self.network.prefill, tokens, length, None, prefix)
-        return last_real(hidden, length), hidden, prompt
-
-    def _prefill_chunks(
-        self, tokens: Array, length: Array, chunk: int, with_hidden: bool, prefix: Layers | None
-    ) -> tuple[Array, Array, Layers]:
-        """Runs whole prompts, ``chunk`` tokens at a time.
-
-        Returns:
-          The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of the prompt,
-          ``[B, 1, P, D]``, or as the first if they are not asked for; and the prompt's cache.
-        """
-        size = tokens.shape[1]
+        size, chunk = tokens.shape[1], self.config.prefill_chunk
+        if chunk is None or size <= chunk:
+            hidden, prompt = self.apply(self.network.prefill, tokens, length, None, prefix)
+            return layers.last_real(hidden, length), hidden, prompt
         shape, held = jax.eval_shape(
             functools.partial(self.apply, self.network.prefill), tokens[:, :chunk], length
         )
         prompt = jax.tree.map(
             lambda x: jnp.zeros((*x.shape[:-2], size, x.shape[-1]), x.dtype), held
         )
-        kept = jnp.zeros(
-            (*shape.shape[:2], size if with_hidden else 1, shape.shape[3]), shape.dtype
-        )
+        places = size if with_hidden else 1
+        kept = jnp.zeros((*shape.shape[:2], places, shape.shape[3]), shape.dtype)
         end = jnp.clip(length - 1, 0, size - 1)
 
         def run(index: Array, state: tuple[Any, Array]) -> tuple[Any, Array]:
@@ -168,8 +467,22 @@ class DecoderModel(NetworkModel):
             if with_hidden:
                 return prompt, lax.dynamic_update_slice_in_dim(kept, hidden, first, 2)
             here = ((first <= end) & (end < first + chunk))[:, None, None, None]
-            return prompt, jnp.where(here, last_real(hidden, length - first), kept)
+            return prompt, jnp.where(here, layers.last_real(hidden, length - first), kept)
 
         # Chunks of nothing but padding are left out.
         prompt, kept = lax.fori_loop(0, end.max() // chunk + 1, run, (prompt, kept))
-        return last_real(kept, length) if with_hidden else kept, kept, prompt
+        return layers.last_real(kept, length) if with_hidden else kept, kept, prompt
+
+
+def with_prefill_chunk(model: M, chunk: int) -> M:
+    """The same model, whose prompts run ``chunk`` tokens at a time.
+
+    Raises:
+      ValueError: for an encoder-decoder, or a number that the model's config refuses.
+    """
+    if not isinstance(model, DecoderModel):
+        raise ValueError(
+            f"prefill_chunk: expected None for a {type(model).__name__}, because each input token"
+            f" of an encoder-decoder sees the later ones, got {chunk}"
+        )
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, prefill_chunk=chunk))

@@ -8,18 +8,68 @@ from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
-from decoding_jax.models import cache as caches
-from decoding_jax.models.cache import Cache
-from decoding_jax.models.early_exit import first_layers
-from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
-from decoding_jax.models.layers import last_real
-from decoding_jax.models.network_model import NetworkModel
-from decoding_jax.ops.host import on_host
-from decoding_jax.ops.mesh import over_rows
+from decoding_jax.models import caches, layers, stack
+from decoding_jax.models.decoder import NetworkModel
+from decoding_jax.sharding import meshes
+
+
+class EncoderDecoderNetwork(nn.Module):
+    """An encoder, and a decoder that attends to its output.
+
+    A subclass sets up ``encoder`` and ``decoder``, both of them a ``DecoderNetwork``.
+    """
+
+    config: Any
+
+    def encode(self, tokens: Array, length: Array) -> caches.Layers:
+        """Runs the encoder.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded.
+          length: int32 ``[B]``.
+
+        Returns:
+          The keys and values ``[B, H, P, d]`` of the inputs in each layer of the decoder.
+        """
+        return self.decoder.source(self.encoder.prefill(tokens, length)[0])
+
+    def prefill(
+        self, tokens: Array, length: Array, source: caches.Layers, source_length: Array
+    ) -> tuple[Array, caches.Layers]:
+        """Runs the decoder on whole prompts; see ``DecoderNetwork.prefill``.
+
+        Args:
+          tokens: int32 ``[B, P]``, right-padded.
+          length: int32 ``[B]``.
+          source: from ``encode``.
+          source_length: int32 ``[B]``, the lengths of the encoder's inputs.
+        """
+        return self.decoder.prefill(tokens, length, (source, source_length))
+
+    def extend(
+        self,
+        cache: caches.Cache,
+        tokens: Array,
+        start: Array | int,
+        visible: Array | None = None,
+        position: Array | None = None,
+    ) -> tuple[Array, caches.Cache]:
+        """See ``DecoderNetwork.extend``."""
+        return self.decoder.extend(cache, tokens, start, visible, position)
+
+    def project(self, hidden: Array) -> Array:
+        """See ``DecoderNetwork.project``."""
+        return self.decoder.project(hidden)
+
+    def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
+        """The logits ``[B, P, V]`` after each of ``tokens [B, P]``, by teacher forcing."""
+        hidden, _ = self.prefill(tokens, length, self.encode(source, source_length), source_length)
+        return self.project(hidden)[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,16 +134,17 @@ class EncoderDecoder:
         """
         if tokens.ndim != 2 or length.shape != tokens.shape[:1]:
             raise ValueError(
-                f"tokens, length: got shapes {tokens.shape}, {length.shape}; takes [B, P] and [B]"
+                f"tokens, length: expected shapes [B, P] and [B], got {tokens.shape} and"
+                f" {length.shape}"
             )
         check_prompt_ids(Prompt(tokens, length), self.config.vocab_size, "inputs")
         bound = self.bound(self.params, tokens, length, self.config)
-        limit, lengths = bound.max_positions, on_host(length)
+        limit, lengths = bound.max_positions, meshes.on_host(length)
         if limit is not None and lengths is not None and (lengths[0] > limit).any():
             row = int((lengths[0] > limit).argmax())
             raise ValueError(
-                f"inputs.length: got {lengths[0][row]} in row {row}; takes 1 to the model's {limit}"
-                " positions"
+                f"inputs.length: expected 1 to the model's {limit} positions, got"
+                f" {lengths[0][row]} in row {row}"
             )
         return bound
 
@@ -103,8 +154,8 @@ class BoundEncoderDecoder(NetworkModel):
     """The decoder of an encoder-decoder that is bound to inputs, a ``LanguageModel``.
 
     It has ``keep``, ``select`` and ``project`` too. The encoder runs in ``prefill``. The keys and
-    values of the cross-attention are shared by the lanes of a row. A subclass defines ``network``,
-    ``partition_rules`` and ``sharded_names``, and is registered as a pytree.
+    values of the cross-attention are shared by the lanes of a row. A subclass defines ``network``
+    and ``sharded_names``, and is registered as a pytree.
 
     Attributes:
       params: as in ``EncoderDecoder``.
@@ -119,7 +170,7 @@ class BoundEncoderDecoder(NetworkModel):
     config: Any = dataclasses.field(metadata={"static": True})
 
     network: ClassVar[type[EncoderDecoderNetwork]]
-    partition_rules: ClassVar[Mapping[str, PartitionSpec]]
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
     sharded_names: ClassVar[tuple[str, ...]]
 
     @property
@@ -150,7 +201,7 @@ class BoundEncoderDecoder(NetworkModel):
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
-    ) -> tuple[ModelOutput, Cache]:
+    ) -> tuple[ModelOutput, caches.Cache]:
         """See ``LanguageModel.prefill``. Runs the encoder, then the decoder's prompt.
 
         Raises:
@@ -158,13 +209,13 @@ class BoundEncoderDecoder(NetworkModel):
         """
         if tokens.shape[0] != self.source.shape[0]:
             raise ValueError(
-                f"prompt: got {tokens.shape[0]} rows; takes the {self.source.shape[0]} rows of the"
-                " inputs bound"
+                f"prompt: expected {self.source.shape[0]} rows, as the inputs bound have, got"
+                f" {tokens.shape[0]}"
             )
-        inputs, inputs_length = over_rows(self.source), over_rows(self.source_length)
+        inputs, inputs_length = meshes.over_rows(self.source), meshes.over_rows(self.source_length)
         source = self.apply(self.network.encode, inputs, inputs_length)
         hidden, prompt = self.apply(self.network.prefill, tokens, length, source, inputs_length)
-        logits = self.project(last_real(hidden, length))
+        logits = self.project(layers.last_real(hidden, length))
         cache = caches.empty_slots(
             prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
         )
@@ -175,6 +226,6 @@ def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:
     """The parameters and the config with the first layers of the decoder."""
     # The config of a T5Gemma is that of its decoder, and its encoder's is a part of it.
     name = "num_layers" if hasattr(config, "num_layers") else "num_decoder_layers"
-    decoder = first_layers(params["decoder"], num_layers, getattr(config, name))
+    decoder = stack.first_layers(params["decoder"], num_layers, getattr(config, name))
     config = dataclasses.replace(config, **{name: num_layers})
     return {**params, "decoder": decoder}, config

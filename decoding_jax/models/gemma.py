@@ -16,20 +16,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from decoding_jax.base import Array
-from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder_network import DecoderNetwork
-from decoding_jax.models.layers import RMSNorm, embed
-from decoding_jax.models.llama import Llama, LlamaAttention, LlamaConfig, LlamaMlp
-from decoding_jax.models.rotary import rotation
-from decoding_jax.models.scores import soft_capped
-from decoding_jax.models.stack import make_layers
-from decoding_jax.models.view import LayerCache, Window
-from decoding_jax.models.windows import is_local, window_of
+from decoding_jax.models import caches, decoder, layers, llama, stack, view
+from decoding_jax.models.attention import soft_capped
+from decoding_jax.models.positions import rotation
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
-class GemmaConfig(LlamaConfig):
+class GemmaConfig(llama.LlamaConfig):
     """The shape of a Gemma 2 or Gemma 3 network: that of a Llama network, and these.
 
     Attributes:
@@ -56,17 +50,17 @@ class GemmaConfig(LlamaConfig):
         for name in ("query_scalar", "attention_soft_cap", "logit_soft_cap", "local_rope_theta"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ValueError(f"{name}: got {value}; takes None, or numbers above 0")
+                raise ValueError(f"{name}: expected None, or numbers above 0, got {value}")
 
 
-def norm(config: GemmaConfig) -> RMSNorm:
+def norm(config: GemmaConfig) -> layers.RMSNorm:
     """A norm whose parameter is the distance of its scale from 1."""
-    return RMSNorm(config.norm_epsilon, config.dtype, offset=1.0)
+    return layers.RMSNorm(config.norm_epsilon, config.dtype, offset=1.0)
 
 
-def attention(config: GemmaConfig) -> LlamaAttention:
+def attention(config: GemmaConfig) -> llama.LlamaAttention:
     size = config.head_dim if config.query_scalar is None else config.query_scalar
-    return LlamaAttention(config, size**-0.5, config.attention_soft_cap, norm_offset=1.0)
+    return llama.LlamaAttention(config, size**-0.5, config.attention_soft_cap, norm_offset=1.0)
 
 
 class GemmaLayer(nn.Module):
@@ -78,12 +72,12 @@ class GemmaLayer(nn.Module):
         self.attention = attention(cfg)
         self.post_attention_norm = norm(cfg)
         self.pre_mlp_norm = norm(cfg)
-        self.mlp = LlamaMlp(cfg)
+        self.mlp = llama.LlamaMlp(cfg)
         self.post_mlp_norm = norm(cfg)
 
     def attended(
-        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
-    ) -> tuple[Array, KeyValue]:
+        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, caches.KeyValue]:
         """The output of the first part, and the updated cache."""
         y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
         return x + self.post_attention_norm(y), stored
@@ -93,13 +87,13 @@ class GemmaLayer(nn.Module):
         return x + self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x)))
 
     def __call__(
-        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
-    ) -> tuple[Array, KeyValue]:
+        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, caches.KeyValue]:
         x, stored = self.attended(x, layer_cache, angles)
         return self.fed_forward(x), stored
 
 
-class GemmaNetwork(DecoderNetwork):
+class GemmaNetwork(decoder.DecoderNetwork):
     """The network of ``Gemma``."""
 
     config: GemmaConfig
@@ -109,7 +103,9 @@ class GemmaNetwork(DecoderNetwork):
         super().setup()
         cfg = self.config
         self.token_embedder = self.embedder()
-        self.layers = make_layers(lambda: self.layer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
+        self.layers = stack.make_layers(
+            lambda: self.layer(cfg), cfg.num_layers, scanned=cfg.scan_layers
+        )
         self.final_norm = norm(cfg)
 
     def embedder(self) -> nn.Module:
@@ -120,7 +116,7 @@ class GemmaNetwork(DecoderNetwork):
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         """See ``DecoderNetwork.inputs``. The positions are angles: global ones, then local ones."""
         cfg = self.config
-        x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
+        x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
         x *= jnp.asarray(math.sqrt(cfg.emb_dim), cfg.dtype)  # rounded to the dtype, as in training
         angles = rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
         if cfg.local_rope_theta is None:
@@ -128,25 +124,22 @@ class GemmaNetwork(DecoderNetwork):
         return x, (angles, rotation(position, cfg.head_dim, cfg.local_rope_theta))
 
     def positions_of(self, positions: Any, index: int | Array) -> tuple[Array, Array]:
-        """See ``DecoderNetwork.positions_of``."""
         for_all, for_local = positions
-        local = is_local(self.config.window_pattern, index)
+        local = view.is_local(self.config.window_pattern, index)
         if isinstance(local, bool):
             return for_local if local else for_all
         return jax.tree.map(lambda x, y: jnp.where(local, x, y), for_local, for_all)
 
-    def window(self, index: int | Array) -> Window:
-        """See ``DecoderNetwork.window``."""
-        return window_of(self.config.window, self.config.window_pattern, index)
+    def window(self, index: int | Array) -> view.Window:
+        return view.window_of(self.config.window, self.config.window_pattern, index)
 
     def project(self, hidden: Array) -> Array:
-        """See ``DecoderNetwork.project``."""
         return soft_capped(super().project(hidden), self.config.logit_soft_cap)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Gemma(Llama):
+class Gemma(llama.Llama):
     """A Gemma 2 or Gemma 3 network with its parameters, a ``LanguageModel``.
 
     Attributes:
@@ -167,6 +160,4 @@ class Gemma(Llama):
       (1, 3, 2, 9)
     """
 
-    config: GemmaConfig = dataclasses.field(metadata={"static": True})
-
-    network: ClassVar[type[DecoderNetwork]] = GemmaNetwork
+    network: ClassVar[type[decoder.DecoderNetwork]] = GemmaNetwork

@@ -6,35 +6,18 @@ Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import attend
-from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
-from decoding_jax.models.decoder_network import DecoderNetwork
-from decoding_jax.models.layers import (
-    ACTIVATIONS,
-    Dense,
-    LayerNorm,
-    embed,
-    key_value,
-    merge_heads,
-    split_heads,
-)
-from decoding_jax.models.matmul import matmul
-from decoding_jax.models.stack import make_layers
-from decoding_jax.models.view import LayerCache
-from decoding_jax.ops.mesh import MODEL
+from decoding_jax.models import attention, caches, decoder, layers, stack, view
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
-class GPT2Config:
+class GPT2Config(decoder.DecoderConfig):
     """The shape of a GPT-2 network.
 
     Attributes:
@@ -44,11 +27,6 @@ class GPT2Config:
       activation: the activation of the feed-forward part: ``gelu`` (by tanh), ``gelu_exact``,
         ``relu`` or ``silu``.
       logits_via_embedding: whether the output is tied to the embedding.
-      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
-      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
-        chunks, the memory that is held besides the cache does not grow with the prompt.
-      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
-        deep network then compiles as fast as a shallow one.
 
     Raises:
       ValueError: if ``num_heads`` does not divide ``emb_dim``, or ``prefill_chunk`` is not
@@ -64,20 +42,17 @@ class GPT2Config:
     activation: str = "gelu"
     layer_norm_epsilon: float = 1e-5
     logits_via_embedding: bool = True
-    dtype: str = "float32"
-    prefill_chunk: int | None = None
-    scan_layers: bool = False
 
     def __post_init__(self) -> None:
-        check_prefill_chunk(self.prefill_chunk)
+        super().__post_init__()
         if self.emb_dim % self.num_heads:
             raise ValueError(
-                f"num_heads: got {self.num_heads}; takes a divisor of emb_dim = {self.emb_dim}"
+                f"num_heads: expected a divisor of emb_dim = {self.emb_dim}, got {self.num_heads}"
             )
 
 
-def layer_norm(config: Any) -> LayerNorm:
-    return LayerNorm(config.layer_norm_epsilon, config.dtype)
+def layer_norm(config: Any) -> layers.LayerNorm:
+    return layers.LayerNorm(config.layer_norm_epsilon, config.dtype)
 
 
 class QueryKeyValue(nn.Module):
@@ -94,7 +69,7 @@ class QueryKeyValue(nn.Module):
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", 0, 2, 1)
         kernel = self.param("kernel", init, (size, 3, size), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (3, size), jnp.float32)
-        y = matmul(x, kernel, dtype).astype(dtype)
+        y = layers.matmul(x, kernel, dtype).astype(dtype)
         y += bias.astype(dtype).reshape((1,) * (x.ndim - 1) + bias.shape)
         return y[..., 0, :], y[..., 1, :], y[..., 2, :]
 
@@ -103,13 +78,15 @@ class GPT2Attention(nn.Module):
     config: GPT2Config
 
     @nn.compact
-    def __call__(self, x: Array, layer_cache: LayerCache) -> tuple[Array, KeyValue]:
+    def __call__(self, x: Array, layer_cache: view.LayerCache) -> tuple[Array, caches.KeyValue]:
         cfg = self.config
         query, key, value = QueryKeyValue(cfg, name="qkv")(x)
-        parts, stored = layer_cache(key_value(key, value, cfg.num_heads))
+        parts, stored = layer_cache(layers.key_value(key, value, cfg.num_heads))
         scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
-        y = merge_heads(attend(split_heads(query, cfg.num_heads), parts, scale))
-        return Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
+        y = layers.merge_heads(
+            attention.attend(layers.split_heads(query, cfg.num_heads), parts, scale)
+        )
+        return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
 
 
 class GPT2Mlp(nn.Module):
@@ -120,9 +97,9 @@ class GPT2Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         cfg = self.config
-        x = Dense(cfg.mlp_dim, cfg.dtype, use_bias=True, name="wi")(x)
-        return Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="wo")(
-            ACTIVATIONS[cfg.activation](x)
+        x = layers.Dense(cfg.mlp_dim, cfg.dtype, use_bias=True, name="wi")(x)
+        return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="wo")(
+            layers.ACTIVATIONS[cfg.activation](x)
         )
 
 
@@ -135,13 +112,15 @@ class GPT2Layer(nn.Module):
         self.pre_mlp_norm = layer_norm(self.config)
         self.mlp = GPT2Mlp(self.config)
 
-    def __call__(self, x: Array, layer_cache: LayerCache, _: None) -> tuple[Array, KeyValue]:
+    def __call__(
+        self, x: Array, layer_cache: view.LayerCache, _: None
+    ) -> tuple[Array, caches.KeyValue]:
         y, stored = self.attention(self.pre_attention_norm(x), layer_cache)
         x += y
         return x + self.mlp(self.pre_mlp_norm(x)), stored
 
 
-class GPT2Network(DecoderNetwork):
+class GPT2Network(decoder.DecoderNetwork):
     """The network of ``GPT2``."""
 
     config: GPT2Config
@@ -152,36 +131,20 @@ class GPT2Network(DecoderNetwork):
         init = nn.initializers.normal(0.02)
         self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
         self.position_embedder = nn.Embed(cfg.max_positions, cfg.emb_dim, embedding_init=init)
-        self.layers = make_layers(lambda: GPT2Layer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
+        self.layers = stack.make_layers(
+            lambda: GPT2Layer(cfg), cfg.num_layers, scanned=cfg.scan_layers
+        )
         self.final_norm = layer_norm(cfg)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         dtype = self.config.dtype
-        x = embed(self.token_embedder.embedding, tokens, dtype)
-        return x + embed(self.position_embedder.embedding, position, dtype), None
-
-
-PARTITION_RULES = {
-    "*token_embedder/embedding": PartitionSpec(MODEL, None),
-    "*position_embedder/embedding": PartitionSpec(),
-    "*attention/qkv/kernel": PartitionSpec(None, None, MODEL),
-    "*attention/qkv/bias": PartitionSpec(None, MODEL),
-    "*attention/out/kernel": PartitionSpec(MODEL, None),
-    "*attention/out/bias": PartitionSpec(),
-    "*mlp/wi/kernel": PartitionSpec(None, MODEL),
-    "*mlp/wi/bias": PartitionSpec(MODEL),
-    "*mlp/wo/kernel": PartitionSpec(MODEL, None),
-    "*mlp/wo/bias": PartitionSpec(),
-    "*norm/scale": PartitionSpec(),
-    "*norm/bias": PartitionSpec(),
-    "*logits_dense/kernel": PartitionSpec(None, MODEL),
-}
-"""The layout of the parameters on a mesh: heads, features and vocabulary over ``model``."""
+        x = layers.embed(self.token_embedder.embedding, tokens, dtype)
+        return x + layers.embed(self.position_embedder.embedding, position, dtype), None
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class GPT2(DecoderModel):
+class GPT2(decoder.DecoderModel):
     """A GPT-2 network with its parameters, a ``LanguageModel``.
 
     Attributes:
@@ -201,8 +164,4 @@ class GPT2(DecoderModel):
       (2, 2, 1, 9)
     """
 
-    params: Any
-    config: GPT2Config = dataclasses.field(metadata={"static": True})
-
-    network: ClassVar[type[DecoderNetwork]] = GPT2Network
-    partition_rules = PARTITION_RULES
+    network = GPT2Network

@@ -7,11 +7,94 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
+from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.matmul import matmul
-from decoding_jax.ops.mesh import over_rows_and_model
+from decoding_jax.models import caches
+from decoding_jax.sharding import meshes
+
+
+def matmul(x: Array, kernel: Array, dtype: str) -> Array:
+    """The product ``x @ kernel`` of operands in ``dtype``, accumulated and returned in float32.
+
+    Args:
+      x: ``[..., D]``.
+      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``.
+      dtype: ``float32`` or ``bfloat16``.
+
+    Returns:
+      float32 ``[..., F]``, with all axes of the kernel but the first.
+    """
+    return _product(x.astype(dtype), kernel.astype(dtype))
+
+
+@jax.custom_vjp
+def _product(x: Array, kernel: Array) -> Array:
+    return jnp.tensordot(x, kernel, 1, preferred_element_type=jnp.float32)
+
+
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, kernel), (x, kernel)
+
+
+def _backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    # The cotangent is rounded to the dtype of the operands, so that the operands of these products
+    # are narrow too, as matrix units require.
+    x, kernel = saved
+    grad = grad.astype(x.dtype)
+    flat_kernel = kernel.reshape(kernel.shape[0], -1)
+    flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, flat_kernel.shape[-1])
+    dx = jnp.matmul(flat_grad, _transposed(flat_kernel), preferred_element_type=jnp.float32)
+    dkernel = jnp.matmul(_transposed(flat_x), flat_grad, preferred_element_type=jnp.float32)
+    return (
+        dx.reshape(x.shape).astype(x.dtype),
+        dkernel.reshape(kernel.shape).astype(kernel.dtype),
+    )
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _transposed(x: Array) -> Array:
+    """``x.T`` as a contiguous copy.
+
+    XLA folds a transposition into the product that reads it. Its CPU backend then does not use the
+    bfloat16 matrix unit, which was measured to be five times slower. XLA does not fold across a
+    loop, so a bfloat16 array is transposed inside one.
+    """
+    if x.dtype != jnp.bfloat16:
+        return x.T
+    # The loop always runs once, but the compiler cannot infer this.
+    passes = jnp.where(jnp.isinf(x[0, 0]), 1, 1 + (x[0, 0] > jnp.finfo(x.dtype).max))
+    start = (jnp.int32(0), jnp.zeros(x.shape[::-1], x.dtype))
+    return lax.while_loop(lambda c: c[0] < passes, lambda c: (c[0] + 1, x.T), start)[1]
+
+
+_ROWS, _COLUMNS = PartitionSpec(meshes.MODEL, None), PartitionSpec(None, meshes.MODEL)
+
+PARTITION_RULES = {
+    "*position_embedder/embedding": PartitionSpec(),
+    "*image_end": PartitionSpec(),
+    "*embedding": _ROWS,
+    "*norm/*": PartitionSpec(),
+    "*attention/out/kernel": _ROWS,
+    "*attention/out/bias": PartitionSpec(),
+    "*attention/*/kernel": _COLUMNS,
+    "*attention/*/bias": PartitionSpec(meshes.MODEL),
+    "*mlp/wo/kernel": _ROWS,
+    "*mlp/wo/bias": PartitionSpec(),
+    "*mlp/down/kernel": _ROWS,
+    "*mlp/down/bias": PartitionSpec(),
+    "*mlp/*/kernel": _COLUMNS,
+    "*mlp/*/bias": PartitionSpec(meshes.MODEL),
+    "*logits_dense/kernel": _COLUMNS,
+    "*logits_bias": _COLUMNS,
+    "source": PartitionSpec(meshes.DATA, None),
+    "source_length": PartitionSpec(meshes.DATA),
+}
+"""The layout of all networks on a mesh: heads, features and vocabulary over ``model``, and the rows
+of inputs that an encoder-decoder is bound to over ``data``."""
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda x: x,
@@ -50,7 +133,7 @@ def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
     dtype = "bfloat16" if kernel.dtype == jnp.bfloat16 else "float32"
     logits = matmul(hidden, kernel, dtype)
     # Without this, the compiler may gather a small kernel at every step rather than the logits.
-    return over_rows_and_model(logits, logits.ndim - 1) if logits.ndim > 1 else logits
+    return meshes.over_rows_and_model(logits, logits.ndim - 1) if logits.ndim > 1 else logits
 
 
 class Output(nn.Module):
@@ -120,7 +203,7 @@ def merge_heads(x: Array) -> Array:
     return x.transpose(0, 1, 4, 2, 3, 5).reshape(b, w, t, h * g * d)
 
 
-def key_value(key: Array, value: Array, heads: int) -> KeyValue:
+def key_value(key: Array, value: Array, heads: int) -> caches.KeyValue:
     """Keys and values ``[B, W, H, T, d]`` from two projections ``[B, W, T, H * d]``.
 
     All returned values are finite. A value that is not finite would reach the tokens from which the
@@ -130,7 +213,9 @@ def key_value(key: Array, value: Array, heads: int) -> KeyValue:
     """
     finite = jnp.isfinite(value)
     key, value = jnp.where(finite, key, jnp.nan), jnp.where(finite, value, 0.0)
-    return KeyValue(split_heads(key, heads)[:, :, :, 0], split_heads(value, heads)[:, :, :, 0])
+    return caches.KeyValue(
+        split_heads(key, heads)[:, :, :, 0], split_heads(value, heads)[:, :, :, 0]
+    )
 
 
 def embed(table: Array, tokens: Array, dtype: str) -> Array:

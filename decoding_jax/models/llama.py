@@ -8,37 +8,42 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Ainslie et al. 2023, "GQA
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
-from jax.sharding import PartitionSpec
+from flax import traverse_util
 
 from decoding_jax.base import Array
-from decoding_jax.models.attention import attend
-from decoding_jax.models.cache import KeyValue
-from decoding_jax.models.decoder import DecoderModel, check_prefill_chunk
-from decoding_jax.models.decoder_network import DecoderNetwork
-from decoding_jax.models.layers import (
-    ACTIVATIONS,
-    Dense,
-    RMSNorm,
-    embed,
-    key_value,
-    merge_heads,
-    split_heads,
-)
-from decoding_jax.models.repeated_heads import repeated_heads
-from decoding_jax.models.rotary import RopeScaling, rotate, rotation
-from decoding_jax.models.scores import Part
-from decoding_jax.models.stack import make_layers
-from decoding_jax.models.view import LayerCache, Window
-from decoding_jax.models.windows import check_window, window_of
-from decoding_jax.ops.mesh import MODEL
+from decoding_jax.models import attention, caches, decoder, layers, positions, stack, view
 from decoding_jax.pytrees import pytree
 
 
+def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
+    """Parameters and config with key-value heads repeated for ``size`` devices, where it serves.
+
+    The parameters may be those of a part of the network.
+    """
+    heads = math.lcm(config.num_kv_heads, size)
+    if heads == config.num_kv_heads or config.num_heads % heads:
+        return params, config
+    times = heads // config.num_kv_heads
+
+    def repeat(path: str, x: Array) -> Array:
+        if "attention/key/" not in path and "attention/value/" not in path:
+            return x
+        split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
+        return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
+
+    flat = traverse_util.flatten_dict(params, sep="/")
+    flat = {path: repeat(path, x) for path, x in flat.items()}
+    config = dataclasses.replace(config, num_kv_heads=heads)
+    return traverse_util.unflatten_dict(flat, sep="/"), config
+
+
 @dataclasses.dataclass(frozen=True)
-class LlamaConfig:
+class LlamaConfig(decoder.DecoderConfig):
     """The shape of a network of the Llama family.
 
     Attributes:
@@ -58,11 +63,6 @@ class LlamaConfig:
       window: the number of tokens that a token sees, itself included, or None for all (Mistral).
       window_pattern: whether each layer has the window, repeated over the layers.
       logits_via_embedding: whether the output is tied to the embedding (SmolLM).
-      dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
-      prefill_chunk: the number of prompt tokens that run at a time, or None for whole prompts. In
-        chunks, the memory that is held besides the cache does not grow with the prompt.
-      scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
-        deep network then compiles as fast as a shallow one.
 
     Raises:
       ValueError: if ``num_kv_heads`` does not divide ``num_heads``, ``head_dim`` is odd, or
@@ -78,7 +78,7 @@ class LlamaConfig:
     num_layers: int
     max_positions: int
     rope_theta: float = 10_000.0
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: positions.RopeScaling | None = None
     activation: str = "silu"
     norm_epsilon: float = 1e-6
     qkv_bias: bool = False
@@ -88,20 +88,17 @@ class LlamaConfig:
     window: int | None = None
     window_pattern: tuple[bool, ...] = (True,)
     logits_via_embedding: bool = False
-    dtype: str = "float32"
-    prefill_chunk: int | None = None
-    scan_layers: bool = False
 
     def __post_init__(self) -> None:
-        check_prefill_chunk(self.prefill_chunk)
-        check_window(self.window, self.window_pattern)
+        super().__post_init__()
+        view.check_window(self.window, self.window_pattern)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_kv_heads: got {self.num_kv_heads}; takes a divisor of num_heads ="
-                f" {self.num_heads}"
+                f"num_kv_heads: expected a divisor of num_heads = {self.num_heads}, got"
+                f" {self.num_kv_heads}"
             )
         if self.head_dim % 2:
-            raise ValueError(f"head_dim: got {self.head_dim}; takes even numbers")
+            raise ValueError(f"head_dim: expected even numbers, got {self.head_dim}")
 
 
 class LlamaAttention(nn.Module):
@@ -122,37 +119,39 @@ class LlamaAttention(nn.Module):
     def setup(self) -> None:
         cfg = self.config
 
-        def project(heads: int) -> Dense:
-            return Dense(heads * cfg.head_dim, cfg.dtype, use_bias=cfg.qkv_bias)
+        def project(heads: int) -> layers.Dense:
+            return layers.Dense(heads * cfg.head_dim, cfg.dtype, use_bias=cfg.qkv_bias)
 
         self.query = project(cfg.num_heads)
         self.key, self.value = project(cfg.num_kv_heads), project(cfg.num_kv_heads)
-        self.out = Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias)
+        self.out = layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.out_bias)
         if cfg.qk_norm:
-            self.query_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
-            self.key_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+            self.query_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
+            self.key_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype, self.norm_offset)
 
-    def keys(self, x: Array) -> KeyValue:
+    def keys(self, x: Array) -> caches.KeyValue:
         """The keys and values of ``x``, which are not rotated."""
-        new = key_value(self.key(x), self.value(x), self.config.num_kv_heads)
+        new = layers.key_value(self.key(x), self.value(x), self.config.num_kv_heads)
         return new._replace(key=self.key_norm(new.key)) if self.config.qk_norm else new
 
-    def read(self, x: Array, parts: list[Part], angles: tuple[Array, Array] | None = None) -> Array:
+    def read(
+        self, x: Array, parts: list[attention.Part], angles: tuple[Array, Array] | None = None
+    ) -> Array:
         """The attention of ``x`` to keys and values, with queries that are rotated or not."""
         cfg = self.config
         groups = cfg.num_heads // cfg.num_kv_heads
-        query = split_heads(self.query(x), cfg.num_kv_heads, groups)
+        query = layers.split_heads(self.query(x), cfg.num_kv_heads, groups)
         query = self.query_norm(query) if cfg.qk_norm else query
-        query = query if angles is None else rotate(query, *angles)
+        query = query if angles is None else positions.rotate(query, *angles)
         scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
-        return self.out(merge_heads(attend(query, parts, scale, self.soft_cap)))
+        return self.out(layers.merge_heads(attention.attend(query, parts, scale, self.soft_cap)))
 
     def __call__(
-        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
-    ) -> tuple[Array, KeyValue]:
+        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, caches.KeyValue]:
         new = self.keys(x)
         # Keys are stored after their rotation, which is applied once, when the token is new.
-        parts, stored = layer_cache(new._replace(key=rotate(new.key, *angles)))
+        parts, stored = layer_cache(new._replace(key=positions.rotate(new.key, *angles)))
         return self.read(x, parts, angles), stored
 
 
@@ -162,10 +161,10 @@ class LlamaMlp(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         cfg = self.config
-        gate = Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="gate")(x)
-        up = Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="up")(x)
-        y = ACTIVATIONS[cfg.activation](gate) * up
-        return Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="down")(y)
+        gate = layers.Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="gate")(x)
+        up = layers.Dense(cfg.mlp_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="up")(x)
+        y = layers.ACTIVATIONS[cfg.activation](gate) * up
+        return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.mlp_bias, name="down")(y)
 
 
 class LlamaLayer(nn.Module):
@@ -173,20 +172,20 @@ class LlamaLayer(nn.Module):
 
     def setup(self) -> None:
         cfg = self.config
-        self.pre_attention_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.pre_attention_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
         self.attention = LlamaAttention(cfg)
-        self.pre_mlp_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.pre_mlp_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
         self.mlp = LlamaMlp(cfg)
 
     def __call__(
-        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array]
-    ) -> tuple[Array, KeyValue]:
+        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]
+    ) -> tuple[Array, caches.KeyValue]:
         y, stored = self.attention(self.pre_attention_norm(x), layer_cache, angles)
         x += y
         return x + self.mlp(self.pre_mlp_norm(x)), stored
 
 
-class LlamaNetwork(DecoderNetwork):
+class LlamaNetwork(decoder.DecoderNetwork):
     """The network of ``Llama``."""
 
     config: LlamaConfig
@@ -196,43 +195,23 @@ class LlamaNetwork(DecoderNetwork):
         cfg = self.config
         init = nn.initializers.normal(0.02)
         self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
-        self.layers = make_layers(lambda: LlamaLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers)
-        self.final_norm = RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        self.layers = stack.make_layers(
+            lambda: LlamaLayer(cfg), cfg.num_layers, scanned=cfg.scan_layers
+        )
+        self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         cfg = self.config
-        x = embed(self.token_embedder.embedding, tokens, cfg.dtype)
-        return x, rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
+        x = layers.embed(self.token_embedder.embedding, tokens, cfg.dtype)
+        return x, positions.rotation(position, cfg.head_dim, cfg.rope_theta, cfg.rope_scaling)
 
-    def window(self, index: int | Array) -> Window:
-        return window_of(self.config.window, self.config.window_pattern, index)
-
-
-PARTITION_RULES = {
-    "*token_embedder/embedding": PartitionSpec(MODEL, None),
-    "*attention/query/kernel": PartitionSpec(None, MODEL),
-    "*attention/key/kernel": PartitionSpec(None, MODEL),
-    "*attention/value/kernel": PartitionSpec(None, MODEL),
-    "*attention/query/bias": PartitionSpec(MODEL),
-    "*attention/key/bias": PartitionSpec(MODEL),
-    "*attention/value/bias": PartitionSpec(MODEL),
-    "*attention/out/kernel": PartitionSpec(MODEL, None),
-    "*attention/out/bias": PartitionSpec(),
-    "*mlp/gate/kernel": PartitionSpec(None, MODEL),
-    "*mlp/up/kernel": PartitionSpec(None, MODEL),
-    "*mlp/gate/bias": PartitionSpec(MODEL),
-    "*mlp/up/bias": PartitionSpec(MODEL),
-    "*mlp/down/kernel": PartitionSpec(MODEL, None),
-    "*mlp/down/bias": PartitionSpec(),
-    "*norm/scale": PartitionSpec(),
-    "*logits_dense/kernel": PartitionSpec(None, MODEL),
-}
-"""The layout of the parameters on a mesh: heads, features and vocabulary over ``model``."""
+    def window(self, index: int | Array) -> view.Window:
+        return view.window_of(self.config.window, self.config.window_pattern, index)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Llama(DecoderModel):
+class Llama(decoder.DecoderModel):
     """A network of the Llama family with its parameters, a ``LanguageModel``.
 
     Attributes:
@@ -251,11 +230,7 @@ class Llama(DecoderModel):
       (1, 3, 2, 9)
     """
 
-    params: Any
-    config: LlamaConfig = dataclasses.field(metadata={"static": True})
-
-    network: ClassVar[type[DecoderNetwork]] = LlamaNetwork
-    partition_rules = PARTITION_RULES
+    network: ClassVar[type[decoder.DecoderNetwork]] = LlamaNetwork
 
     @property
     def sharded_sizes(self) -> dict[str, int]:

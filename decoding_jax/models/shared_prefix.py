@@ -18,17 +18,15 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput
-from decoding_jax.models import cache as caches
-from decoding_jax.models.cache import Cache, Layers
-from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.models import caches, decoder
 from decoding_jax.ops.jit import jit
-from decoding_jax.ops.mesh import MODEL
 from decoding_jax.pytrees import pytree
+from decoding_jax.sharding import meshes
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class SharedPrefixModel:
+class SharedPrefixModel(decoder.NetworkModel):
     """A decoder-only model whose prompts begin with the same F tokens, from ``with_shared_prefix``.
 
     Prompts are whole: they contain these tokens, so strategies, transforms and drafters see no
@@ -44,22 +42,18 @@ class SharedPrefixModel:
       hidden: their hidden states, ``[1, 1, F, D]``.
     """
 
-    model: DecoderModel
+    model: decoder.DecoderModel
     tokens: Array
-    layers: Layers = dataclasses.field(metadata={"derived": True})
+    layers: caches.Layers = dataclasses.field(metadata={"derived": True})
     hidden: Array = dataclasses.field(metadata={"derived": True})
-
-    ragged = True
-    tree = True
-    widens = True
 
     @property
     def config(self) -> Any:
         return self.model.config
 
     @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
+    def network(self) -> Any:
+        return self.model.network
 
     @property
     def max_positions(self) -> int | None:
@@ -68,7 +62,7 @@ class SharedPrefixModel:
     @property
     def partition_rules(self) -> dict[str, PartitionSpec]:
         """See ``sharding.SupportsPartitionRules``."""
-        shared = {"layers/*": PartitionSpec(MODEL, None, None), "tokens": PartitionSpec()}
+        shared = {"layers/*": PartitionSpec(meshes.MODEL, None, None), "tokens": PartitionSpec()}
         return {**shared, "hidden": PartitionSpec(), **self.model.partition_rules}
 
     @property
@@ -88,7 +82,7 @@ class SharedPrefixModel:
 
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
-    ) -> tuple[ModelOutput, Cache]:
+    ) -> tuple[ModelOutput, caches.Cache]:
         """See ``LanguageModel.prefill``.
 
         Raises:
@@ -97,8 +91,8 @@ class SharedPrefixModel:
         shared, size = self.tokens.shape[0], tokens.shape[1]
         if size < shared:
             raise ValueError(
-                f"prompt: got {size} tokens; takes those that begin with the {shared} tokens of "
-                "the shared prefix"
+                f"prompt: expected at least the {shared} tokens of the shared prefix,"
+                f" got {size} tokens"
             )
         rest = tokens[:, shared:]
         if size == shared:  # one place at least, which is padding here
@@ -118,31 +112,22 @@ class SharedPrefixModel:
 
     def extend(
         self,
-        cache: Cache,
+        cache: caches.Cache,
         tokens: Array,
         start: Array | int,
         visible: Array | None = None,
         position: Array | None = None,
-    ) -> tuple[ModelOutput, Cache]:
+    ) -> tuple[ModelOutput, caches.Cache]:
         """See ``LanguageModel.extend``."""
         if position is not None:
             position = jnp.asarray(position, jnp.int32) - self.tokens.shape[0]
-        hidden, cache = self.model.apply(
-            self.model.network.extend, cache, tokens, start, visible, position, self.layers
+        hidden, cache = self.apply(
+            self.network.extend, cache, tokens, start, visible, position, self.layers
         )
         return ModelOutput(self.project(hidden), hidden), cache
 
-    def project(self, hidden: Array) -> Array:
-        """See ``SupportsProject.project``."""
-        return self.model.project(hidden)
-
-    def keep(self, cache: Cache, source: Array, start: Array | int) -> Cache:
-        """See ``SupportsKeep.keep``."""
-        return self.model.keep(cache, source, start)
-
-    def select(self, cache: Cache, lanes: Array) -> Cache:
-        """See ``SupportsSelect.select``."""
-        return self.model.select(cache, lanes)
+    def apply(self, method: Any, *args: Any) -> Any:
+        return self.model.apply(method, *args)
 
 
 def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefixModel:
@@ -179,14 +164,16 @@ def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefi
     limit = model.max_positions
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
         raise ValueError(
-            f"tokens: got {ids.dtype}{list(ids.shape)}; takes a sequence of one token id or more"
+            f"tokens: expected a sequence of one token id or more, got {ids.dtype}{list(ids.shape)}"
         )
     if ids.min() < 0 or ids.max() >= model.vocab_size:
         wrong = ids[(ids < 0) | (ids >= model.vocab_size)][0]
-        raise ValueError(f"tokens: got the id {wrong}; takes ids from 0 to {model.vocab_size - 1}")
+        raise ValueError(
+            f"tokens: expected ids from 0 to {model.vocab_size - 1}, got the id {wrong}"
+        )
     if limit is not None and ids.size >= limit:
         raise ValueError(
-            f"tokens: got {ids.size}; takes fewer than the {limit} positions of the model"
+            f"tokens: expected fewer than the {limit} positions of the model, got {ids.size}"
         )
     shared = jnp.asarray(ids, jnp.int32)
     return SharedPrefixModel(model, shared, *_run(model, shared))
@@ -198,19 +185,19 @@ def check_decoder(model: Any) -> None:
     Raises:
       ValueError: for a model of another kind than decoder-only, or whose tokens see later ones.
     """
-    if not isinstance(model, DecoderModel):
+    if not isinstance(model, decoder.DecoderModel):
         raise ValueError(
-            f"model: got a {type(model).__name__}; a shared prefix takes a decoder-only model of "
-            "decoding_jax.models (each input token of an encoder-decoder sees the later ones)"
+            "model: expected a decoder-only model of decoding_jax.models with a shared prefix (an "
+            f"encoder-decoder's input tokens see the later ones), got a {type(model).__name__}"
         )
     if getattr(model.config, "bidirectional_prompt", False):
         raise ValueError(
-            "model: got one with bidirectional_prompt; a shared prefix takes a model whose tokens "
-            "do not see later ones"
+            "model: expected one whose tokens do not see later ones with a shared prefix, got one "
+            "with bidirectional_prompt"
         )
 
 
-def _shared_keys(model: DecoderModel, tokens: Array) -> tuple[Layers, Array]:
+def _shared_keys(model: decoder.DecoderModel, tokens: Array) -> tuple[caches.Layers, Array]:
     """The keys and values, and the hidden states, of tokens ``[F]``."""
     length = jnp.full((1,), tokens.shape[0], jnp.int32)
     _, hidden, layers = model.run_prompts(tokens[None], length, with_hidden=True)

@@ -15,17 +15,18 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from decoding_jax import fields
 from decoding_jax.base import Array
-from decoding_jax.models.cache import LAYER_AXIS
+from decoding_jax.models.caches import LAYER_AXIS
 
 M = TypeVar("M")
 
 RunLayer = Callable[[Any, Array, int | Array, Any, Any], tuple[Array, Any]]
 """``(layer, x, index, read, written) -> (x, new)``: runs one layer.
 
-``index`` is the layer's index. ``written`` and ``new`` are the arrays that the layer updates,
-before and after. Where layers are scanned, ``index`` is an int32 scalar, and these arrays are the
-stacked ones of all layers. Otherwise they are those of this layer.
+``index`` is the layer's index, and ``read`` the tuple of what it reads. ``written`` and ``new`` are
+the arrays that the layer updates, before and after. Where layers are scanned, ``index`` is an int32
+scalar, and these arrays are the stacked ones of all layers. Otherwise they are those of this layer.
 """
 
 
@@ -35,7 +36,13 @@ def make_layers(layer: Callable[[], Any], num_layers: int, *, scanned: bool) -> 
 
 
 def run_layers(
-    layers: Any, run: RunLayer, x: Array, num_layers: int, *, read: Any = None, written: Any = None
+    layers: Any,
+    run: RunLayer,
+    x: Array,
+    num_layers: int,
+    *,
+    read: tuple[Any, ...] = (),
+    written: Any = None,
 ) -> tuple[Array, Any]:
     """Runs all layers.
 
@@ -44,8 +51,8 @@ def run_layers(
       run: runs one layer.
       x: the input of the first layer.
       num_layers: N, the number of layers.
-      read: None, or the arrays that each layer reads: one entry for each layer, or stacked along
-        axis 1.
+      read: what each layer reads. Each element is None, or has one entry for each layer, or arrays
+        that are stacked along axis 1.
       written: None, or the arrays that each layer updates: one entry for each layer, or stacked.
 
     Returns:
@@ -55,8 +62,8 @@ def run_layers(
     if isinstance(layers, Sequence):
         new = []
         for i, layer in enumerate(layers):
-            entries = [None if part is None else part[i] for part in (read, written)]
-            x, returned = run(layer, x, i, *entries)
+            *parts, held = [None if part is None else part[i] for part in (*read, written)]
+            x, returned = run(layer, x, i, tuple(parts), held)
             new.append(returned)
         return x, tuple(new)
 
@@ -132,3 +139,23 @@ def unstack_layers(params: Any) -> Any:
     count = jax.tree.leaves(stacked)[0].shape[0]
     layers = {f"layers_{i}": jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(count)}
     return {**params, **layers}
+
+
+def first_layers(params: Mapping[str, Any], num_layers: int, of: int) -> dict[str, Any]:
+    """The parameters of a decoder without its layers from ``num_layers`` on.
+
+    Args:
+      params: the parameters, with one tree ``layers_0``, ``layers_1``, ... for each layer, or with
+        one tree ``layers`` that is stacked.
+      num_layers: the number of layers to keep.
+      of: the number of layers in ``params``.
+
+    Raises:
+      ValueError: for a number outside 1 .. ``of``.
+    """
+    if not 1 <= num_layers <= of:
+        raise fields.error("num_layers", f"1 to the network's {of}", num_layers)
+    if "layers" in params:
+        return {**params, "layers": jax.tree.map(lambda x: x[:num_layers], params["layers"])}
+    dropped = {f"layers_{i}" for i in range(num_layers, of)}
+    return {name: tree for name, tree in params.items() if name not in dropped}

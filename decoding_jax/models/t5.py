@@ -1,43 +1,318 @@
-"""T5 as a language model: a T5 that is bound to encoder inputs decodes like any other model."""
+"""T5: the encoder-decoder, and its decoder alone, with the parameter names of T5X.
+
+The encoder-decoder covers T5 1.0 (ungated, tied output), T5 1.1, Flan-T5, mT5 and ByT5 (gated,
+untied output) and umT5 (position biases in each layer). Its parameters have the names of T5X's
+``examples/t5`` without layer scanning, and those of the decoder alone of ``examples/decoder_only``.
+
+Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; Shazeer 2020, "GLU Variants Improve
+Transformer".
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+from flax import linen as nn
+
 from decoding_jax.base import Array
-from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
-from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork
-from decoding_jax.models.t5_layers import PARTITION_RULES, SHARDED_NAMES, T5Config
-from decoding_jax.models.t5_network import T5Network
+from decoding_jax.models import (
+    attention,
+    caches,
+    decoder,
+    encoder_decoder,
+    layers,
+    positions,
+    stack,
+    view,
+)
 from decoding_jax.pytrees import pytree
 
 
-@pytree
 @dataclasses.dataclass(frozen=True)
-class BoundT5(BoundEncoderDecoder):
-    """A T5 decoder that is bound to encoder inputs, a ``LanguageModel``.
+class T5Config(decoder.NetworkConfig):
+    """The shape of a T5 network, with the names of T5X.
 
     Attributes:
-      params: as in ``T5``.
-      source: int32 ``[B, P]``, the encoder inputs.
-      source_length: int32 ``[B]``.
-      config: as in ``T5``.
+      vocab_size: the number of rows of the embedding table, unused rows included.
+      mlp_activations: one name (ungated) or two (gated), of ``relu, gelu, silu, linear``.
+      logits_via_embedding: whether the output is tied to the embedding (T5 1.0).
+      start_id: the first token of the decoder's prompt.
+      biases_per_layer: whether each layer has its own relative position biases (umT5, and T5X's
+        ``scalable_t5``). By default, all layers of a stack share the biases of the stack.
+      num_buckets: the number of buckets of relative positions.
+      max_distance: the distance from which all relative positions share a bucket.
     """
 
-    params: Any
-    source: Array
-    source_length: Array
-    config: T5Config = dataclasses.field(metadata={"static": True})
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    mlp_activations: tuple[str, ...] = ("relu",)
+    logits_via_embedding: bool = False
+    dropout_rate: float = 0.0
+    num_buckets: int = 32
+    max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    start_id: int = 0
+    biases_per_layer: bool = False
 
-    network: ClassVar[type[EncoderDecoderNetwork]] = T5Network
-    partition_rules = PARTITION_RULES
-    sharded_names = SHARDED_NAMES
+
+class Attention(nn.Module):
+    config: Any
+
+    def setup(self) -> None:
+        cfg = self.config
+        width = cfg.num_heads * cfg.head_dim
+        # The initialisation of the query is scaled instead of the attention logits.
+        self.query = layers.Dense(width, cfg.dtype, init_scale=1 / cfg.head_dim)
+        self.key = layers.Dense(width, cfg.dtype)
+        self.value = layers.Dense(width, cfg.dtype)
+        self.out = layers.Dense(cfg.emb_dim, cfg.dtype)
+
+    def keys(self, x: Array) -> caches.KeyValue:
+        return layers.key_value(self.key(x), self.value(x), self.config.num_heads)
+
+    def __call__(self, x: Array, parts: list[attention.Part]) -> Array:
+        query = layers.split_heads(self.query(x), self.config.num_heads)
+        return self.out(layers.merge_heads(attention.attend(query, parts, 1.0)))
+
+
+class Mlp(nn.Module):
+    """The feed-forward part.
+
+    Attributes:
+      config: a ``T5Config``, or a config with the same names for this part.
+      training: whether dropout is on.
+    """
+
+    config: Any
+    training: bool
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        cfg = self.config
+        gates = []
+        for i, name in enumerate(cfg.mlp_activations):
+            label = "wi" if len(cfg.mlp_activations) == 1 else f"wi_{i}"
+            gates.append(
+                layers.ACTIVATIONS[name](layers.Dense(cfg.mlp_dim, cfg.dtype, name=label)(x))
+            )
+        y = math.prod(gates[1:], start=gates[0])
+        y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, not self.training)
+        return layers.Dense(cfg.emb_dim, cfg.dtype, name="wo")(y)
+
+
+def norm(config: Any) -> layers.RMSNorm:
+    return layers.RMSNorm(config.layer_norm_epsilon, config.dtype)
+
+
+def dropout(config: Any, training: bool) -> nn.Dropout:
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,), deterministic=not training)
+
+
+def embedder(config: Any) -> nn.Embed:
+    init = nn.initializers.normal(1.0)
+    return nn.Embed(config.vocab_size, config.emb_dim, embedding_init=init)
+
+
+def position_biases(config: Any, bidirectional: bool) -> positions.RelativePositionBiases:
+    return positions.RelativePositionBiases(
+        config.num_heads, config.num_buckets, config.max_distance, bidirectional=bidirectional
+    )
+
+
+class Layer(nn.Module):
+    """The base of encoder and decoder layers: norms, dropout and biases of their own.
+
+    Attributes:
+      config: a ``T5Config`` or a ``T5DecoderConfig``.
+      training: whether dropout is on.
+    """
+
+    config: Any
+    training: bool = False
+    bidirectional: ClassVar[bool] = False
+
+    def setup(self) -> None:
+        if self.config.biases_per_layer:
+            self.relpos_bias = position_biases(self.config, self.bidirectional)
+        self.pre_mlp_layer_norm = norm(self.config)
+        self.mlp = Mlp(self.config, self.training)
+        self.drop = dropout(self.config, self.training)
+
+    def fed_forward(self, x: Array) -> Array:
+        """The output of the last part."""
+        return x + self.drop(self.mlp(self.pre_mlp_layer_norm(x)))
+
+
+class EncoderLayer(Layer):
+    bidirectional: ClassVar[bool] = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.pre_attention_layer_norm = norm(self.config)
+        self.attention = Attention(self.config)
+
+    def __call__(
+        self, x: Array, layer_cache: view.LayerCache, _: None
+    ) -> tuple[Array, caches.KeyValue]:
+        y = self.pre_attention_layer_norm(x)
+        parts, stored = layer_cache(self.attention.keys(y))
+        return self.fed_forward(x + self.drop(self.attention(y, parts))), stored
+
+
+class DecoderLayer(Layer):
+    """A layer that attends to its own tokens, and then to the inputs if there are any."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.pre_self_attention_layer_norm = norm(self.config)
+        self.self_attention = Attention(self.config)
+        self.pre_cross_attention_layer_norm = norm(self.config)
+        self.encoder_decoder_attention = Attention(self.config)
+
+    def source(self, encoded: Array) -> caches.KeyValue:
+        """The keys and values of the inputs."""
+        return self.encoder_decoder_attention.keys(encoded)
+
+    def __call__(
+        self, x: Array, layer_cache: view.LayerCache, _: None, *sources: attention.Part
+    ) -> tuple[Array, caches.KeyValue]:
+        y = self.pre_self_attention_layer_norm(x)
+        parts, stored = layer_cache(self.self_attention.keys(y))
+        x += self.drop(self.self_attention(y, parts))
+        if sources:
+            y = self.pre_cross_attention_layer_norm(x)
+            x += self.drop(self.encoder_decoder_attention(y, [*sources]))
+        return self.fed_forward(x), stored
+
+
+class Stack(decoder.DecoderNetwork):
+    """An encoder or a decoder, with position biases of the stack or of each layer.
+
+    Attributes:
+      config: a ``T5Config`` or a ``T5DecoderConfig``.
+      training: whether dropout is on.
+      shared: None, or the embedding table that it shares with the other stack.
+    """
+
+    training: bool = False
+    shared: nn.Embed | None = None
+    layer: ClassVar[type[Layer]]
+
+    def setup(self) -> None:
+        super().setup()
+        cfg = self.config
+        self.token_embedder = embedder(cfg) if self.shared is None else self.shared
+        if not cfg.biases_per_layer:
+            self.relpos_bias = position_biases(cfg, self.layer.bidirectional)
+        self.layers = stack.make_layers(
+            lambda: self.layer(cfg, self.training), self.num_layers, scanned=cfg.scan_layers
+        )
+        self.drop = dropout(cfg, self.training)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
+        return self.drop(
+            layers.embed(self.token_embedder.embedding, tokens, self.config.dtype)
+        ), None
+
+    def bias_of(
+        self, bias: Callable[[positions.RelativePositionBiases], Any]
+    ) -> Callable[[Any], Any]:
+        """A function of a layer that returns ``bias`` of its position biases.
+
+        It is computed once if all layers share the biases.
+        """
+        if self.config.biases_per_layer:
+            return lambda layer: bias(layer.relpos_bias)
+        shared = bias(self.relpos_bias)
+        return lambda _: shared
+
+    def prompt_biases(self, position: Array, size: int) -> Callable[[Any], attention.Bias]:
+        return self.bias_of(lambda b: b.of_keys(position, size))
+
+    def biases(self, seen: view.View) -> Callable[[Any], view.Biases]:
+        zero = jnp.zeros((1, 1, 1, 1), jnp.int32)
+        size = seen.prompt_mask.shape[-1]
+        return self.bias_of(
+            lambda b: view.Biases(b.of_keys(seen.position, size), b(seen.slot_distance), b(zero))
+        )
+
+    def project(self, hidden: Array) -> Array:
+        """See ``DecoderNetwork.project``; a tied output divides the states by the root of D."""
+        if self.config.logits_via_embedding:
+            hidden = hidden.astype(jnp.float32) / math.sqrt(self.config.emb_dim)
+        return super().project(hidden)
+
+
+class Encoder(Stack):
+    layer: ClassVar[type[Layer]] = EncoderLayer
+
+    def setup(self) -> None:
+        super().setup()
+        self.encoder_norm = norm(self.config)
+
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_encoder_layers
+
+    def ahead(self, index: int | Array) -> None:
+        return None
+
+    def final_norm(self, x: Array) -> Array:
+        return self.drop(self.encoder_norm(x))
+
+
+class Decoder(Stack):
+    layer: ClassVar[type[Layer]] = DecoderLayer
+
+    def setup(self) -> None:
+        super().setup()
+        self.decoder_norm = norm(self.config)
+
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_decoder_layers
+
+    def final_norm(self, x: Array) -> Array:
+        return self.drop(self.decoder_norm(x))
+
+
+class T5Network(encoder_decoder.EncoderDecoderNetwork):
+    """The network of ``T5`` and ``BoundT5``.
+
+    Attributes:
+      config: a ``T5Config``.
+      training: whether dropout is on.
+    """
+
+    training: bool = False
+
+    def setup(self) -> None:
+        self.token_embedder = embedder(self.config)
+        self.encoder = Encoder(self.config, self.training, self.token_embedder)
+        self.decoder = Decoder(self.config, self.training, self.token_embedder)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class T5(EncoderDecoder):
+class BoundT5(encoder_decoder.BoundEncoderDecoder):
+    """A T5 decoder that is bound to encoder inputs, a ``LanguageModel``."""
+
+    network = T5Network
+    sharded_names = ("num_heads", "mlp_dim", "vocab_size")
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class T5(encoder_decoder.EncoderDecoder):
     """A T5 network with its parameters. Bind it to inputs with ``bind`` to get a language model.
 
     Attributes:
@@ -46,7 +321,66 @@ class T5(EncoderDecoder):
       config: a ``T5Config``.
     """
 
-    params: Any
-    config: T5Config = dataclasses.field(metadata={"static": True})
+    bound = BoundT5
 
-    bound: ClassVar[type[BoundEncoderDecoder]] = BoundT5
+
+@dataclasses.dataclass(frozen=True)
+class T5DecoderConfig(decoder.DecoderConfig):
+    """The shape of a T5 decoder, with the names of T5X.
+
+    Attributes:
+      vocab_size: the number of rows of the embedding table, unused rows included.
+      mlp_activations: one name (ungated) or two (gated), of ``relu, gelu, silu, linear``.
+      logits_via_embedding: whether the output is tied to the embedding.
+      bidirectional_prompt: whether every token of a prompt sees all tokens of the prompt. The model
+        is then a prefix language model (T5X's ``inputs_bidirectional_attention``).
+      num_buckets: the number of buckets of relative positions.
+      max_distance: the distance from which all relative positions share a bucket.
+
+    Raises:
+      ValueError: if ``prefill_chunk`` is not positive, or is given with ``bidirectional_prompt``.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_layers: int
+    mlp_activations: tuple[str, ...] = ("relu",)
+    logits_via_embedding: bool = False
+    bidirectional_prompt: bool = False
+    dropout_rate: float = 0.0
+    num_buckets: int = 32
+    max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    biases_per_layer: ClassVar[bool] = False
+
+
+class T5DecoderNetwork(Decoder):
+    """The network of ``T5Decoder``."""
+
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_layers
+
+    def ahead(self, index: int | Array) -> int | None:
+        return None if self.config.bidirectional_prompt else 0
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class T5Decoder(decoder.DecoderModel):
+    """A T5 decoder with its parameters, a ``LanguageModel`` with ``keep`` and ``select``.
+
+    Attributes:
+      params: the tree under ``params/decoder`` of a T5X checkpoint, of any float dtype.
+      config: a ``T5DecoderConfig``.
+    """
+
+    network = T5DecoderNetwork
+
+    @property
+    def max_positions(self) -> None:
+        """None, because relative positions do not limit the length."""
+        return None

@@ -11,23 +11,15 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
-from decoding_jax.models import llama
-from decoding_jax.models.cache import Cache, KeyValue, Layers
-from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
-from decoding_jax.models.encoder_decoder_network import EncoderDecoderNetwork, source_keys
-from decoding_jax.models.gemma import GemmaConfig, GemmaLayer, GemmaNetwork, attention, norm
-from decoding_jax.models.repeated_heads import repeated_heads
-from decoding_jax.models.scores import Part
-from decoding_jax.models.view import LayerCache, Window
-from decoding_jax.ops.mesh import DATA
+from decoding_jax.models import caches, encoder_decoder, gemma, llama, view
+from decoding_jax.models.attention import Part
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class T5GemmaConfig(GemmaConfig):
+class T5GemmaConfig(gemma.GemmaConfig):
     """The shape of a T5Gemma: that of its decoder, as a Gemma's, and these.
 
     Attributes:
@@ -45,7 +37,7 @@ class T5GemmaConfig(GemmaConfig):
         with ``merged`` whose width, is not the decoder's.
     """
 
-    encoder: GemmaConfig
+    encoder: gemma.GemmaConfig
     start_id: int = 2
     merged: bool = False
     image_end_id: int = 256_000
@@ -53,11 +45,13 @@ class T5GemmaConfig(GemmaConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefill_chunk is not None:
-            raise ValueError(f"prefill_chunk: got {self.prefill_chunk}; takes None")
+            raise ValueError(f"prefill_chunk: expected None, got {self.prefill_chunk}")
         for name in ("vocab_size", "emb_dim") if self.merged else ("vocab_size",):
             theirs, ours = getattr(self.encoder, name), getattr(self, name)
             if theirs != ours:
-                raise ValueError(f"encoder.{name}: got {theirs}; takes that of the decoder, {ours}")
+                raise ValueError(
+                    f"encoder.{name}: expected that of the decoder, {ours}, got {theirs}"
+                )
         same = dataclasses.replace(self.encoder, dtype=self.dtype, scan_layers=self.scan_layers)
         object.__setattr__(self, "encoder", same)
 
@@ -73,7 +67,7 @@ class SharedEmbedder(nn.Module):
         self.image_end = self.param("image_end", init, (cfg.emb_dim,), jnp.float32)
 
 
-class T5GemmaStack(GemmaNetwork):
+class T5GemmaStack(gemma.GemmaNetwork):
     """An encoder or a decoder.
 
     Attributes:
@@ -86,7 +80,6 @@ class T5GemmaStack(GemmaNetwork):
         return super().embedder() if self.shared is None else self.shared
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
-        """See ``GemmaNetwork.inputs``."""
         x, angles = super().inputs(tokens, position)
         if self.shared is not None:
             image_end = self.shared.image_end.astype(x.dtype).reshape(1, 1, 1, -1)
@@ -97,20 +90,19 @@ class T5GemmaStack(GemmaNetwork):
 class T5GemmaEncoder(T5GemmaStack):
     """Layers in which a token sees the tokens on both sides."""
 
-    def window(self, index: int | Array) -> Window:
+    def window(self, index: int | Array) -> view.Window:
         """See ``DecoderNetwork.window``. T5Gemma 2 divides the window among both sides."""
         window = super().window(index)
         if window is None:
             return None
         return window + 1 if self.shared is None else (window + 1) // 2
 
-    def ahead(self, index: int | Array) -> Window:
-        """See ``DecoderNetwork.ahead``."""
+    def ahead(self, index: int | Array) -> view.Window:
         window = super().window(index)
         return window if window is None or self.shared is None else window // 2
 
 
-class T5GemmaDecoderLayer(GemmaLayer):
+class T5GemmaDecoderLayer(gemma.GemmaLayer):
     """A layer that attends to the inputs, after its own tokens or together with them."""
 
     config: T5GemmaConfig
@@ -118,19 +110,25 @@ class T5GemmaDecoderLayer(GemmaLayer):
     def setup(self) -> None:
         super().setup()
         if not self.config.merged:
-            self.pre_cross_attention_norm = norm(self.config)
-            self.encoder_decoder_attention = attention(self.config)
-            self.post_cross_attention_norm = norm(self.config)
+            self.pre_cross_attention_norm = gemma.norm(self.config)
+            self.encoder_decoder_attention = gemma.attention(self.config)
+            self.post_cross_attention_norm = gemma.norm(self.config)
 
-    def source(self, encoded: Array) -> KeyValue:
+    def source(self, encoded: Array) -> caches.KeyValue:
         """The keys and values of the inputs."""
         merged = self.config.merged
         return (self.attention if merged else self.encoder_decoder_attention).keys(encoded)
 
     def __call__(
-        self, x: Array, layer_cache: LayerCache, angles: tuple[Array, Array], *sources: Part
-    ) -> tuple[Array, KeyValue]:
-        def merged_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+        self,
+        x: Array,
+        layer_cache: view.LayerCache,
+        angles: tuple[Array, Array],
+        *sources: Part,
+    ) -> tuple[Array, caches.KeyValue]:
+        def merged_cache(
+            new: caches.KeyValue,
+        ) -> tuple[list[Part], caches.KeyValue]:
             parts, stored = layer_cache(new)
             return [*parts, *sources], stored
 
@@ -142,15 +140,10 @@ class T5GemmaDecoderLayer(GemmaLayer):
 
 
 class T5GemmaDecoder(T5GemmaStack):
-    layer: ClassVar[type[GemmaLayer]] = T5GemmaDecoderLayer
-
-    def source(self, encoded: Array) -> Layers:
-        """The keys and values of each layer's inputs."""
-        count = self.config.num_layers
-        return source_keys(self.layers, encoded, count, lambda layer, x: layer.source(x))
+    layer: ClassVar[type[gemma.GemmaLayer]] = T5GemmaDecoderLayer
 
 
-class T5GemmaNetwork(EncoderDecoderNetwork):
+class T5GemmaNetwork(encoder_decoder.EncoderDecoderNetwork):
     """The network of ``T5Gemma`` and ``BoundT5Gemma``."""
 
     config: T5GemmaConfig
@@ -163,49 +156,14 @@ class T5GemmaNetwork(EncoderDecoderNetwork):
         self.encoder = T5GemmaEncoder(cfg.encoder, shared)
         self.decoder = T5GemmaDecoder(cfg, shared)
 
-    def encode(self, tokens: Array, length: Array) -> Layers:
-        """See ``EncoderDecoderNetwork.encode``."""
-        return self.decoder.source(self.encoder.prefill(tokens, length)[0])
-
-    def prefill(
-        self, tokens: Array, length: Array, source: Layers, source_length: Array
-    ) -> tuple[Array, Layers]:
-        """See ``EncoderDecoderNetwork.prefill``."""
-        return self.decoder.prefill(tokens, length, (source, source_length))
-
-    def extend(
-        self,
-        cache: Cache,
-        tokens: Array,
-        start: Array | int,
-        visible: Array | None = None,
-        position: Array | None = None,
-    ) -> tuple[Array, Cache]:
-        """See ``EncoderDecoderNetwork.extend``."""
-        return self.decoder.extend(cache, tokens, start, visible, position)
-
-    def project(self, hidden: Array) -> Array:
-        """See ``EncoderDecoderNetwork.project``."""
-        return self.decoder.project(hidden)
-
-
-PARTITION_RULES = {
-    **llama.PARTITION_RULES,
-    "*token_embedder/image_end": PartitionSpec(),
-    "source": PartitionSpec(DATA, None),
-    "source_length": PartitionSpec(DATA),
-}
-"""The layout of a T5Gemma on a mesh: heads, features and vocabulary over ``model``, and the rows of
-bound inputs over ``data``."""
-
 
 def for_model_axis(model: Any, size: int) -> Any:
     """``Llama.for_model_axis`` of encoder and decoder."""
     params, encoder = dict(model.params), model.config.encoder
     if "encoder" in params:
-        params["encoder"] = repeated_heads(params["encoder"], encoder, size)[0]
-    encoder = repeated_heads({}, encoder, size)[1]
-    decoder, config = repeated_heads(params.get("decoder", {}), model.config, size)
+        params["encoder"] = llama.repeated_heads(params["encoder"], encoder, size)[0]
+    encoder = llama.repeated_heads({}, encoder, size)[1]
+    decoder, config = llama.repeated_heads(params.get("decoder", {}), model.config, size)
     if "decoder" in params:
         params["decoder"] = decoder
     config = dataclasses.replace(config, encoder=encoder)
@@ -214,23 +172,10 @@ def for_model_axis(model: Any, size: int) -> Any:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class BoundT5Gemma(BoundEncoderDecoder):
-    """The decoder of a ``T5Gemma`` that is bound to inputs, a ``LanguageModel``.
+class BoundT5Gemma(encoder_decoder.BoundEncoderDecoder):
+    """The decoder of a ``T5Gemma`` that is bound to inputs, a ``LanguageModel``."""
 
-    Attributes:
-      params: as in ``T5Gemma``.
-      source: int32 ``[B, P]``, the encoder inputs.
-      source_length: int32 ``[B]``.
-      config: as in ``T5Gemma``.
-    """
-
-    params: Any
-    source: Array
-    source_length: Array
-    config: T5GemmaConfig = dataclasses.field(metadata={"static": True})
-
-    network: ClassVar[type[EncoderDecoderNetwork]] = T5GemmaNetwork
-    partition_rules = PARTITION_RULES
+    network = T5GemmaNetwork
     sharded_names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
     for_model_axis = for_model_axis
 
@@ -249,7 +194,7 @@ class BoundT5Gemma(BoundEncoderDecoder):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class T5Gemma(EncoderDecoder):
+class T5Gemma(encoder_decoder.EncoderDecoder):
     """A T5Gemma or T5Gemma 2 network. Bind it to inputs with ``bind`` to decode from it.
 
     Attributes:
@@ -262,7 +207,7 @@ class T5Gemma(EncoderDecoder):
       >>> sizes = dict(
       ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=8,
       ...     num_layers=1, max_positions=32)
-      >>> config = T5GemmaConfig(encoder=GemmaConfig(**sizes), **sizes)
+      >>> config = T5GemmaConfig(encoder=gemma.GemmaConfig(**sizes), **sizes)
       >>> def logits(key):
       ...     model = T5Gemma.init(config, key).bind(jnp.array([[5, 7, 1]]), jnp.array([3]))
       ...     return model.prefill(*model.start_prompt(), lanes=2, slots=5)[0].logits
@@ -270,8 +215,5 @@ class T5Gemma(EncoderDecoder):
       (1, 1, 1, 9)
     """
 
-    params: Any
-    config: T5GemmaConfig = dataclasses.field(metadata={"static": True})
-
-    bound: ClassVar[type[BoundEncoderDecoder]] = BoundT5Gemma
+    bound = BoundT5Gemma
     for_model_axis = for_model_axis

@@ -2,22 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from decoding_jax import fields
 from decoding_jax.base import Array
-from decoding_jax.models.cache import (
-    Cache,
-    KeyValue,
-    Layers,
-    num_keys,
-    prompt_part,
-)
-from decoding_jax.models.scores import Bias, Part
-from decoding_jax.models.slot_writes import write
-from decoding_jax.models.stack import stack_index
+from decoding_jax.models import attention, caches, stack
+
+EVERYTHING = 2**30
+"""The window of a scanned layer that has none, larger than every distance."""
+
+
+def check_window(window: int | None, pattern: Sequence[bool]) -> None:
+    """Refuses a window that is not None or positive, and a pattern without entries.
+
+    Raises:
+      ValueError: for one of these.
+    """
+    if window is not None and window < 1:
+        raise fields.error("window", "None, or 1 and above", window)
+    if not pattern:
+        raise fields.error("window_pattern", "one entry or more", pattern)
+
+
+def is_local(pattern: Sequence[bool], index: int | Array) -> bool | Array:
+    """Whether the layer of this index has the window.
+
+    Args:
+      pattern: whether each layer has it, repeated over the layers.
+      index: the index of the layer, an int32 scalar where layers are scanned.
+
+    Returns:
+      A bool, or a bool scalar array where the index is an array.
+
+    Example:
+      >>> [is_local((True, True, False), i) for i in range(4)]
+      [True, True, False, True]
+    """
+    if isinstance(index, int):
+        return bool(pattern[index % len(pattern)])
+    return jnp.asarray(pattern)[index % len(pattern)]
+
+
+def window_of(
+    window: int | None, pattern: Sequence[bool], index: int | Array
+) -> int | Array | None:
+    """The distance from which the layer of this index sees no key, or None.
+
+    Example:
+      >>> [window_of(512, (True, False), i) for i in range(3)]
+      [512, None, 512]
+    """
+    if window is None or not any(pattern):
+        return None
+    if all(pattern):
+        return window
+    local = is_local(pattern, index)
+    if isinstance(local, bool):
+        return window if local else None
+    return jnp.where(local, window, EVERYTHING)
+
+
+def real_tokens(length: Array, size: int) -> Array:
+    """Which of ``size`` tokens of a row are real, bool ``[B, 1, 1, P]``, for lengths ``[B]``."""
+    index = jnp.arange(size, dtype=jnp.int32)
+    return (index[None] < length[:, None])[:, None, None]
 
 
 class View(NamedTuple):
@@ -45,12 +96,12 @@ class View(NamedTuple):
 
 
 def view_of(
-    cache: Cache,
+    cache: caches.Cache,
     num_tokens: int,
     start: Array | int,
     visible: Array | None,
     position: Array | None,
-) -> tuple[View, Cache]:
+) -> tuple[View, caches.Cache]:
     """The view of ``num_tokens`` new tokens, and the cache with their positions.
 
     Args:
@@ -78,7 +129,7 @@ def view_of(
         position = cache.length[:, None, None] + index
     filled = jnp.broadcast_to(position, (batch, lanes, num_tokens))
     cache = cache._replace(
-        position=write(cache.position[..., None], filled[..., None], start)[..., 0]
+        position=caches.write(cache.position[..., None], filled[..., None], start)[..., 0]
     )
 
     if visible is None:
@@ -92,7 +143,7 @@ def view_of(
     else:
         seen = visible.shape[-1]
         if seen > num_slots:
-            raise ValueError(f"visible: got {seen} slots; takes at most the cache's {num_slots}")
+            raise ValueError(f"visible: expected at most the cache's {num_slots} slots, got {seen}")
         slot_mask = visible & (
             jnp.arange(seen, dtype=jnp.int32)[None, None, None] != index[..., None]
         )
@@ -102,10 +153,9 @@ def view_of(
         # One maximum, not one for each slot, so that where rows are sharded one number travels.
         slot = jnp.arange(1, seen + 1, dtype=jnp.int32)[None, None, None]
         used = jnp.max(jnp.where(slot_mask, slot, 0), initial=0)
-    prompt = jnp.arange(num_keys(cache.prompt), dtype=jnp.int32)
     view = View(
         position=position,
-        prompt_mask=(prompt[None] < cache.length[:, None])[:, None, None],
+        prompt_mask=real_tokens(cache.length, caches.num_keys(cache.prompt)),
         slot_mask=slot_mask,
         slot_distance=slot_distance,
         self_mask=self_mask,
@@ -123,7 +173,7 @@ class Biases(NamedTuple):
       itself: None, or ``[B, W, H, G, T, T]``-broadcastable, for the tokens of a tree.
     """
 
-    prompt: Bias | None = None
+    prompt: attention.Bias | None = None
     slots: Array | None = None
     itself: Array | None = None
 
@@ -131,7 +181,7 @@ class Biases(NamedTuple):
 Window = int | Array | None
 """A number of tokens that are seen on one side, or None for all."""
 
-LayerCache = Callable[[KeyValue], tuple[list[Part], KeyValue]]
+LayerCache = Callable[[caches.KeyValue], tuple[list[attention.Part], caches.KeyValue]]
 """The cache of one layer, as a function of the keys and values of the new tokens. It returns the
 parts that the new tokens attend to, themselves included, and the layer's updated cache."""
 
@@ -139,7 +189,7 @@ parts that the new tokens attend to, themselves included, and the layer's update
 def prompt_layer_cache(
     length: Array,
     size: int,
-    bias: Bias | None = None,
+    bias: attention.Bias | None = None,
     *,
     window: Window = None,
     ahead: Window = 0,
@@ -156,18 +206,18 @@ def prompt_layer_cache(
     """
     position = jnp.arange(size, dtype=jnp.int32)[None, None]
 
-    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
-        prompt = prompt_part(new)
+    def layer_cache(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
+        prompt = caches.prompt_part(new)
         return [_seen(prompt, length, position, bias, window, ahead)], prompt
 
     return layer_cache
 
 
 def chunk_layer_cache(
-    held: KeyValue,
+    held: caches.KeyValue,
     length: Array,
     position: Array,
-    bias: Bias | None = None,
+    bias: attention.Bias | None = None,
     layer: Array | None = None,
     *,
     window: Window = None,
@@ -185,11 +235,11 @@ def chunk_layer_cache(
       window: as for ``prompt_layer_cache``.
     """
 
-    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
-        key, value = prompt_part(new)
+    def layer_cache(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
+        key, value = caches.prompt_part(new)
         first = position[0, 0, 0]
-        stored = KeyValue(
-            write(held.key, key, first, layer), write(held.value, value, first, layer)
+        stored = caches.KeyValue(
+            caches.write(held.key, key, first, layer), caches.write(held.value, value, first, layer)
         )
         seen = _seen(stored, length, position, bias, window)
         return [seen._replace(layer=layer)], stored
@@ -199,10 +249,10 @@ def chunk_layer_cache(
 
 def after_shared_prefix(
     layer_cache: LayerCache,
-    prefix: Layers,
+    prefix: caches.Layers,
     index: int | Array,
     position: Array,
-    bias: Bias | None = None,
+    bias: attention.Bias | None = None,
     *,
     window: Window = None,
 ) -> LayerCache:
@@ -218,14 +268,14 @@ def after_shared_prefix(
         distances.
       window: as for ``prompt_layer_cache``.
     """
-    layer = stack_index(index)
+    layer = stack.stack_index(index)
     shared: Any = prefix[index] if isinstance(index, int) else prefix
-    mask = jnp.ones((1, 1, 1, num_keys(prefix)), bool)
-    part = Part(shared.key[0], shared.value[0], mask, bias, layer=layer)
+    mask = jnp.ones((1, 1, 1, caches.num_keys(prefix)), bool)
+    part = attention.Part(shared.key[0], shared.value[0], mask, bias, layer=layer)
     if window is not None or bias is not None:
         part = part._replace(position=position, least_distance=0, window=window)
 
-    def with_prefix(new: KeyValue) -> tuple[list[Part], KeyValue]:
+    def with_prefix(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
         parts, stored = layer_cache(new)
         return [part, *parts], stored
 
@@ -233,24 +283,23 @@ def after_shared_prefix(
 
 
 def _seen(
-    prompt: KeyValue,
+    prompt: caches.KeyValue,
     length: Array,
     position: Array,
-    bias: Bias | None,
+    bias: attention.Bias | None,
     window: Window,
     ahead: Window = 0,
-) -> Part:
+) -> attention.Part:
     """The real tokens of a prompt, for tokens of the same prompt at ``position [1, 1, T]``."""
-    index = jnp.arange(prompt.key.shape[-2], dtype=jnp.int32)
-    real = (index[None] < length[:, None])[:, None, None]
+    real = real_tokens(length, prompt.key.shape[-2])
     least = None if ahead is None else -ahead
-    part = Part(prompt.key, prompt.value, real, bias, position=position)
+    part = attention.Part(prompt.key, prompt.value, real, bias, position=position)
     return part._replace(least_distance=least, window=window)
 
 
 def slot_layer_cache(
-    prompt: KeyValue,
-    slots: KeyValue,
+    prompt: caches.KeyValue,
+    slots: caches.KeyValue,
     view: View,
     start: Array | int,
     bias: Biases | None = None,
@@ -272,16 +321,19 @@ def slot_layer_cache(
     bias = Biases() if bias is None else bias
     seen = view.slot_mask if window is None else view.slot_mask & (view.slot_distance < window)
 
-    def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
-        stored = KeyValue(
-            write(slots.key, new.key, start, layer), write(slots.value, new.value, start, layer)
+    def layer_cache(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
+        stored = caches.KeyValue(
+            caches.write(slots.key, new.key, start, layer),
+            caches.write(slots.value, new.value, start, layer),
         )
         parts = [
-            Part(*prompt, view.prompt_mask, bias.prompt, position=view.position, window=window),
-            Part(*stored, seen, bias.slots, view.used, layer=layer),
+            attention.Part(
+                *prompt, view.prompt_mask, bias.prompt, position=view.position, window=window
+            ),
+            attention.Part(*stored, seen, bias.slots, view.used, layer=layer),
         ]
         if view.self_mask is not None:
-            parts.append(Part(new.key, new.value, view.self_mask, bias.itself))
+            parts.append(attention.Part(new.key, new.value, view.self_mask, bias.itself))
         return parts, stored
 
     return layer_cache

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
-from decoding_jax.ops import mesh
+from decoding_jax.sharding import meshes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +41,7 @@ def jit(
     A model or a transform may be a plain function, or hold some among its leaves. Functions are
     compared by identity, so a function that is created for every call is traced for every call.
     The compiled program has the name of ``fn``. Arguments on a mesh of devices are computed on
-    there (``ops.mesh.in_mesh``).
+    there (``sharding.meshes.in_mesh``).
 
     Args:
       fn: the function to compile.
@@ -87,7 +89,7 @@ def jit(
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         *fixed, arrays, given_away = split(args, kwargs)
-        return mesh.in_mesh(lambda given: compiled(*fixed, *given), (arrays, given_away))
+        return meshes.in_mesh(lambda given: compiled(*fixed, *given), (arrays, given_away))
 
     wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
     wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]
@@ -122,3 +124,17 @@ def _announce(name: str) -> None:
         timers.append(threading.Timer(_SLOW, _LOGGER.warning, (message, name)))
         timers[0].daemon = True
         timers[0].start()
+
+
+def keep_programs() -> None:
+    """Keeps compiled programs on disk for the next process, unless JAX is told where to.
+
+    It is called before anything is compiled.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # There is no home directory.
+        return
+    jax.config.update("jax_compilation_cache_dir", str(home / "decoding_jax" / "programs"))

@@ -33,13 +33,13 @@ def row_keys(key: Array, batch_size: int) -> Array:
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         of_type = "none" if key is None else type(key).__name__
         got = of_type if dtype is None else f"{dtype}{list(key.shape)}"
-        raise ValueError(f"key: got {got}; takes a typed key such as jax.random.key(0)")
+        raise ValueError(f"key: expected a typed key such as jax.random.key(0), got {got}")
     if key.shape == (batch_size,):
         return counter_keys(key)
     if key.shape:
         raise ValueError(
-            f"key: got keys of shape {list(key.shape)}; takes one key, or {batch_size} keys, "
-            "one for each row"
+            f"key: expected one key, or {batch_size} keys, one for each row, got keys of shape"
+            f" {list(key.shape)}"
         )
     return _fold_each(counter_keys(key), batch_size)
 

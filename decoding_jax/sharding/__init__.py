@@ -9,7 +9,7 @@ Every strategy runs on the mesh that its model is on. ``load(directory, mesh=mes
 checkpoint straight into its shards.
 """
 
-from decoding_jax.ops.mesh import DATA, MODEL
+from decoding_jax.sharding.meshes import DATA, MODEL
 from decoding_jax.sharding.rules import (
     MeshError,
     Rules,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax.ops.mesh import DATA, MODEL, put
+from decoding_jax.sharding.meshes import DATA, MODEL, put
 
 T = TypeVar("T")
 
@@ -102,8 +102,8 @@ def shardings(model: Any, mesh: Mesh | AbstractMesh, rules: Rules | None = None)
         for axis, name in enumerate(known):
             if name is not None and leaf.shape[axis] % mesh.shape[name]:
                 raise MeshError(
-                    f"mesh: got {name}={mesh.shape[name]}; takes a divisor of"
-                    f" {leaf.shape[axis]}, the size of axis {axis} of {_path(path)}"
+                    f"mesh: expected a divisor of {leaf.shape[axis]}, the size of axis {axis} of"
+                    f" {_path(path)}, got {name}={mesh.shape[name]}"
                 )
         return NamedSharding(mesh, known)
 
@@ -176,12 +176,12 @@ def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
     if isinstance(mesh, Mapping):
         wrong = {k: n for k, n in mesh.items() if not isinstance(n, int) or n < 1}
         if wrong or not mesh:
-            raise MeshError(f"mesh: got {dict(mesh)}; takes sizes of axes of 1 and above")
+            raise MeshError(f"mesh: expected sizes of axes of 1 and above, got {dict(mesh)}")
         count = math.prod(mesh.values())
         if count > jax.device_count():
             raise MeshError(
-                f"mesh: got {dict(mesh)}, which is {count} devices; takes at most the"
-                f" {jax.device_count()} that there are"
+                f"mesh: expected at most the {jax.device_count()} that there are, got"
+                f" {dict(mesh)}, which is {count} devices"
             )
         several = jax.process_count() > 1 and count <= jax.local_device_count()
         devices = jax.local_devices() if several else jax.devices()
@@ -194,12 +194,12 @@ def as_mesh(mesh: Mesh | Mapping[str, int]) -> Mesh:
 
 def check_mesh(mesh: Any) -> None:
     """Raises a ValueError if a value is not a mesh, or has neither axis ``data`` nor ``model``."""
-    takes = "takes a mesh with the axes 'data' and 'model', or one of them"
+    expected = "mesh: expected a mesh with the axes 'data' and 'model', or one of them"
     if not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise MeshError(f"mesh: got {type(mesh).__name__}; {takes}")
+        raise MeshError(f"{expected}, got {type(mesh).__name__}")
     others = [name for name in mesh.axis_names if name not in (DATA, MODEL)]
     if mesh.empty or others:
-        raise MeshError(f"mesh: got the axes {mesh.axis_names}; {takes}")
+        raise MeshError(f"{expected}, got the axes {mesh.axis_names}")
 
 
 def _has_rules(node: Any) -> bool:
@@ -212,7 +212,7 @@ def _check_sizes(node: Any, mesh: Mesh | AbstractMesh) -> None:
     count = mesh.shape.get(MODEL, 1)
     for name, size in node.sharded_sizes.items():
         if size % count:
-            raise MeshError(f"mesh: got model={count}; takes a divisor of {name} = {size}")
+            raise MeshError(f"mesh: expected a divisor of {name} = {size}, got model={count}")
 
 
 def _specs(model: Any, rules: Rules) -> Any:
@@ -221,7 +221,7 @@ def _specs(model: Any, rules: Rules) -> Any:
         for pattern, layout in rules.items():
             if fnmatch.fnmatchcase(name, pattern):
                 return PartitionSpec(*[None] * (leaf.ndim - len(layout) if layout else 0), *layout)
-        raise ValueError(f"rules: got none that matches {name}; takes a pattern for every array")
+        raise ValueError(f"rules: expected a pattern for every array, got none that matches {name}")
 
     return jax.tree_util.tree_map_with_path(spec, model)
 

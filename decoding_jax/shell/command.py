@@ -14,7 +14,7 @@ import jax
 
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
-from decoding_jax.ops.programs import keep_programs
+from decoding_jax.ops.jit import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (
     UsageError,

@@ -5,11 +5,16 @@ of ``pathlib.Path`` that the library uses, and ``model_path`` a model of the Hug
 ``write`` and ``create`` publish whole files on both.
 """
 
-from decoding_jax.storage.arrays import kvstore
 from decoding_jax.storage.cloud_path import CloudPath, StorageError
-from decoding_jax.storage.files import create, local_copy, write, write_bytes
-from decoding_jax.storage.hub import is_hub_name, model_path
-from decoding_jax.storage.paths import StoragePath, local_path, storage_path
+from decoding_jax.storage.paths import (
+    StoragePath,
+    is_hub_name,
+    kvstore,
+    local_path,
+    model_path,
+    storage_path,
+)
+from decoding_jax.storage.publishing import create, local_copy, write, write_bytes
 
 __all__ = [
     "CloudPath",

@@ -160,7 +160,7 @@ class CloudPath:
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
         """Opens the file to read its bytes in order; errors while it is read are of one line."""
         if mode != "rb":
-            raise ValueError(f"mode: got {mode!r}; takes 'rb'")
+            raise ValueError(f"mode: expected 'rb', got {mode!r}")
         with _one_line(self, "read"):
             file = self._files.open(self.key, "rb", block_size=_BLOCK)
         with file:
@@ -237,8 +237,8 @@ def file_system(scheme: str) -> Any:
         module = importlib.import_module(backend.module)
     except ImportError as e:
         raise StorageError(
-            f"{scheme}://: needs {backend.module.partition('.')[0]}; "
-            "takes pip install 'decoding_jax[cloud]'"
+            f"{scheme}://: needs {backend.module.partition('.')[0]}: "
+            "pip install 'decoding_jax[cloud]'"
         ) from e
     # Without a handler of the program's own, failed requests would be logged with tracebacks.
     logging.getLogger(backend.module.partition(".")[0]).addHandler(logging.NullHandler())
@@ -261,6 +261,6 @@ def _one_line(path: CloudPath, done: str) -> Iterator[None]:
     except Exception as e:
         reason = " ".join(str(e).split())[:_MAX_REASON] or "no answer"
         raise StorageError(
-            f"{path}: cannot be {done} ({type(e).__name__}: {reason}); takes a bucket that can be "
-            "reached, and credentials for it"
+            f"{path}: cannot be {done} ({type(e).__name__}: {reason}); expected a bucket that can"
+            " be reached, and credentials for it"
         ) from e

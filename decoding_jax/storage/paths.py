@@ -1,11 +1,13 @@
-"""Tells paths on disks from URLs of buckets."""
+"""What a path or a URL names: files on disks, in buckets, and models of the Hugging Face Hub."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
-from decoding_jax.storage.cloud_path import SCHEMES, CloudPath
+from decoding_jax.storage.cloud_path import SCHEMES, CloudPath, StorageError
 
 StoragePath = Path | CloudPath
 
@@ -27,7 +29,7 @@ def storage_path(name: str, path: str | StoragePath) -> StoragePath:
       CloudPath(url='gs://bucket/out')
       >>> storage_path("output_dir", "ftp://host/out")
       Traceback (most recent call last):
-      ValueError: output_dir: got 'ftp://host/out'; takes a local path, or a URL of gs, s3 or memory
+      ValueError: output_dir: expected a local path, or a URL of gs, s3 or memory, got 'ftp://host/out'
     """
     match = _url(path)
     if match is None:
@@ -35,8 +37,8 @@ def storage_path(name: str, path: str | StoragePath) -> StoragePath:
     scheme, key = match[1].lower(), match[2].strip("/")
     if scheme not in SCHEMES or not key:
         raise ValueError(
-            f"{name}: got {str(path)!r}; takes a local path, or a URL of "
-            f"{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+            f"{name}: expected a local path, or a URL of {', '.join(SCHEMES[:-1])} or"
+            f" {SCHEMES[-1]}, got {str(path)!r}"
         )
     return CloudPath(f"{scheme}://{key}")
 
@@ -50,12 +52,101 @@ def local_path(name: str, path: str | Path) -> Path:
     Example:
       >>> local_path("gin_file", "gs://bucket/own.gin")
       Traceback (most recent call last):
-      ValueError: gin_file: got 'gs://bucket/own.gin'; takes a local path
+      ValueError: gin_file: expected a local path, got 'gs://bucket/own.gin'
     """
     if _url(path):
-        raise ValueError(f"{name}: got {str(path)!r}; takes a local path")
+        raise ValueError(f"{name}: expected a local path, got {str(path)!r}")
     return Path(path)
 
 
 def _url(path: str | StoragePath) -> re.Match[str] | None:
     return re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(.*)", str(path), re.DOTALL)
+
+
+WEIGHTS = "*.safetensors"
+OTHERS = ("*.json", "*.model", "*.jinja", "*.spm", "merges.txt")
+"""The files of a model that are read here: settings, tokenizers and templates of chats."""
+
+_SCHEME = re.compile("hf:/+")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text may be the name of a model of the Hub.
+
+    Example:
+      >>> is_hub_name("gpt2"), is_hub_name("Qwen/Qwen3-0.6B"), is_hub_name("./a/b")
+      (True, True, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def model_path(name: str, path: str | StoragePath, *, weights: bool = True) -> StoragePath:
+    """Returns the path of a model: ``storage_path``, or the local copy of a model of the Hub.
+
+    A model is downloaded into the cache of ``huggingface_hub`` unless it is there already.
+
+    Args:
+      name: the argument's name, for the error.
+      path: as for ``storage_path``; or ``hf://organisation/model``, with ``@revision`` after it for
+        another revision than the newest.
+      weights: whether the weights are downloaded too.
+
+    Raises:
+      ValueError: in one line, for a URL of another form, without ``huggingface_hub``, and for a
+        model that cannot be downloaded.
+
+    Example:
+      >>> model_path("directory", "hf://a/b/c")
+      Traceback (most recent call last):
+      ValueError: directory: expected hf://organisation/model, or with @revision, got 'hf://a/b/c'
+    """
+    url = str(path)
+    if not (scheme := _SCHEME.match(url)):
+        return storage_path(name, path)
+    repository, _, revision = url[scheme.end() :].strip("/").partition("@")
+    if not is_hub_name(repository):
+        raise ValueError(
+            f"{name}: expected hf://organisation/model, or with @revision, got {url!r}"
+        )
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(f"{name}: got {url!r}; needs pip install huggingface_hub") from None
+    try:
+        found = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision or None,
+            allow_patterns=[*OTHERS, *([WEIGHTS] if weights else [])],
+            ignore_patterns=["*/*"],
+        )
+    except Exception as error:  # Its exceptions have no common base.
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{name}: got {url!r}, which cannot be downloaded ({cause})") from error
+    return Path(found)
+
+
+_DRIVERS = {"gs": "gcs", "s3": "s3"}
+
+
+def kvstore(folder: StoragePath) -> dict[str, Any]:
+    """Returns the key-value store of a folder, as ``tensorstore`` takes it.
+
+    Raises:
+      StorageError: if ``tensorstore`` has no driver for the scheme of the folder.
+
+    Example:
+      >>> kvstore(CloudPath("gs://bucket/checkpoint_1/state"))
+      {'driver': 'gcs', 'bucket': 'bucket', 'path': 'checkpoint_1/state/'}
+    """
+    if not isinstance(folder, CloudPath):
+        return {"driver": "file", "path": f"{folder.absolute()}/"}
+    if folder.scheme not in _DRIVERS:
+        raise StorageError(f"{folder}: expected a local path, or a URL of gs or s3, for arrays")
+    bucket, _, path = folder.key.partition("/")
+    found = {"driver": _DRIVERS[folder.scheme], "bucket": bucket, "path": f"{path}/"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if folder.scheme == "s3" and endpoint:  # S3 of another provider.
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        found |= {"endpoint": endpoint, "aws_region": region}
+    return found

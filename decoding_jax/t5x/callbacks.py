@@ -209,7 +209,7 @@ class NativeWithCallbacks:
     """A native model with T5X's callbacks, for strategies that extend all lanes token by token.
 
     The state that callbacks are given differs from T5X's in two ways. ``cache`` is the cache of
-    ``model``, in its own layout (``models.cache.Cache`` for the networks of this library). The
+    ``model``, in its own layout (``models.caches.Cache`` for the networks of this library). The
     cache already contains the whole prompt in the first state, so the changes that
     ``state_callback_fn`` makes to ``cur_token`` and ``cache`` of the first state do not affect the
     first logits.

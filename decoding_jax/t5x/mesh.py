@@ -1,7 +1,7 @@
 """T5X's mesh, put into context while T5X traces ``predict_batch``.
 
 T5X's partitioner enters its mesh by ``with mesh:``, which ``jax.sharding.get_abstract_mesh`` does
-not show. Inside ``on_t5x_mesh``, caches, logits and drafts are laid out as in ``ops.mesh``.
+not show. Inside ``on_t5x_mesh``, caches, logits and drafts are laid out as in ``sharding.meshes``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax.interpreters import pxla
 from jax.sharding import Mesh, PartitionSpec
 
 from decoding_jax import sharding
-from decoding_jax.ops.mesh import DATA, MODEL
+from decoding_jax.sharding.meshes import DATA, MODEL
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from decoding_jax import fields, loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.ops.jit import compilation_announced
-from decoding_jax.ops.mesh import to_host
+from decoding_jax.sharding.meshes import to_host
 from decoding_jax.text.call import Call
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion

@@ -13,7 +13,7 @@ import numpy as np
 from decoding_jax import fields, loop
 from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.ops.jit import compilation_announced
-from decoding_jax.ops.mesh import mesh_of, to_host
+from decoding_jax.sharding.meshes import mesh_of, to_host
 from decoding_jax.text.call import Call, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion

@@ -13,8 +13,8 @@ from decoding_jax.base import Array, Cache, LanguageModel, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import clean, log_softmax
-from decoding_jax.ops.mesh import to_host
 from decoding_jax.ops.top_k import top_k
+from decoding_jax.sharding.meshes import to_host
 
 CHUNK = 16
 """The largest number of tokens of a call of the model, whose logits are held together."""

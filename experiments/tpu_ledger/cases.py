@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax import Constraints, Prompt, registry, sharding, transforms
 from decoding_jax.models import T5
-from decoding_jax.models.cache import Cache
+from decoding_jax.models.caches import Cache
 
 WARPED = transforms.chain(transforms.temperature(0.8), transforms.top_k(40), transforms.top_p(0.9))
 SETTINGS: Mapping[str, Mapping[str, Any]] = {

@@ -9,7 +9,7 @@ import jax
 
 from decoding_jax.models import T5, Llama
 from decoding_jax.models.llama import LlamaConfig
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5Config
 from experiments.tpu_ledger.cases import abstract
 
 CHUNK = 256

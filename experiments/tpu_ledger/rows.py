@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from decoding_jax import sharding
-from decoding_jax.models.cache import LAYER_AXIS, Cache
+from decoding_jax.models.caches import LAYER_AXIS, Cache
 from experiments.tpu_ledger import program, rewrites, topology, traffic
 from experiments.tpu_ledger.cases import Case, placed
 from experiments.tpu_ledger.models import is_read_at_a_step, model_of

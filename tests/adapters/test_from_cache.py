@@ -114,26 +114,26 @@ def wrong(step, start=init, **settings):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: adapters.from_cache(init, append, 5), "step: got one that does not take them"),
+        (lambda: adapters.from_cache(init, append, 5), "got one that does not take them"),
         (
             lambda: adapters.from_cache(init, lambda c, t: 0, 5, positions=True),
-            "takes a function of (cache, tokens, position)",
+            "expected a function of (cache, tokens, position)",
         ),
         (
             lambda: adapters.from_cache(init, lambda c, t: 0, 5, blocks=True),
-            "blocks: got True with positions=False; takes False",
+            "blocks: expected False, since the padding",
         ),
         (
             lambda: adapters.from_cache(None, append, 5),
-            "init: got None; takes a function of (size)",
+            "init: expected a function of (size), got None",
         ),
         (
             wrong(lambda cache, tokens: jnp.zeros((1, 1, VOCAB))),
-            "takes a pair (logits [1, T, V], cache)",
+            "expected a pair (logits [1, T, V], cache)",
         ),
         (
             wrong(lambda cache, tokens: (jnp.zeros((1, VOCAB)), cache)),
-            "step: got logits float32[1, 5]; takes floating [1, T, V], which is [1, 1, 5] here",
+            "step: expected floating logits [1, T, V], which is [1, 1, 5] here, got float32[1, 5]",
         ),
         (
             wrong(lambda cache, tokens: (jnp.zeros((1, 1, VOCAB)), cache["tokens"])),

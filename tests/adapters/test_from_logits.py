@@ -79,12 +79,12 @@ def test_hidden_states_keep_the_protocol():
         (
             next_token,
             {"hidden": True},
-            "function: got float32[2, 5] with hidden=True; takes a pair",
+            "expected a pair, logits and hidden states, with hidden=True, got float32[2, 5]",
         ),
         (
             lambda *args: (next_token(*args), next_token(*args)),
             {"hidden": True},
-            "function: got hidden states float32[2, 5]; takes floating [B, P, D], which begins",
+            "function: expected floating hidden states [B, P, D], which begin with [2,",
         ),
     ],
 )
@@ -150,23 +150,23 @@ def test_tokens_that_are_none_never_reach_the_function():
     [
         (
             lambda: adapters.from_logits(3, 5),
-            "function: got 3; takes a function of (tokens, length)",
+            "function: expected a function of (tokens, length), got 3",
         ),
         (
             lambda: adapters.from_logits(lambda tokens: tokens, 5),
-            "function: got one that does not take them (too many positional arguments)",
+            "got one that does not take them (too many positional arguments)",
         ),
         (
             lambda: adapters.from_logits(lambda tokens, length: tokens, 5, parameters=1),
-            "takes a function of (parameters, tokens, length)",
+            "expected a function of (parameters, tokens, length)",
         ),
         (
             lambda: adapters.from_logits(lambda t, n: t, 0),
-            "vocab_size: got 0; takes an int of 1 or",
+            "vocab_size: expected an int of 1 or more, got 0",
         ),
         (
             lambda: adapters.from_logits(lambda t, n: t, 5, max_positions=0),
-            "max_positions: got 0; takes None or an int of 1 or more",
+            "max_positions: expected an int of 1 or more, got 0",
         ),
         (
             lambda: decoding_jax.greedy(
@@ -174,20 +174,20 @@ def test_tokens_that_are_none_never_reach_the_function():
                 PROMPT,
                 max_new_tokens=2,
             ),
-            "function: got logits float32[2, 3]; takes floating [B, V], which is [2, 5] here or "
-            "[B, P, V], which is [2, 4, 5] here",
+            "function: expected floating logits [B, V], which is [2, 5] here or [B, P, V], which is"
+            " [2, 4, 5] here, got float32[2, 3]",
         ),
         (
             lambda: decoding_jax.greedy(
                 adapters.from_logits(lambda t, n: t, VOCAB), PROMPT, max_new_tokens=2
             ),
-            "function: got logits int32[2, 4]; takes floating [B, V]",
+            "here, got int32[2, 4]",
         ),
         (
             lambda: decoding_jax.greedy(
                 adapters.from_logits(lambda t, n: None, VOCAB), PROMPT, max_new_tokens=2
             ),
-            "function: got a NoneType; takes logits [B, V]",
+            "here, got None",
         ),
     ],
 )
@@ -203,6 +203,7 @@ def test_a_function_that_holds_arrays_is_told_where_they_go():
             return tokens
 
     with pytest.raises(
-        ValueError, match=r"function: got a Network, which holds arrays; .*parameters="
+        ValueError,
+        match=r"function: .*its arrays as parameters=.*, got a Network, which holds arrays",
     ):
         adapters.from_logits(Network(), 5)

@@ -120,15 +120,18 @@ def test_pruning_drops_what_cannot_be_the_best_and_little_else():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"texts": []}, "texts: got []; takes a list of one text or more"),
-        ({"references": "a"}, "references: got 'a'; takes a list"),
-        ({"alpha": 1.5}, "alpha: got 1.5; takes a number from 0 to 1"),
-        ({"schedule": (2, 3)}, "schedule: got [2, 3]; takes rising numbers from 1 to the number"),
-        ({"schedule": (2, 2)}, "schedule: got [2, 2]"),
-        ({"schedule": ()}, "schedule: got []"),
-        ({"num_resamples": 0}, "num_resamples: got 0; takes 1 or more"),
-        ({"key": 0}, "key: got int; takes a typed key"),
-        ({"utility": lambda texts, references: np.zeros(2)}, "utility: got scores of shape [2]"),
+        ({"texts": []}, "texts: expected a list of one text or more, got []"),
+        ({"references": "a"}, "references: expected a list of one text or more, got 'a'"),
+        ({"alpha": 1.5}, "alpha: expected a number from 0 to 1, got 1.5"),
+        ({"schedule": (2, 3)}, "schedule: expected rising numbers from 1 to the number"),
+        (
+            {"schedule": (2, 2)},
+            "schedule: expected rising numbers from 1 to the number of references, 2, got [2, 2]",
+        ),
+        ({"schedule": ()}, "schedule: expected rising numbers"),
+        ({"num_resamples": 0}, "num_resamples: expected 1 or more, got 0"),
+        ({"key": 0}, "key: expected a typed key such as jax.random.key(0), got int"),
+        ({"utility": lambda texts, references: np.zeros(2)}, "utility: expected scores [N, M], "),
     ],
 )
 def test_mistakes_in_pruning_are_one_line(settings, message):
@@ -139,5 +142,5 @@ def test_mistakes_in_pruning_are_one_line(settings, message):
 
 
 def test_one_text_is_not_a_list():
-    with pytest.raises(ValueError, match="texts: got 'abc'; takes a list of texts"):
+    with pytest.raises(ValueError, match="texts: expected a list of texts, got 'abc'"):
         pairwise.chrf("abc")

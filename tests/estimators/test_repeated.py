@@ -72,11 +72,17 @@ def test_the_error_of_a_mean_is_unbiased():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: repeated.pass_at_k(jnp.ones((3, 2), bool), 4), "k: got 4; takes 1 to the number"),
-        (lambda: repeated.pass_at_k(jnp.ones(3, bool), 1), "correct: got [3]; takes [..., R, N]"),
-        (lambda: repeated.pass_at_k_of_lattice(jnp.ones(4, bool), 3), "k: got 3; takes a divisor"),
-        (lambda: repeated.mean_and_error(jnp.ones((1, 4))), "values: got 1 set; takes 2 or more"),
-        (lambda: choice.minimum_bayes_risk([], None), "texts: got none; takes one or more"),
+        (
+            lambda: repeated.pass_at_k(jnp.ones((3, 2), bool), 4),
+            "k: expected 1 to the number of sets, 3, got 4",
+        ),
+        (lambda: repeated.pass_at_k(jnp.ones(3, bool), 1), "correct: expected [..., R, N]"),
+        (
+            lambda: repeated.pass_at_k_of_lattice(jnp.ones(4, bool), 3),
+            "k: expected a divisor of the number of samples, 4, got 3",
+        ),
+        (lambda: repeated.mean_and_error(jnp.ones((1, 4))), "values: expected 2 or more"),
+        (lambda: choice.minimum_bayes_risk([], None), "texts: expected one or more, got none"),
     ],
 )
 def test_a_mistake_is_one_line(call, message):

@@ -14,7 +14,7 @@ def test_distinct_n_divides_distinct_ngrams_by_words():
     assert diversity.distinct_n(["a b"] * 4, 1) == 2 / 8
     assert diversity.distinct_n([], 1) == diversity.distinct_n([""], 2) == 0
     assert diversity.num_unique(["a", "b", "a"]) == 2
-    with pytest.raises(ValueError, match="n: got 0; takes 1 or more"):
+    with pytest.raises(ValueError, match="n: expected 1 or more, got 0"):
         diversity.distinct_n(texts, 0)
 
 
@@ -39,7 +39,9 @@ def test_bleu_and_the_oracle():
 @pytest.mark.parametrize("references", [[], "a string"])
 def test_bad_references_get_one_line(references):
     for metric in (quality.bleu, quality.rouge):
-        with pytest.raises(ValueError, match="references: got"):
+        with pytest.raises(
+            ValueError, match="references: expected a list of one string or more, got"
+        ):
             metric("text", references)
-    with pytest.raises(ValueError, match="texts: got none"):
+    with pytest.raises(ValueError, match="texts: expected one or more, got none"):
         quality.oracle(quality.bleu, [], ["a"])

@@ -185,7 +185,12 @@ def test_faults_of_the_job_are_reported_in_one_line(command, capsys):
     check(command(MODEL_DIR="nowhere"), capsys, 1, "nowhere: no such directory")
     for setting in ("MODEL_DIR", "INPUT", "OUTPUT_DIR"):
         url = {setting: "ftp://host/x"}
-        check(command(**url), capsys, 1, "got 'ftp://host/x'; takes a local path, or a URL")
+        check(
+            command(**url),
+            capsys,
+            1,
+            "expected a local path, or a URL of gs, s3 or memory, got 'ftp://host/x'",
+        )
     assert not Path("ftp:").exists()
     check(command(INPUT="nowhere.txt"), capsys, 1, "nowhere.txt: no such file")
     check(

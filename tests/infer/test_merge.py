@@ -111,7 +111,7 @@ def test_refused_arguments(job, capsys):
             "file: expected a file in a directory that exists",
             capsys,
         )
-    check(["ftp://host/out"], 1, "output_dir: got 'ftp://host/out'; takes a local path", capsys)
+    check(["ftp://host/out"], 1, "output_dir: expected a local path", capsys)
     check([], 2, "expected OUTPUT_DIR [-o FILE]: ", capsys)
     check([str(job), "--gzip"], 2, "unrecognized arguments: --gzip", capsys)
 

@@ -30,9 +30,8 @@ from decoding_jax import (
 )
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
-from decoding_jax.models.rotary import RopeScaling
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.positions import RopeScaling
+from decoding_jax.models.t5 import T5, T5Config
 from decoding_jax.strategies.speculative import Bigram, Heuristic, Measured, NextToken, PromptLookup
 from decoding_jax.testing.table_lm import CHECKSUMS, TableLM
 

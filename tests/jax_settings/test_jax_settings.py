@@ -18,7 +18,7 @@ from every_strategy import RULES, TRANSFORM, TRIE, network, strategies, table
 
 from decoding_jax import codes
 from decoding_jax.ops import random
-from decoding_jax.ops.gumbel import gumbel
+from decoding_jax.ops.top_k import gumbel
 from decoding_jax.registry import STRATEGIES
 
 NAMES = list(strategies(table(), table(1)))

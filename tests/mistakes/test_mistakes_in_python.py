@@ -93,11 +93,11 @@ TABLE = [
         r"sample expected a typed key such as jax\.random\.key\(0\), got none",
     ),
     ("key", lambda: sample(0), r"expected a typed key such as jax\.random\.key\(0\), got 0"),
-    ("key", lambda: sample(jax.random.PRNGKey(0)), r"got uint32\[2\]; takes a typed key"),
+    ("key", lambda: sample(jax.random.PRNGKey(0)), r"expected a typed key .*, got uint32\[2\]"),
     (
         "key",
         lambda: sample(jax.random.split(KEY, 3)),
-        r"keys of shape \[3\]; takes one key, or 2 keys",
+        r"expected one key, or 2 keys, .*, got keys of shape \[3\]",
     ),
     ("key", lambda: api("greedy", key=KEY), "greedy expected no key, since it draws nothing, got"),
     (
@@ -246,7 +246,7 @@ TABLE = [
         lambda: decoding_jax.speculative_sample(
             MODEL, MODEL, PROMPT, num_draft_tokens=2, max_new_tokens=4
         ),
-        "got none; takes a typed key such as jax.random.key",
+        r"expected a typed key such as jax\.random\.key\(0\), got none",
     ),
     (
         "verifier",

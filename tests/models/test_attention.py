@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.models import attention
-from decoding_jax.models.attention import attend
-from decoding_jax.models.scores import Part
+from decoding_jax.models.attention import Part, attend
 
 B, W, H, G, T, D = 2, 3, 2, 2, 2, 4
 

@@ -18,7 +18,7 @@ from families import FIXTURES
 from folders import change, copy, edit
 
 from decoding_jax.models.checkpoint import load_model, save_model
-from decoding_jax.models.rotary import RopeScaling, frequencies
+from decoding_jax.models.positions import RopeScaling, frequencies
 from decoding_jax.models.t5 import T5
 
 

@@ -8,14 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax.models import attention, relative
-from decoding_jax.models.attention import attend
+from decoding_jax.models import attention, positions
+from decoding_jax.models.attention import Part, attend
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
-from decoding_jax.models.scores import Part
-from decoding_jax.models.t5_decoder import T5Decoder, T5DecoderConfig
-from decoding_jax.models.t5_layers import T5Config
-from decoding_jax.models.t5_network import T5Network
+from decoding_jax.models.t5 import T5Config, T5Decoder, T5DecoderConfig, T5Network
 
 B, W, H, G, P, D = 2, 3, 2, 2, 11, 4
 INDEX = np.arange(P, dtype=np.int32)
@@ -65,7 +62,7 @@ def make_blocks_small(monkeypatch):
 def small_blocks(monkeypatch):
     """Blocks of four queries and four keys in a prompt of eleven, so that the last ones overlap."""
     make_blocks_small(monkeypatch)
-    monkeypatch.setattr(relative, "WHOLE", 16)
+    monkeypatch.setattr(positions, "WHOLE", 16)
 
 
 PROMPT = drawn(1, B, 1, H, G, P, D), drawn(2, B, H, P, D), drawn(3, B, H, P, D)
@@ -227,13 +224,17 @@ def test_prompts_shorter_than_a_chunk_run_whole():
 
 @pytest.mark.parametrize("chunk", [0, -4, 2.5])
 def test_chunks_are_positive(chunk):
-    with pytest.raises(ValueError, match=f"prefill_chunk: got {chunk}; takes None or a positive"):
+    with pytest.raises(
+        ValueError, match=f"prefill_chunk: expected None or a positive integer, got {chunk}"
+    ):
         in_chunks(MODELS["gpt2"], chunk)
 
 
 def test_a_bidirectional_prompt_has_no_chunks():
     config = MODELS["t5_decoder"].config
-    with pytest.raises(ValueError, match="prefill_chunk: got 4 with bidirectional_prompt; takes N"):
+    with pytest.raises(
+        ValueError, match=r"prefill_chunk: expected None with bidirectional_prompt, .*, got 4"
+    ):
         dataclasses.replace(config, bidirectional_prompt=True, prefill_chunk=4)
 
 

@@ -19,7 +19,7 @@ from decoding_jax.models import (
     save_model,
     save_t5x,
 )
-from decoding_jax.models.checkpoint.files import CONFIG, WEIGHTS, Tensors
+from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS, Tensors
 from decoding_jax.storage import CloudPath
 from decoding_jax.text.loading import embedded
 

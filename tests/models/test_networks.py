@@ -17,7 +17,7 @@ from examples import NETWORKS
 from decoding_jax.base import LanguageModel, SupportsKeep, SupportsSelect
 from decoding_jax.models.gpt2 import GPT2Config
 from decoding_jax.models.llama import LlamaConfig
-from decoding_jax.models.rotary import RopeScaling
+from decoding_jax.models.positions import RopeScaling
 from decoding_jax.testing import check_model
 
 VOCAB, WIDTH = 64, 32
@@ -182,10 +182,10 @@ def test_positions_beyond_the_table_are_clipped() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_kv_heads": 3}, "num_kv_heads: got 3; takes a divisor of num_heads = 4"),
-        ({"head_dim": 7}, "head_dim: got 7; takes even numbers"),
-        ({"window": 0}, "window: got 0; takes None, or 1 and above"),
-        ({"window_pattern": ()}, "window_pattern: got (); takes one entry or more"),
+        ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of num_heads = 4, got 3"),
+        ({"head_dim": 7}, "head_dim: expected even numbers, got 7"),
+        ({"window": 0}, "window: expected None, or 1 and above, got 0"),
+        ({"window_pattern": ()}, "window_pattern: expected one entry or more, got ()"),
     ],
 )
 def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
@@ -194,21 +194,27 @@ def test_llama_config_refuses(change: dict[str, Any], message: str) -> None:
 
 
 def test_other_configs_refuse() -> None:
-    with pytest.raises(ValueError, match=r"^num_heads: got 5; takes a divisor of emb_dim = 32$"):
+    with pytest.raises(ValueError, match=r"^num_heads: expected a divisor of emb_dim = 32, got 5$"):
         GPT2Config(VOCAB, WIDTH, num_heads=5, mlp_dim=4, num_layers=1)
-    with pytest.raises(ValueError, match=r"^kind: got 'ntk'; takes 'linear', 'llama3', 'yarn'$"):
+    with pytest.raises(ValueError, match=r"^kind: expected 'linear', 'llama3', 'yarn', got 'ntk'$"):
         RopeScaling("ntk", 2.0)
-    with pytest.raises(ValueError, match=r"^factor: got 0.5; takes 1 and above$"):
+    with pytest.raises(ValueError, match=r"^factor: expected 1 and above, got 0.5$"):
         RopeScaling("linear", 0.5)
-    with pytest.raises(ValueError, match=r"^high_frequency_factor: got 1.0; takes more than"):
+    with pytest.raises(
+        ValueError, match=r"^high_frequency_factor: expected more than .*, got 1.0$"
+    ):
         RopeScaling("llama3", 2.0, high_frequency_factor=1.0)
-    with pytest.raises(ValueError, match=r"^beta_fast: got 0.5; takes more than beta_slow = 1.0"):
+    with pytest.raises(
+        ValueError, match=r"^beta_fast: expected more than beta_slow = 1.0, .*, got 0.5$"
+    ):
         RopeScaling("yarn", 2.0, beta_fast=0.5)
-    with pytest.raises(ValueError, match=r"^attention_factor: got 0.0; takes None, or numbers"):
+    with pytest.raises(
+        ValueError, match=r"^attention_factor: expected None, or numbers above 0, got 0.0$"
+    ):
         RopeScaling("yarn", 2.0, attention_factor=0.0)
     model = network("gpt2")
     _, cache = prefill(model, np.array([[7]] * 3), np.array([1] * 3))
-    with pytest.raises(ValueError, match=r"^visible: got 7 slots; takes at most the cache's 6"):
+    with pytest.raises(ValueError, match=r"^visible: expected at most the cache's 6 slots, got 7"):
         model.extend(cache, jnp.ones((3, 2, 1), jnp.int32), 0, jnp.ones((3, 2, 1, 7), bool))
 
 
@@ -232,7 +238,7 @@ def test_early_exit_is_the_network_without_its_last_layers(name: str) -> None:
     np.testing.assert_array_equal(again.logits, got.logits)
     for number in (0, 3):
         with pytest.raises(
-            ValueError, match=f"num_layers: got {number}; takes 1 to the network's 2"
+            ValueError, match=f"num_layers: expected 1 to the network's 2, got {number}"
         ):
             deep.early_exit(number)
 

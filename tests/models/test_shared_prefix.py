@@ -212,14 +212,23 @@ def test_bfloat16_runs(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Any, Any]] = {
-    "model: got a T5;": (lambda: T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)), [1]),
-    "model: got one with bidirectional_prompt": (
+    "model: expected a decoder-only model of decoding_jax.models with a shared prefix": (
+        lambda: T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)),
+        [1],
+    ),
+    "model: expected one whose tokens do not see later ones with a shared prefix": (
         lambda: T5Decoder({}, T5DecoderConfig(**SIZES, head_dim=8, bidirectional_prompt=True)),
         [1],
     ),
-    "tokens: got float64[0]": (lambda: network("gpt2"), []),
-    "tokens: got the id 64; takes ids from 0 to 63": (lambda: network("gpt2"), [1, 64]),
-    "tokens: got 64; takes fewer than the 64 positions": (lambda: network("gpt2"), [1] * 64),
+    "tokens: expected a sequence of one token id or more, got float64[0]": (
+        lambda: network("gpt2"),
+        [],
+    ),
+    "tokens: expected ids from 0 to 63, got the id 64": (lambda: network("gpt2"), [1, 64]),
+    "tokens: expected fewer than the 64 positions of the model, got 64": (
+        lambda: network("gpt2"),
+        [1] * 64,
+    ),
 }
 
 
@@ -233,7 +242,9 @@ def test_what_cannot_be_shared_is_refused(message: str) -> None:
 
 
 def test_a_prompt_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="prompt: got 4 tokens; takes those that begin with"):
+    with pytest.raises(
+        ValueError, match=r"prompt: expected at least the .* tokens of the shared prefix, got 4"
+    ):
         shared(network("gpt2")).prefill(WHOLE.tokens[:, :4], WHOLE.length, lanes=1, slots=1)
 
 

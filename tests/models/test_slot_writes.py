@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax.models.slot_writes import select_slots, write
+from decoding_jax.models.caches import select_slots, write
 from decoding_jax.testing import same_bits
 
 B, W, N, H, S, T, D = 3, 2, 2, 2, 7, 3, 4

@@ -19,20 +19,32 @@ from decoding_jax.models.checkpoint import load_model, save_model
         (
             "llama2",
             {"window": 4, "window_pattern": (True, False)},
-            "window: got 4 with the pattern",
+            "window: expected one in all layers without biases, or the biases or norms of Qwen",
         ),
-        ("gemma2", {"qk_norm": True}, "local_rope_theta: got None and qk_norm True; this layout"),
-        ("t5gemma", {"qk_norm": True}, "qk_norm: got True with merged = False; this layout takes"),
+        (
+            "gemma2",
+            {"qk_norm": True},
+            "local_rope_theta, qk_norm: expected both (Gemma 3) or neither",
+        ),
+        (
+            "t5gemma",
+            {"qk_norm": True},
+            "qk_norm, merged: expected both (T5Gemma 2) or neither (T5Gemma)",
+        ),
         (
             "t5gemma2",
             {"logits_via_embedding": False},
-            "logits_via_embedding: got False with merged = True; takes True",
+            "logits_via_embedding: expected True with merged = True, got False",
         ),
-        ("gemma3", {"attention_soft_cap": 9.0}, "attention_soft_cap: got 9.0 and qk_norm True; t"),
+        (
+            "gemma3",
+            {"attention_soft_cap": 9.0},
+            "attention_soft_cap: expected None with qk_norm, got 9.0",
+        ),
         (
             "gemma3",
             {"mlp_bias": True},
-            "qkv_bias, out_bias, mlp_bias: got False, False, True; this",
+            "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias",
         ),
     ],
 )

@@ -30,7 +30,7 @@ def test_a_single_key_is_folded_with_each_row_and_an_array_of_keys_is_used_as_gi
     ],
 )
 def test_a_wrong_key_gets_one_line_that_names_it(key) -> None:
-    with pytest.raises(ValueError, match=r"^key: got .*; takes .*$") as error:
+    with pytest.raises(ValueError, match=r"^key: expected .*, got .*$") as error:
         random.row_keys(key, 3)
     assert "\n" not in str(error.value)
 

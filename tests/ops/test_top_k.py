@@ -50,5 +50,7 @@ def test_sharded_rows_stay_where_they_are():
 
 @pytest.mark.parametrize("k", [0, 6])
 def test_a_bad_k_is_refused(k):
-    with pytest.raises(ValueError, match=f"^k: got {k}; takes 1 to 5, the size of the last axis$"):
+    with pytest.raises(
+        ValueError, match=f"^k: expected 1 to 5, the size of the last axis, got {k}$"
+    ):
         top_k(jnp.arange(5.0), k)

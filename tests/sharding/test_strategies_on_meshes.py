@@ -14,7 +14,7 @@ from decoding_jax import Constraints, Prompt, Stop, sharding, strategies, transf
 from decoding_jax.models import GPT2, T5, Llama
 from decoding_jax.models.gpt2 import GPT2Config
 from decoding_jax.models.llama import LlamaConfig
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5Config
 from decoding_jax.testing import TableLM
 from experiments.tpu_ledger.program import collectives, parse
 

@@ -18,7 +18,7 @@ import pytest
 from decoding_jax import registry
 from decoding_jax.models import T5, Llama
 from decoding_jax.models.llama import LlamaConfig
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5Config
 from experiments.tpu_ledger import program, topology
 from experiments.tpu_ledger.cases import SETTINGS, Case, abstract
 from experiments.tpu_ledger.rewrites import rewrites, shape_of
@@ -103,7 +103,7 @@ def counts(name):
     """The numbers of collectives by kind and axis, and of whole rewrites of keys or values.
 
     Where lanes of unscanned layers write at slots of their own, and attention reads slots in
-    chunks, all slots of a layer are written anew (see ``models.slot_writes``).
+    chunks, all slots of a layer are written anew (see ``models.caches``).
     """
     total = collections.Counter()
     for collective, number in found(name).items():

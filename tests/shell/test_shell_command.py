@@ -12,7 +12,7 @@ import tiers
 
 import decoding_jax
 from decoding_jax.adapters import from_logits
-from decoding_jax.ops.programs import keep_programs
+from decoding_jax.ops.jit import keep_programs
 from decoding_jax.registry import DEFAULTS, STRATEGIES
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of

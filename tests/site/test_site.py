@@ -8,9 +8,8 @@ import pytest
 from pages import ROOT
 
 from decoding_jax import models
-from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.models.decoder import DecoderModel, NetworkModel
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
-from decoding_jax.models.network_model import NetworkModel
 from decoding_jax.registry import STRATEGIES
 from experiments.site import api, docstrings, sources, strategies
 

@@ -121,7 +121,7 @@ def test_a_bucket_that_cannot_be_reached_is_one_line(gs):
         with pytest.raises(StorageError, match=r"^gs://bucket/.*cannot be .*503") as e:
             call()
         assert "\n" not in str(e.value)
-        assert "takes a bucket that can be reached, and credentials for it" in str(e.value)
+        assert "expected a bucket that can be reached, and credentials for it" in str(e.value)
 
 
 def test_missing_credentials_are_one_line(amazon, monkeypatch):
@@ -130,7 +130,9 @@ def test_missing_credentials_are_one_line(amazon, monkeypatch):
             monkeypatch.delenv(name)
         for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
             monkeypatch.setenv(name, os.devnull)
-        with pytest.raises(StorageError, match=r"Unable to locate credentials\); takes a bucket"):
+        with pytest.raises(
+            StorageError, match=r"Unable to locate credentials\); expected a bucket"
+        ):
             (folder.path / "a").read_bytes()
 
 
@@ -142,18 +144,18 @@ def test_a_bucket_that_does_not_exist(gs):
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs.core", None)
     cloud_path.file_system.cache_clear()
-    with pytest.raises(
-        StorageError, match=r"needs gcsfs; takes pip install 'decoding_jax\[cloud\]"
-    ):
+    with pytest.raises(StorageError, match=r"needs gcsfs: pip install 'decoding_jax\[cloud\]"):
         CloudPath("gs://bucket/a").read_bytes()
 
 
 def test_urls_that_are_none():
     for url in ("gs://", "GS:/", "https://host/a"):
-        with pytest.raises(ValueError, match=f"^path: got '{url}'; takes a local path, or a URL"):
+        with pytest.raises(
+            ValueError, match=f"^path: expected a local path, or a URL of .*, got '{url}'"
+        ):
             storage.storage_path("path", url)
     with (
-        pytest.raises(ValueError, match=r"^mode: got 'wb'; takes 'rb'"),
+        pytest.raises(ValueError, match=r"^mode: expected 'rb', got 'wb'"),
         CloudPath("gs://a").open("wb"),
     ):
         pass

@@ -17,8 +17,7 @@ from decoding_jax import Prompt, Stop, adapters, loop, transforms
 from decoding_jax.models.checkpoint import load_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5, T5Config
 from decoding_jax.testing import TableLM
 
 VOCAB, LENGTH = 7, 6

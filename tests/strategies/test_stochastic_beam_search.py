@@ -11,7 +11,7 @@ from scipy import special, stats
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.estimators.without_replacement import estimate, log_weights
-from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
+from decoding_jax.ops.top_k import gumbel, top_k_gumbel
 from decoding_jax.testing import TableLM
 from decoding_jax.testing.certificate.enumeration import enumerate_distribution
 

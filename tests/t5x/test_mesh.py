@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, GPT2Config
-from decoding_jax.ops.mesh import axis_size
+from decoding_jax.sharding.meshes import axis_size
 from decoding_jax.t5x.mesh import current_mesh, on_mesh, on_t5x_mesh
 
 
@@ -54,6 +54,6 @@ def test_a_draft_is_sharded_inside_of_a_trace(mesh, caplog):
     jax.eval_shape(predict, 1.0)
     assert found[4].sharding.spec == jax.P(None, "model")
     assert found[3].sharding.is_fully_replicated
-    assert "copied to every device: mesh: got model=4; takes a divisor of num_heads = 3" in (
+    assert "copied to every device: mesh: expected a divisor of num_heads = 3, got model=4" in (
         caplog.text
     )

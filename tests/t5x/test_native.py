@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from decoding_jax.t5x import decode_fns
     from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel
 
-from decoding_jax.models.t5_network import T5Network
+from decoding_jax.models.t5 import T5Network
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

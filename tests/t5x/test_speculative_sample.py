@@ -240,7 +240,7 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
         (
             drafts.DraftCheckpoint("ftp://a/b"),
             wide,
-            "directory: got 'ftp://a/b'; takes a local path",
+            "directory: expected a local path",
         ),
         (drafts.DraftCheckpoint(str(tmp_path)), wide, "has neither checkpoint, state nor"),
     ]:

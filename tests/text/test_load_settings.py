@@ -16,12 +16,14 @@ def test_prompts_run_in_chunks(tmp_path):
     tokenizer = embedded()["translation-en-fr"]
     model, _ = decoding_jax.load(tmp_path, tokenizer=tokenizer, prefill_chunk=3)
     assert model.config.prefill_chunk == 3
-    with pytest.raises(ValueError, match="prefill_chunk: got 0; takes None or a positive integer"):
+    with pytest.raises(
+        ValueError, match="prefill_chunk: expected None or a positive integer, got 0"
+    ):
         decoding_jax.load(tmp_path, tokenizer=tokenizer, prefill_chunk=0)
 
 
 def test_the_inputs_of_an_encoder_are_not_cut():
-    with pytest.raises(ValueError, match="prefill_chunk: got 3 for a T5; takes None, because"):
+    with pytest.raises(ValueError, match="prefill_chunk: expected None for a T5, because"):
         decoding_jax.load("translation-en-fr", prefill_chunk=3)
 
 

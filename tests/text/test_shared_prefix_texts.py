@@ -102,7 +102,9 @@ def test_what_texts_have_in_common_is_found() -> None:
     assert with_common_prefix(MODEL, [*ids, [1]]) is MODEL
     with pytest.raises(ValueError, match="share_prefix: expected True or False, got 'text'"):
         with_common_prefix(MODEL, ids, "text")
-    with pytest.raises(ValueError, match="model: got a T5; a shared prefix takes"):
+    with pytest.raises(
+        ValueError, match=r"model: expected a decoder-only model of decoding_jax.models"
+    ):
         with_common_prefix(T5({}, T5Config(9, 8, 2, 4, 8, 1, 1)), ids)
 
 
@@ -151,7 +153,10 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Any) -> None:
             "text: expected a text or a file, got neither or both",
         ),
         (lambda: share_prefix(pair, ""), "text: expected a text that is not empty, got ''"),
-        (lambda: share_prefix((t5, Words()), PREFIX), "model: got a T5; a shared prefix takes"),
+        (
+            lambda: share_prefix((t5, Words()), PREFIX),
+            "model: expected a decoder-only model of decoding_jax.models with a shared prefix",
+        ),
         (lambda: share_prefix(shared, PREFIX), "model: expected one without a shared prefix"),
         (lambda: tokenizer.encode("q"), "got an input, 'q', that changes the 20 shared"),
         (

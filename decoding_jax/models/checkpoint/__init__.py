@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from decoding_jax.models.bart import Bart
 from decoding_jax.models.checkpoint import bart, gemma, gpt2, gpt_neox, llama, t5, t5gemma
-from decoding_jax.models.checkpoint.files import (
+from decoding_jax.models.checkpoint.directory import (
     CONFIG,
     WEIGHTS,
     CheckpointError,
@@ -21,15 +21,13 @@ from decoding_jax.models.checkpoint.files import (
     Tensors,
 )
 from decoding_jax.models.checkpoint.params import Layout, write_params
-from decoding_jax.models.checkpoint.t5x import find_t5x, load_t5x, save_t5x
-from decoding_jax.models.checkpoint.t5x_tree import from_t5x, to_t5x
+from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
 from decoding_jax.models.gemma import Gemma
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
 from decoding_jax.models.stack import with_separate_layers
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_decoder import T5Decoder
+from decoding_jax.models.t5 import T5, T5Decoder
 from decoding_jax.models.t5gemma import T5Gemma
 from decoding_jax.sharding import MeshError, as_mesh
 from decoding_jax.storage import StoragePath, model_path, storage_path, write
@@ -113,7 +111,7 @@ def load_model(
     Example:
       >>> load_model("nowhere")
       Traceback (most recent call last):
-      decoding_jax.models.checkpoint.files.CheckpointError: nowhere: no such directory
+      decoding_jax.models.checkpoint.directory.CheckpointError: nowhere: no such directory
     """
     _check_dtype(dtype, "float32", "bfloat16", "auto")
     if mesh is not None:
@@ -161,8 +159,8 @@ def save_model(
     if dtype is not None:
         _check_dtype(dtype, "float32", "bfloat16")
     if type(model) not in _MODULES:
-        takes = ", ".join(t.__name__ for t in _MODULES)
-        raise ValueError(f"model: got {type(model).__name__}; takes one of {takes}")
+        known = ", ".join(t.__name__ for t in _MODULES)
+        raise ValueError(f"model: expected one of {known}, got {type(model).__name__}")
     model = with_separate_layers(model)
     module = _MODULES[type(model)]
     values = {
@@ -180,7 +178,7 @@ def save_model(
 def _check_dtype(dtype: str, *known: str) -> None:
     if dtype not in known:
         listed = ", ".join(map(repr, known[:-1]))
-        raise ValueError(f"dtype: got {dtype!r}; takes {listed} or {known[-1]!r}")
+        raise ValueError(f"dtype: expected {listed} or {known[-1]!r}, got {dtype!r}")
 
 
 def _dtype_of(model: T5 | Bart | T5Gemma | GPT2 | GPTNeoX | Llama) -> str:

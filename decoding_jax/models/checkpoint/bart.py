@@ -9,9 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.models.bart import Bart
-from decoding_jax.models.bart_layers import BartConfig, sinusoids
-from decoding_jax.models.checkpoint.files import (
+from decoding_jax.models.bart import Bart, BartConfig, sinusoids
+from decoding_jax.models.checkpoint.directory import (
     ACTIVATIONS,
     ACTIVATIONS_BACK,
     Settings,
@@ -219,7 +218,7 @@ def settings_of(config: BartConfig) -> dict[str, Any]:
     if not found or config.position_offset != offset or config.position_offset < 0:
         shape |= {"logits_bias": config.logits_bias, "position_offset": config.position_offset}
         listed = ", ".join(f"{name}={value!r}" for name, value in shape.items())
-        raise ValueError(f"config: got {listed}; this layout takes {', '.join(FAMILIES)}")
+        raise ValueError(f"config: expected one of {', '.join(FAMILIES)}, got {listed}")
     family = FAMILIES[found[0]]
     pads = {"marian": config.start_id, "m2m_100": config.position_offset - 1}
     return {

@@ -8,13 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax.models.checkpoint import llama
-from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
 from decoding_jax.models.checkpoint.llama import settings_of_shape
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
-from decoding_jax.models.checkpoint.rotary import max_positions_of, rope_of, scaling_of
-from decoding_jax.models.checkpoint.windows import FULL, LOCAL, layer_types, read_window
+from decoding_jax.models.checkpoint.position_settings import (
+    FULL,
+    LOCAL,
+    layer_types,
+    max_positions_of,
+    read_window,
+    rope_of,
+    scaling_of,
+)
 from decoding_jax.models.gemma import Gemma, GemmaConfig
-from decoding_jax.models.rotary import RopeScaling
+from decoding_jax.models.positions import RopeScaling
 
 NORMS = {
     "pre_attention_norm": "input_layernorm",
@@ -148,17 +160,17 @@ def settings_of_layers(config: GemmaConfig) -> dict[str, Any]:
     third = config.qk_norm
     if config.qkv_bias != config.out_bias or config.mlp_bias:
         raise ValueError(
-            f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
-            f" {config.mlp_bias}; this layout takes qkv_bias = out_bias and no mlp_bias"
+            "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias, got"
+            f" {config.qkv_bias}, {config.out_bias}, {config.mlp_bias}"
         )
     if third != (config.local_rope_theta is not None):
         raise ValueError(
-            f"local_rope_theta: got {config.local_rope_theta} and qk_norm {config.qk_norm}; this"
-            " layout takes both (Gemma 3) or neither (Gemma 2)"
+            "local_rope_theta, qk_norm: expected both (Gemma 3) or neither (Gemma 2), got"
+            f" {config.local_rope_theta} and {config.qk_norm}"
         )
     if third and config.attention_soft_cap is not None:
         raise ValueError(
-            f"attention_soft_cap: got {config.attention_soft_cap} and qk_norm True; takes None"
+            f"attention_soft_cap: expected None with qk_norm, got {config.attention_soft_cap}"
         )
     scalar = config.head_dim if config.query_scalar is None else config.query_scalar
     return {

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
-from decoding_jax.models.checkpoint.rotary import (
+from decoding_jax.models.checkpoint.position_settings import (
     max_positions_of,
     scaling_of,
     settings_of_scaling,

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
-from decoding_jax.models.checkpoint.rotary import max_positions_of, rope_of, settings_of_scaling
-from decoding_jax.models.checkpoint.windows import FULL, LOCAL, layer_types, read_window
+from decoding_jax.models.checkpoint.position_settings import (
+    FULL,
+    LOCAL,
+    layer_types,
+    max_positions_of,
+    read_window,
+    rope_of,
+    settings_of_scaling,
+)
 from decoding_jax.models.llama import Llama, LlamaConfig
 
 # Older files contain the rotary frequencies.
@@ -159,19 +171,19 @@ def _family_of(config: LlamaConfig) -> str:
     """The ``model_type`` of the family that has a network's biases, norms and window."""
     alone = config.qkv_bias and not config.out_bias
     if config.qk_norm and (config.mlp_bias or config.qkv_bias != config.out_bias):
-        takes = "qkv_bias = out_bias and no mlp_bias with qk_norm"
+        expected = "qkv_bias = out_bias and no mlp_bias with qk_norm"
     elif config.qkv_bias != config.out_bias and (not alone or config.mlp_bias):
-        takes = "qkv_bias = out_bias, or qkv_bias alone"
+        expected = "qkv_bias = out_bias, or qkv_bias alone"
     elif config.qk_norm or alone or config.window is None:
         return "qwen3" if config.qk_norm else "qwen2" if alone else "llama"
     elif config.qkv_bias or config.mlp_bias or not all(config.window_pattern):
         raise ValueError(
-            f"window: got {config.window} with the pattern {config.window_pattern}; this layout"
-            " takes one in all layers without biases, or the biases or norms of Qwen"
+            "window: expected one in all layers without biases, or the biases or norms of Qwen, in"
+            f" this layout, got {config.window} with the pattern {config.window_pattern}"
         )
     else:
         return "mistral"
     raise ValueError(
-        f"qkv_bias, out_bias, mlp_bias: got {config.qkv_bias}, {config.out_bias},"
-        f" {config.mlp_bias}; this layout takes {takes}"
+        f"qkv_bias, out_bias, mlp_bias: expected {expected} in this layout, got"
+        f" {config.qkv_bias}, {config.out_bias}, {config.mlp_bias}"
     )

@@ -14,7 +14,7 @@ import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
-from decoding_jax.models.checkpoint.files import Index, Tensors, all_of
+from decoding_jax.models.checkpoint.directory import Index, Tensors, all_of
 from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.sharding import fit_model_axis, shardings
 from decoding_jax.storage import CloudPath, StoragePath

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from decoding_jax.models.checkpoint.files import ACTIVATIONS, ACTIVATIONS_BACK, Settings, Tensors
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_layers import T5Config
+from decoding_jax.models.t5 import T5, T5Config
 
 # Older files contain a table that no layer uses.
 IGNORED = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
@@ -67,8 +71,9 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     key = "dense_act_fn" if settings.get("dense_act_fn", str, "") else "feed_forward_proj"
     name = settings.get("dense_act_fn", str, name)
     if name not in ACTIVATIONS:
-        takes = "one of " + ", ".join(sorted(ACTIVATIONS))
-        raise settings.error(key, settings.get(key, str), takes)
+        raise settings.error(
+            key, settings.get(key, str), f"one of {', '.join(sorted(ACTIVATIONS))}"
+        )
     name = ACTIVATIONS[name]
 
     # T5 1.0 scales the logits and T5 1.1 does not. The config's settings about tying distinguish
@@ -121,8 +126,8 @@ def settings_of(config: T5Config) -> dict[str, Any]:
     name = ACTIVATIONS_BACK[first]
     if rest not in ([], ["linear"]):
         raise ValueError(
-            f"mlp_activations: got {config.mlp_activations}; this layout takes one name, or a name"
-            " and 'linear'"
+            "mlp_activations: expected one name, or a name and 'linear', in this layout, got"
+            f" {config.mlp_activations}"
         )
     activation = f"gated-{'gelu' if name == 'gelu_new' else name}" if rest else name
     family = "umt5" if config.biases_per_layer else "t5"

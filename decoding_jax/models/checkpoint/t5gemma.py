@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax.models.checkpoint import llama
-from decoding_jax.models.checkpoint.files import Settings, Tensors
+from decoding_jax.models.checkpoint.directory import Settings, Tensors
 from decoding_jax.models.checkpoint.gemma import settings_of_layers, shape_of
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.gemma import GemmaConfig
@@ -108,11 +108,11 @@ def settings_of(config: T5GemmaConfig) -> dict[str, Any]:
     for name, shape in (("encoder.", config.encoder), ("", config)):
         if shape.qk_norm != config.merged:
             raise ValueError(
-                f"{name}qk_norm: got {shape.qk_norm} with merged = {config.merged}; this layout"
-                " takes both (T5Gemma 2) or neither (T5Gemma)"
+                f"{name}qk_norm, merged: expected both (T5Gemma 2) or neither (T5Gemma), got"
+                f" {shape.qk_norm} and {config.merged}"
             )
     if config.merged and not config.logits_via_embedding:
-        raise ValueError("logits_via_embedding: got False with merged = True; takes True")
+        raise ValueError("logits_via_embedding: expected True with merged = True, got False")
     common = {"bos_token_id": config.start_id, "eos_token_id": 1, "pad_token_id": 0}
     kinds = ("t5gemma2_text", "t5gemma2_decoder") if config.merged else ("t5_gemma_module",) * 2
     encoder, decoder = (

@@ -11,22 +11,222 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization, traverse_util
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax.models.checkpoint.files import FLOATS, CheckpointError, Index, stored_dtype
+from decoding_jax.base import Array
+from decoding_jax.models.checkpoint.directory import FLOATS, CheckpointError, Index, stored_dtype
 from decoding_jax.models.checkpoint.params import placed
-from decoding_jax.models.checkpoint.t5x_tree import SCAN_AXIS, from_t5x, t5x_sharding, to_t5x
-from decoding_jax.models.stack import with_scanned_layers
-from decoding_jax.models.t5 import T5
-from decoding_jax.models.t5_decoder import T5Decoder
+from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
+from decoding_jax.models.t5 import T5, T5Config, T5Decoder, T5DecoderConfig
 from decoding_jax.sharding import shardings
+from decoding_jax.sharding.meshes import MODEL
 from decoding_jax.storage import StoragePath, kvstore, storage_path
+
+SCAN_AXIS = 1
+
+
+def from_t5x(
+    params: Mapping[str, Any],
+    *,
+    mlp_activations: tuple[str, ...] | None = None,
+    bidirectional_prompt: bool = False,
+    dtype: str = "float32",
+    scan_axis: int = SCAN_AXIS,
+) -> T5 | T5Decoder:
+    """A model with the parameters of a T5X network.
+
+    The shape of the network follows from the shapes of the parameters, which may be traced.
+
+    Args:
+      params: the tree that T5X calls ``params`` or ``target``.
+      mlp_activations: the activations of the feed-forward part. By default ``("relu",)`` without a
+        gate, as in T5 1.0, and ``("gelu", "linear")`` with one, as in T5 1.1, mT5 and ByT5.
+      bidirectional_prompt: see ``T5DecoderConfig``. It applies to a decoder without an encoder.
+      dtype: the dtype of activations and of the cache. The parameters are not converted.
+      scan_axis: T5X's ``param_scan_axis``.
+
+    Raises:
+      ValueError: for the tree of another network.
+    """
+    tree = _as_dicts(params)
+    for stack in ("encoder", "decoder"):
+        inner = tree.get(stack)
+        if isinstance(inner, dict) and stack in inner:
+            others = {k: v for k, v in inner.items() if k != stack}
+            tree = {**tree, stack: {**others, **_unstacked_layers(inner[stack], scan_axis)}}
+    try:
+        tree = _flat_heads(tree)
+        decoder = tree["decoder"]
+        if "encoder" not in tree:
+            config = _config(
+                T5DecoderConfig,
+                decoder,
+                decoder["token_embedder"]["embedding"],
+                mlp_activations,
+                num_layers=_num_layers(decoder),
+                bidirectional_prompt=bidirectional_prompt,
+                dtype=dtype,
+            )
+            return T5Decoder(decoder, config)
+        config = _config(
+            T5Config,
+            decoder,
+            tree["token_embedder"]["embedding"],
+            mlp_activations,
+            num_encoder_layers=_num_layers(tree["encoder"]),
+            num_decoder_layers=_num_layers(decoder),
+            biases_per_layer="relpos_bias" in decoder["layers_0"],
+            dtype=dtype,
+        )
+        return T5(tree, config)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"params: expected those of a T5, got {sorted(tree)} ({e!r})") from e
+
+
+def to_t5x(
+    model: T5 | T5Decoder, *, scan_layers: bool = False, scan_axis: int = SCAN_AXIS
+) -> dict[str, Any]:
+    """The parameters of a model as a tree of T5X.
+
+    Args:
+      model: a T5 or a T5Decoder.
+      scan_layers: whether T5X's network scans its layers, as ``scalable_t5`` does by default.
+      scan_axis: T5X's ``param_scan_axis``.
+
+    Raises:
+      ValueError: for scanned layers that share their biases, or for another model.
+    """
+    if isinstance(model, (T5, T5Decoder)):
+        model = with_separate_layers(model)
+    if isinstance(model, T5Decoder) and not scan_layers:
+        return {"decoder": _as_dicts(model.params)}
+    if not isinstance(model, T5):
+        raise ValueError(
+            f"model: expected a T5, or a T5Decoder unscanned, got {type(model).__name__}"
+        )
+    tree = _as_dicts(model.params)
+    if model.config.biases_per_layer:
+        tree = _with_heads(tree, model.config.num_heads)
+    elif scan_layers:
+        raise ValueError("scan_layers: expected a model with biases_per_layer, got True")
+    if not scan_layers:
+        return tree
+    for stack in ("encoder", "decoder"):
+        layers = [tree[stack][f"layers_{i}"] for i in range(_num_layers(tree[stack]))]
+        others = {k: v for k, v in tree[stack].items() if not k.startswith("layers_")}
+        stacked = jax.tree.map(lambda *x: jnp.stack(x, scan_axis), *layers)
+        tree = {**tree, stack: {**others, stack: stacked}}
+    return tree
+
+
+def t5x_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Where an array of a T5X checkpoint is read to: its heads, features or vocabulary are sharded.
+
+    The axes are those of T5X's layout, which may have one axis more for heads and one for layers.
+
+    Args:
+      name: the path of the array, joined with slashes.
+      shape: its shape.
+      mesh: a mesh with an axis ``model``, or without one.
+    """
+    size = mesh.shape.get(MODEL, 1)
+    *_, module, layer, leaf = ("", "", *name.split("/"))
+    spec: list[str | None] = [None] * len(shape)
+    if leaf != "scale" and size > 1:
+        with_heads = module.endswith("attention") and len(shape) > 2
+        if leaf in ("embedding", "rel_embedding") or layer in ("wo", "out"):
+            axis = 0
+        else:
+            axis = len(shape) - (2 if with_heads else 1)
+        if shape[axis] % size == 0:
+            spec[axis] = MODEL
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _as_dicts(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _as_dicts(value) for name, value in tree.items()}
+    return tree
+
+
+def _unstacked_layers(stacked: dict[str, Any], axis: int) -> dict[str, Any]:
+    count = jax.tree.leaves(stacked)[0].shape[axis]
+
+    def layer(i: int) -> Any:
+        return jax.tree.map(lambda x: jnp.take(x, i, axis=axis), stacked)
+
+    return {f"layers_{i}": layer(i) for i in range(count)}
+
+
+def _num_layers(stack: Mapping[str, Any]) -> int:
+    return sum(name.startswith("layers_") for name in stack)
+
+
+def _map_attention(tree: dict[str, Any], query: Any, out: Any) -> dict[str, Any]:
+    """Applies ``out`` to the output kernels of attention, and ``query`` to its other kernels."""
+
+    def change(path: str, leaf: Array) -> Array:
+        *_, module, name, _ = ("", "", *path.split("/"))
+        if not module.endswith("attention"):
+            return leaf
+        return out(leaf) if name == "out" else query(leaf)
+
+    flat = traverse_util.flatten_dict(tree, sep="/")
+    return traverse_util.unflatten_dict({k: change(k, v) for k, v in flat.items()}, sep="/")
+
+
+def _flat_heads(tree: dict[str, Any]) -> dict[str, Any]:
+    return _map_attention(
+        tree,
+        lambda x: x.reshape(x.shape[0], -1),
+        lambda x: x.reshape(-1, x.shape[-1]),
+    )
+
+
+def _with_heads(tree: dict[str, Any], heads: int) -> dict[str, Any]:
+    return _map_attention(
+        tree,
+        lambda x: x.reshape(x.shape[0], heads, -1),
+        lambda x: x.reshape(heads, -1, x.shape[-1]),
+    )
+
+
+def _config(kind: Any, decoder: dict[str, Any], embedding: Any, given: Any, **more: Any) -> Any:
+    """The shape of a network, from the arrays of its decoder and its embedding table.
+
+    Args:
+      kind: the class of the config.
+      decoder: the tree of the decoder.
+      embedding: ``[V, D]``.
+      given: the activations of the feed-forward part, or None.
+      **more: further settings.
+    """
+    layer = decoder["layers_0"]
+    biases = (layer if "relpos_bias" in layer else decoder)["relpos_bias"]["rel_embedding"]
+    num_heads, num_buckets = biases.shape
+    gates = sum(name.startswith("wi") for name in layer["mlp"])
+    activations = given or (("relu",), ("gelu", "linear"))[gates - 1]
+    if len(activations) != gates:
+        raise ValueError(f"mlp_activations: expected {gates}, one for each gate, got {activations}")
+    return kind(
+        vocab_size=embedding.shape[0],
+        emb_dim=embedding.shape[1],
+        num_heads=num_heads,
+        head_dim=layer["self_attention"]["query"]["kernel"].shape[1] // num_heads,
+        mlp_dim=layer["mlp"]["wo"]["kernel"].shape[0],
+        mlp_activations=tuple(activations),
+        logits_via_embedding="logits_dense" not in decoder,
+        num_buckets=num_buckets,
+        **more,
+    )
+
 
 STATE = "checkpoint"
 ORBAX = "state"
@@ -181,7 +381,7 @@ def _check_complete(model: T5 | T5Decoder, path: StoragePath) -> None:
             raise CheckpointError(f"{path}: lacks {name}")
         if found[name].shape != leaf.shape:
             raise CheckpointError(
-                f"{path}: {name}: got shape {list(found[name].shape)}; takes {list(leaf.shape)}"
+                f"{path}: {name}: expected {list(leaf.shape)}, got shape {list(found[name].shape)}"
             )
 
 
@@ -236,7 +436,7 @@ def _read(name: str, where: StoragePath, store_spec: dict[str, Any]) -> _Stored:
 
 def _check_floats(name: str, where: StoragePath, dtype: str) -> None:
     if dtype not in FLOATS:
-        raise CheckpointError(f"{where}: {name}: got {dtype}; takes {', '.join(FLOATS)}")
+        raise CheckpointError(f"{where}: {name}: expected {', '.join(FLOATS)}, got {dtype}")
 
 
 def _msgpack(path: StoragePath) -> dict[str, Any]:
@@ -265,7 +465,9 @@ def _msgpack(path: StoragePath) -> dict[str, Any]:
             continue
         folder = path / place
         if folder.resolve().parent != path.resolve():
-            raise CheckpointError(f"{path}: {name}: got {place!r}; takes a folder beside {STATE}")
+            raise CheckpointError(
+                f"{path}: {name}: expected a folder beside {STATE}, got {place!r}"
+            )
         out[name] = _read(name, folder, kvstore(folder))
     return out
 
@@ -281,7 +483,7 @@ def _orbax(path: StoragePath) -> dict[str, _Stored]:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CheckpointError(f"{path / '_METADATA'}: is not Orbax's ({e})") from e
     if metadata.get("use_zarr3"):
-        raise CheckpointError(f"{path}: got use_zarr3; takes Orbax's zarr of version 2 only")
+        raise CheckpointError(f"{path}: expected Orbax's zarr of version 2 only, got use_zarr3")
     out = {}
     for key in keys:
         if "target" not in key[:2] and key[0] != "params":
@@ -294,6 +496,3 @@ def _orbax(path: StoragePath) -> dict[str, _Stored]:
             spec = kvstore(path / place)
         out[name] = _read(name, path, spec)
     return out
-
-
-__all__ = ["find_t5x", "load_t5x", "save_t5x"]

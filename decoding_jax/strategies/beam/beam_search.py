@@ -12,7 +12,7 @@ from decoding_jax.base import Array
 from decoding_jax.loop import as_function
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
-from decoding_jax.ops.gumbel import top_k_gumbel
+from decoding_jax.ops.top_k import top_k_gumbel
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam.loop import RankedBeams
 

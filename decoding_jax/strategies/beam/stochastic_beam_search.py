@@ -13,9 +13,8 @@ from decoding_jax.loop import as_function, stopping
 from decoding_jax.loop.sequences import over_axes, write
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_items
-from decoding_jax.ops.gumbel import gumbel, top_k_gumbel
 from decoding_jax.ops.logits import are_nan, log_softmax
-from decoding_jax.ops.top_k import top_k
+from decoding_jax.ops.top_k import gumbel, top_k, top_k_gumbel
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.beam.competition import NAN_SCORE, Pool
 from decoding_jax.strategies.beam.loop import BeamStrategy, State

@@ -12,7 +12,7 @@ from decoding_jax.base import Array
 from decoding_jax.loop.sequences import over_axes
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import largest
-from decoding_jax.ops.mesh import over_rows
+from decoding_jax.sharding.meshes import over_rows
 
 
 class States(NamedTuple):

@@ -1,11 +1,13 @@
-"""The settings of rotary positions, which the families of the Hugging Face layout share."""
+"""The settings of rotary positions and sliding windows, which several families share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from decoding_jax.models.checkpoint.files import Settings
-from decoding_jax.models.rotary import RopeScaling, yarn_factor
+from decoding_jax.models.checkpoint.directory import Settings
+from decoding_jax.models.positions import RopeScaling, yarn_factor
+from decoding_jax.models.view import is_local
 
 _KINDS = {"default": "", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 _ORIGINAL = "original_max_position_embeddings"
@@ -49,7 +51,7 @@ def scaling_of(rope: Settings, settings: Settings) -> RopeScaling | None:
 def _yarn(rope: Settings, original: int, settings: Settings) -> RopeScaling:
     for key, value in rope.values.items():
         if key not in _YARN:
-            raise rope.error(key, value, f"with yarn, the settings {', '.join(_YARN)}")
+            raise rope.error(key, value, f"none with yarn, whose settings are {', '.join(_YARN)}")
     if rope.values.get("factor") is None:
         factor = settings.size("max_position_embeddings") / original
     else:
@@ -103,3 +105,42 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     rope |= {} if scaling.truncate else {"truncate": False}
     given = scaling.attention_factor
     return rope | ({} if given is None else {"attention_factor": given})
+
+
+LOCAL, FULL = "sliding_attention", "full_attention"
+
+
+def read_window(
+    settings: Settings, window: Any, pattern: Sequence[bool]
+) -> tuple[int | None, tuple[bool, ...]]:
+    """The window of a network, and which of its layers have it, as short a pattern as says so.
+
+    Args:
+      settings: the settings, whose ``layer_types`` have precedence over ``pattern``.
+      window: the value of ``sliding_window``, or None where there is no window.
+      pattern: whether each layer has the window, without ``layer_types``.
+
+    Raises:
+      CheckpointError: for a window that is not a positive integer, or other types of layers.
+    """
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise settings.error("sliding_window", window, "null, or 1 and above")
+    kinds = settings.get("layer_types", list, None)
+    if kinds is not None:
+        expected = f"{FULL} only" if window is None else f"{LOCAL} or {FULL}"
+        for kind in kinds:
+            if kind != FULL and (kind != LOCAL or window is None):
+                raise settings.error("layer_types", kind, expected)
+        if len(kinds) != len(pattern):
+            raise settings.error("layer_types", kinds, f"one for each of {len(pattern)} layers")
+        pattern = [kind == LOCAL for kind in kinds]
+    size = len(pattern)
+    period = next(
+        p for p in range(1, size + 1) if all(pattern[i] == pattern[i % p] for i in range(size))
+    )
+    return window, tuple(pattern[:period])
+
+
+def layer_types(pattern: Sequence[bool], num_layers: int) -> list[str]:
+    """The types of the layers of a network with a window."""
+    return [LOCAL if is_local(pattern, i) else FULL for i in range(num_layers)]
