@@ -509,6 +509,10 @@ class BestFirstSearch(FrontierSearch):
       (1, 1, 4)
     """
 
+    num_return: int | Literal["all"] = fields.field(
+        _check_num_return, expected='an int of 1 or more, or "all"', static=True, default=1
+    )
+
     @property
     def group_size(self) -> int:
         return 1
