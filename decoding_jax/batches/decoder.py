@@ -261,16 +261,9 @@ def unbound(strategy: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str,
 
 
 class SeparateBatches:
-    """Batches of B rows, one after another, each of which lasts as long as its longest row.
+    """Batches of ``size`` rows, one after another, each of which lasts as long as its longest row.
 
-    Args:
-      decode: decodes rows; the compiled program has its name.
-      size: B.
-      compilations: what has been compiled.
-
-    Attributes:
-      batches: the number of batches so far.
-      row_steps: none, since the steps of separate batches are not counted.
+    Their steps are not counted.
     """
 
     def __init__(
@@ -320,12 +313,6 @@ def memory_checked(model: Any, batch_size: int, width: int, spread: int) -> Iter
 
     A TPU's compiler says how much a program needs. The model's part of it is fixed, and the rest
     grows with the batch. Elsewhere half of the batch is suggested.
-
-    Args:
-      model: the model.
-      batch_size: B, the number of rows of a batch.
-      width: the number of tokens that inputs are padded to.
-      spread: the number of devices, or groups of devices, that rows are spread over.
 
     Raises:
       ValueError: in place of XLA's RESOURCE_EXHAUSTED.

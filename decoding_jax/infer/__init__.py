@@ -10,6 +10,7 @@ from decoding_jax.infer.job import run
 from decoding_jax.infer.parquet import ParquetRows
 from decoding_jax.infer.phrases import BeamSearchWithPhrases, beam_search_with_phrases
 from decoding_jax.infer.records import Printer
+from decoding_jax.infer.settings import JobSettings, Settings
 from decoding_jax.infer.sources import CsvRows, Item, JsonLines, SeqioTask, TextLines
 from decoding_jax.infer.summaries import Summary
 
@@ -18,10 +19,12 @@ __all__ = [
     "BeamSearchWithPhrases",
     "CsvRows",
     "Item",
+    "JobSettings",
     "JsonLines",
     "ParquetRows",
     "Printer",
     "SeqioTask",
+    "Settings",
     "Summary",
     "TextLines",
     "beam_search_with_phrases",

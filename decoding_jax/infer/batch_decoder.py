@@ -50,7 +50,7 @@ class BatchDecoder:
       strategy: a strategy with its settings, as for ``infer.run``. All inputs share them.
       inputs: the name of the column with the texts.
       index: the name of the column with the index of each input, from 0 to 2^32 - 1.
-      **options: the fields of ``infer.settings.Settings``. The batches of the engine should have
+      **options: the fields of ``infer.Settings``. The batches of the engine should have
         several times ``batch_size`` inputs, so that few rows are idle at their end.
 
     Raises:

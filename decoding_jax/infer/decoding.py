@@ -13,7 +13,6 @@ from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
 from decoding_jax.batches.decoder import unbound
 from decoding_jax.infer import records
-from decoding_jax.infer.records import Record
 from decoding_jax.infer.scoring import Scorer
 from decoding_jax.infer.settings import Settings
 from decoding_jax.infer.sources import Item
@@ -99,7 +98,9 @@ class ItemDecoder:
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
         self.rows.expect(len(strings), stop)
 
-    def decode(self, items: Sequence[Item], numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
+    def decode(
+        self, items: Sequence[Item], numbers: Sequence[int]
+    ) -> Iterator[tuple[int, records.Record]]:
         """Decodes items together, and yields records as they are made.
 
         Args:
@@ -137,7 +138,7 @@ class ItemDecoder:
                 )
                 yield place, records.with_origin(record, items[place])
 
-    def scored(self, of_items: Sequence[Record]) -> list[Record]:
+    def scored(self, of_items: Sequence[records.Record]) -> list[records.Record]:
         """The records with all that is wanted of single tokens."""
         if self.scorer is None:
             return list(of_items)
@@ -174,41 +175,26 @@ class ItemDecoder:
 
 
 class Shard(NamedTuple):
-    """The items of a shard.
+    """The items of a shard."""
 
-    Attributes:
-      number: the number of the shard in the job.
-      first: the index of its first item in the job.
-      items: its items.
-      is_finished: whether its records have been written before.
-    """
-
-    number: int
-    first: int
+    number: int  # The number of the shard in the job.
+    first: int  # The index of its first item in the job.
     items: Sequence[Item]
-    is_finished: bool = False
+    is_finished: bool = False  # Whether its records have been written before.
 
 
 def decode_shards(
     decoder: ItemDecoder, shards: Sequence[Shard], bar: tqdm
-) -> Iterator[tuple[Shard, list[Record]]]:
+) -> Iterator[tuple[Shard, list[records.Record]]]:
     """Decodes the items of several shards together, and yields each shard once it is whole.
 
     Shards that are finished are decoded too where they are given, because the last bits of the
-    others' results may depend on them, and are not yielded.
-
-    Args:
-      decoder: decodes items.
-      shards: the shards, none of which is empty.
-      bar: a progress bar, which is advanced when items are finished.
-
-    Yields:
-      A shard, and its records in the order of its items.
+    others' results may depend on them, and are not yielded. No shard is empty.
     """
     places = [(s, i) for s, shard in enumerate(shards) for i in range(len(shard.items))]
     items = [shards[s].items[i] for s, i in places]
     numbers = [shards[s].first + i for s, i in places]
-    made: list[dict[int, Record]] = [{} for _ in shards]
+    made: list[dict[int, records.Record]] = [{} for _ in shards]
     for place, record in decoder.decode(items, numbers):
         s, i = places[place]
         if shards[s].is_finished:

@@ -16,9 +16,7 @@ from decoding_jax.base import DecodeOutput
 from decoding_jax.infer import manifest, progress, records, summaries
 from decoding_jax.infer.decoding import ItemDecoder, Shard, decode_shards
 from decoding_jax.infer.describe import describe, digest
-from decoding_jax.infer.manifest import Inputs
 from decoding_jax.infer.processes import processes_of
-from decoding_jax.infer.records import Record
 from decoding_jax.infer.settings import (
     JobSettings,
     bound,
@@ -42,7 +40,7 @@ def run(
     source: Iterable[Item],
     strategy: Strategy | Callable[..., DecodeOutput],
     output_dir: str | StoragePath | None = None,
-    report: Callable[[Record], None] | None = None,
+    report: Callable[[records.Record], None] | None = None,
     **options: Any,
 ) -> Summary:
     """Decodes every input of a source, and writes or reports one record for each.
@@ -69,7 +67,7 @@ def run(
         this job.
       report: a function such as a ``Printer``. It is called with each record of a shard after the
         shard is finished.
-      **options: the fields of ``infer.settings.JobSettings``, such as ``seed``, ``batch_size``,
+      **options: the fields of ``infer.JobSettings``, such as ``seed``, ``batch_size``,
         ``max_input_length`` and ``stop``.
 
     Returns:
@@ -157,7 +155,7 @@ def _directory(output_dir: Any, report: Any) -> StoragePath | None:
     return storage_path("output_dir", output_dir)
 
 
-def _identity(inputs: Inputs) -> dict[str, Any]:
+def _identity(inputs: manifest.Inputs) -> dict[str, Any]:
     """What identifies the inputs of a job."""
     identity: dict[str, Any] = {"inputs": {"count": inputs.count, "sha256": inputs.digest}}
     return {**identity, "files": inputs.files} if inputs.files else identity
@@ -167,7 +165,7 @@ def _dependencies(
     model: tuple[Any, Tokenizer],
     strategy: str,
     settings: JobSettings,
-    inputs: Inputs,
+    inputs: manifest.Inputs,
     decoder: ItemDecoder,
     together: int,
 ) -> dict[str, Any]:
@@ -209,7 +207,7 @@ class _Found:
 
 def _shards(
     source: Iterable[Item],
-    inputs: Inputs,
+    inputs: manifest.Inputs,
     mine: frozenset[int],
     output: Output,
     found: _Found,
@@ -232,12 +230,7 @@ def _shards(
 
 
 def _unfinished(of_process: Iterable[Shard], together: int) -> Iterator[list[Shard]]:
-    """Yields shards that are decoded together, unless all of them are finished.
-
-    Args:
-      of_process: the shards of this process.
-      together: shards whose numbers have the same quotient by this number are decoded together.
-    """
+    """Yields the shards of each group of ``together`` numbers, unless all of them are finished."""
     for _, group in itertools.groupby(of_process, lambda shard: shard.number // together):
         shards = list(group)
         if not all(shard.is_finished for shard in shards):

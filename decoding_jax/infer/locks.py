@@ -55,11 +55,7 @@ def hold(
     ``.lock-0``. The lock files are removed at the end, together with temporary files and locks that
     killed processes have left behind.
 
-    Args:
-      directory: an existing directory.
-      process: the index of this process in its job.
-      processes: the number of processes of the job.
-      seconds: in a bucket, the time after which a lock that is not renewed lapses.
+    In a bucket, a lock that is not renewed lapses after ``seconds``.
 
     Yields:
       A function that raises an error if, in a bucket, another job has taken the lock over.

@@ -90,12 +90,9 @@ class Scorer:
     def add(
         self, records: Sequence[Record], ids: Mapping[int, list[int]], *, with_tokens: bool
     ) -> list[Record]:
-        """Returns records with the figures in each output.
+        """Returns records with the figures in each output, whose ``tokens`` stay if that is wanted.
 
-        Args:
-          records: the records, whose outputs have ``tokens``.
-          ids: the tokens of the inputs of those that have outputs, by their place.
-          with_tokens: whether the tokens of outputs stay.
+        ``ids`` has the tokens of the inputs of the records that have outputs, by their place.
         """
         of_width: dict[int, list[int]] = {}
         for i in ids:

@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from decoding_jax.infer import locks, manifest, records, summaries
-from decoding_jax.infer.manifest import Inputs
 from decoding_jax.infer.processes import Processes
-from decoding_jax.infer.records import Record
 from decoding_jax.infer.sources import Item
-from decoding_jax.infer.summaries import Summary
 from decoding_jax.storage import StoragePath, write
 
 _LOGGER = logging.getLogger(__name__)
@@ -23,12 +20,8 @@ _LOGGER = logging.getLogger(__name__)
 class Output:
     """The directory of a job. Of processes that run one program, process 0 writes and reads it.
 
-    Args:
-      directory: the directory, or None for a job that writes nothing.
-      name: the prefix of the names of shards.
-      inputs: the inputs of the job.
-      processes: the processes of the job.
-      assigned: the shards of this process.
+    A job that only reports has None in place of the directory. ``assigned`` are the shards of this
+    process, and ``name`` is the prefix of their names.
 
     Attributes:
       existing: the shards of this process whose files exist when the directory is claimed. They may
@@ -39,7 +32,7 @@ class Output:
         self,
         directory: StoragePath | None,
         name: str,
-        inputs: Inputs,
+        inputs: manifest.Inputs,
         processes: Processes,
         assigned: Sequence[int],
     ):
@@ -52,11 +45,7 @@ class Output:
 
     @contextlib.contextmanager
     def claimed(self, settings: dict[str, Any], lock_seconds: float) -> Iterator[None]:
-        """Keeps other jobs out of the directory while the block runs.
-
-        Args:
-          settings: what the job depends on, for ``manifest.claim``.
-          lock_seconds: as in ``infer.run``.
+        """Keeps other jobs out of the directory while the block runs (see ``manifest.claim``).
 
         Raises:
           ValueError: if the directory cannot be used; the message is one line.
@@ -84,13 +73,7 @@ class Output:
     def faults_of_finished(
         self, shard: int, items: Sequence[Item], first: int
     ) -> Counter[str] | None:
-        """The faults in a shard that an earlier run has finished; None if it is decoded again.
-
-        Args:
-          shard: the number of the shard.
-          items: its inputs.
-          first: the index of the first input in the job.
-        """
+        """The faults in a shard that an earlier run has finished; None if it is decoded again."""
 
         def read() -> dict[str, int] | None:
             try:
@@ -105,7 +88,7 @@ class Output:
         faults = self._processes.agreed(read)
         return None if faults is None else Counter(faults)
 
-    def write(self, shard: int, of_shard: Sequence[Record]) -> None:
+    def write(self, shard: int, of_shard: Sequence[records.Record]) -> None:
         """Writes the records of a shard.
 
         Raises:
@@ -121,7 +104,7 @@ class Output:
         if self._directory is not None:
             self._processes.first(write_shard)
 
-    def write_summary(self, summary: Summary) -> None:
+    def write_summary(self, summary: summaries.Summary) -> None:
         """Writes the summary of this process.
 
         Raises:
@@ -146,18 +129,13 @@ def shard_name(name: str, index: int, count: int) -> str:
     return f"{name}-{index:05d}-of-{count:05d}.jsonl"
 
 
-def write_records(path: StoragePath, of_shard: Iterable[Record]) -> None:
+def write_records(path: StoragePath, of_shard: Iterable[records.Record]) -> None:
     """Writes one record per line with ``storage.write``."""
     write(path, (records.to_line(record) for record in of_shard))
 
 
-def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[Record]:
-    """Reads the records of a finished shard.
-
-    Args:
-      path: the file of the shard.
-      items: the inputs of the shard.
-      first: the index of the first input in the job.
+def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[records.Record]:
+    """Reads the records of a finished shard, whose items begin at index ``first`` of the job.
 
     Raises:
       ValueError: if the file does not contain one record for each input, in order; the message is
@@ -173,12 +151,8 @@ def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[R
     return found
 
 
-def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, Record]]:
-    """Yields each line of a shard with its record.
-
-    Args:
-      path: the file of the shard.
-      first: the index of the first input in the job.
+def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, records.Record]]:
+    """Yields each line of a shard with its record; the first has the index ``first``.
 
     Raises:
       ValueError: if a line is not the record whose turn it is; the message is one line.

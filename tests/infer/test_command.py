@@ -103,6 +103,17 @@ def test_a_search_by_the_name_of_its_file(command):
     assert all(o[0]["score"] >= o[1]["score"] for o in outputs[:2])
 
 
+def test_a_strategy_is_an_object_in_gin(command):
+    assert command(files=[INFER[0], "strategies/beam_search.gin", INFER[2]], BEAM_SIZE=2) == 0
+    expected = records()
+    made = ("--gin.STRATEGY=@decoding_jax.BeamSearch()", "--gin.BeamSearch.beam_size=2")
+    length = "--gin.BeamSearch.max_new_tokens=3"
+    given = {"files": [INFER[0], INFER[2]], "MAX_NEW_TOKENS": None, "OUTPUT_DIR": "objects"}
+    assert command(*made, length, **given) == 0
+    found = Path("objects/decodes-00000-of-00001.jsonl").read_text(encoding="utf-8")
+    assert [json.loads(line) for line in found.splitlines()] == expected
+
+
 def test_a_job_may_move_but_not_change(command, capsys, monkeypatch, byte_t5):
     """A job does not depend on the paths of its inputs, outputs and model."""
     monkeypatch.syspath_prepend(HERE)
