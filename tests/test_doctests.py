@@ -37,12 +37,12 @@ LONG = {
         "ops.top_k",
         "strategies.beam.stochastic_beam_search",
         "strategies.best_first.best_k",
-        "strategies.speculative.algorithm",
+        "strategies.speculative.speculative_sample",
         "t5x.decode_fns.beams",
         "t5x.decode_fns.sampling",
         "t5x.decode_fns.speculative",
         "testing.table_lm",
-        "transforms.thresholds",
+        "transforms.truncation",
     )
 }
 
