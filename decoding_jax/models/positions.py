@@ -1,4 +1,8 @@
-"""Positions of tokens: rotary ones, and relative position biases."""
+"""Positions of tokens: rotary ones, and relative position biases.
+
+Rotary positions are those of Su et al. 2021, "RoFormer", with scalings that extend the context;
+relative position biases those of Raffel et al. 2020, section 2.1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The part of the cache that each new token attends to, and its update in each layer."""
+"""The part of the cache that each new token attends to, and its update in each layer.
+
+In a layer with a sliding window, a token sees only the nearest tokens: the window is a mask by
+distance (Beltagy et al. 2020, "Longformer"; Jiang et al. 2023, "Mistral 7B"). A pattern says which
+layers have it. It is repeated over the layers, so that the first layers of a network have the
+pattern of the network.
+"""
 
 from __future__ import annotations
 

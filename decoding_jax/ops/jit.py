@@ -1,4 +1,4 @@
-"""``jit`` over arguments that mix arrays with plain functions."""
+"""``jit`` over arguments that mix arrays with plain functions, and where programs are kept."""
 
 from __future__ import annotations
 

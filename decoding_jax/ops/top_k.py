@@ -1,6 +1,12 @@
-"""The k largest numbers of each row, as they are or after Gumbel noise, which draws k of them.
+"""The k largest numbers of each row, as they are or with Gumbel noise, which draws k of them.
 
-The search for the k largest has two levels, and does not move sharded rows.
+The k largest are found in two levels, without moving sharded rows.
+
+Adding independent Gumbel noise to log-weights and taking the k largest draws k items without
+replacement, in order (Yellott 1977; Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+The largest of a set is itself a Gumbel variable, located at the log of the set's weight. Given the
+largest, the others are Gumbels truncated at it. Noise is therefore drawn for blocks of items first,
+and then for the items of at most k blocks, which takes about sqrt(V) random numbers instead of V.
 """
 
 from __future__ import annotations

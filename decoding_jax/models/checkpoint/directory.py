@@ -1,4 +1,7 @@
-"""A model directory: settings in ``config.json``, tensors in ``*.safetensors``."""
+"""A model directory: settings in ``config.json``, tensors in ``*.safetensors``.
+
+Of a safetensors file in a bucket, only the parts that are needed are read.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""Reads and writes T5X checkpoints without T5X.
+"""Reads and writes T5X checkpoints without T5X, and converts its trees of parameters.
 
 A checkpoint is a directory ``checkpoint_<step>``. T5X's own checkpointer writes a msgpack file
 ``checkpoint`` in it, whose leaves are arrays or refer to zarr arrays beside the file. Orbax writes
 a directory ``state`` in it. The arrays are read with ``tensorstore``, which the extra ``t5x``
 installs.
+
+The tree of T5X's ``examples/t5`` needs no conversion. ``examples/scalable_t5`` has a separate axis
+of heads and biases in each layer, and by default stacks the layers of the encoder and of the
+decoder along one axis of every leaf. ``examples/decoder_only`` has its tree under ``decoder``.
 """
 
 from __future__ import annotations
