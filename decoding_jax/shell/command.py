@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     options = parse(argv)
+    if options.strategy is not None:
+        check_strategy(options.strategy)
     if options.list:
-        if options.strategy is not None:
-            check_strategy(options.strategy)
         print("\n".join(listed(options.strategy)))
         return 0
     texts = _texts(options.texts)
@@ -72,8 +72,6 @@ def _main(argv: list[str]) -> int:
         )
     logging.basicConfig(format="%(message)s")
     keep_programs()
-    if options.strategy is not None:
-        check_strategy(options.strategy)
     model, tokenizer = load(options.model, dtype=options.dtype, tokenizer=options.tokenizer)
     chooser = chooser_of(options.strategy, None, tokenizer, {})
     if chooser is not None:
@@ -94,10 +92,14 @@ def _main(argv: list[str]) -> int:
     if single and len(texts) == 1 and not options.json:
         return int(_print_growing(model, tokenizer, texts[0], settings).nan_logits)
     rows = generate(model, tokenizer, texts, **settings)
-    if options.json:
-        _print_json(texts, rows, seed=options.seed or 0)
-    else:
-        _print_table(texts, rows, drawn=drawn)
+    printer = Printer(merge_duplicates=drawn)  # Equal texts are counted if they are draws.
+    for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        found = [completion._replace(info=None) for completion in row]
+        record = records.decoded(i, text, found, seed=options.seed or 0)
+        if options.json:
+            sys.stdout.write(records.to_line(record))
+        else:
+            printer(record)
     return int(any(completion.nan_logits for row in rows for completion in row))
 
 
@@ -186,36 +188,6 @@ def _print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, An
     ending = "" if completion.finished else ", not finished"
     print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
     return completion
-
-
-def _print_table(
-    texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, drawn: bool
-) -> None:
-    """Prints the completions of every text.
-
-    Args:
-      texts: the inputs.
-      rows: the completions of each.
-      drawn: whether they are independent draws. Equal ones are then counted.
-    """
-    printer = Printer(merge_duplicates=drawn)
-    for record in _records(texts, rows, seed=0):
-        printer(record)
-
-
-def _print_json(texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, seed: int) -> None:
-    """Prints a line of JSON for every text, in the form of the batch job's records."""
-    for record in _records(texts, rows, seed=seed):
-        sys.stdout.write(records.to_line(record))
-
-
-def _records(
-    texts: Sequence[str], rows: Sequence[Sequence[Completion]], *, seed: int
-) -> list[records.Record]:
-    return [
-        records.decoded(index, text, [c._replace(info=None) for c in row], seed=seed)
-        for index, (text, row) in enumerate(zip(texts, rows, strict=True))
-    ]
 
 
 @contextlib.contextmanager
