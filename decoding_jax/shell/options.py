@@ -65,7 +65,7 @@ def settings_of(strategy: str) -> dict[str, Any]:
 
     Example:
       >>> settings_of("sample")
-      {'max_new_tokens': 64, 'num_samples': 1}
+      {'num_samples': 1, 'max_new_tokens': 64}
     """
     defaults = defaults_of(strategy)
     parameters = inspect.signature(STRATEGIES[strategy].function).parameters.values()
@@ -199,7 +199,7 @@ def listed(strategy: str | None) -> Iterator[str]:
 
     Example:
       >>> next(listed(None))
-      'arithmetic_sample --max_new_tokens 64 --num_samples 4 --points lattice'
+      'arithmetic_sample --num_samples 4 --points lattice --max_new_tokens 64'
     """
     if strategy is not None:
         yield _options(strategy)
