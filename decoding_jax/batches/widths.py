@@ -1,10 +1,12 @@
-"""The widths that inputs are padded to: a few, so that few shapes are compiled."""
+"""The widths and lengths that inputs are padded to: a few, so that few shapes are compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from decoding_jax import fields
+from decoding_jax.models.shared_prefix import SharedPrefixModel
 
 _NARROWEST = 16
 
@@ -97,3 +99,73 @@ def finer(
         for each, of_each in [(width, left), *reversed(narrow)]:
             members.setdefault(each, []).extend(of_each)
     return {width: members[width] for width in sorted(members, reverse=True) if members[width]}
+
+
+def round_up(size: int, least: int = 1) -> int:
+    """The smallest of ``least`` times 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least ``size``.
+
+    Above ``2 * least``, the result is less than 1.5 times ``size``.
+
+    Example:
+      >>> [round_up(size) for size in (1, 3, 5, 9, 13)]
+      [1, 3, 6, 12, 16]
+      >>> [round_up(size, least=16) for size in (1, 17, 33)]
+      [16, 32, 48]
+    """
+    power = least
+    while 2 * power <= size:
+        power *= 2
+    if size <= power:
+        return power
+    middle = 3 * power // 2
+    return middle if power > least and size <= middle else 2 * power
+
+
+def shared_size(model: Any) -> int:
+    """F, the number of tokens that all prompts of a model begin with."""
+    return model.tokens.shape[0] if isinstance(model, SharedPrefixModel) else 0
+
+
+def padded_width(
+    longest: int, max_new_tokens: int, max_positions: int | None, shared: int = 0
+) -> int:
+    """The width that texts of at most ``longest`` tokens are padded to.
+
+    It is rounded up, but to no more than ``max_positions`` leaves room for. If texts begin with the
+    same ``shared`` tokens, only the number of the other tokens is rounded.
+
+    Args:
+      longest: the number of tokens of the longest text.
+      max_new_tokens: the maximum number of new tokens.
+      max_positions: the maximum length of the model, or None.
+      shared: the number of shared tokens, ``shared_size`` of the model.
+
+    Example:
+      >>> padded_width(20, 8, None), padded_width(20, 8, 30), padded_width(1020, 8, None, 1000)
+      (32, 22, 1032)
+    """
+    width = shared + round_up(longest - shared, _NARROWEST)
+    if max_positions is None:
+        return width
+    return max(longest, min(width, max_positions - max_new_tokens))
+
+
+def rounded_length(max_new_tokens: int, prompt_size: int, models: Iterable[Any]) -> int:
+    """The ``max_new_tokens`` that a program is compiled for, rounded up.
+
+    ``stop.max_new_tokens`` limits rows to the exact number, which is not part of the program.
+
+    Args:
+      max_new_tokens: the maximum number of new tokens, before rounding.
+      prompt_size: P, the padded length of the prompts.
+      models: the models and drafters. If one has ``max_positions``, the result is not rounded
+        beyond it.
+    """
+    if max_new_tokens < 1:  # the strategy raises the error
+        return max_new_tokens
+    length = round_up(max_new_tokens, _NARROWEST)
+    for model in models:
+        max_positions = getattr(model, "max_positions", None)
+        if max_positions is not None:
+            length = min(length, max_positions - prompt_size)
+    return max(max_new_tokens, length)

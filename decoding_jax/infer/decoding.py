@@ -20,7 +20,6 @@ from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
 from decoding_jax.text.inputs import cut, vocabulary_size
-from decoding_jax.text.sizes import shared_size
 from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs
 
 _LOGGER = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class ItemDecoder:
         self._model, self._tokenizer = model
         self._settings = settings
         self.stop = text.with_end_tokens(settings.stop, self._tokenizer)
-        self._shared = shared_size(self._model)
+        self._shared = widths.shared_size(self._model)
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
         self.num_tokens = 0
         function, of_strategy = unbound(strategy)

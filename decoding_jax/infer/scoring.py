@@ -12,12 +12,12 @@ from decoding_jax import fields
 from decoding_jax.base import Array, LanguageModel, Prompt
 from decoding_jax.batches import encode_batch
 from decoding_jax.batches.decoder import memory_checked
+from decoding_jax.batches.widths import rounded_length
 from decoding_jax.infer.records import Record, plain
 from decoding_jax.infer.settings import Settings
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import to_host
 from decoding_jax.text.inputs import vocabulary_size
-from decoding_jax.text.sizes import rounded_length
 from decoding_jax.text.token_scores import token_scores
 
 _FIGURES = ("token_log_probs", "token_entropies")

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 
 from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.batches import bind_drafter, check_drafter, encode_batch
+from decoding_jax.batches import bind_drafter, check_drafter, encode_batch, widths
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_max_new_tokens, check_settings
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.strategies.speculative.verifiers import needs_key
-from decoding_jax.text import generation_config, inputs, limits, sizes
+from decoding_jax.text import generation_config, inputs, limits
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, completions, context_of
 from decoding_jax.text.shared_prefix import with_common_prefix
@@ -168,7 +168,7 @@ class Call:
         self.context = context_of(self.model, ids)
         stop = stop_of(stop, tokenizer, self.model, ids)
         if self._registered and ids:
-            stop = sizes.limited(stop, self.limits.counts)
+            stop = limits.limited(stop, self.limits.counts)
         self.settings = {"stop": stop, **settings}
 
     def rows(
@@ -193,15 +193,15 @@ class Call:
         ids = [self.ids[i] for i in rows]
         longest = max(len(row) for row in ids)
         length = self.limits.of_batch(members, longest)
-        positions, shared = inputs.shared_positions(self.model), sizes.shared_size(self.model)
-        width = sizes.padded_width(longest, length, positions, shared)
+        positions, shared = inputs.shared_positions(self.model), widths.shared_size(self.model)
+        width = widths.padded_width(longest, length, positions, shared)
         model, prompt = encode_batch(self.model, ids, width)
         given = {**self.settings, "drafter": self.drafter}
         settings = take_rows(given, rows, len(self.ids), row_arguments(self.run))
         drafter = bind_drafter(settings.pop("drafter"), self.model, ids, width)
         if self._registered:
             models = (model, drafter, getattr(drafter, "model", None))
-            length = sizes.rounded_length(length, prompt.tokens.shape[1], models)
+            length = widths.rounded_length(length, prompt.tokens.shape[1], models)
         keys = None if self.keys is None else self.keys[jnp.asarray(rows)]
         return model, prompt, keys, drafter, {**settings, "max_new_tokens": length}
 

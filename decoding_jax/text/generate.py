@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from decoding_jax import fields, loop
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
+from decoding_jax.batches.widths import round_up
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import to_host
 from decoding_jax.text.call import Call
@@ -17,7 +18,6 @@ from decoding_jax.text.completions import Completion
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.limits import groups
 from decoding_jax.text.loading import Model
-from decoding_jax.text.sizes import round_up
 from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.streaming import Clock, run_until
 from decoding_jax.text.token_scores import compiled_scores

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from decoding_jax import fields
+from decoding_jax.batches.widths import shared_size
 from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.text.chat import Conversation, check_conversation
-from decoding_jax.text.sizes import shared_size
 from decoding_jax.text.tokenizers import Tokenizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,20 @@ def limits_of(
     default_or_none = default if named is None else None
     counts, totals = counts.astype(np.int32), totals.astype(np.int32)
     return Limits(counts, totals, default_or_none, positions, exact)
+
+
+def limited(stop: Stop, max_new_tokens: Any) -> Stop:
+    """The stop conditions, with their ``max_new_tokens`` limited to this one, or one for each text.
+
+    Example:
+      >>> limited(Stop(max_new_tokens=[2, 9]), 5).max_new_tokens
+      array([2, 5], dtype=int32)
+    """
+    if len(set(np.ravel(max_new_tokens).tolist())) == 1:
+        max_new_tokens = np.ravel(max_new_tokens)[0]
+    limit = max_new_tokens if stop.max_new_tokens is None else stop.max_new_tokens
+    limit = np.minimum(np.asarray(limit), max_new_tokens).astype(np.int32)
+    return dataclasses.replace(stop, max_new_tokens=limit)
 
 
 def groups(

@@ -11,10 +11,10 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Stop
+from decoding_jax.batches.widths import round_up
 from decoding_jax.loop.stopping import BROKEN, EMPTY, StopStrings
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.inputs import vocabulary_size
-from decoding_jax.text.sizes import round_up
 from decoding_jax.text.token_texts import REPLACEMENT, TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from decoding_jax import fields, loop
 from decoding_jax.base import DecodeOutput, LanguageModel
+from decoding_jax.batches.widths import round_up
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import mesh_of, to_host
 from decoding_jax.text.call import Call, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion
 from decoding_jax.text.loading import Model
-from decoding_jax.text.sizes import round_up
 from decoding_jax.text.token_scores import GrowingScores
 from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
