@@ -31,21 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The arguments of a strategy that a call passes itself.
 _PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
-# The arguments of all calls, and of each kind, which a message may suggest.
-_ARGUMENTS = (
-    "drafter",
-    "key",
-    "max_new_tokens",
-    "max_time",
-    "share_prefix",
-    "stop",
-    "stop_strings",
-    "strategy",
-    "texts",
-    "truncate",
-    "with_scores",
-)
-_OWN = {"generate": ("batch_size", "progress"), "stream": ("chunk",)}
+# The arguments of each kind of call, which a message may suggest besides those of a ``Call``.
+_OWN = {"generate": ("texts", "batch_size", "progress"), "stream": ("texts", "chunk")}
 # The transforms that leave the most probable token where it is.
 _IDLE = (
     transforms.Temperature,
@@ -213,13 +200,15 @@ class Call:
         return completions(self.tokenizer, output, len(members), context, scores)
 
 
+_PARAMETERS = inspect.signature(Call).parameters.values()
+_NAMED = [p for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY or p.kind is p.VAR_KEYWORD]
+
+
 def with_arguments(function: F) -> F:
     """Shows the arguments of a ``Call`` in the signature of a function that passes them on."""
-    own, of_call = (inspect.signature(f).parameters.values() for f in (function, Call))
-    shared = [p for p in of_call if p.kind is p.KEYWORD_ONLY or p.kind is p.VAR_KEYWORD]
-    parameters = [*(p for p in own if p.kind is not p.VAR_KEYWORD), *shared]
-    result = inspect.signature(function).return_annotation
-    vars(function).update(__signature__=inspect.Signature(parameters, return_annotation=result))
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    vars(function).update(__signature__=signature.replace(parameters=[*own, *_NAMED]))
     return function
 
 
@@ -256,7 +245,8 @@ def check_arguments(
     for name, value in counts.items():
         check = check_max_new_tokens if name == "max_new_tokens" else fields.as_count
         check(name, value)
-    run, also = check_strategy(strategy), (*_ARGUMENTS, *_OWN[caller])
+    run = check_strategy(strategy)
+    also = [*_OWN[caller], *(p.name for p in _NAMED if p.kind is p.KEYWORD_ONLY)]
     suggestions.check_function(run, settings, given_elsewhere=_PASSED, also=also)
     if callable(strategy):
         return
