@@ -368,7 +368,7 @@ TABLE = [
     ("output_dir", lambda: job(report=None), "expected a path, or else a report, got neither"),
     ("output_dir", lambda: job(output_dir=3), "expected a path, got 3"),
     # T5X's decode functions.
-    ("inputs", lambda: t5x(inputs=jnp.zeros(4, jnp.int32)), r"got shape \[4\]; takes \[B, L\]"),
+    ("inputs", lambda: t5x(inputs=jnp.zeros(4, jnp.int32)), r"expected shape \[B, L\], got \[4\]"),
     ("num_decodes", lambda: t5x(num_decodes=0), "1 or more"),
 ]
 
