@@ -214,4 +214,4 @@ def test_a_process_that_fails_alone_does_not_wait(folder, tmp_path):
     missing = f"--gin.MODEL_DIR={str(tmp_path / 'missing')!r}"
     status, printed = end(start(folder, tmp_path / "out", missing))
     assert 0 not in status
-    assert "missing: no such directory; takes" in printed[1].splitlines()[-1], printed[1]
+    assert "missing: no such directory; expect" in printed[1].splitlines()[-1], printed[1]
