@@ -166,7 +166,7 @@ def unknown_family(directory):
     ("spoil", "message"),
     [
         (truncated, "model.safetensors"),
-        (unknown_family, "got 'rnn'; takes one of"),
+        (unknown_family, "model_type: expected one of"),
         (lambda d: (d / "model.safetensors").unlink(), "model.safetensors"),
         (lambda d: (d / "config.json").unlink(), "config.json"),
     ],
