@@ -37,7 +37,7 @@ POSITIONS = ("learned", "sinusoidal", "sinusoidal_inclusive")
 
 @dataclasses.dataclass(frozen=True)
 class BartConfig(decoder.NetworkConfig):
-    """The shape of a BART network, or of one of its relatives.
+    """The shape of a BART or a relative, with the settings of ``decoder.NetworkConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.

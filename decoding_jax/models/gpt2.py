@@ -18,7 +18,7 @@ from decoding_jax.pytrees import pytree
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Config(decoder.DecoderConfig):
-    """The shape of a GPT-2 network.
+    """The shape of a GPT-2 network, with the settings of ``decoder.DecoderConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.

@@ -18,7 +18,7 @@ from decoding_jax.pytrees import pytree
 
 @dataclasses.dataclass(frozen=True)
 class GPTNeoXConfig(decoder.DecoderConfig):
-    """The shape of a GPT-NeoX network.
+    """The shape of a GPT-NeoX network, with the settings of ``decoder.DecoderConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.

@@ -44,7 +44,7 @@ def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class LlamaConfig(decoder.DecoderConfig):
-    """The shape of a network of the Llama family.
+    """The shape of a network of the Llama family, with the settings of ``decoder.DecoderConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.

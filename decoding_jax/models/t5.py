@@ -34,7 +34,7 @@ from decoding_jax.pytrees import pytree
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(decoder.NetworkConfig):
-    """The shape of a T5 network, with the names of T5X.
+    """The shape of a T5 in T5X's names, with the settings of ``decoder.NetworkConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.
@@ -219,9 +219,8 @@ class Stack(decoder.DecoderNetwork):
         self.drop = dropout(cfg, self.training)
 
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, None]:
-        return self.drop(
-            layers.embed(self.token_embedder.embedding, tokens, self.config.dtype)
-        ), None
+        x = layers.embed(self.token_embedder.embedding, tokens, self.config.dtype)
+        return self.drop(x), None
 
     def bias_of(
         self, bias: Callable[[positions.RelativePositionBiases], Any]
@@ -326,7 +325,7 @@ class T5(encoder_decoder.EncoderDecoder):
 
 @dataclasses.dataclass(frozen=True)
 class T5DecoderConfig(decoder.DecoderConfig):
-    """The shape of a T5 decoder, with the names of T5X.
+    """The shape of a T5 decoder in T5X's names, with the settings of ``decoder.DecoderConfig``.
 
     Attributes:
       vocab_size: the number of rows of the embedding table, unused rows included.

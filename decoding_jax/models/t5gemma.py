@@ -120,15 +120,9 @@ class T5GemmaDecoderLayer(gemma.GemmaLayer):
         return (self.attention if merged else self.encoder_decoder_attention).keys(encoded)
 
     def __call__(
-        self,
-        x: Array,
-        layer_cache: view.LayerCache,
-        angles: tuple[Array, Array],
-        *sources: Part,
+        self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array], *sources: Part
     ) -> tuple[Array, caches.KeyValue]:
-        def merged_cache(
-            new: caches.KeyValue,
-        ) -> tuple[list[Part], caches.KeyValue]:
+        def merged_cache(new: caches.KeyValue) -> tuple[list[Part], caches.KeyValue]:
             parts, stored = layer_cache(new)
             return [*parts, *sources], stored
 
