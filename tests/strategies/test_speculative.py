@@ -237,7 +237,7 @@ def test_a_context_that_is_full_takes_one_more_token():
         ),
         ({"num_drafts": 0}, "num_drafts: expected an int of 1 or more, got 0"),
         ({"model": MODEL.lockstep()}, "model: expected one with ragged=True, got one whose rows"),
-        ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
+        ({"key": jnp.zeros(2, jnp.uint32)}, "key: expected a typed key"),
         (
             {"drafter": PromptLookup(source=Prompt(PROMPT.tokens[:1], PROMPT.length[:1]))},
             "source: expected as many rows as the prompt's 2, got 1",
