@@ -57,7 +57,7 @@ def read_files(root: Path) -> list[File]:
             if text.strip():
                 found.append(File(relative.as_posix(), text))
     if not found:
-        raise ValueError(f"data: got {str(root)!r}; takes a folder with .py files")
+        raise ValueError(f"data: expected a folder with .py files, got {str(root)!r}")
     return found
 
 
@@ -72,7 +72,7 @@ def split(files: Sequence[File], every: int = 20) -> tuple[list[File], list[File
         digest = hashlib.sha256(file.name.encode()).digest()
         parts[int.from_bytes(digest[:4], "big") % every == 0].append(file)
     if not all(parts):
-        raise ValueError(f"every: got {every}; takes a number that holds out some of the files")
+        raise ValueError(f"every: expected a number that holds out some of the files, got {every}")
     return parts
 
 
@@ -116,7 +116,7 @@ class Batches:
         self.steps_per_epoch = windows // size
         if not self.steps_per_epoch:
             raise ValueError(
-                f"data: got {len(tokens)} tokens; takes {(size + 1) * (length - 1) + 1} or more"
+                f"data: expected {(size + 1) * (length - 1) + 1} or more, got {len(tokens)} tokens"
             )
 
     def __call__(self, first_step: int) -> Iterator[np.ndarray]:

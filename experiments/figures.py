@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for name in args.names:
         if name not in FIGURES:
-            parser.error(f"NAME: got {name!r}; takes {', '.join(FIGURES)}")
+            parser.error(f"NAME: expected {', '.join(FIGURES)}, got {name!r}")
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or FIGURES:
         draw(name, args.out)

@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = quick.parse(parser, argv, QUICK)
     for name in args.strategies or []:
         if name not in (known := strategies(1, args.budget)):
-            parser.error(f"--strategies: got {name!r}; takes {', '.join(known)}")
+            parser.error(f"--strategies: expected {', '.join(known)}, got {name!r}")
     args.out.mkdir(parents=True, exist_ok=True)
 
     everything = held_out.read()

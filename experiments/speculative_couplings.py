@@ -202,7 +202,9 @@ def check_settings(out: Path, settings: dict[str, Any]) -> None:
     """Refuses to go on with what was decoded with other settings."""
     path = out / "settings.json"
     if path.exists() and (there := json.loads(path.read_text())) != settings:
-        raise SystemExit(f"--out: {out} holds a run of {there}; takes a new directory")
+        raise SystemExit(
+            f"--out: expected a new directory, got {out}, which holds a run of {there}"
+        )
     path.write_text(json.dumps(settings) + "\n")
 
 

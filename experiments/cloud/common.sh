@@ -27,12 +27,12 @@ read_flags() {
         esac
         shift
         ;;
-      *) fail "got $1; takes --dry-run, --settings FILE, --every SECONDS, --to FILE and --keep" ;;
+      *) fail "expected --dry-run, --settings FILE, --every SECONDS, --to FILE or --keep, got $1" ;;
     esac
     shift
   done
-  [ -z "$EVERY" ] || [ "$EVERY" -gt 0 ] 2>/dev/null || fail "--every: got $EVERY; takes seconds"
-  [ -f "$SETTINGS" ] || fail "--settings: got $SETTINGS; takes a file such as $HERE/settings.sh"
+  [ -z "$EVERY" ] || [ "$EVERY" -gt 0 ] 2>/dev/null || fail "--every: expected seconds, got $EVERY"
+  [ -f "$SETTINGS" ] || fail "--settings: expected a file such as $HERE/settings.sh, got $SETTINGS"
   # shellcheck source=experiments/cloud/settings.sh
   source "$SETTINGS"
   local name
@@ -40,7 +40,7 @@ read_flags() {
     [ -n "${!name:-}" ] || fail "$SETTINGS: has no $name"
   done
   [[ $FILES == gs://*/* && $OUTPUT == gs://*/* ]] ||
-    fail "$SETTINGS: got FILES=$FILES and OUTPUT=$OUTPUT; takes folders of buckets, gs://..."
+    fail "$SETTINGS: expected folders of buckets, gs://..., got FILES=$FILES and OUTPUT=$OUTPUT"
   export DRY_RUN SETTINGS EVERY TO KEEP SETUP
 }
 

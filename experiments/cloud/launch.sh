@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read_flags "$@"
 cd "$ROOT"
-[ -f "$GIN_FILE" ] || fail "$SETTINGS: got GIN_FILE=$GIN_FILE; takes a file"
+[ -f "$GIN_FILE" ] || fail "$SETTINGS: expected a file, got GIN_FILE=$GIN_FILE"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=names, help="the notebooks; by default all")
     chosen = parser.parse_args().names
     if unknown := set(chosen) - set(names):
-        parser.error(f"names: got {', '.join(sorted(unknown))}; takes {', '.join(names)}")
+        parser.error(f"names: expected {', '.join(names)}, got {', '.join(sorted(unknown))}")
     for name in (bar := tqdm(chosen, unit="notebook")):
         bar.set_postfix_str(name)
         path = HERE / f"{name}.ipynb"

@@ -99,17 +99,17 @@ def run(
     """
     counts = [2**i for i in range(1, max_samples.bit_length())]
     if max_samples < 2 or max_samples != counts[-1]:
-        raise ValueError(f"max_samples: got {max_samples}; takes a power of 2, 2 or more")
+        raise ValueError(f"max_samples: expected a power of 2, 2 or more, got {max_samples}")
     if runs < 2:
-        raise ValueError(f"runs: got {runs}; takes 2 or more")
+        raise ValueError(f"runs: expected 2 or more, got {runs}")
     if diversity_count not in beams or diversity_count not in counts:
         raise ValueError(
-            f"diversity_count: got {diversity_count}; takes one of beams, {list(beams)}, "
-            f"that is a power of 2 up to max_samples, {max_samples}"
+            f"diversity_count: expected one of beams, {list(beams)}, that is a power of 2 up to "
+            f"max_samples, {max_samples}, got {diversity_count}"
         )
     for count in bound_counts:
         if count not in counts:
-            raise ValueError(f"bound_counts: got {count}; takes powers of 2 up to {max_samples}")
+            raise ValueError(f"bound_counts: expected powers of 2 up to {max_samples}, got {count}")
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
     scores = Scores(metrics, task.references)
     described = {

@@ -74,9 +74,9 @@ def run(
     """
     for count in subsets:
         if not 0 < count < num_samples:
-            raise ValueError(f"subsets: got {count}; takes numbers below {num_samples}")
+            raise ValueError(f"subsets: expected numbers below {num_samples}, got {count}")
     if runs < 1:
-        raise ValueError(f"runs: got {runs}; takes 1 or more")
+        raise ValueError(f"runs: expected 1 or more, got {runs}")
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
     described = {
         "model": model_name,

@@ -91,14 +91,14 @@ def run(
       ValueError: for settings that are not as described.
     """
     if kappa not in kappas:
-        raise ValueError(f"kappa: got {kappa}; takes one of kappas, {list(kappas)}")
+        raise ValueError(f"kappa: expected one of kappas, {list(kappas)}, got {kappa}")
     for count in groups:
         if count < 1 or beam_size % count:
-            raise ValueError(f"groups: got {count}; takes divisors of beam_size, {beam_size}")
+            raise ValueError(f"groups: expected divisors of beam_size, {beam_size}, got {count}")
     budget = beam_size * max_new_tokens
     for small in budgets:
         if not 1 <= small < budget:
-            raise ValueError(f"budgets: got {small}; takes 1 to {budget - 1}, below the budget")
+            raise ValueError(f"budgets: expected 1 to {budget - 1}, below the budget, got {small}")
     if mauve:
         naturalness.check(model)
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
@@ -128,7 +128,7 @@ def run(
     if strategies is not None:
         for name in strategies:
             if name not in found:
-                raise ValueError(f"strategies: got {name!r}; takes {', '.join(found)}")
+                raise ValueError(f"strategies: expected {', '.join(found)}, got {name!r}")
         found = {name: found[name] for name in strategies}
     found |= searches(ks, kappas, budget)
     shown = best_k_results.first_names(found, described)

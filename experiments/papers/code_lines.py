@@ -73,7 +73,7 @@ def run(
     """
     for count in counts:
         if count < 1 or lanes % count:
-            raise ValueError(f"counts: got {count}; takes divisors of lanes, {lanes}")
+            raise ValueError(f"counts: expected divisors of lanes, {lanes}, got {count}")
     task = Task("held-out lines", [x.prompt for x in lines], [[x.reference] for x in lines])
     decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
     described = {

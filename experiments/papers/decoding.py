@@ -57,7 +57,7 @@ class Decoder:
             ("max_input_tokens", max_input_tokens),
         ):
             if value < 1:
-                raise ValueError(f"{name}: got {value}; takes 1 or more")
+                raise ValueError(f"{name}: expected 1 or more, got {value}")
         self.model, self.tokenizer = model
         self.batch_size = batch_size
         encoded = [self.tokenizer.encode(text) for text in task.inputs]

@@ -94,10 +94,10 @@ def run(
       ValueError: for settings that are not as described.
     """
     if tables < 2:
-        raise ValueError(f"tables: got {tables}; takes 2 or more")
+        raise ValueError(f"tables: expected 2 or more, got {tables}")
     for count in text_counts:
         if count < 1 or lanes % count:
-            raise ValueError(f"text_counts: got {count}; takes divisors of lanes, {lanes}")
+            raise ValueError(f"text_counts: expected divisors of lanes, {lanes}, got {count}")
     decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
     of_tables = {
         "tables": tables,

@@ -37,7 +37,7 @@ def metric(name: str) -> Metric:
       98.1
     """
     if name not in METRICS:
-        raise ValueError(f"metric: got {name!r}; takes one of {', '.join(METRICS)}")
+        raise ValueError(f"metric: expected one of {', '.join(METRICS)}, got {name!r}")
     return METRICS[name]()
 
 
@@ -61,7 +61,9 @@ def _meteor(exact: bool) -> Metric:
     try:
         from nltk.translate.meteor_score import meteor_score
     except ImportError as e:
-        raise ValueError("metric: got METEOR without NLTK; takes pip install nltk") from e
+        raise ValueError(
+            "metric: expected NLTK for METEOR (pip install nltk), got an environment without it"
+        ) from e
     settings = {"stemmer": _Exact(), "wordnet": _Exact()} if exact else {}
 
     def score(text: str, references: Sequence[str]) -> float:
@@ -73,8 +75,8 @@ def _meteor(exact: bool) -> Metric:
             score("a word", ["another word"])
         except LookupError as e:
             raise ValueError(
-                "metric: got 'meteor' without WordNet; takes python -m nltk.downloader wordnet, "
-                "or 'meteor_exact'"
+                "metric: expected WordNet (python -m nltk.downloader wordnet), or 'meteor_exact', "
+                "got 'meteor' without it"
             ) from e
     return score
 

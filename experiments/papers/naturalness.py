@@ -35,7 +35,7 @@ def check(model: tuple[Any, Any]) -> None:
         import mauve  # noqa: F401
     except ImportError as e:
         raise ValueError(
-            "mauve: got True without the extra mauve; takes pip install mauve-text, or False"
+            "mauve: expected the package mauve-text, or False, got True without the package"
         ) from e
     features(model, ["a"], batch_size=1)
 

@@ -35,8 +35,8 @@ class Records:
         if theirs != mine:
             names = [n for n in {**theirs, **mine} if theirs.get(n) != mine.get(n)]
             raise ValueError(
-                f"output_dir: got {folder}, which has records of other settings "
-                f"({', '.join(names)}); takes an empty folder, or the settings of its records"
+                f"output_dir: expected an empty folder, or the settings of its records, got "
+                f"{folder}, which has records of other settings ({', '.join(names)})"
             )
         if not lines or not whole[-1].endswith("\n"):  # It was killed while it wrote.
             kept = [json.dumps({"settings": mine}), *(json.dumps(line) for line in lines[1:])]

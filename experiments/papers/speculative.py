@@ -78,9 +78,9 @@ def run(
       ValueError: for settings that are not as described.
     """
     if table_size not in sizes:
-        raise ValueError(f"table_size: got {table_size}; takes one of sizes, {list(sizes)}")
+        raise ValueError(f"table_size: expected one of sizes, {list(sizes)}, got {table_size}")
     if repeats < 1:
-        raise ValueError(f"repeats: got {repeats}; takes 1 or more")
+        raise ValueError(f"repeats: expected 1 or more, got {repeats}")
     decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
     scores = Scores(metrics, task.references)
     described = {

@@ -34,13 +34,13 @@ class Task:
     def __post_init__(self) -> None:
         if self.domains is not None and len(self.domains) != len(self.inputs):
             raise ValueError(
-                f"task {self.name}: got {len(self.inputs)} inputs and {len(self.domains)} domains; "
-                "takes one for each input"
+                f"task {self.name}: expected one domain for each of {len(self.inputs)} inputs, got "
+                f"{len(self.domains)}"
             )
         if not self.inputs or len(self.inputs) != len(self.references):
             raise ValueError(
-                f"task {self.name}: got {len(self.inputs)} inputs and {len(self.references)} lists "
-                "of references; takes one or more inputs, with a list for each"
+                f"task {self.name}: expected one or more inputs, with a list of references for "
+                f"each, got {len(self.inputs)} inputs and {len(self.references)} lists"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def json_lines(
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"path: got {path!r}; takes a file with one JSON object per line")
+        raise ValueError(f"path: expected a file with one JSON object per line, got {path!r}")
     pairs = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         if not line.strip():
@@ -133,14 +133,14 @@ def json_lines(
             text, references = row[inputs], row[targets]
         except (ValueError, KeyError, TypeError) as e:
             raise ValueError(
-                f"{path}:{number}: takes a JSON object with {inputs!r} and {targets!r}"
+                f"{path}:{number}: expected a JSON object with {inputs!r} and {targets!r}"
             ) from e
         references = [references] if isinstance(references, str) else references
         if not _is_text(text) or not references or not all(map(_is_text, references)):
-            raise ValueError(f"{path}:{number}: got an empty text; takes texts with characters")
+            raise ValueError(f"{path}:{number}: expected texts with characters, got an empty text")
         of = "" if domain is None else row.get(domain)
         if domain is not None and not _is_text(of):
-            raise ValueError(f"{path}:{number}: got {of!r} as {domain!r}; takes a text")
+            raise ValueError(f"{path}:{number}: expected a text, got {of!r} as {domain!r}")
         pairs.append((prefix + text, references, of))
     pairs = spread(pairs, count)
     domains = None if domain is None else [p[2] for p in pairs]
@@ -162,8 +162,8 @@ def seqio_task(name: str, split: str = "validation", count: int | None = None) -
         import seqio
     except ImportError as e:
         raise ValueError(
-            f"seqio_task: got {name!r}, but SeqIO is not installed; "
-            "takes pip install 'decoding_jax[seqio]'"
+            "seqio_task: expected SeqIO (pip install 'decoding_jax[seqio]'), got "
+            f"{name!r} without it"
         ) from e
     task = seqio.get_mixture_or_task(name)
     data = task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
@@ -188,5 +188,5 @@ def spread(rows: Iterable[Any], count: int | None) -> list[Any]:
     if count is None or count >= len(rows):
         return rows
     if count < 1:
-        raise ValueError(f"count: got {count}; takes 1 or more, or None for all")
+        raise ValueError(f"count: expected 1 or more, or None for all, got {count}")
     return rows[:: len(rows) // count][:count]

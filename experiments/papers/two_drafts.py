@@ -34,7 +34,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     file = folder / "records.jsonl"
     if not file.is_file():
-        raise ValueError(f"runs: got {str(folder)!r}; takes folders of papers.speculative")
+        raise ValueError(f"runs: expected folders of papers.speculative, got {str(folder)!r}")
     first, *lines = map(json.loads, file.read_text("utf-8").splitlines())
     settings, values = first["settings"], {line["name"]: line["value"] for line in lines}
     for pair in settings.get("settings", ()):
@@ -57,7 +57,9 @@ def markdown(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
     free = ("draft", "repeats")
     different = [name for name in one if name not in free and one[name] != two.get(name)]
     if different:
-        raise ValueError(f"runs: got different settings ({', '.join(different)}); takes equal ones")
+        raise ValueError(
+            f"runs: expected equal ones, got different settings ({', '.join(different)})"
+        )
     names = [settings["draft"] for settings, _ in runs]
     rows = []
     for pair in one["settings"]:

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         write(ledger, args.report)
         return 0
     if not topology.is_installed():
-        print('libtpu: got none; takes an environment with ".[tpu]" installed', file=sys.stderr)
+        print('libtpu: expected an environment with ".[tpu]" installed, got none', file=sys.stderr)
         return 1
     from experiments.tpu_ledger.rows import measure
 

@@ -42,7 +42,7 @@ def mesh(topology: str, shape: tuple[int, int]) -> Mesh:
     devices: np.ndarray = np.array(description.devices)
     count = int(np.prod(shape))
     if count > devices.size:
-        raise ValueError(f"mesh: got {shape}; takes at most the {devices.size} of {topology}")
+        raise ValueError(f"mesh: expected at most the {devices.size} of {topology}, got {shape}")
     return Mesh(devices[:count].reshape(shape), (DATA, MODEL), axis_types=(AxisType.Auto,) * 2)
 
 

@@ -173,10 +173,10 @@ def test_collect(run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--quick"], "launch.sh: got --quick; takes --dry-run, --settings FILE, --every SECONDS,"),
+        (["--quick"], "launch.sh: expected --dry-run, --settings FILE, --every SECONDS,"),
         (["--to"], "launch.sh: --to: got no value"),
-        (["--every", "often"], "launch.sh: --every: got often; takes seconds"),
-        (["--settings", "none.sh"], "launch.sh: --settings: got none.sh; takes a file such as "),
+        (["--every", "often"], "launch.sh: --every: expected seconds, got often"),
+        (["--settings", "none.sh"], "launch.sh: --settings: expected a file such as "),
     ],
 )
 def test_refused_flags(run, flags, line):
@@ -191,8 +191,8 @@ def test_refused_flags(run, flags, line):
     ("old", "new", "line"),
     [
         ("ZONE=z", "", "has no ZONE"),
-        ("gs://b/out", "out", "got FILES=gs://b/files and OUTPUT=out; takes folders of buckets"),
-        ("v6e_8_spot.gin", "none.gin", "got GIN_FILE=configs/tpu/none.gin; takes a file"),
+        ("gs://b/out", "out", "expected folders of buckets, gs://..., got FILES=gs://b/files"),
+        ("v6e_8_spot.gin", "none.gin", "expected a file, got GIN_FILE=configs/tpu/none.gin"),
     ],
 )
 def test_refused_settings(run, tmp_path, old, new, line):

@@ -145,10 +145,10 @@ def test_names_of_the_first_tables():
 @pytest.mark.parametrize(
     ("binding", "words"),
     [
-        ("--gin.KAPPA=0.3", "kappa: got 0.3"),
-        ("--gin.GROUPS=(3,)", "groups: got 3"),
-        ("--gin.BUDGETS=(12,)", "budgets: got 12; takes 1 to 11"),
-        ('--gin.STRATEGIES=("beams",)', "strategies: got 'beams'; takes beam search"),
+        ("--gin.KAPPA=0.3", "kappa: expected one of kappas, [0.05, 0.2], got 0.3"),
+        ("--gin.GROUPS=(3,)", "groups: expected divisors of beam_size, 2, got 3"),
+        ("--gin.BUDGETS=(12,)", "budgets: expected 1 to 11, below the budget, got 12"),
+        ('--gin.STRATEGIES=("beams",)', "strategies: expected beam search"),
     ],
 )
 def test_refusals(binding, words, monkeypatch, capsys, tmp_path):

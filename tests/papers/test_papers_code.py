@@ -42,7 +42,7 @@ def run(module, name, folder, *more):
 def test_refusals(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(ROOT)
     assert run("code_lines", "code_lines_quick", tmp_path, "--gin.COUNTS=(3,)") == 1
-    assert "counts: got 3; takes divisors of lanes, 8" in capsys.readouterr().err
+    assert "counts: expected divisors of lanes, 8, got 3" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

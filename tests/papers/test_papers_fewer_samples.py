@@ -64,7 +64,10 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("binding", "words"),
-    [("--gin.TABLES=1", "tables: got 1"), ("--gin.TEXT_COUNTS=(3,)", "text_counts: got 3")],
+    [
+        ("--gin.TABLES=1", "tables: expected 2 or more"),
+        ("--gin.TEXT_COUNTS=(3,)", "text_counts: expected div"),
+    ],
 )
 def test_refusals(binding, words, monkeypatch, capsys, tmp_path):
     pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")

@@ -71,8 +71,8 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"inputs": "one"}', "takes a JSON object with 'inputs' and 'targets'"),
-        ("[1]", "takes a JSON object"),
+        ('{"inputs": "one"}', "expected a JSON object with 'inputs' and 'targets'"),
+        ("[1]", "expected a JSON object"),
         ('{"inputs": " ", "targets": "x"}', "got an empty text"),
         ('{"inputs": "one", "targets": []}', "got an empty text"),
     ],
@@ -90,11 +90,11 @@ def test_domains(tmp_path):
     ]
     path = write_lines(tmp_path / "task.jsonl", *lines)
     assert tasks.json_lines(path).domains is None
-    with pytest.raises(ValueError, match=r"task\.jsonl:2: got '' as 'of'; takes a text"):
+    with pytest.raises(ValueError, match=r"task\.jsonl:2: expected a text, got '' as 'of'"):
         tasks.json_lines(path, domain="of")
     path = write_lines(tmp_path / "one.jsonl", lines[0])
     assert tasks.json_lines(path, domain="of").domains == ["numbers"]
-    with pytest.raises(ValueError, match="got 1 inputs and 2 domains"):
+    with pytest.raises(ValueError, match="expected one domain for each of 1 inputs, got 2"):
         tasks.Task("none", ["one"], [["eins"]], ["numbers", "numbers"])
     assert set(tasks.tatoeba(60).domains) == {
         "questions",
@@ -112,13 +112,13 @@ def test_held_out_functions():
 
 
 def test_faulty_tasks_and_metrics():
-    with pytest.raises(ValueError, match="takes a file"):
+    with pytest.raises(ValueError, match="expected a file"):
         tasks.json_lines("nothing.jsonl")
     with pytest.raises(ValueError, match="0 inputs"):
         tasks.Task("none", [], [])
-    with pytest.raises(ValueError, match="count: got 0"):
+    with pytest.raises(ValueError, match="count: expected 1 or more, or None for all, got 0"):
         tasks.tatoeba(0)
-    with pytest.raises(ValueError, match="takes one of bleu, chrf"):
+    with pytest.raises(ValueError, match="expected one of bleu, chrf"):
         metrics.metric("blue")
 
 
@@ -237,9 +237,13 @@ def test_when_a_sample_is_alone():
         (
             ["--gin_file=configs/papers/arithmetic_quick.gin", "--gin.MAX_SAMPLES=3"],
             1,
-            "max_samples: got 3",
+            "max_samples: expected a power of 2, 2 or more, got 3",
         ),
-        (["--gin_file=configs/papers/arithmetic_quick.gin", "--gin.RUNS=1"], 1, "runs: got 1"),
+        (
+            ["--gin_file=configs/papers/arithmetic_quick.gin", "--gin.RUNS=1"],
+            1,
+            "runs: expected 2 or",
+        ),
     ],
 )
 def test_refusals_are_one_line(arguments, status, words, monkeypatch, capsys):

@@ -77,7 +77,7 @@ def test_refusals(binding, monkeypatch, capsys, tmp_path):
     arguments = ["--gin_file=configs/papers/speculative_quick.gin", binding]
     arguments.append(f'--gin.OUTPUT_DIR="{tmp_path}"')
     assert command.main("experiments.papers.speculative", arguments) == 1
-    assert f"{binding[6:].partition('=')[0].lower()}: got" in capsys.readouterr().err
+    assert f"{binding[6:].partition('=')[0].lower()}: expected" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

@@ -51,7 +51,7 @@ def test_differences_are_of_the_same_inputs(tmp_path, capsys):
     [
         ([1], {}, "not finished"),
         ([1, 2], {"seed": 1}, r"different settings \(seed\)"),
-        (None, {}, "takes folders of papers.speculative"),
+        (None, {}, "expected folders of papers.speculative"),
     ],
 )
 def test_refusals(accepted, changes, words, tmp_path, capsys):

@@ -67,7 +67,7 @@ def test_settings_are_listed_once(capsys):
 def test_a_missing_compiler_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(topology, "is_installed", lambda: False)
     assert main(["--out", str(tmp_path / "ledger.json")]) == 1
-    assert capsys.readouterr().err.startswith("libtpu: got none; takes")
+    assert capsys.readouterr().err.startswith("libtpu: expected an environment with")
 
 
 def test_the_page_shows_the_committed_ledger():
