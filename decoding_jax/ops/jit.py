@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,15 +25,9 @@ _WATCH = threading.local()  # ``timers`` of this thread's call, inside ``compila
 _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
 
-def is_static(name: str, value: Any, names: Collection[str], numbers: Collection[str]) -> bool:
-    """Returns whether an argument is in ``names``, or is a plain number and in ``numbers``."""
-    return name in names or (name in numbers and isinstance(value, (int, float, np.generic)))
-
-
 def jit(
     fn: F,
     static_argnames: Sequence[str],
-    static_numbers: Sequence[str] = (),
     donated: Sequence[str] = (),
 ) -> F:
     """``jax.jit`` for any pytrees: leaves that are not arrays are static.
@@ -46,8 +40,6 @@ def jit(
     Args:
       fn: the function to compile.
       static_argnames: keyword arguments that are static because they set shapes.
-      static_numbers: keyword arguments that are static if they are plain numbers, and traced if
-        they are arrays.
       donated: keyword arguments that are arrays, or pytrees of them, whose memory the results may
         take. The caller does not use these arrays again.
 
@@ -61,7 +53,7 @@ def jit(
       >>> double(jnp.ones(2), jnp.negative)
       Array([-2., -2.], dtype=float32)
     """
-    names, numbers = frozenset(static_argnames), frozenset(static_numbers)
+    names = frozenset(static_argnames)
 
     def call(
         structure: Any, constants: tuple, static: tuple, arrays: list, given_away: dict[str, Any]
@@ -78,9 +70,8 @@ def jit(
     def split(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, tuple, list, dict]:
         given_away = {k: v for k, v in kwargs.items() if k in donated}
         kwargs = {k: v for k, v in kwargs.items() if k not in donated}
-        fixed = {k for k, v in kwargs.items() if is_static(k, v, names, numbers)}
-        static = tuple((k, kwargs[k]) for k in sorted(fixed))
-        dynamic = {k: v for k, v in kwargs.items() if k not in fixed}
+        static = tuple((k, kwargs[k]) for k in sorted(names & kwargs.keys()))
+        dynamic = {k: v for k, v in kwargs.items() if k not in names}
         leaves, structure = jax.tree.flatten((args, dynamic))
         arrays = [x if isinstance(x, _ARRAYS) else None for x in leaves]
         constants = tuple(None if isinstance(x, _ARRAYS) else x for x in leaves)
