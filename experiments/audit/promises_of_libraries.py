@@ -14,7 +14,7 @@ DECODING_JAX = [
         "sample",
         ("plain", "temperature", "sequence"),
         "`sample`: within 1e-6 of the softmax",
-        "decoding_jax/strategies/sampling.py",
+        "decoding_jax/strategies/token_by_token.py",
         _OURS,
     ),
     *rows(
@@ -22,7 +22,7 @@ DECODING_JAX = [
         "sample",
         ("top_k", "top_k ties", "top_p", "top_p boundary", "min_p"),
         "`TopK`: exactly k, lowest ids first; `TopP`: the smallest set of mass at least p",
-        "decoding_jax/transforms/smallest_sets.py",
+        "decoding_jax/transforms/truncation.py",
         _OURS,
     ),
     *rows(
@@ -38,7 +38,7 @@ DECODING_JAX = [
         "sample",
         ("pair", "rows"),
         f"`sample`: {INDEPENDENT}",
-        "decoding_jax/strategies/sampling.py",
+        "decoding_jax/strategies/token_by_token.py",
         _OURS,
     ),
     *rows(
@@ -46,7 +46,7 @@ DECODING_JAX = [
         "beam_sample",
         ("beams",),
         "`beam_sample`: as in `transformers`; the first K that are drawn may end",
-        "decoding_jax/strategies/beam/beam_sample.py",
+        "decoding_jax/strategies/beam/beam_search.py",
         _OURS,
     ),
     *rows(
@@ -54,7 +54,7 @@ DECODING_JAX = [
         "arithmetic_sample",
         ("plain", "temperature, top_p", "sequence"),
         "each sample follows the distribution of `sample`",
-        "decoding_jax/strategies/arithmetic.py",
+        "decoding_jax/strategies/token_by_token.py",
         _OURS,
     ),
     *rows(
@@ -62,7 +62,7 @@ DECODING_JAX = [
         "speculative_sample",
         ("draft", "sure draft, temperature", "draft sequence", "draft, temperature, top_p"),
         "the transformed target's distribution, whatever the drafter",
-        "decoding_jax/strategies/speculative/algorithm.py",
+        "decoding_jax/strategies/speculative/speculative_sample.py",
         _OURS,
     ),
 ]

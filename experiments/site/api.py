@@ -81,7 +81,8 @@ def origin(app: Any, package: str | None, name: str) -> str | None:
     It is None for names that say their modules themselves.
     """
     value: Any = getattr(sys.modules.get(package or ""), name, None)
-    return inspect.unwrap(value).__module__ if hasattr(value, "__wrapped__") else None
+    strategy = getattr(value, "strategy", None)
+    return strategy.__module__ if inspect.isfunction(value) and strategy is not None else None
 
 
 def _members(package: str) -> list[tuple[str, Any]]:

@@ -106,7 +106,7 @@ class Program:
         """
         loops = [i for i in self.computations[self.entry] if i.opcode == "while"]
         if not loops:
-            raise ValueError("program: expected a program with one, got no loop")
+            raise ValueError("program: expected one with a loop, got one without")
         return max(loops, key=lambda loop: sum(1 for _ in self.reachable(loop.called())))
 
     def in_loop(self, through: str = "") -> Iterator[Instruction]:

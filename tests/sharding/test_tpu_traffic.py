@@ -146,7 +146,7 @@ def test_a_sharded_product_is_reduced_over_its_axis():
     assert found[collective] == 1
     assert (collective.kind, collective.axis) == ("all-reduce", "model")
     assert collective.bytes in (2 * 4 * size, 4 * 4 * size)  # in bfloat16 or in float32
-    with pytest.raises(ValueError, match="program: got no loop"):
+    with pytest.raises(ValueError, match="program: expected one with a loop"):
         program.collectives(program.Program({"main": []}, "main"), {})
 
 

@@ -138,8 +138,8 @@ def test_a_plain_function_is_a_transform(name):
             r"prompt\.tokens: expected int32, as in Prompt\(tokens \[B, P\],",
         ),
         ({"num_samples": 0}, "num_samples: expected an int of 1 or more, got 0"),
-        ({"key": jnp.zeros(2, jnp.uint32)}, "key: got uint32"),
-        ({"key": jax.random.split(jax.random.key(0), 3)}, "key: got keys of shape"),
+        ({"key": jnp.zeros(2, jnp.uint32)}, "key: expected a typed key"),
+        ({"key": jax.random.split(jax.random.key(0), 3)}, "key: expected one key, or 2 keys"),
     ],
 )
 def test_bad_arguments_get_one_line(name, change, words):

@@ -493,8 +493,8 @@ class BestFirstSearch(FrontierSearch):
       budget: C, the largest number of hypotheses that a row expands.
       num_return: N, or "all".
       max_new_tokens: L, the largest number of new tokens.
-      score, decay, gamma, branching, frontier_size, fallback, transform, stop: as for
-        ``best_k_search``.
+
+    All other settings are those of ``best_k_search``.
 
     Raises:
       ValueError: as ``best_k_search``.
