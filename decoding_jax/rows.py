@@ -2,15 +2,15 @@
 
 The value of a setting either serves all rows, or has an additional first axis with one entry for
 each row. The array alone does not determine which, so a class of settings declares it:
-``shared_axes`` in a field's metadata is the number of axes of a value that serves all rows, or None
-where the value serves all rows whatever its shape. For a field that is a tree it may be a tree of
-such numbers, and for a field that takes several forms a function of the value::
+``shared_axes`` of a field (``decoding_jax.fields``) is the number of axes of a value that serves
+all rows, or None where the value serves all rows whatever its shape. For a field that is a tree it
+may be a tree of such numbers, and for a field that takes several forms a function of the value::
 
     @decoding_jax.pytree
     @dataclasses.dataclass(frozen=True)
     class Scaled:
-        factor: Any = dataclasses.field(metadata={"shared_axes": 0})  # a number, or [B]
-        table: Any = dataclasses.field(metadata={"shared_axes": None})  # [V]
+        factor: Any = fields.field(shared_axes=0)  # a number, or [B]
+        table: Any = fields.field(shared_axes=None)  # [V]
 
         def __call__(self, logits, prefix):
             return logits * jnp.reshape(self.factor, (-1, 1, 1, 1)) + self.table[None, None, None]

@@ -36,12 +36,12 @@ class CachedModel:
     """A language model with one of the user's caches for each lane. See ``from_cache``."""
 
     parameters: Any
-    init: Callable[..., Any] = dataclasses.field(metadata={"static": True})
-    step: Callable[..., Any] = dataclasses.field(metadata={"static": True})
-    vocab_size: int = dataclasses.field(metadata={"static": True})
-    max_positions: int | None = dataclasses.field(metadata={"static": True})
-    positions: bool = dataclasses.field(metadata={"static": True})
-    blocks: bool = dataclasses.field(metadata={"static": True})
+    init: Callable[..., Any] = fields.field(static=True)
+    step: Callable[..., Any] = fields.field(static=True)
+    vocab_size: int = fields.field(static=True)
+    max_positions: int | None = fields.field(static=True)
+    positions: bool = fields.field(static=True)
+    blocks: bool = fields.field(static=True)
 
     @property
     def ragged(self) -> bool:

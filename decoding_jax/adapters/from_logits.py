@@ -22,10 +22,10 @@ class UncachedModel:
     """A language model that computes every path from its first token on. See ``from_logits``."""
 
     parameters: Any
-    function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
-    vocab_size: int = dataclasses.field(metadata={"static": True})
-    max_positions: int | None = dataclasses.field(metadata={"static": True})
-    hidden: bool = dataclasses.field(default=False, metadata={"static": True})
+    function: Callable[..., Any] = fields.field(static=True)
+    vocab_size: int = fields.field(static=True)
+    max_positions: int | None = fields.field(static=True)
+    hidden: bool = fields.field(static=True, default=False)
 
     @property
     def ragged(self) -> bool:

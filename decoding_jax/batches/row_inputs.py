@@ -146,9 +146,9 @@ class SplitInputs:
 
     shared: list[Any]
     given: list[Array]
-    structure: Any = dataclasses.field(metadata={"static": True})  # That of the whole.
+    structure: Any = fields.field(static=True)  # That of the whole.
     # Whether each leaf of the whole is in ``given``.
-    is_given: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
+    is_given: tuple[bool, ...] = fields.field(static=True)
 
     def of(self, given: Sequence[Array]) -> RowInputs:
         """The inputs of the rows that were given these arrays."""

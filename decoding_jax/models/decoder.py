@@ -377,7 +377,7 @@ class DecoderModel(NetworkModel):
     """
 
     params: Any
-    config: Any = dataclasses.field(metadata={"static": True})
+    config: Any = fields.field(static=True)
 
     network: ClassVar[type[DecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES

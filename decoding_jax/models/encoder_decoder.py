@@ -11,6 +11,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
 from decoding_jax.models import caches, layers, stack
@@ -84,7 +85,7 @@ class EncoderDecoder:
     """
 
     params: Any
-    config: Any = dataclasses.field(metadata={"static": True})
+    config: Any = fields.field(static=True)
 
     bound: ClassVar[type[BoundEncoderDecoder]]
 
@@ -167,7 +168,7 @@ class BoundEncoderDecoder(NetworkModel):
     params: Any
     source: Array
     source_length: Array
-    config: Any = dataclasses.field(metadata={"static": True})
+    config: Any = fields.field(static=True)
 
     network: ClassVar[type[EncoderDecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
