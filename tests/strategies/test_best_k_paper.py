@@ -102,7 +102,8 @@ def test_all_returns_every_sequence_if_the_budget_suffices():
 def test_all_uses_the_budget_to_its_end():
     plain = best_k_search(MODEL, PROMPT, gamma=0.3, budget=9, **ALL)
     assert plain.tokens.shape[1] == 9 * 3
-    array = best_k_search(MODEL, PROMPT, gamma=jnp.float32(0.3), budget=9, **ALL)
+    by_row = np.full(len(PROMPT.length), 0.3, np.float32)
+    array = best_k_search(MODEL, PROMPT, gamma=by_row, budget=9, **ALL)
     assert array.tokens.shape[1] == 9 * V
     assert same_bits(plain.tokens, array.tokens[:, :27])
     *_, streamed = decoding_jax.loop.stream(

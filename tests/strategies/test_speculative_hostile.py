@@ -156,7 +156,7 @@ def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
 def test_a_row_without_a_prompt_harms_no_other():
     """Lengths that are known are refused; traced ones are not looked at."""
     empty = Prompt(PROMPT.tokens, jnp.array([3, 0]))
-    with pytest.raises(ValueError, match=r"prompt.length: got 0 in row 1"):
+    with pytest.raises(ValueError, match=r"prompt.length: expected 1 to P, 3, got 0 in row 1"):
         speculate(prompt=empty)
     tokens = jax.jit(lambda prompt: speculate(prompt=prompt).tokens)(empty)
     assert same_bits(tokens[0], speculate().tokens[0])
