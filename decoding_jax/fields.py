@@ -90,15 +90,22 @@ def choice(*values: Any, **options: Any) -> Any:
     expected = f"one of {', '.join(repr(value) for value in values)}"
 
     def check(name: str, value: Any) -> Any:
-        if not any(type(value) is type(v) and value == v for v in values):
-            raise error(name, expected, value)
-        return value
+        plain = value.item() if isinstance(value, np.generic) else value
+        for taken in values:
+            if type(plain) is type(taken) and plain == taken:
+                return taken
+        raise error(name, expected, plain)
 
     return field(check, expected=expected, static=True, **options)
 
 
 def number(
-    expected: str, valid: Callable[[np.ndarray], Any], dtype: type = np.float32, **options: Any
+    expected: str,
+    valid: Callable[[np.ndarray], Any],
+    dtype: type = np.float32,
+    *,
+    by_row: bool = True,
+    **options: Any,
 ) -> Any:
     """Declares a number, or one for each row: an array ``[B]``.
 
@@ -106,12 +113,14 @@ def number(
       expected: the numbers that the setting takes, for errors.
       valid: maps an array to whether each number is valid. NaN must not be.
       dtype: the dtype of the leaf. A fixed one means that changing 1 to 0.5 does not retrace.
+      by_row: whether there may be one number for each row; otherwise all rows share one.
       **options: as for ``field``.
     """
+    if by_row:
+        options["shared_axes"] = 0
     return field(
-        lambda name, value: as_number(name, value, expected, valid, dtype),
+        lambda name, value: as_number(name, value, expected, valid, dtype, by_row),
         expected=expected,
-        shared_axes=0,
         **options,
     )
 
@@ -257,6 +266,7 @@ def as_number(
     expected: str,
     valid: Callable[[np.ndarray], Any],
     dtype: type = np.float32,
+    by_row: bool = True,
 ) -> Any:
     """Checks that a value is a number or an array of numbers, and converts plain ones to arrays.
 
@@ -265,7 +275,9 @@ def as_number(
     Raises:
       ValueError: for anything else, and for a number that is not ``valid``.
     """
-    expected = f"{expected}, or one for each row [B]"
+    expected = f"{expected}, or one for each row [B]" if by_row else expected
+    if not by_row and np.ndim(value):
+        raise error(name, f"{expected}, for all rows", value)
     if isinstance(value, jax.core.Tracer) or type(value) is object:
         return value  # ``object()`` stands for a leaf where JAX copies the structure of a tree.
     try:
@@ -281,7 +293,14 @@ def as_number(
     good = np.broadcast_to(valid(array), array.shape)
     if not good.all():
         raise error(name, expected, array.tolist() if array.size <= _SHOWN else array[~good][0])
-    return value if isinstance(value, jax.Array) else array.astype(dtype)
+    return value if isinstance(value, jax.Array) else _narrowed(array, dtype)
+
+
+def _narrowed(array: np.ndarray, dtype: type) -> np.ndarray:
+    """An array of another dtype, whose large numbers become the largest one."""
+    if np.dtype(dtype).kind == "i" and array.size:
+        array = np.clip(array, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return array.astype(dtype)
 
 
 def as_ids(name: str, value: Any) -> Any:
@@ -298,6 +317,8 @@ def as_ids(name: str, value: Any) -> Any:
         value = (value,)
     if isinstance(value, (tuple, list)):
         return _whole(name, value, expected)
+    if hasattr(value, "dtype") and not np.ndim(value):
+        value = value.reshape(1)
     if hasattr(value, "dtype") and is_readable(value):
         array = np.asarray(value)
         if array.size and (array.dtype.kind not in "iu" or array.min() < -1):
@@ -360,7 +381,7 @@ def _whole(name: str, value: Any, expected: str) -> np.ndarray:
         whole = False
     if not whole or np.any(array < 0):
         raise error(name, expected, value)
-    return array.astype(np.int32)
+    return _narrowed(array, np.int32)
 
 
 def is_readable(value: Any) -> bool:

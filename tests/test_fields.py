@@ -1,6 +1,8 @@
 """Settings of a user's own strategies and transforms: declared once, checked when they are made."""
 
 import dataclasses
+import functools
+import sys
 from typing import Any
 
 import jax
@@ -9,7 +11,18 @@ import numpy as np
 import pytest
 
 import decoding_jax
-from decoding_jax import Greedy, Prompt, Sample, fields, loop, registry, rows, transforms
+from decoding_jax import (
+    Decay,
+    Greedy,
+    MeanLogProb,
+    Prompt,
+    Sample,
+    fields,
+    loop,
+    registry,
+    rows,
+    transforms,
+)
 from decoding_jax.rows import take_rows
 from decoding_jax.testing import TableLM, same_bits
 
@@ -131,3 +144,77 @@ def test_a_strategy_of_a_function_that_builds_steps_still_works(monkeypatch):
     assert rows.row_arguments(function) == {"warmth": 0}
     with pytest.raises(ValueError, match=r"^counts: built expected count=2 instead, got 2$"):
         compiled(MODEL, PROMPT, KEY, counts=2, **settings)
+
+
+def test_a_function_that_builds_steps_ignores_no_setting():
+    """A builder without ``stop`` or ``transform`` refuses them, at each way in."""
+
+    def short(*, max_new_tokens: int, banned=[]):  # noqa: B006
+        made = Greedy(max_new_tokens=max_new_tokens)
+        return loop.Steps(made.init, made.step, made.done, made.finalize, made.row_done)
+
+    short.__annotations__["max_new_tokens"] = loop.Static[int]
+    with pytest.warns(DeprecationWarning, match=r"^short: expected a subclass of "):
+        function = loop.search(short)
+    want = decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2)
+    assert same_bits(function(MODEL, PROMPT, max_new_tokens=2), want)
+    for setting in ({"stop": decoding_jax.Stop(eos_ids=1)}, {"transform": transforms.top_k(1)}):
+        (name,) = setting
+        with pytest.raises(ValueError, match=f"^{name}: short expected"):
+            function(MODEL, PROMPT, max_new_tokens=2, **setting)
+        with pytest.raises(ValueError, match=f"^{name}: short expected"):
+            next(loop.stream(function, MODEL, PROMPT, max_new_tokens=2, **setting))
+        with pytest.raises(ValueError, match=f"^{name}: expected none, which short does not take"):
+            function.strategy(max_new_tokens=2, **setting)
+
+
+def test_the_settings_of_a_partial_are_streamed():
+    *_, last = loop.stream(functools.partial(decoding_jax.greedy, max_new_tokens=3), MODEL, PROMPT)
+    assert same_bits(last, decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: MeanLogProb([0.0, 2.0]),
+            "mean_log_prob.alpha: expected a number of 0 or more, ",
+        ),
+        (lambda: Decay([0.0, 5.0]), "decay.kappa: expected a number of 0 or more, for all rows"),
+        (lambda: Decay(1.0, jnp.ones(2)), "decay.beta: expected a number above 0, for all rows"),
+    ],
+)
+def test_a_number_that_rows_share_is_one_number(make, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
+
+
+def test_numbers_beyond_int32_do_not_wrap():
+    largest = 2**31 - 1
+    assert decoding_jax.Stop(max_new_tokens=sys.maxsize).max_new_tokens == largest
+    assert transforms.top_k(2**31).k == largest
+    for wrong in (
+        {"stop": decoding_jax.Stop(eos_ids=(2**32 + 1,))},
+        {"stop": decoding_jax.Stop(sequences=((2**32 + 1,),))},
+        {"transform": transforms.forced_first_token(2**32 + 1)},
+    ):
+        with pytest.raises(ValueError, match=f"expected ids from 0 to 4, .*got {largest}$"):
+            decoding_jax.greedy(MODEL, PROMPT, max_new_tokens=2, **wrong)
+
+
+def test_values_of_numpy_and_jax_are_taken_as_those_of_python():
+    assert decoding_jax.Stop(eos_ids=jnp.int32(1)).eos_ids.tolist() == [1]
+    made = decoding_jax.BeamSearch(beam_size=np.int64(2), early_stopping=np.str_("never"))
+    assert (made.beam_size, made.early_stopping) == (2, "never")
+    assert type(made.early_stopping) is str
+
+
+def test_a_drafter_in_an_object_is_bound_by_generate():
+    model, tokenizer = decoding_jax.load("translation-en-fr-draft")
+    settings = {"num_draft_tokens": 2, "max_new_tokens": 4, "verifier": "greedy"}
+    made = decoding_jax.SpeculativeSample(drafter=model, **settings)
+    ((got,),) = decoding_jax.generate(model, tokenizer, ["I am hungry."], strategy=made)
+    ((want,),) = decoding_jax.generate(model, tokenizer, ["I am hungry."], max_new_tokens=4)
+    assert got.tokens == want.tokens
+    with pytest.raises(ValueError, match=r"^drafter: expected drafter.bind\(tokens, length\)"):
+        made(MODEL, PROMPT)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.strategy import Strategy, as_function
 from decoding_jax.pytrees import pytree
@@ -51,15 +52,19 @@ class Built(Strategy):
     """A strategy whose parts a function builds."""
 
     build: typing.ClassVar[Callable[..., Any]]
+    setting_names: typing.ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        """Leaves all checks to the function."""
+        """Leaves all checks to the function, which may lack a setting that all others have."""
+        for name in (setting.name for setting in dataclasses.fields(Strategy)):
+            if name not in self.setting_names and getattr(self, name) is not None:
+                expected = f"none, which {type(self).build.__name__} does not take"
+                raise fields.error(name, expected, getattr(self, name))
 
     @property
     def parts(self) -> Steps:
         """What the function builds from the settings."""
-        names = inspect.signature(type(self).build).parameters
-        return type(self).build(**{name: getattr(self, name) for name in names})
+        return type(self).build(**{name: getattr(self, name) for name in self.setting_names})
 
     @property
     def refills(self) -> bool:
@@ -134,6 +139,8 @@ def strategy_of(strategy: Callable[..., Any]) -> type[Strategy]:
     """
     if isinstance(strategy, type):
         return strategy
+    if not inspect.isfunction(strategy):
+        raise fields.error("strategy", "a class, or a function", strategy)
     return getattr(strategy, "strategy", None) or built(strategy)
 
 
@@ -143,7 +150,14 @@ def built(build: Callable[..., Any], draws: bool = True, needs_key: bool = False
     hints = typing.get_type_hints(build, include_extras=True)
     shared_axes = row_arguments(build)
     settings: list[Any] = []
-    for name, parameter in inspect.signature(build).parameters.items():
+    parameters = inspect.signature(build).parameters
+    shared = {setting.name for setting in dataclasses.fields(Strategy)}
+    for name, parameter in parameters.items():
+        taken = name not in shared and hasattr(Built, name)
+        if taken or parameter.kind is parameter.VAR_KEYWORD:
+            raise ValueError(
+                f"{build.__name__}: expected settings with names of their own, got {parameter}"
+            )
         metadata: dict[str, Any] = {}
         if "static" in getattr(hints.get(name), "__metadata__", ()):
             metadata["static"] = True
@@ -151,9 +165,13 @@ def built(build: Callable[..., Any], draws: bool = True, needs_key: bool = False
             metadata["shared_axes"] = shared_axes[name]
         options: dict[str, Any] = {}
         if parameter.default is not parameter.empty:
-            options["default"] = parameter.default
+            if parameter.default.__hash__ is None:
+                options["default_factory"] = lambda default=parameter.default: default
+            else:
+                options["default"] = parameter.default
         settings.append((name, Any, dataclasses.field(kw_only=True, metadata=metadata, **options)))
-    members = {"build": staticmethod(build), "draws": draws, "needs_key": needs_key}
+    members: dict[str, Any] = {"build": staticmethod(build), "setting_names": tuple(parameters)}
+    members |= {"draws": draws, "needs_key": needs_key}
     members |= {"__module__": build.__module__, "__doc__": build.__doc__}
     name = "".join(part.capitalize() for part in build.__name__.split("_"))
     made = dataclasses.make_dataclass(

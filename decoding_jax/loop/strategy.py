@@ -163,6 +163,13 @@ class Strategy:
         """
         return None
 
+    def check(self, model: LanguageModel) -> None:
+        """Checks what the settings need of the model, before anything is traced.
+
+        Raises:
+          ValueError: in one line, for settings that do not fit the model.
+        """
+
     def done(self, state: Any) -> Array:
         """Whether all rows have nothing left to do."""
         return self.row_done(state).all()
@@ -228,6 +235,7 @@ def checked(strategy: Strategy, model: Any, prompt: Any, key: Any = None) -> Inp
     model, prompt = inputs.check_model(model), inputs.check_prompt(prompt)
     inputs.check_prompt_ids(prompt, model.vocab_size)
     inputs.check_token_ids(strategy, model.vocab_size)
+    strategy.check(model)
     return Inputs(model, prompt, inputs.check_key(key))
 
 
@@ -247,7 +255,8 @@ def positional(strategy: type[Strategy]) -> tuple[str, ...]:
 
 def settings_of(strategy: type[Strategy]) -> list[dataclasses.Field]:
     """The fields that a strategy is made of: its own, then those that all strategies have."""
-    settings = [setting for setting in dataclasses.fields(strategy) if setting.init]
+    names = getattr(strategy, "setting_names", strategy.__dataclass_fields__)
+    settings = [f for f in dataclasses.fields(strategy) if f.init and f.name in names]
     return sorted(settings, key=lambda f: f.name in Strategy.__dataclass_fields__)
 
 
@@ -255,7 +264,7 @@ def expected_of(strategy: type[Strategy]) -> dict[str, str | None]:
     """The arguments of a strategy's function, and what it expects for those that are required."""
     arguments: dict[str, str | None] = dict.fromkeys(positional(strategy))
     for setting in settings_of(strategy):
-        is_required = setting.default is dataclasses.MISSING
+        is_required = setting.default is setting.default_factory is dataclasses.MISSING
         arguments[setting.name] = setting.metadata.get("expected") if is_required else None
     optional = () if strategy.needs_key else ("key",)
     required = {k: v for k, v in _EXPECTED.items() if k in arguments and k not in optional}
@@ -273,9 +282,10 @@ def make(strategy: type[Strategy], settings: dict[str, Any], **elsewhere: Any) -
     Raises:
       ValueError: in one line, for a setting that is missing, unknown or invalid.
     """
-    names = {setting.name for setting in settings_of(strategy)} - {"max_new_tokens"}
+    names = {setting.name for setting in settings_of(strategy)}
     expected = {n: e for n, e in expected_of(strategy).items() if n in names}
-    expected["max_new_tokens"] = None
+    if "max_new_tokens" in expected:
+        expected["max_new_tokens"] = None
     suggestions.check_names(fields.label(strategy), expected, settings, **elsewhere)
     return strategy(**settings)
 
@@ -353,6 +363,8 @@ def _signature(strategy: type[Strategy]) -> inspect.Signature:
     for name in dict.fromkeys([*positional(strategy), *settings]):
         setting = settings.get(name)
         default = None if setting is None else setting.default
+        if setting is not None and setting.default_factory is not dataclasses.MISSING:
+            default = setting.default_factory()
         kind: Any = inspect.Parameter.KEYWORD_ONLY
         if name in positional(strategy):
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -120,6 +121,10 @@ def stream_progress(
     """
     if not callable(chunk):
         fields.as_count("chunk", chunk)
+    bound: Any = strategy
+    while isinstance(bound, functools.partial):
+        bound, settings = bound.func, {**bound.keywords, **settings}
+    strategy = bound
     if not isinstance(strategy, Strategy):
         strategy = make(strategy_of(strategy), settings)
     elif settings:

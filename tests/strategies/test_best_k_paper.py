@@ -102,8 +102,7 @@ def test_all_returns_every_sequence_if_the_budget_suffices():
 def test_all_uses_the_budget_to_its_end():
     plain = best_k_search(MODEL, PROMPT, gamma=0.3, budget=9, **ALL)
     assert plain.tokens.shape[1] == 9 * 3
-    by_row = np.full(len(PROMPT.length), 0.3, np.float32)
-    array = best_k_search(MODEL, PROMPT, gamma=by_row, budget=9, **ALL)
+    array = best_k_search(MODEL, PROMPT, gamma=jnp.float32(0.3), budget=9, **ALL)
     assert array.tokens.shape[1] == 9 * V
     assert same_bits(plain.tokens, array.tokens[:, :27])
     *_, streamed = decoding_jax.loop.stream(
@@ -186,10 +185,10 @@ def test_bad_arguments_get_one_line(change, words):
     [
         (
             lambda: MeanLogProb(-1.0),
-            r"mean_log_prob\.alpha: expected a number of 0 or more, or one",
+            r"mean_log_prob\.alpha: expected a number of 0 or more, got -1.0",
         ),
-        (lambda: Decay(-0.1), r"decay\.kappa: expected a number of 0 or more, or one for"),
-        (lambda: Decay(0.1, 0.0), r"decay\.beta: expected a number above 0, or one for each row"),
+        (lambda: Decay(-0.1), r"decay\.kappa: expected a number of 0 or more, got -0.1"),
+        (lambda: Decay(0.1, 0.0), r"decay\.beta: expected a number above 0, got 0.0"),
         (
             lambda: BestKSearch(**SEARCH, gamma=1.5),
             "gamma: expected a probability from 0 to 1, or one for each",

@@ -32,7 +32,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -148,11 +147,7 @@ class FrontierSearch(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         places = self.branching
-        if (
-            places is None
-            and isinstance(self.gamma, (np.ndarray, jax.Array))
-            and not self.gamma.ndim
-        ):
+        if places is None and isinstance(self.gamma, np.ndarray) and not self.gamma.ndim:
             places = max_children(self.gamma)
         object.__setattr__(self, "places", places)
 
@@ -450,7 +445,7 @@ class BestKSearch(FrontierSearch):
       branching: the largest number of children of a hypothesis. None sets no limit but gamma: at
         most ``1 / gamma`` tokens can have a probability of gamma, and places for that many are
         reserved; a gamma that needs another number of places compiles another program. If gamma is
-        0 or ``[B]``, places for the whole vocabulary are reserved.
+        0, ``[B]`` or an array of JAX, places for the whole vocabulary are reserved.
       frontier_size: F, the largest number of open hypotheses in the frontier, and also of ended
         ones. The worst are dropped, and counted. Dropping does not change which hypotheses are
         expanded if there is no decay and F is at least the budget.

@@ -17,8 +17,6 @@ from decoding_jax.base import Array
 from decoding_jax.ops import exact
 from decoding_jax.pytrees import pytree
 
-_NOT_NEGATIVE = ("a number of 0 or more", lambda x: x >= 0)
-
 
 class Score(Protocol):
     """Scores of hypotheses: one to expand them by, and one to rank the results by."""
@@ -66,7 +64,7 @@ class MeanLogProb:
       Array([-2.], dtype=float32)
     """
 
-    alpha: Any = fields.number(*_NOT_NEGATIVE, default=1.0)
+    alpha: Any = fields.number("a number of 0 or more", lambda x: x >= 0, by_row=False, default=1.0)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))
@@ -137,8 +135,8 @@ class Decay:
       ['-4.000', '-1.000']
     """
 
-    kappa: Any = fields.number(*_NOT_NEGATIVE, default=0.0)
-    beta: Any = fields.number("a number above 0", lambda x: x > 0, default=0.5)
+    kappa: Any = fields.number("a number of 0 or more", lambda x: x >= 0, by_row=False, default=0.0)
+    beta: Any = fields.number("a number above 0", lambda x: x > 0, by_row=False, default=0.5)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))

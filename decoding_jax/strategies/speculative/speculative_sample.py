@@ -149,7 +149,7 @@ class SpeculativeSample(Strategy):
     """
 
     drafter: Any = fields.field(
-        lambda name, value: as_drafter(check_drafter(value)),
+        lambda name, value: _checked_drafter(value),
         expected="a language model or a drafter",
     )
     num_samples: int = fields.count(default=1)
@@ -171,6 +171,10 @@ class SpeculativeSample(Strategy):
     def stages(self) -> Stages:
         """The stages of a block."""
         return CHAIN if self.num_drafts == 1 else TREE
+
+    def check(self, model: LanguageModel) -> None:
+        """See ``Strategy.check``. A drafter may be bound to its inputs after it is a setting."""
+        check_drafter(self.drafter)
 
     def draft_length(self, sequences: Sequences) -> DraftLength:
         """The object that chooses K for these sequences, which have places for L tokens."""
@@ -335,6 +339,14 @@ class SpeculativeSample(Strategy):
         return DecodeOutput(
             tokens, length, log_prob, log_prob, finished, state.info, state.sample_log_prob
         )
+
+
+def _checked_drafter(drafter: Any) -> Any:
+    """A drafter; a model that ``generate`` is to bind to its inputs is returned unchanged."""
+    is_unbound = hasattr(drafter, "bind") and not isinstance(drafter, type)
+    if is_unbound and not any(hasattr(drafter, n) for n in ("prefill", "begin", "guess")):
+        return drafter
+    return as_drafter(check_drafter(drafter))
 
 
 speculative_sample = as_function(SpeculativeSample)
