@@ -299,7 +299,7 @@ def as_number(
 def _narrowed(array: np.ndarray, dtype: type) -> np.ndarray:
     """An array of another dtype, whose large numbers become the largest one."""
     if np.dtype(dtype).kind == "i" and array.size:
-        array = np.clip(array, np.iinfo(dtype).min, np.iinfo(dtype).max)
+        array = np.asarray(np.clip(array, np.iinfo(dtype).min, np.iinfo(dtype).max))
     return array.astype(dtype)
 
 

@@ -344,7 +344,7 @@ TABLE = [
         lambda: Constraints(phrases=("house",)),
         r"expected sequences of token ids, such as \[\[5, 6\]\], got",
     ),
-    ("decay.kappa", lambda: Decay("0.1"), r"expected a number of 0 or more, or one for each row"),
+    ("decay.kappa", lambda: Decay("0.1"), "expected a number of 0 or more, got '0.1'"),
     ("gnmt_penalty.alpha", lambda: GNMTPenalty("0.6"), r"expected a number, or one for each row"),
     ("max_draft_tokens", lambda: Heuristic(max_draft_tokens=0), r"expected an int of 1 or more,"),
 ]
