@@ -129,9 +129,8 @@ def static_number(expected: str, valid: Callable[[Any], Any], **options: Any) ->
     """Declares a static number: another value compiles another program."""
 
     def check(name: str, value: Any) -> Any:
-        if isinstance(value, (bool, jax.Array)) or not isinstance(value, (int, float, np.number)):
-            raise error(name, expected, value)
-        if not valid(value):
+        is_plain = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if not is_plain or not valid(value):
             raise error(name, expected, value)
         return value
 

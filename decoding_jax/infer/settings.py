@@ -17,7 +17,7 @@ from decoding_jax.batches.decoder import unbound
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.strategy import check_stop
+from decoding_jax.loop.strategy import check_stop, values_of
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath
 from decoding_jax.text import Tokenizer
@@ -234,6 +234,5 @@ def _of_object(strategy: loop.Strategy) -> Callable[..., DecodeOutput]:
         raise fields.error("strategy.max_new_tokens", "an int of 1 or more", None)
     if describe(strategy.stop) != describe(Stop()):
         raise ValueError(_OWN_STOP)
-    names = [f.name for f in dataclasses.fields(strategy) if f.init]
-    given = {name: getattr(strategy, name) for name in names if name not in ("drafter", "stop")}
+    given = {k: v for k, v in values_of(strategy).items() if k not in ("drafter", "stop")}
     return functools.partial(loop.as_function(type(strategy)), **given)

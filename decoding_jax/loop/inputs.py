@@ -45,15 +45,22 @@ def check_model(model: Any) -> Any:
     return model
 
 
+def is_unbound(drafter: Any) -> bool:
+    """Whether this is a model that has to be bound to its inputs before it can draft.
+
+    A drafter with ``bind`` can draft without being bound.
+    """
+    drafts = any(hasattr(drafter, name) for name in ("prefill", "begin", "guess"))
+    return hasattr(drafter, "bind") and not drafts
+
+
 def check_drafter(drafter: Any) -> Any:
     """Refuses objects that cannot be a drafter, and returns all others.
 
     Raises:
       ValueError: for a model that is not bound, a pair, a class or a name.
     """
-    # A drafter with `bind` can draft without being bound; an unbound model cannot.
-    drafts = any(hasattr(drafter, name) for name in ("prefill", "begin", "guess"))
-    if hasattr(drafter, "bind") and not drafts:
+    if is_unbound(drafter):
         raise ValueError(
             "drafter: expected drafter.bind(tokens, length), which decoding_jax.generate does by "
             f"itself, got a {type(drafter).__name__} that is not bound to its inputs"

@@ -260,6 +260,11 @@ def settings_of(strategy: type[Strategy]) -> list[dataclasses.Field]:
     return sorted(settings, key=lambda f: f.name in Strategy.__dataclass_fields__)
 
 
+def values_of(strategy: Strategy) -> dict[str, Any]:
+    """The settings that a strategy was made of, by name."""
+    return {f.name: getattr(strategy, f.name) for f in settings_of(type(strategy))}
+
+
 def expected_of(strategy: type[Strategy]) -> dict[str, str | None]:
     """The arguments of a strategy's function, and what it expects for those that are required."""
     arguments: dict[str, str | None] = dict.fromkeys(positional(strategy))
@@ -317,9 +322,9 @@ def as_function(strategy: type[Strategy], *, compiled: bool = False) -> Callable
       ['model', 'prompt', 'max_new_tokens', 'transform', 'stop']
     """
     name, program = fields.label(strategy), program_of(strategy)
+    names, expected = positional(strategy), expected_of(strategy)
 
     def bound(args: tuple, kwargs: dict[str, Any]) -> tuple[Strategy, Inputs]:
-        names = positional(strategy)
         if len(args) > len(names):
             raise ValueError(
                 f"{name}: expected {', '.join(names)}, and its settings by name, got {len(args)} "
@@ -331,7 +336,7 @@ def as_function(strategy: type[Strategy], *, compiled: bool = False) -> Callable
                 f"{repeated}: expected one, got {fields.describe(kwargs[repeated])} and another"
             )
         given |= kwargs
-        suggestions.check_names(name, expected_of(strategy), given)
+        suggestions.check_names(name, expected, given)
         model, prompt, key = (given.pop(n, None) for n in ("model", "prompt", "key"))
         model = inputs.check_model(model)
         made = strategy(**given)

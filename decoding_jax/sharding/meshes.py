@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from decoding_jax import fields
 from decoding_jax.base import Array
 
 DATA = "data"
@@ -284,9 +285,6 @@ def on_host(*values: Any) -> list[np.ndarray] | None:
       >>> jax.eval_shape(lambda x: print(on_host(x)), 1.0)
       None
     """
-    leaves = jax.tree.leaves(values)
-    if any(isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) for x in leaves):
-        return None
-    if any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves):
+    if not all(map(fields.is_readable, jax.tree.leaves(values))):
         return None
     return [np.asarray(x) for x in jax.device_get(values)]

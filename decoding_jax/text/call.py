@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -15,7 +14,7 @@ from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
 from decoding_jax.batches import bind_drafter, check_drafter, encode_batch, widths
 from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.strategy import check_max_new_tokens, check_settings
+from decoding_jax.loop.strategy import check_max_new_tokens, check_settings, values_of
 from decoding_jax.ops.random import row_keys
 from decoding_jax.rows import row_arguments, take_rows
 from decoding_jax.strategies.speculative.verifiers import needs_key
@@ -279,7 +278,7 @@ def unpacked(
       ('sample', 2, None)
     """
     kind: Any = type(strategy)
-    settings = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(kind) if f.init}
+    settings = values_of(strategy)
     given = {name: value for name, value in beside.items() if value is not None}
     for name, value in given.items():
         if name in settings or name in _PASSED or name == "stop_strings":

@@ -47,7 +47,7 @@ from decoding_jax.loop import (
     model_calls,
     stopping,
 )
-from decoding_jax.loop.inputs import check_drafter
+from decoding_jax.loop.inputs import check_drafter, is_unbound
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record
@@ -343,8 +343,7 @@ class SpeculativeSample(Strategy):
 
 def _checked_drafter(drafter: Any) -> Any:
     """A drafter; a model that ``generate`` is to bind to its inputs is returned unchanged."""
-    is_unbound = hasattr(drafter, "bind") and not isinstance(drafter, type)
-    if is_unbound and not any(hasattr(drafter, n) for n in ("prefill", "begin", "guess")):
+    if is_unbound(drafter) and not isinstance(drafter, type):
         return drafter
     return as_drafter(check_drafter(drafter))
 

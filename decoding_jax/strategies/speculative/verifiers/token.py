@@ -20,7 +20,6 @@ from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
 from decoding_jax.strategies.speculative.stages import Draft, count_leading, with_final_token
-from decoding_jax.strategies.speculative.verifiers import token
 from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 
@@ -176,7 +175,7 @@ class CodedTokenVerifier:
         """See ``Verifier.init``."""
         code_keys, rest = random.split(random.row_keys(key, batch_size))
         code = codes.start(self.points, code_keys, lanes)
-        keys = token.make_keys(rest, batch_size, lanes)._replace(draws=code.keys)
+        keys = make_keys(rest, batch_size, lanes)._replace(draws=code.keys)
         return keys, (code.offset, code.last)
 
     def draw(
@@ -197,7 +196,7 @@ class CodedTokenVerifier:
         counter: Array,
     ) -> Verification:
         """See ``Verifier.verify``."""
-        accepted = token.count_accepted(keys, draft, target, counter)
+        accepted = count_accepted(keys, draft, target, counter)
         rejected = accepted < draft.length
         if draft.distribution is not None:
             state = state_after_last_draw(state, draft, accepted)
@@ -206,7 +205,7 @@ class CodedTokenVerifier:
         decoded, state_after = self.draw(
             keys, state, target.gather_position(accepted), position + accepted, counter
         )
-        replacement = token.draw_final(keys, draft, target, accepted, counter)
+        replacement = draw_final(keys, draft, target, accepted, counter)
         final = jnp.where(rejected, replacement, decoded)
         state = jax.tree.map(
             lambda before, after: jnp.where(rejected[..., None], before, after), state, state_after
