@@ -15,12 +15,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from decoding_jax.base import Array
 from decoding_jax.estimators.ngrams import power_of_two
 from decoding_jax.estimators.pairwise import Utility
-from decoding_jax.ops import random
+from decoding_jax.ops import precision, random
 
 
 class Chosen(NamedTuple):
@@ -165,5 +164,5 @@ def _wins(key: Array, scores: Array, count: Array, num_resamples: int) -> Array:
     picked = jax.random.randint(key, (num_resamples, columns), 0, columns, jnp.int32)
     resample = jnp.arange(num_resamples, dtype=jnp.int32)[:, None]
     times = jnp.zeros((num_resamples, columns), jnp.float32).at[resample, picked].add(1.0)
-    ahead = jnp.matmul(ahead, times.T, precision=lax.Precision.HIGHEST)
+    ahead = jnp.matmul(ahead, times.T, precision=precision.of(ahead, times))
     return (ahead >= 0).sum(-1, dtype=jnp.int32)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
+from decoding_jax.ops import precision
 
 Bias = Array | Callable[[Array], Array]
 """Position biases, float32 ``[B, W, H, G, T, K]``-broadcastable, or the function that computes them
@@ -109,7 +110,11 @@ def scores(query: Array, part: Part, scale: Scale, first: Array | int = 0) -> Ar
     keys = _AXES[part.key.ndim]
     # The keys come first, so that the longer operand is read in the order of its memory.
     score = jnp.einsum(
-        f"{keys},bwhgtd->bwhkgt", part.key, query, preferred_element_type=jnp.float32
+        f"{keys},bwhgtd->bwhkgt",
+        part.key,
+        query,
+        precision=precision.of(part.key, query),
+        preferred_element_type=jnp.float32,
     )
     score = jnp.moveaxis(score, 3, -1)
     score = score if scale.factor == 1.0 else score * scale.factor
@@ -133,7 +138,12 @@ def weighted(part: Part, weight: Array) -> Array:
     values = _AXES[part.value.ndim]
     # The product is in the dtype of the cache, because XLA's CPU backend has no batched bfloat16
     # product of this layout with a float32 result.
-    out = jnp.einsum(f"bwhgtk,{values}->bwhgtd", weight.astype(part.value.dtype), part.value)
+    out = jnp.einsum(
+        f"bwhgtk,{values}->bwhgtd",
+        weight.astype(part.value.dtype),
+        part.value,
+        precision=precision.of(part.value),
+    )
     return out.astype(jnp.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,15 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models import caches
+from decoding_jax.ops import precision
 from decoding_jax.sharding import meshes
 
 
 def matmul(x: Array, kernel: Array, dtype: str) -> Array:
     """The product ``x @ kernel`` of operands in ``dtype``, accumulated and returned in float32.
+
+    A float32 ``x`` is multiplied in all its bits (``ops.precision``). A bfloat16 one is multiplied
+    in JAX's default precision, even by a float32 kernel.
 
     Args:
       x: ``[..., D]``.
@@ -26,27 +31,33 @@ def matmul(x: Array, kernel: Array, dtype: str) -> Array:
     Returns:
       float32 ``[..., F]``, with all axes of the kernel but the first.
     """
-    return _product(x.astype(dtype), kernel.astype(dtype))
+    left = x.astype(dtype)
+    return _product(left, kernel.astype(dtype), precision.of(x, left))
 
 
-@jax.custom_vjp
-def _product(x: Array, kernel: Array) -> Array:
-    return jnp.tensordot(x, kernel, 1, preferred_element_type=jnp.float32)
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: Array, kernel: Array, exactness: lax.Precision | None) -> Array:
+    return jnp.tensordot(x, kernel, 1, precision=exactness, preferred_element_type=jnp.float32)
 
 
-def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _product(x, kernel), (x, kernel)
+def _forward(
+    x: Array, kernel: Array, exactness: lax.Precision | None
+) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, kernel, exactness), (x, kernel)
 
 
-def _backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+def _backward(
+    exactness: lax.Precision | None, saved: tuple[Array, Array], grad: Array
+) -> tuple[Array, Array]:
     # The cotangent is rounded to the dtype of the operands, so that the operands of these products
     # are narrow too, as matrix units require.
     x, kernel = saved
     grad = grad.astype(x.dtype)
     flat_kernel = kernel.reshape(kernel.shape[0], -1)
     flat_x, flat_grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, flat_kernel.shape[-1])
-    dx = jnp.matmul(flat_grad, _transposed(flat_kernel), preferred_element_type=jnp.float32)
-    dkernel = jnp.matmul(_transposed(flat_x), flat_grad, preferred_element_type=jnp.float32)
+    multiply = partial(jnp.matmul, precision=exactness, preferred_element_type=jnp.float32)
+    dx = multiply(flat_grad, _transposed(flat_kernel))
+    dkernel = multiply(_transposed(flat_x), flat_grad)
     return (
         dx.reshape(x.shape).astype(x.dtype),
         dkernel.reshape(kernel.shape).astype(kernel.dtype),
