@@ -20,6 +20,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from experiments import results
+
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.tpu_ledger")
@@ -51,21 +53,13 @@ def main(argv: Sequence[str]) -> int:
         for setting in progress:
             progress.set_description(setting.name())
             ledger["rows"][setting.name()] = {**measure(setting), **_versions()}
-            _write(args.out, ledger)
+            results.write_json(args.out, ledger)
     return 0
 
 
 def _versions() -> dict[str, Any]:
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {**{name: metadata.version(name) for name in ("jax", "libtpu")}, "date": day}
-
-
-def _write(path: Path, ledger: dict[str, Any]) -> None:
-    """Replaces the file at once, so that a run that is killed leaves a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(ledger, indent=1) + "\n")
-    part.replace(path)
 
 
 if __name__ == "__main__":

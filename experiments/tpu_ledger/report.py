@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from experiments import results
 from experiments.tpu_ledger.rows import HBM_GB
 
 LARGE = ("Llama 70B", "Llama 8B", "T5 1.1 XXL")
@@ -21,20 +22,10 @@ def write(ledger: dict[str, Any], page: Path) -> None:
 
     Args:
       ledger: the file's contents.
-      page: a Markdown file with the lines of ``marks`` for each name in ``tables``.
+      page: a Markdown file with the lines of ``results.marks`` for each name in ``tables``.
     """
-    text = page.read_text()
-    for name, lines in tables(ledger).items():
-        begin, end = marks(name)
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n\n{lines}\n\n{end}{rest.split(end)[1]}"
-    page.write_text(text)
+    results.write_tables(page, tables(ledger))
     plot(ledger, page.parent / "figures" / "tpu_ledger.png")
-
-
-def marks(name: str) -> tuple[str, str]:
-    """The lines of a page between which a table is."""
-    return f"<!-- {name} begins -->", f"<!-- {name} ends -->"
 
 
 def tables(ledger: dict[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import results
 from experiments.tpu_ledger import report, rows, topology
 from experiments.tpu_ledger.__main__ import main
 from experiments.tpu_ledger.grid import grid
@@ -75,7 +76,7 @@ def test_the_page_shows_the_committed_ledger():
     page = (DOCS / "tpu.md").read_text()
     assert set(report.tables(ledger)) == {"what fits", "the ledger"}
     for name, table in report.tables(ledger).items():
-        begin, end = report.marks(name)
+        begin, end = results.marks(name)
         assert page.split(begin)[1].split(end)[0].strip() == table
     assert f"the table has all {len(ledger['rows'])} of the grid's settings" in page
     scalars = [

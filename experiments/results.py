@@ -1,0 +1,36 @@
+"""Files of results, and the tables of pages that are written from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, results: Any) -> None:
+    """Replaces a file at once, so that a run that is killed leaves a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    part.replace(path)
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines of a page between which a table is."""
+    return f"<!-- {name} begins -->", f"<!-- {name} ends -->"
+
+
+def write_tables(page: Path, tables: Mapping[str, str]) -> None:
+    """Writes tables between their marks.
+
+    Args:
+      page: a Markdown file with the lines of ``marks`` for each name in ``tables``.
+      tables: Markdown by name.
+    """
+    text = page.read_text("utf-8")
+    for name, lines in tables.items():
+        begin, end = marks(name)
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n\n{lines}\n\n{end}{rest.split(end)[1]}"
+    page.write_text(text, "utf-8")
