@@ -64,8 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not peer.is_here():
         chosen = [s for s in chosen if s.library == settings.OURS]
     missing = [s for s in chosen if args.again or s.name() not in found["rows"]]
-    # Most of the memory is taken at once, unless the user says otherwise.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
     run = Run(args.out, found, time.monotonic() + 60 * args.minutes, args.limit, args.quick)
     with tqdm(total=len(missing), unit="setting", disable=not missing) as bar:
         groups = itertools.groupby(missing, key=lambda s: (s.library, s.model))
@@ -160,6 +158,9 @@ class Run:
         if self._quick:
             yield lambda function, *args, seconds: attempt(function, *args)
             return
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+        # A program that is read from a cache is not compiled.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         with Worker() as worker:
             yield worker.ask
 
