@@ -96,7 +96,7 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[Setting, dict[str, Any], dict
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     s = Setting(**row["setting"])
-    return s.model, s.weights, s.prompt_length, s.strategy, s.sequences, s.lanes
+    return s.model, s.weights, s.prompt_length, s.strategy != "greedy", s.strategy, s.rows
 
 
 def _milliseconds(row: dict[str, Any], name: str) -> str:
@@ -181,7 +181,8 @@ def plot(found: dict[str, Any], path: Path) -> None:
         ]
         if beside:
             places, values = zip(*beside, strict=True)
-            axes.plot(values, places, linestyle="none", label="transformers", **drawing.look(3))
+            style = {**drawing.look(1), "markersize": 8, "markeredgecolor": "white"}
+            axes.plot(values, places, linestyle="none", label="transformers", **style)
         axes.set_yticks(at, [_label(s) for s, _, _ in of_model], fontsize=9)
         axes.set_title(f"Llama {name}")
         axes.axvline(1, color="black", linewidth=1)
@@ -189,12 +190,13 @@ def plot(found: dict[str, Any], path: Path) -> None:
         axes.invert_yaxis()
         axes.margins(y=0.02)
     panels[-1].set_xlabel("bytes of a step / bandwidth, over its time")
-    panels[0].legend(loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.save(figure, path)
 
 
 def _label(s: Setting) -> str:
-    lanes = f" x {s.lanes}" if s.lanes > 1 else ""
+    rows = "1 row" if s.rows == 1 else f"{s.rows} rows"
+    lanes = f" of {s.lanes}" if s.lanes > 1 else ""
     prompt = f", prompt {s.prompt_length:,}" if s.prompt_length > 128 else ""
-    return f"{s.strategy}, {s.rows}{lanes}{prompt}"
+    return f"{s.strategy}, {rows}{lanes}{prompt}"
