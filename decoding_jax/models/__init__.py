@@ -15,6 +15,7 @@ from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.positions import RopeScaling
+from decoding_jax.models.quantized import QuantizedArray, quantize
 from decoding_jax.models.shared_prefix import SharedPrefixModel, with_shared_prefix
 from decoding_jax.models.t5 import T5, BoundT5, T5Config, T5Decoder, T5DecoderConfig
 from decoding_jax.models.t5gemma import BoundT5Gemma, T5Gemma, T5GemmaConfig
@@ -35,6 +36,7 @@ __all__ = [
     "GemmaConfig",
     "Llama",
     "LlamaConfig",
+    "QuantizedArray",
     "RopeScaling",
     "SharedPrefixModel",
     "T5Config",
@@ -45,6 +47,7 @@ __all__ = [
     "from_t5x",
     "load_model",
     "load_t5x",
+    "quantize",
     "save_model",
     "save_t5x",
     "to_t5x",

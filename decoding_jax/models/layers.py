@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models import caches
+from decoding_jax.models.quantized import QuantizedArray
 from decoding_jax.ops import precision
 from decoding_jax.sharding import meshes
 
 
-def matmul(x: Array, kernel: Array, dtype: str) -> Array:
+def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
     """The product ``x @ kernel`` of operands in ``dtype``, accumulated and returned in float32.
 
     A float32 ``x`` is multiplied in all its bits (``ops.precision``). A bfloat16 one is multiplied
@@ -25,14 +26,19 @@ def matmul(x: Array, kernel: Array, dtype: str) -> Array:
 
     Args:
       x: ``[..., D]``.
-      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``.
+      kernel: ``[D, F]``, or with more axes ``[D, ..., F]``; or such an array, quantised.
       dtype: ``float32`` or ``bfloat16``.
 
     Returns:
       float32 ``[..., F]``, with all axes of the kernel but the first.
     """
-    left = x.astype(dtype)
-    return _product(left, kernel.astype(dtype), precision.of(x, left))
+    left, factor = x.astype(dtype), None
+    if isinstance(kernel, QuantizedArray):
+        right, factor = kernel.for_product(dtype)
+    else:
+        right = kernel.astype(dtype)
+    y = _product(left, right, precision.of(x, left))
+    return y if factor is None else y * factor.reshape((1,) * (x.ndim - 1) + factor.shape)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -135,7 +141,7 @@ class Dense(nn.Module):
         return y
 
 
-def vocabulary_logits(hidden: Array, kernel: Array) -> Array:
+def vocabulary_logits(hidden: Array, kernel: Array | QuantizedArray) -> Array:
     """The product ``hidden [..., D] @ kernel [D, V]`` in float32.
 
     bfloat16 weights are not converted. The product accumulates in float32 in any case, and a
@@ -229,11 +235,13 @@ def key_value(key: Array, value: Array, heads: int) -> caches.KeyValue:
     )
 
 
-def embed(table: Array, tokens: Array, dtype: str) -> Array:
+def embed(table: Array | QuantizedArray, tokens: Array, dtype: str) -> Array:
     """The rows of ``table [V, D]`` for ``tokens [...]``, as ``[..., D]`` in ``dtype``.
 
     Ids outside ``[0, V)`` are clipped, so that no row is NaN.
     """
+    if isinstance(table, QuantizedArray):
+        return table.rows(tokens, dtype)
     return jnp.take(table, tokens, axis=0, mode="clip").astype(dtype)
 
 

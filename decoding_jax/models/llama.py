@@ -11,6 +11,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import traverse_util
@@ -30,14 +31,14 @@ def repeated_heads(params: Any, config: Any, size: int) -> tuple[Any, Any]:
         return params, config
     times = heads // config.num_kv_heads
 
-    def repeat(path: str, x: Array) -> Array:
-        if "attention/key/" not in path and "attention/value/" not in path:
-            return x
+    def repeat(x: Array) -> Array:
         split = x.reshape(*x.shape[:-1], config.num_kv_heads, config.head_dim)
         return jnp.repeat(split, times, axis=-2).reshape(*x.shape[:-1], -1)
 
     flat = traverse_util.flatten_dict(params, sep="/")
-    flat = {path: repeat(path, x) for path, x in flat.items()}
+    for path, x in flat.items():
+        if "attention/key/" in path or "attention/value/" in path:
+            flat[path] = jax.tree.map(repeat, x)
     config = dataclasses.replace(config, num_kv_heads=heads)
     return traverse_util.unflatten_dict(flat, sep="/"), config
 

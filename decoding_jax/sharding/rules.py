@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -40,6 +40,20 @@ class SupportsPartitionRules(Protocol):
     def partition_rules(self) -> Rules: ...
     @property
     def sharded_sizes(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class SupportsPlaces(Protocol):
+    """A parameter that is several arrays with the same axes, such as integers and their scales.
+
+    One rule lays all of them out. An axis of size 1 is not divided.
+    """
+
+    @property
+    def ndim(self) -> int: ...
+    def placed(self, place: Callable[[Any], Any]) -> Any:
+        """The node with ``place`` of each of its arrays."""
+        ...
 
 
 def partition_specs(model: Any, rules: Rules | None = None) -> Any:
@@ -216,14 +230,28 @@ def _check_sizes(node: Any, mesh: Mesh | AbstractMesh) -> None:
 
 
 def _specs(model: Any, rules: Rules) -> Any:
-    def spec(path: Any, leaf: Any) -> PartitionSpec:
-        name = _path(path)
-        for pattern, layout in rules.items():
-            if fnmatch.fnmatchcase(name, pattern):
-                return PartitionSpec(*[None] * (leaf.ndim - len(layout) if layout else 0), *layout)
-        raise ValueError(f"rules: expected a pattern for every array, got none that matches {name}")
+    def spec(path: Any, leaf: Any) -> Any:
+        layout = _layout_of(_path(path), rules)
+        axes = (*[None] * (leaf.ndim - len(layout) if layout else 0), *layout)
+        if not isinstance(leaf, SupportsPlaces):
+            return PartitionSpec(*axes)
 
-    return jax.tree_util.tree_map_with_path(spec, model)
+        def place(x: Any) -> PartitionSpec:
+            sizes = zip(axes, x.shape, strict=False)
+            return PartitionSpec(*(None if size == 1 else name for name, size in sizes))
+
+        return leaf.placed(place)
+
+    return jax.tree_util.tree_map_with_path(
+        spec, model, is_leaf=lambda x: isinstance(x, SupportsPlaces)
+    )
+
+
+def _layout_of(name: str, rules: Rules) -> PartitionSpec:
+    for pattern, layout in rules.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return layout
+    raise ValueError(f"rules: expected a pattern for every array, got none that matches {name}")
 
 
 def _path(path: Any) -> str:

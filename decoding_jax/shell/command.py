@@ -72,7 +72,9 @@ def _main(argv: list[str]) -> int:
         )
     logging.basicConfig(format="%(message)s")
     keep_programs()
-    model, tokenizer = load(options.model, dtype=options.dtype, tokenizer=options.tokenizer)
+    model, tokenizer = load(
+        options.model, dtype=options.dtype, tokenizer=options.tokenizer, weights=options.weights
+    )
     chooser = chooser_of(options.strategy, None, tokenizer, {})
     if chooser is not None:
         settings = _settings_of_file(options, chooser)

@@ -126,6 +126,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--tokenizer", metavar="DIR", help="where the model's has none")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto")
+    parser.add_argument("--weights", help="int8 or int4, for the model's weights")
     parser.add_argument(
         "--drafter",
         metavar="DIR",

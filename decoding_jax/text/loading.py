@@ -54,6 +54,7 @@ def load(
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
     prefill_chunk: int | None = None,
+    weights: str | None = None,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -77,6 +78,8 @@ def load(
         as a shallow one, and decodes the same tokens.
       prefill_chunk: the number of prompt tokens that run at a time, which bounds what a long prompt
         holds besides its cache, or None for whole prompts. For decoder-only models.
+      weights: None, or ``"int8"`` or ``"int4"`` for weights of 8 or 4 bits, with activations and
+        cache in ``dtype`` (see ``models.load_model``).
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
@@ -101,7 +104,7 @@ def load(
         tokenizer = model_path("tokenizer", tokenizer, weights=False)
     if not isinstance(path, CloudPath) and not path.exists():
         path = _embedded(str(directory))
-    model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
+    model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)
     family = None

@@ -26,6 +26,7 @@ from decoding_jax.models.gemma import Gemma
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
+from decoding_jax.models.quantized import check_floats, scheme_of
 from decoding_jax.models.stack import with_separate_layers
 from decoding_jax.models.t5 import T5, T5Decoder
 from decoding_jax.models.t5gemma import T5Gemma
@@ -80,6 +81,7 @@ def load_model(
     dtype: str = "float32",
     mesh: Mesh | Mapping[str, int] | None = None,
     scan_layers: bool = False,
+    weights: str | None = None,
 ) -> T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama:
     """Reads a model from a directory with ``config.json`` and ``*.safetensors``, or from T5X.
 
@@ -96,6 +98,12 @@ def load_model(
         tensor, so no host needs memory for the whole model. With None, the model is on one device.
       scan_layers: whether one layer is compiled and scanned, which compiles a deep network as fast
         as a shallow one. It changes no token.
+      weights: None for weights in ``dtype``; ``"int8"`` for kernels and token embeddings of 8 bits,
+        with a scale for each output feature or token; or ``"int4"`` for kernels of layers of 4 bits
+        in groups of 128 inputs that share a scale, and ``"int4-64"`` for groups of 64. They are
+        rounded while they are read, and products read them narrow. ``dtype`` remains that of
+        activations, cache and the other parameters. On a mesh, a process reads the whole of a
+        kernel whose inputs are divided.
 
     Returns:
       The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too.
@@ -105,8 +113,8 @@ def load_model(
       CheckpointError: in one line, for a file that is missing, truncated or pickled, a tensor
         that is missing, unexpected or of the wrong shape, an unknown family, or a setting that
         the networks do not support.
-      ValueError: for an unknown ``dtype``, a URL of an unknown scheme, or a mesh that does
-        not divide the network.
+      ValueError: for an unknown ``dtype`` or ``weights``, a URL of an unknown scheme, or a mesh
+        that does not divide the network.
 
     Example:
       >>> load_model("nowhere")
@@ -114,18 +122,20 @@ def load_model(
       decoding_jax.models.checkpoint.directory.CheckpointError: nowhere: no such directory
     """
     _check_dtype(dtype, "float32", "bfloat16", "auto")
+    if weights is not None:
+        scheme_of(weights)
     if mesh is not None:
         mesh = as_mesh(mesh)
     directory = model_path("directory", directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     if not (directory / CONFIG).exists() and find_t5x(directory):
-        return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers)
+        return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     settings = Settings(directory / CONFIG)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
-    layout = Layout(mesh, scan_layers)
+    layout = Layout(mesh, scan_layers, weights)
     try:
         tensors = Tensors(directory)
         dtype = tensors.dtype() if dtype == "auto" else dtype
@@ -153,14 +163,15 @@ def save_model(
       settings: further entries of ``config.json``, such as ``eos_token_id``.
 
     Raises:
-      ValueError: for a model or a ``dtype`` that this layout does not support, or a URL of an
-        unknown scheme.
+      ValueError: for a model or a ``dtype`` that this layout does not support, a quantised model,
+        or a URL of an unknown scheme.
     """
     if dtype is not None:
         _check_dtype(dtype, "float32", "bfloat16")
     if type(model) not in _MODULES:
         known = ", ".join(t.__name__ for t in _MODULES)
         raise ValueError(f"model: expected one of {known}, got {type(model).__name__}")
+    check_floats(model)
     model = with_separate_layers(model)
     module = _MODULES[type(model)]
     values = {

@@ -15,6 +15,13 @@ from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
 from decoding_jax.models.checkpoint.directory import Index, Tensors, all_of
+from decoding_jax.models.quantized import (
+    QuantizedArray,
+    Rounding,
+    quantize,
+    quantize_array,
+    scheme_of,
+)
 from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.sharding import fit_model_axis, shardings
 from decoding_jax.storage import CloudPath, StoragePath
@@ -49,17 +56,27 @@ class Layout(NamedTuple):
     Attributes:
       mesh: None for one device, or a mesh, on which each device reads its own pieces.
       scan_layers: whether parameters are stacked over layers.
+      weights: None, or the name of the scheme by which they are quantised.
     """
 
     mesh: Mesh | None = None
     scan_layers: bool = False
+    weights: str | None = None
 
     def of(self, model: Any) -> Any:
-        """An abstract model as it will be: with heads for the mesh, and stacked or not."""
-        mesh = self.mesh
+        """An abstract model as it will be: with heads for the mesh, stacked, and quantised."""
+        mesh, weights = self.mesh, self.weights
         if mesh is not None:
             model = jax.eval_shape(lambda m: fit_model_axis(m, mesh), model)
-        return jax.eval_shape(with_scanned_layers, model) if self.scan_layers else model
+        if self.scan_layers:
+            model = jax.eval_shape(with_scanned_layers, model)
+        if weights is not None:
+            model = jax.eval_shape(lambda m: quantize(m, weights), model)
+        return model
+
+    def rounding(self, path: str) -> Rounding | None:
+        """How the parameter at a path is quantised, or None if it is not."""
+        return None if self.weights is None else scheme_of(self.weights).rounding(path)
 
 
 ONE_DEVICE = Layout()
@@ -99,19 +116,71 @@ def read_model(
         fitted: Any = fit_model_axis(one, layout.mesh)
         return np.asarray(traverse_util.flatten_dict(fitted.params, sep="/")[path]).__getitem__
 
-    flat = {}
+    flat: dict[str, Any] = {}
     for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
-        if path in shapes:
-            read = reader(path, leaf.shape)
-        else:
+        stacked = path not in shapes
+        names = [path]
+        if stacked:
             names = [_LAYERS.sub(f"layers_{i}/", path, 1) for i in range(leaf.shape[0])]
-            read = functools.partial(_stacked, [reader(name, leaf.shape[1:]) for name in names])
-        flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
+        readers: list[Callable[[Index], Any]] = [
+            reader(name, leaf.shape[1:] if stacked else leaf.shape) for name in names
+        ]
+        rounding = layout.rounding(path)
+        if rounding is None:
+            read = functools.partial(_stacked, readers) if stacked else readers[0]
+            flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
+        else:
+            readers = [functools.partial(_rounded, r, rounding, config.dtype) for r in readers]
+            read = functools.partial(_stacked, readers) if stacked else readers[0]
+            axis = rounding.axis + stacked
+            flat[path] = _placed_quantized(read, leaf, axis, places.get(path))
     return kind(traverse_util.unflatten_dict(flat, sep="/"), model.config)  # type: ignore[call-arg]
 
 
-def _stacked(readers: Sequence[Callable[[Index], np.ndarray]], index: Index) -> np.ndarray:
-    return np.stack([read(index[1:]) for read in readers[index[0]]])
+def _stacked(readers: Sequence[Callable[[Index], Any]], index: Index) -> Any:
+    layers = [read(index[1:]) for read in readers[index[0]]]
+    return jax.tree.map(lambda *x: np.stack(x), *layers)
+
+
+def _rounded(
+    read: Callable[[Index], np.ndarray], rounding: Rounding, dtype: str, index: Index
+) -> QuantizedArray:
+    return quantize_array(np.asarray(read(index)), rounding, dtype)
+
+
+def _placed_quantized(
+    read: Callable[[Index], QuantizedArray], shape: QuantizedArray, axis: int, places: Any
+) -> QuantizedArray:
+    """A quantised array whose pieces are read where they lie.
+
+    Args:
+      read: returns the piece at a tuple of slices, which is whole along ``axis``.
+      shape: the abstract arrays.
+      axis: the axis that scales depend on: a device reads its piece of the others.
+      places: their shardings, or None for one device.
+    """
+    pieces: dict[str, QuantizedArray] = {}
+
+    def piece(index: Index) -> QuantizedArray:
+        whole = (*index[:axis], slice(None), *index[axis + 1 :])
+        if repr(whole) not in pieces:  # integers and scales of a piece are made together
+            pieces[repr(whole)] = read(whole)
+        return pieces[repr(whole)]
+
+    def array(name: str) -> Any:
+        leaf = getattr(shape, name)
+        if leaf is None:
+            return None
+        if places is None:
+            return jnp.asarray(getattr(piece(all_of(shape.shape)), name))
+
+        def at(index: Index | None) -> Any:
+            index = index or all_of(leaf.shape)
+            return getattr(piece(index), name)[(*[slice(None)] * axis, index[axis])]
+
+        return jax.make_array_from_callback(leaf.shape, getattr(places, name), at)
+
+    return QuantizedArray(array("values"), array("scale"), array("zero"), shape.dtype)
 
 
 def flat_shardings(model: Any, mesh: Mesh | None) -> dict[str, NamedSharding]:

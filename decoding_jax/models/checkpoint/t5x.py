@@ -27,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from decoding_jax.base import Array
 from decoding_jax.models.checkpoint.directory import FLOATS, CheckpointError, Index, stored_dtype
 from decoding_jax.models.checkpoint.params import placed
+from decoding_jax.models.quantized import check_floats, quantize
 from decoding_jax.models.stack import with_scanned_layers, with_separate_layers
 from decoding_jax.models.t5 import T5, T5Config, T5Decoder, T5DecoderConfig
 from decoding_jax.sharding import shardings
@@ -260,6 +261,7 @@ def load_t5x(
     scan_axis: int = SCAN_AXIS,
     mesh: Mesh | None = None,
     scan_layers: bool = False,
+    weights: str | None = None,
 ) -> T5 | T5Decoder:
     """Reads a T5X checkpoint.
 
@@ -270,6 +272,7 @@ def load_t5x(
       bidirectional_prompt, scan_axis: as in ``from_t5x``.
       mesh: as in ``load_model``.
       scan_layers: as in ``load_model``, whichever form the checkpoint has.
+      weights: as in ``load_model``. They are rounded when all are read.
 
     Returns:
       A T5Decoder, or a T5, which has to be bound to inputs before it decodes.
@@ -301,6 +304,9 @@ def load_t5x(
         )
         return with_scanned_layers(model) if scan_layers else model
 
+    def rounded(arrays: dict[str, Any]) -> T5 | T5Decoder:
+        return convert(arrays) if weights is None else quantize(convert(arrays), weights)
+
     shapes = {name: jax.ShapeDtypeStruct(x.shape, dtype) for name, x in flat.items()}
     try:
         expected = jax.eval_shape(convert, shapes)
@@ -308,15 +314,15 @@ def load_t5x(
         raise CheckpointError(f"{path}: {e}") from e
     _check_complete(expected, path)
     if mesh is None:
-        return convert(
+        return rounded(
             {name: placed(x.__getitem__, x.shape, dtype, None) for name, x in flat.items()}
         )
-    places = shardings(expected, mesh)
+    places = shardings(jax.eval_shape(rounded, shapes), mesh)
     arrays = {
         name: placed(x.__getitem__, x.shape, dtype, t5x_sharding(name, x.shape, mesh))
         for name, x in flat.items()
     }
-    return jax.jit(convert, out_shardings=places)(arrays)
+    return jax.jit(rounded, out_shardings=places)(arrays)
 
 
 def save_t5x(
@@ -347,6 +353,7 @@ def save_t5x(
     """
     import tensorstore
 
+    check_floats(model)
     tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
     path = storage_path("directory", directory) / f"checkpoint_{step}"
     if path.exists():
