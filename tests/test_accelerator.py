@@ -137,6 +137,20 @@ def test_bytes_and_operations(name, weights):
     assert models.prefill_operations(config, 3, 1000) == pytest.approx(expected, rel=0.08)
 
 
+def test_bytes_of_narrow_weights():
+    """Those of 8 bits take a byte each, and their scales 4 bytes a column."""
+    sizes = {
+        weights: models.weight_bytes(models.random_model("tiny", weights))
+        for weights in ("bfloat16", "int8", "int4")
+    }
+    kernels = 16 * (16 + 2 * 8 + 16 + 3 * 32)
+    logits, norms = 16 * 64, 3 * 16
+    assert sizes["bfloat16"] == 2 * (kernels + logits + norms)
+    columns = 16 + 2 * 8 + 16 + 2 * 32 + 16
+    assert sizes["int8"] == kernels + logits + 4 * (columns + 64) + 2 * norms
+    assert sizes["int4"] < sizes["int8"]
+
+
 def test_the_report(tmp_path):
     def row(setting, **figures):
         return setting.name(), {"setting": vars(setting), **figures}

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [s for s in chosen if args.again or s.name() not in found["rows"]]
     run = Run(args.out, found, time.monotonic() + 60 * args.minutes, args.limit, args.quick)
     with tqdm(total=len(missing), unit="setting", disable=not missing) as bar:
-        groups = itertools.groupby(missing, key=lambda s: (s.library, s.model))
+        groups = itertools.groupby(missing, key=lambda s: (s.library, s.model, s.weights))
         try:
             for _, group in groups:
                 run.measure(list(group), bar)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import Prompt, Stop, registry
-from decoding_jax.models import Llama
+from decoding_jax.models import Llama, quantize
 from experiments.benchmarks.accelerator import models
-from experiments.benchmarks.accelerator.settings import OWN, SMALL, Setting
+from experiments.benchmarks.accelerator.settings import NARROW, OWN, SMALL, Setting
 from experiments.benchmarks.timing import interleaved
 
 NUM_DRAFT_TOKENS = 4
@@ -32,18 +32,19 @@ def measure(setting: Setting) -> dict[str, Any]:
     ``first_s`` is those of the first token, with the prefill. ``floor_bytes`` are those of the
     weights that a step needs and of the keys and values in use, each read once.
     """
-    model = models.random_model(setting.model)
-    call = _call(setting, model)
+    model = models.random_model(setting.model, setting.weights)
+    draft = draft_of(setting, model)
+    call = _call(setting, model, draft)
     began = time.perf_counter()
     call(1)
     first = time.perf_counter() - began
-    row = timed(lambda: call(1), lambda: call(setting.new_tokens))
+    row: dict[str, Any] = {**timed(lambda: call(1), lambda: call(setting.new_tokens))}
     row["compile_s"] = first - row["first_s"]
     row["prefill_operations"] = models.prefill_operations(
         model.config, setting.rows, setting.prompt_length
     )
-    if setting.strategy in (OWN, SMALL):
-        return row | _speculation(setting, model, row.pop("rest_s"), call)
+    if draft is not None:
+        return row | _speculation(setting, model, draft, row.pop("rest_s"), call)
     row["step_s"] = row.pop("rest_s") / (setting.new_tokens - 1)
     return row | {"floor_bytes": floor(setting, model)}
 
@@ -78,14 +79,14 @@ def prompts(setting: Setting, vocab_size: int) -> Prompt:
     return Prompt(tokens, jnp.full(setting.rows, setting.prompt_length, jnp.int32))
 
 
-def _call(setting: Setting, model: Llama) -> Callable[[int], Any]:
+def _call(setting: Setting, model: Llama, draft: Llama | None) -> Callable[[int], Any]:
     """Decodes a number of tokens of every row, by one program for all numbers."""
     name = setting.strategy.partition(",")[0]
     entry = registry.STRATEGIES[name]
     given: list[Any] = [model, prompts(setting, model.vocab_size)]
     settings: dict[str, Any] = {}
     if entry.drafts:
-        given.insert(1, draft_of(setting, model))
+        given.insert(1, draft)
         settings["num_draft_tokens"] = NUM_DRAFT_TOKENS
     if entry.draws:
         given.append(jax.random.key(2))
@@ -102,18 +103,22 @@ def _call(setting: Setting, model: Llama) -> Callable[[int], Any]:
     return call
 
 
-def draft_of(setting: Setting, model: Llama) -> Llama:
-    """The model itself, or its first layers."""
-    return model if setting.strategy == OWN else model.early_exit(SMALL_LAYERS[setting.model])
+def draft_of(setting: Setting, model: Llama) -> Llama | None:
+    """The draft of speculation: the model itself, its first layers, or its form in 8 bits."""
+    drafts: dict[str, Callable[[], Llama]] = {
+        OWN: lambda: model,
+        SMALL: lambda: model.early_exit(SMALL_LAYERS[setting.model]),
+        NARROW: lambda: quantize(model, "int8"),
+    }
+    return drafts[setting.strategy]() if setting.strategy in drafts else None
 
 
 def _speculation(
-    setting: Setting, model: Llama, seconds: float, call: Callable[[int], Any]
+    setting: Setting, model: Llama, draft: Llama, seconds: float, call: Callable[[int], Any]
 ) -> dict[str, Any]:
     """The figures of a block, beside those of its parts: K calls of the draft, one of the model."""
     info = jax.device_get(call(setting.new_tokens).info)
     blocks = int(info.target_calls)
-    draft = draft_of(setting, model)
     parts = NUM_DRAFT_TOKENS * _fed(setting, draft, 1) + _fed(setting, model, NUM_DRAFT_TOKENS + 1)
     return {
         "step_s": seconds / blocks,

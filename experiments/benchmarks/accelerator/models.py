@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.models import Llama
+from decoding_jax.models import Llama, quantize
 from decoding_jax.models.llama import LlamaConfig
 from experiments.tpu_ledger.cases import abstract
 from experiments.tpu_ledger.models import is_read_at_a_step
@@ -37,12 +37,19 @@ CONFIGS: Mapping[str, LlamaConfig] = {
 
 
 @functools.lru_cache(maxsize=1)
-def random_model(name: str) -> Llama:
-    """A network of random bfloat16 weights, one array after another, so that nothing is held twice.
+def random_model(name: str, weights: str) -> Llama:
+    """A network of random weights, which is kept until the next one is made.
 
     Args:
       name: a name of ``CONFIGS``.
+      weights: ``bfloat16``, or as ``quantize`` takes it.
     """
+    model = _random_bfloat16(name)
+    return model if weights == "bfloat16" else quantize(model, weights)
+
+
+def _random_bfloat16(name: str) -> Llama:
+    """The network, of which one array after another is made, so that nothing is held twice."""
     config = CONFIGS[name]
     leaves, structure = jax.tree.flatten_with_path(
         abstract(lambda: Llama.init(config, jax.random.key(0)))
@@ -65,10 +72,14 @@ def weight_bytes(model: Llama) -> int:
     """The bytes of the parameters that a step has to read, each once."""
     tied = model.config.logits_via_embedding
     return sum(
-        math.prod(x.shape) * x.dtype.itemsize
+        math.prod(x.shape) * _bits(x.dtype) // 8
         for path, x in jax.tree.leaves_with_path(model)
         if is_read_at_a_step(jax.tree_util.keystr(path, simple=True, separator="/"), tied=tied)
     )
+
+
+def _bits(dtype: Any) -> int:
+    return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
 
 
 def token_bytes(config: LlamaConfig) -> int:

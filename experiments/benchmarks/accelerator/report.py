@@ -166,11 +166,10 @@ def plot(found: dict[str, Any], path: Path) -> None:
     from experiments import drawing
 
     rows = [(s, row, peer) for s, row, peer in _rows(found) if "step_s" in row]
-    models = sorted({_model(s) for s, _, _ in rows})
-    sizes = [sum(_model(s) == name for s, _, _ in rows) for name in models]
-    figure, panels = drawing.panels(len(models), 1, 0.25 * sum(sizes) + 0.9 * len(models))
+    models = sorted({s.model for s, _, _ in rows})
+    figure, panels = drawing.panels(len(models), 1, 0.25 * len(rows) + 0.9 * len(models))
     for axes, name in zip(panels, models, strict=True):
-        of_model = [(s, row, peer) for s, row, peer in rows if _model(s) == name]
+        of_model = [(s, row, peer) for s, row, peer in rows if s.model == name]
         at = list(range(len(of_model)))
         shares = [share(row, found["device"]) for _, row, _ in of_model]
         axes.barh(at, shares, label="decoding_jax", **drawing.bar(0))
@@ -199,4 +198,5 @@ def _label(s: Setting) -> str:
     rows = "1 row" if s.rows == 1 else f"{s.rows} rows"
     lanes = f" of {s.lanes}" if s.lanes > 1 else ""
     prompt = f", prompt {s.prompt_length:,}" if s.prompt_length > 128 else ""
-    return f"{s.strategy}, {rows}{lanes}{prompt}"
+    weights = f", {s.weights}" if s.weights != "bfloat16" else ""
+    return f"{s.strategy}, {rows}{lanes}{prompt}{weights}"

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 OURS, TRANSFORMERS = "decoding_jax", "transformers"
-OWN, SMALL = "speculative_sample, own draft", "speculative_sample, small draft"
+OWN, SMALL, NARROW = (f"speculative_sample, {draft} draft" for draft in ("own", "small", "int8"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +15,12 @@ class Setting:
 
     Attributes:
       model: a name of ``models.CONFIGS``.
-      strategy: the name of a strategy; speculation has two, by its drafts.
+      strategy: the name of a strategy; speculation has one for each draft.
       rows: the number of prompts.
       lanes: the number of samples or of beams of a row.
       prompt_length: the length of each prompt.
       new_tokens: the number of new tokens, of which the first comes from the prefill.
-      weights: the dtype of the weights.
+      weights: ``bfloat16``, ``int8`` or ``int4``.
       library: ``decoding_jax`` or ``transformers``.
     """
 
@@ -62,6 +62,11 @@ def grid() -> Iterator[Setting]:
             yield Setting(model, "contrastive_search", rows)
         yield Setting(model, "greedy", 1, prompt_length=4096)
         yield Setting(model, "greedy", 64, prompt_length=4096)
+        for rows in (8, 1):
+            yield Setting(model, NARROW, rows)
+        for weights in ("int8", "int4"):
+            for rows in (8, 1, 64):
+                yield Setting(model, "greedy", rows, weights=weights)
     for model in ("1B", "8B"):
         for rows in (8, 1, 64):
             yield Setting(model, "greedy", rows, library=TRANSFORMERS)
