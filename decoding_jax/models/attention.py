@@ -176,25 +176,80 @@ LEAST_BLOCK = 128
 """No block has fewer queries or keys, however many rows, lanes and heads share its scores."""
 
 
+IMPLEMENTATIONS = ("auto", "xla", "pallas")
+"""The values of ``NetworkConfig.attention``."""
+
+KERNEL_QUERIES = 64
+"""The number of new tokens up to which float32 queries are left to the kernel. Its products of
+float32 do not use the matrix units."""
+
+
 def attend(
-    query: Array, parts: Sequence[Part], factor: float, soft_cap: float | None = None
+    query: Array,
+    parts: Sequence[Part],
+    factor: float,
+    soft_cap: float | None = None,
+    *,
+    implementation: str = "auto",
 ) -> Array:
     """Softmax attention of every query over all parts together.
+
+    This is the one place that chooses between ``attend_in_blocks``, which XLA compiles for every
+    device, and the kernel for NVIDIA GPUs (``attention_kernel``). Both compute the same function.
+
+    Args:
+      query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
+      parts: the keys and values. Every query sees at least one key of them.
+      factor: the factor of the logits.
+      soft_cap: None, or the bound of the scaled logits (see ``Scale``).
+      implementation: ``"xla"``; ``"pallas"``, the kernel, which is interpreted on other devices; or
+        ``"auto"``, the kernel where it can run and is faster.
+
+    Returns:
+      ``[B, W, H, G, T, d]``, in the dtype of the query.
+
+    Raises:
+      ValueError: for ``"pallas"`` where the kernel cannot run.
+    """
+    scale = Scale(factor, soft_cap)
+    if implementation == "xla" or (implementation == "auto" and not _has_kernels()):
+        return attend_in_blocks(query, parts, scale)
+    from decoding_jax.models import attention_kernel  # half a second, which CPUs need not wait
+
+    refusal = attention_kernel.refusal(query, parts)
+    if implementation == "pallas" and refusal is not None:
+        raise ValueError(f"attention: 'pallas' expected {refusal}")
+    slow = query.dtype == jnp.float32 and query.shape[-2] > KERNEL_QUERIES
+    if implementation == "auto" and (refusal is not None or slow):
+        return attend_in_blocks(query, parts, scale)
+    kernel = functools.partial(attention_kernel.attend, query, parts, scale)
+    if implementation == "pallas":
+        return lax.platform_dependent(cuda=kernel, default=lambda: kernel(interpret=True))
+    plain = functools.partial(attend_in_blocks, query, parts, scale)
+    return lax.platform_dependent(cuda=kernel, default=plain)
+
+
+@functools.cache
+def _has_kernels() -> bool:
+    """Whether JAX runs on GPUs for which the kernel compiles: those of NVIDIA since Ampere."""
+    if jax.default_backend() != "gpu":
+        return False
+    capability = getattr(jax.devices()[0], "compute_capability", "")
+    return capability.replace(".", "", 1).isdigit() and float(capability) >= 8.0
+
+
+def attend_in_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array:
+    """The definition of ``attend``, as XLA compiles it for every device.
 
     Scores are held whole where they are few. Beyond ``SCORE_LIMIT``, blocks of queries read blocks
     of keys with a running softmax, so that memory is linear in the numbers of queries and of keys
     (Milakov & Gimelshein 2018; Rabe & Staats 2021, "Self-attention does not need O(n^2) memory").
 
     Args:
-      query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
-      parts: the keys and values. Every query sees at least one key of them.
-      factor: the factor of the logits.
-      soft_cap: None, or the bound of the scaled logits (see ``scores.Scale``).
-
-    Returns:
-      ``[B, W, H, G, T, d]``, in the dtype of the query.
+      query: as for ``attend``.
+      parts: as for ``attend``.
+      scale: the scaling of the scores.
     """
-    scale = Scale(factor, soft_cap)
     num_queries = query.shape[-2]
     rows = math.prod(query.shape[:4])
     most_keys = max((p.num_keys for p in parts if _chunk_of(p) is None), default=0)

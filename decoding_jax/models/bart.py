@@ -82,6 +82,7 @@ class BartConfig(decoder.NetworkConfig):
     layer_norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("num_encoder_heads", "num_decoder_heads"):
             if self.emb_dim % getattr(self, name):
                 raise ValueError(
@@ -134,7 +135,9 @@ class BartAttention(nn.Module):
     def __call__(self, x: Array, parts: list[attention.Part]) -> Array:
         query = layers.split_heads(self.query(x), self.num_heads)
         scale = (self.config.emb_dim // self.num_heads) ** -0.5
-        return self.out(layers.merge_heads(attention.attend(query, parts, scale)))
+        way = self.config.attention
+        y = attention.attend(query, parts, scale, implementation=way)
+        return self.out(layers.merge_heads(y))
 
 
 class BartMlp(nn.Module):

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput
 from decoding_jax.models import caches, layers, stack, view
-from decoding_jax.models.attention import Bias, Part
+from decoding_jax.models.attention import IMPLEMENTATIONS, Bias, Part
 from decoding_jax.models.caches import Cache, KeyValue, Layers
 
 M = TypeVar("M")
@@ -33,10 +33,21 @@ class NetworkConfig:
       dtype: the dtype of activations and of the cache, ``float32`` or ``bfloat16``.
       scan_layers: whether one layer is compiled and scanned, with parameters stacked over layers. A
         deep network then compiles as fast as a shallow one.
+      attention: what computes attention, ``"auto"``, ``"xla"`` or ``"pallas"`` (see
+        ``attention.attend``). It changes results by rounding alone.
+
+    Raises:
+      ValueError: for another ``attention``.
     """
 
     dtype: str = dataclasses.field(default="float32", kw_only=True)
     scan_layers: bool = dataclasses.field(default=False, kw_only=True)
+    attention: str = dataclasses.field(default="auto", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.attention not in IMPLEMENTATIONS:
+            expected = " or ".join(map(repr, IMPLEMENTATIONS))
+            raise fields.error("attention", expected, self.attention)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +65,7 @@ class DecoderConfig(NetworkConfig):
     prefill_chunk: int | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         chunk = self.prefill_chunk
         if chunk is not None and getattr(self, "bidirectional_prompt", False):
             raise ValueError(
@@ -486,3 +498,16 @@ def with_prefill_chunk(model: M, chunk: int) -> M:
             f" of an encoder-decoder sees the later ones, got {chunk}"
         )
     return dataclasses.replace(model, config=dataclasses.replace(model.config, prefill_chunk=chunk))
+
+
+def with_attention(model: Any, implementation: str) -> Any:
+    """The same network with another way of computing attention, see ``NetworkConfig.attention``.
+
+    Raises:
+      ValueError: for a way that is not known.
+    """
+    config = dataclasses.replace(model.config, attention=implementation)
+    if isinstance(encoder := getattr(config, "encoder", None), NetworkConfig):
+        encoder = dataclasses.replace(encoder, attention=implementation)
+        config = dataclasses.replace(config, encoder=encoder)
+    return dataclasses.replace(model, config=config)

@@ -83,9 +83,9 @@ class GPT2Attention(nn.Module):
         query, key, value = QueryKeyValue(cfg, name="qkv")(x)
         parts, stored = layer_cache(layers.key_value(key, value, cfg.num_heads))
         scale = (cfg.emb_dim // cfg.num_heads) ** -0.5
-        y = layers.merge_heads(
-            attention.attend(layers.split_heads(query, cfg.num_heads), parts, scale)
-        )
+        query = layers.split_heads(query, cfg.num_heads)
+        y = attention.attend(query, parts, scale, implementation=cfg.attention)
+        y = layers.merge_heads(y)
         return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=True, name="out")(y), stored
 
 

@@ -88,7 +88,9 @@ class GPTNeoXAttention(nn.Module):
         new = layers.key_value(key, value, cfg.num_heads)
         parts, stored = layer_cache(new._replace(key=positions.rotate(new.key, *angles)))
         query = positions.rotate(layers.split_heads(query, cfg.num_heads), *angles)
-        y = layers.merge_heads(attention.attend(query, parts, cfg.head_dim**-0.5))
+        y = layers.merge_heads(
+            attention.attend(query, parts, cfg.head_dim**-0.5, implementation=cfg.attention)
+        )
         return layers.Dense(cfg.emb_dim, cfg.dtype, use_bias=cfg.attention_bias, name="out")(
             y
         ), stored

@@ -145,7 +145,8 @@ class LlamaAttention(nn.Module):
         query = self.query_norm(query) if cfg.qk_norm else query
         query = query if angles is None else positions.rotate(query, *angles)
         scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
-        return self.out(layers.merge_heads(attention.attend(query, parts, scale, self.soft_cap)))
+        y = attention.attend(query, parts, scale, self.soft_cap, implementation=cfg.attention)
+        return self.out(layers.merge_heads(y))
 
     def __call__(
         self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]

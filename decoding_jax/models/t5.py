@@ -81,7 +81,8 @@ class Attention(nn.Module):
 
     def __call__(self, x: Array, parts: list[attention.Part]) -> Array:
         query = layers.split_heads(self.query(x), self.config.num_heads)
-        return self.out(layers.merge_heads(attention.attend(query, parts, 1.0)))
+        way = self.config.attention
+        return self.out(layers.merge_heads(attention.attend(query, parts, 1.0, implementation=way)))
 
 
 class Mlp(nn.Module):

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
-from decoding_jax.models.decoder import with_prefill_chunk
+from decoding_jax.models.decoder import with_attention, with_prefill_chunk
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
 from decoding_jax.text.generation_config.config import DirectoryConfig
 from decoding_jax.text.tokenizer_files import load_tokenizer
@@ -55,6 +55,7 @@ def load(
     scan_layers: bool = False,
     prefill_chunk: int | None = None,
     weights: str | None = None,
+    attention: str = "auto",
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -80,6 +81,8 @@ def load(
         holds besides its cache, or None for whole prompts. For decoder-only models.
       weights: None, or ``"int8"`` or ``"int4"`` for weights of 8 or 4 bits, with activations and
         cache in ``dtype`` (see ``models.load_model``).
+      attention: what computes attention: ``"xla"``, ``"pallas"`` (a kernel for NVIDIA GPUs), or
+        ``"auto"`` for the faster one that can run. It changes results by rounding alone.
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
@@ -107,6 +110,7 @@ def load(
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)
+    model = with_attention(model, attention)
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}
