@@ -41,9 +41,27 @@ def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
     return y if factor is None else y * factor.reshape((1,) * (x.ndim - 1) + factor.shape)
 
 
+LEAST_ROWS = 8
+"""The rows that a single one is padded to on GPUs, where XLA would make a sum of its product, which
+reads a kernel at 40 to 50% of the bandwidth; a product of eight rows reads it at 80 to 90%."""
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _product(x: Array, kernel: Array, exactness: lax.Precision | None) -> Array:
-    return jnp.tensordot(x, kernel, 1, precision=exactness, preferred_element_type=jnp.float32)
+    multiply = partial(
+        jnp.tensordot, axes=1, precision=exactness, preferred_element_type=jnp.float32
+    )
+    one_row = x.size == x.shape[-1] and x.dtype == jnp.bfloat16
+    if not one_row or jax.default_backend() != "gpu":
+        return multiply(x, kernel)
+    return lax.platform_dependent(x, kernel, cuda=padded_product, default=multiply)
+
+
+def padded_product(x: Array, kernel: Array) -> Array:
+    """The product of one row ``[..., D]``, computed as that of ``LEAST_ROWS`` rows."""
+    rows = jnp.pad(x.reshape(1, -1), ((0, LEAST_ROWS - 1), (0, 0)))
+    y = jnp.tensordot(rows, kernel, 1, preferred_element_type=jnp.float32)
+    return y[:1].reshape(*x.shape[:-1], *kernel.shape[1:])
 
 
 def _forward(

@@ -197,6 +197,30 @@ def test_what_it_cannot_run_is_left_to_xla_or_refused():
         dataclasses.replace(CONFIGS["llama"][1], attention="x")
 
 
+def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
+    cls, config = CONFIGS["llama"]
+    config = dataclasses.replace(config, dtype="bfloat16")
+    model = jax.eval_shape(lambda key: cls.init(config, key), jax.random.key(0))
+    tokens, length = jnp.ones((1, 4), jnp.int32), jnp.ones(1, jnp.int32)
+
+    def decode(model):
+        _, cache = model.prefill(tokens, length, lanes=1, slots=8)
+        return model.extend(cache, tokens[:, None, :1], 0)[0].logits
+
+    def program():
+        jax.clear_caches()
+        return jax.jit(decode).trace(model).lower(lowering_platforms=("cuda",))
+
+    assert not kernels(program())
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "_has_kernels", lambda: True)
+    assert len(kernels(program())) >= 2  # of the prompts, and of the steps
+    products = [line for line in program().as_text().splitlines() if "dot_general" in line]
+    assert any("(tensor<8x32xbf16>" in line for line in products)
+    assert not any("(tensor<1x1x1x32xbf16>" in line for line in products)
+    jax.clear_caches()
+
+
 SHAPES = {
     "greedy": lambda dtype: step_of_decoding(64, 1, 8, 4, 1, 64, 128, 256, dtype=dtype),
     "long": lambda dtype: step_of_decoding(1, 1, 2, 4, 1, 128, 4096, 64, dtype=dtype),

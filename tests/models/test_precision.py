@@ -13,6 +13,7 @@ import pytest
 import tiers
 from families import FIXTURES
 
+from decoding_jax.models import layers
 from decoding_jax.models.checkpoint import load_model
 
 TOKENS, LENGTH = np.ones((2, 3), np.int32), np.array([3, 2], np.int32)
@@ -62,3 +63,12 @@ def test_bfloat16_is_multiplied_as_before(stored: str) -> None:
     model = model_of("llama3", "bfloat16")
     weights = jax.tree.map(lambda x: x.astype(stored), model)
     assert precisions(weights) == {"DEFAULT"}
+
+
+def test_one_row_is_multiplied_as_eight():
+    """What GPUs do with a single row changes it by rounding alone."""
+    x = jax.random.normal(jax.random.key(0), (1, 1, 1, 32)).astype(jnp.bfloat16)
+    kernel = jax.random.normal(jax.random.key(1), (32, 3, 5)).astype(jnp.bfloat16)
+    got, want = layers.padded_product(x, kernel), layers.matmul(x, kernel, "bfloat16")
+    assert got.shape == (1, 1, 1, 3, 5)
+    np.testing.assert_allclose(got, want, atol=1e-5)
