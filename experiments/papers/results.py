@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +84,27 @@ def difference(
         return statistic(*columns[: len(ours)]) - statistic(*columns[len(ours) :])
 
     return interval(apart, *ours, *theirs, seed=seed, resamples=resamples)
+
+
+def between_groups(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """How much more a statistic is for one group of inputs than for another, from its intervals.
+
+    The groups have no input in common, so their estimates are independent, and the distances of
+    each from the ends of its interval add in squares (Zou & Donner 2008, "Construction of
+    confidence limits about effect measures", equation 7). The interval of the difference may
+    exclude 0 where the two intervals overlap.
+
+    Args:
+      ours: the statistic of the one group with its interval, an ``Estimate``.
+      theirs: that of the other.
+
+    Example:
+      >>> between_groups(Estimate(0.75, 0.5, 1.0), Estimate(0.5, 0.5, 0.5))
+      Estimate(value=0.25, low=0.0, high=0.5)
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = ours, theirs
+    low = a - b - math.hypot(a - a_low, b_high - b)
+    return Estimate(a - b, low, a - b + math.hypot(a_high - a, b - b_low))
 
 
 def mean(values: np.ndarray) -> np.ndarray:

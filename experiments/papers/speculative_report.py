@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 from matplotlib.lines import Line2D
 
 from experiments import drawing
-from experiments.papers.results import shown, table
+from experiments.papers.results import between_groups, shown, signed, table
 from experiments.papers.speculative_results import PERCENTILES
 
 _THEORY = (
@@ -42,6 +43,8 @@ def markdown(data: dict[str, Any]) -> str:
             ),
             "\n## Acceptance by domain\n\n",
             table(*_domains(data)),
+            "\nThe differences are of inputs of different domains, from their intervals.\n\n",
+            table(*_domain_differences(data)),
             "\n## Percentiles of a token's latency, ms\n\n",
             "The tokens of a loop share its time. The first token is left out.\n\n",
             table(["setting", "decoding", *(f"{q}th" for q in PERCENTILES)], _latencies(data)),
@@ -163,6 +166,17 @@ def _domains(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         rates = [value["acceptance"], *(d["acceptance"] for d in domains.values())]
         rows.append([of, *(shown(rate, 2) for rate in rates)])
     return [f"setting, K = {chosen}", *names], rows
+
+
+def _domain_differences(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    chosen = str(data["table_size"])
+    rows, names = [], []
+    for of, values in data["results"]["settings"].items():
+        pairs = list(itertools.combinations(values["ways"][chosen]["domains"].items(), 2))
+        names = [f"{a} - {b}" for (a, _), (b, _) in pairs]
+        apart = [between_groups(a["acceptance"], b["acceptance"]) for (_, a), (_, b) in pairs]
+        rows.append([of, *(signed(x, 2) for x in apart)])
+    return [f"acceptance, K = {chosen}", *names], rows
 
 
 def _latencies(data: dict[str, Any]) -> list[list[str]]:
