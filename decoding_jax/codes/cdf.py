@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.base import Array
-from decoding_jax.ops import exact, uint64
+from decoding_jax.ops import exact, gpu, uint64
 from decoding_jax.ops.gather import gather_last
 from decoding_jax.ops.logits import largest
 
@@ -213,14 +213,18 @@ def _with_peak(
         peak = jnp.minimum(peak.astype(jnp.float32), _LARGEST)
         return function(jnp.where(jnp.isneginf(peak), 0.0, peak))
 
+    def known() -> Array:
+        return jnp.max(jnp.where(jnp.isnan(logits), -jnp.inf, logits), -1, keepdims=True)
+
     # NaN is rare, and a maximum that ignores it takes longer, so it is computed only where there is
     # a NaN. The branch is also a fusion barrier: without it a compiler that fuses products and sums
-    # may compute the exponentials once for each of their uses.
+    # may compute the exponentials once for each of their uses. A GPU's compiler would compute both
+    # branches, and both maxima take no longer there than one.
     peak = largest(logits) if peak is None else peak
-    return jax.lax.cond(
-        jnp.any(jnp.isnan(peak)),
-        lambda: call(jnp.max(jnp.where(jnp.isnan(logits), -jnp.inf, logits), -1, keepdims=True)),
-        lambda: call(peak),
+    is_nan = jnp.isnan(peak)
+    return gpu.either(
+        lambda: call(jnp.where(is_nan, known(), peak)),
+        lambda: jax.lax.cond(jnp.any(is_nan), lambda: call(known()), lambda: call(peak)),
     )
 
 

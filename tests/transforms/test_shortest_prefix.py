@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import transforms
-from decoding_jax.ops import vocab
+from decoding_jax.ops import gpu, vocab
 from decoding_jax.ops.shortest_prefix import shortest_prefix
 
 pytestmark = pytest.mark.optimized
@@ -80,6 +80,18 @@ def test_top_p_of_hard_rows():
     for p in (0.0, 0.1003, 0.4999, 0.9001, 0.9997):
         got = nucleus(rows, jnp.float32(p))
         np.testing.assert_array_equal(got, sorted_nucleus(rows, p), err_msg=str(p))
+
+
+def test_the_steps_of_a_gpu_find_the_same_tokens(monkeypatch):
+    monkeypatch.setattr(gpu, "either", lambda on_gpu, elsewhere: on_gpu())
+    rows = np.concatenate([hard_rows(), hard_rows(seed=1)[:, ::-1]])
+    lowest, highest = np.finfo(np.float32).min, np.finfo(np.float32).max
+    rows = np.concatenate([rows, np.where(rows == rows.max(-1, keepdims=True), highest, lowest)])
+    per_row = np.arange(1, 1 + len(rows), dtype=np.int32) * 20
+    found = jax.jit(first_k.__wrapped__)(rows, per_row)
+    np.testing.assert_array_equal(found, sorted_k(rows, per_row))
+    found = jax.jit(nucleus.__wrapped__)(rows, jnp.float32(0.9001))
+    np.testing.assert_array_equal(found, sorted_nucleus(rows, 0.9001))
 
 
 def test_a_wrong_hint_does_not_change_the_result():

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.sequences import write
-from decoding_jax.ops import exact
+from decoding_jax.ops import exact, gpu
 from decoding_jax.ops.logits import bounded, largest, normaliser
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.best_first.frontier import (
@@ -145,8 +145,7 @@ class Expansion:
         if self.transform is not None:
             return normaliser(allowed)
         early = (nodes.length < stopping.minimum(self.stop)[:, None]).any()
-        same = lambda allowed: (peak, total)  # noqa: E731
-        return lax.cond(early, normaliser, same, allowed)
+        return gpu.cond(early, lambda: normaliser(allowed), lambda: (peak, total))
 
     def _kind(self, token: Array, length: Array, path: Array) -> Array:
         """OPEN, CUT or FINISHED for children ``[B, n, b]`` of nodes with ``path [B, n, L]``."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 
 from decoding_jax import codes
 from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
-from decoding_jax.ops import exact
+from decoding_jax.ops import exact, gpu
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.ops.logits import bounded, clean, largest
 
@@ -222,7 +221,7 @@ def allow(
     peak = largest(logits)
     early = length < stopping.minimum(stop)[:, None, None]
     unchanged = jnp.isfinite(peak).all() & ~early.any()
-    peak = lax.cond(unchanged, lambda: peak, lambda: banned().max(-1, keepdims=True))
+    peak = gpu.cond(unchanged, lambda: peak, lambda: banned().max(-1, keepdims=True))
     return Allowed(*ensure_support(banned(), peak), unchanged)
 
 
@@ -243,5 +242,5 @@ def model_distribution(logits: Array, allowed: Allowed, distribution: Softmax) -
     if allowed.unchanged is None:
         return Softmax(logits, *computed())
     # The logits stay outside the branch, which would copy them.
-    sums = lax.cond(allowed.unchanged, lambda: distribution[1:], computed)
+    sums = gpu.cond(allowed.unchanged, lambda: distribution[1:], computed)
     return Softmax(logits, *sums)

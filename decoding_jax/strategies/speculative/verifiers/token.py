@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from decoding_jax import codes, fields
 from decoding_jax.base import Array
-from decoding_jax.ops import random
+from decoding_jax.ops import gpu, random
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
@@ -151,7 +150,7 @@ def draw_final(
         return distributions.residual(p, jnp.where(is_residual, q, 0.0), scales)
 
     # The branch also materialises the weights, which XLA would otherwise compute for each use.
-    weights = lax.cond(rejected.any(), residual, target_probs)
+    weights = gpu.cond(rejected.any(), residual, target_probs)
     return codes.draw_weighted(weights, random.bits_at(keys.final, counter))
 
 
