@@ -32,13 +32,11 @@ def matmul(x: Array, kernel: Array | QuantizedArray, dtype: str) -> Array:
     Returns:
       float32 ``[..., F]``, with all axes of the kernel but the first.
     """
-    left, factor = x.astype(dtype), None
+    left = x.astype(dtype)
+    exactness = precision.of(x, left)
     if isinstance(kernel, QuantizedArray):
-        right, factor = kernel.for_product(dtype)
-    else:
-        right = kernel.astype(dtype)
-    y = _product(left, right, precision.of(x, left))
-    return y if factor is None else y * factor.reshape((1,) * (x.ndim - 1) + factor.shape)
+        return kernel.product(left, exactness)
+    return _product(left, kernel.astype(dtype), exactness)
 
 
 LEAST_ROWS = 8

@@ -2,10 +2,10 @@
 
 ``quantize`` replaces the kernels of a network and its table of token embeddings; the networks need
 no change, because ``layers.matmul`` and ``layers.embed`` take such arrays too. Rounding is to the
-nearest number of an even grid that is symmetric around 0, without any data (Dettmers et al. 2022,
-"LLM.int8()"; Frantar et al. 2023, "GPTQ", whose baseline it is). ``qwix`` has arrays of this kind,
-but its product of float activations scales a whole kernel before it multiplies, also where one
-scale of each column serves after the product, which is exact and costs nothing.
+nearest number of an even grid, without any data (Dettmers et al. 2022, "LLM.int8()"; Frantar et al.
+2023, "GPTQ", whose baseline it is). ``qwix`` has arrays of this kind, but it scales a whole kernel
+before it multiplies float activations by it, and the TPU's compiler then writes the wide kernel to
+memory at every step where groups have scales of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array
@@ -83,19 +84,29 @@ class QuantizedArray:
             values -= self.zero.astype(dtype).reshape(per_tile)
         return (values * scale.reshape(per_tile)).reshape(self.shape)
 
-    def for_product(self, dtype: str) -> tuple[Array, Array | None]:
-        """What a product over the first axis multiplies by, before it and after it.
+    def product(self, x: Array, precision: lax.Precision | None) -> Array:
+        """``x [..., D] @ self [D, ..., F]``, accumulated and returned in float32.
 
-        Compilers for GPUs and TPUs read the narrow integers, and convert what they have read.
-
-        Returns:
-          An array in ``dtype``, and None, or a float32 factor of the product of the shape of the
-          other axes: with one scale for each column, integers are multiplied, without rounding.
+        Integers are multiplied, which takes no rounding, and the sums of the groups are scaled.
+        Compilers for GPUs and TPUs fuse the conversion of the integers into their product, and read
+        them narrow from memory. For more tokens than a group has weights, the sums would take more
+        memory than the kernel, which is scaled first then, in the dtype of ``x``.
         """
-        if self.zero is None and self.scale.shape[0] == 1:
-            factor = jnp.broadcast_to(self.scale[0], self.shape[1:])
-            return self.values.astype(dtype), factor.astype(jnp.float32)
-        return self.to_float(dtype), None
+        groups, *rest = self.scale.shape
+        size = x.shape[-1] // groups
+        options: Any = {"precision": precision, "preferred_element_type": jnp.float32}
+        if groups > 1 and x.size // x.shape[-1] > size:
+            return jnp.tensordot(x, self.to_float(x.dtype.name), 1, **options)
+        values = self.values.reshape(groups, size, *self.shape[1:]).astype(x.dtype)
+        split = x.reshape(*x.shape[:-1], groups, size)
+        dims = (((x.ndim,), (1,)), ((x.ndim - 1,), (0,)))
+        y = lax.dot_general(split, values, dims, **options)  # [groups, *x.shape[:-1], ..., F]
+        aligned = (groups, *[1] * (x.ndim - 1), *rest)
+        if self.zero is not None:
+            total = jnp.moveaxis(split.astype(jnp.float32).sum(-1), -1, 0)
+            total = total.reshape(*total.shape, *[1] * len(rest))
+            y -= total * self.zero.astype(jnp.float32).reshape(aligned)
+        return (y * self.scale.astype(jnp.float32).reshape(aligned)).sum(0)
 
     def rows(self, index: Array, dtype: str) -> Array:
         """``to_float`` of the rows ``index [...]``, clipped, of a table with a scale for each."""

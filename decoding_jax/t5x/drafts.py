@@ -23,10 +23,12 @@ class DraftCheckpoint:
         arrays determine the shape and the target's configuration all other settings. The
         activations are the target's if the draft has as many gates, and otherwise the defaults of
         ``from_t5x``.
+      weights: None, or ``"int8"`` or ``"int4"``, as in ``load``. The checkpoint may be the target's.
     """
 
     directory: str | None
     config: Any = None
+    weights: str | None = None
 
     def load(self, target: Any, *, bidirectional_prompt: bool = False) -> T5 | T5Decoder:
         """Reads the draft model.
@@ -52,6 +54,7 @@ class DraftCheckpoint:
             mlp_activations=None if self.config is None else activations,
             bidirectional_prompt=bidirectional_prompt,
             scan_axis=getattr(config, "param_scan_axis", 1),
+            weights=self.weights,
         )
         if self.config is None:
             if len(activations) == len(model.config.mlp_activations):

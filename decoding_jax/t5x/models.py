@@ -39,6 +39,7 @@ __all__ = [
 class _Native:
     """What the native classes share: they give a decode function a language model."""
 
+    weights: str | None = None
     _decode_fn: Callable[..., Any]
     _default_decoder_params: models.DecoderParams
     output_vocabulary: Any
@@ -89,6 +90,8 @@ class NativeEncoderDecoderModel(_Native, models.EncoderDecoderModel):
       output_vocabulary: a ``seqio.Vocabulary``.
       optimizer_def: T5X's.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``.
+      weights: None, or ``"int8"`` or ``"int4"``, as in ``load``. The train state stays as it is;
+        each batch rounds its parameters once, and its steps read the narrow ones.
       **others: the further arguments of T5X's class.
     """
 
@@ -99,15 +102,17 @@ class NativeEncoderDecoderModel(_Native, models.EncoderDecoderModel):
         output_vocabulary: Any,
         optimizer_def: Any,
         decode_fn: Callable[..., Any] = decode_fns.beam_search,
+        weights: str | None = None,
         **others: Any,
     ):
+        self.weights = weights
         super().__init__(
             module, input_vocabulary, output_vocabulary, optimizer_def, decode_fn, **others
         )
 
     def native(self, params: Mapping[str, Any]) -> T5:
         """The native network with these parameters."""
-        model = _native(self.module.config, params)
+        model = _native(self.module.config, params, weights=self.weights)
         if not isinstance(model, T5):
             raise ValueError("module: expected an encoder and a decoder, got a decoder alone")
         return model
@@ -151,6 +156,7 @@ class NativeDecoderOnlyModel(_Native, models.DecoderOnlyModel):
       decode_fn: any of ``decoding_jax.t5x.decode_fns``.
       inputs_bidirectional_attention: whether the tokens of a prompt attend to each other.
       default_decoder_params: as for T5X's ``EncoderDecoderModel``.
+      weights: as for ``NativeEncoderDecoderModel``.
       **others: the further arguments of T5X's class.
     """
 
@@ -162,8 +168,10 @@ class NativeDecoderOnlyModel(_Native, models.DecoderOnlyModel):
         decode_fn: Callable[..., Any] = decode_fns.temperature_sample,
         inputs_bidirectional_attention: bool = False,
         default_decoder_params: models.DecoderParams | None = None,
+        weights: str | None = None,
         **others: Any,
     ):
+        self.weights = weights
         self._default_decoder_params = default_decoder_params or models.DecoderParams()
         super().__init__(
             module, vocabulary, optimizer_def, decode_fn, inputs_bidirectional_attention, **others
@@ -172,7 +180,10 @@ class NativeDecoderOnlyModel(_Native, models.DecoderOnlyModel):
     def native(self, params: Mapping[str, Any]) -> T5Decoder:
         """The native network with these parameters."""
         model = _native(
-            self.module.config, params, bidirectional_prompt=self._inputs_bidirectional_attention
+            self.module.config,
+            params,
+            bidirectional_prompt=self._inputs_bidirectional_attention,
+            weights=self.weights,
         )
         if not isinstance(model, T5Decoder):
             raise ValueError("module: expected a decoder alone, got an encoder and a decoder")
@@ -279,6 +290,7 @@ def as_native(
     model: models.BaseTransformerModel,
     num_decodes: int | None = None,
     return_all_decodes: bool | None = None,
+    weights: str | None = None,
 ) -> NativeEncoderDecoderModel | NativeDecoderOnlyModel:
     """Converts a T5X model, with all its settings, to the corresponding native class.
 
@@ -287,6 +299,7 @@ def as_native(
         ``decode_fn`` is one of ``decoding_jax.t5x.decode_fns``.
       num_decodes: the default of ``predict_batch``; None keeps that of ``model``.
       return_all_decodes: the default of ``predict_batch``; None keeps that of ``model``.
+      weights: as for ``NativeEncoderDecoderModel``.
 
     Raises:
       ValueError: for an instance of another class.
@@ -298,6 +311,7 @@ def as_native(
         if isinstance(model, theirs):
             native: Any = object.__new__(ours)
             vars(native).update(vars(model))
+            native.weights = weights
             defaults = getattr(model, "_default_decoder_params", models.DecoderParams())
             changes = {"num_decodes": num_decodes, "return_all_decodes": return_all_decodes}
             changes = {name: value for name, value in changes.items() if value is not None}
@@ -311,6 +325,7 @@ def as_speculative(
     drafter: Any,
     num_decodes: int | None = None,
     return_all_decodes: bool | None = None,
+    weights: str | None = None,
 ) -> SpeculativeEncoderDecoderModel | SpeculativeDecoderOnlyModel:
     """Converts a T5X model, with all its settings, to the corresponding speculative class.
 
@@ -320,11 +335,12 @@ def as_speculative(
       drafter: as for the classes.
       num_decodes: the default of ``predict_batch``; None keeps that of ``model``.
       return_all_decodes: the default of ``predict_batch``; None keeps that of ``model``.
+      weights: as for ``NativeEncoderDecoderModel``.
 
     Raises:
       ValueError: for an instance of another class, or for a draft that does not fit the model.
     """
-    native = as_native(model, num_decodes, return_all_decodes)
+    native = as_native(model, num_decodes, return_all_decodes, weights)
     has_encoder = isinstance(native, NativeEncoderDecoderModel)
     cls = SpeculativeEncoderDecoderModel if has_encoder else SpeculativeDecoderOnlyModel
     speculative: Any = object.__new__(cls)

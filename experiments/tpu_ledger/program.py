@@ -12,7 +12,7 @@ import numpy as np
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 SIZES = {
-    "pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
+    "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
     "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 """Bytes of an element."""
@@ -150,7 +150,7 @@ def num_bytes(shape: str) -> int:
       >>> num_bytes("(f32[2,3]{1,0}, bf16[4])")
       32
     """
-    return sum(SIZES.get(dtype, 4) * math.prod(sizes) for dtype, sizes, _ in arrays(shape))
+    return int(sum(SIZES.get(dtype, 4) * math.prod(sizes) for dtype, sizes, _ in arrays(shape)))
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -183,7 +183,7 @@ def collectives(program: Program, mesh_shape: Mapping[str, int]) -> Counter[Coll
         kind = instruction.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             # The result of a start is a pair of operand and result.
-            sizes = [SIZES.get(d, 4) * math.prod(n) for d, n, _ in arrays(instruction.result)]
+            sizes = [int(SIZES.get(d, 4) * math.prod(n)) for d, n, _ in arrays(instruction.result)]
             axis = axis_of(instruction, mesh_shape)
             found[Collective(kind, axis, sum(sizes), max(sizes))] += 1
     return found

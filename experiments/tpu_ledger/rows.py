@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from decoding_jax import sharding
+from decoding_jax.models import quantize
 from decoding_jax.models.caches import LAYER_AXIS, Cache
 from experiments.tpu_ledger import program, rewrites, topology, traffic
 from experiments.tpu_ledger.cases import Case, placed
@@ -33,6 +34,7 @@ class Setting:
       batch: the number of rows on the whole mesh.
       prompt_length: the length of prompts, or of a T5's inputs.
       max_new_tokens: the number of tokens that are decoded.
+      weights: None for bfloat16, or the ``weights`` of ``load``.
     """
 
     strategy: str
@@ -42,15 +44,22 @@ class Setting:
     batch: int
     prompt_length: int = 512
     max_new_tokens: int = 512
+    weights: str | None = None
 
     def name(self) -> str:
         """One line that tells settings apart."""
         data, model = self.mesh
         length = f"{self.prompt_length}+{self.max_new_tokens}"
         return (
-            f"{self.strategy} | {self.model} | {self.topology} | {data}x{model}"
+            f"{self.strategy} | {model_name(self.model, self.weights)} | {self.topology}"
+            f" | {data}x{model}"
             f" | batch {self.batch} | {length}"
         )
+
+
+def model_name(model: str, weights: str | None) -> str:
+    """A model's name, with its weights where they are not of bfloat16."""
+    return model if weights is None else f"{model}, {weights}"
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -58,7 +67,9 @@ def measure(setting: Setting) -> dict[str, Any]:
 
     A program that does not fit the memory of a chip has an ``error`` and no figures.
     """
-    model = model_of(setting.model)
+    model, weights = model_of(setting.model), setting.weights
+    if weights is not None:
+        model = jax.eval_shape(lambda m: quantize(m, weights), model)
     mesh = topology.mesh(setting.topology, setting.mesh)
     model = jax.eval_shape(lambda m: sharding.fit_model_axis(m, mesh), model)
     case = Case(
@@ -146,7 +157,8 @@ def floor(case: Case, mesh: Mesh) -> int | None:
     for path, x in jax.tree_util.tree_leaves_with_path(placed(case.model, mesh)):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if is_read_at_a_step(name, tied=tied):
-            total += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+            bits = jax.dtypes.itemsize_bits(x.dtype)
+            total += math.prod(x.sharding.shard_shape(x.shape)) * bits // 8
     chips = mesh.shape[sharding.DATA] * mesh.shape[sharding.MODEL]
     for cache in case.caches():
         total += (

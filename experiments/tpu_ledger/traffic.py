@@ -57,7 +57,7 @@ def hbm_bytes(dtype: str, sizes: tuple[int, ...], layout: str) -> int:
         physical = [1] * (len(multiples) - len(physical)) + physical
         for at, multiple in enumerate(reversed(multiples), 1):
             physical[-at] = -(-physical[-at] // multiple) * multiple
-    return math.prod(physical) * SIZES.get(dtype, 4)
+    return int(math.prod(physical) * SIZES.get(dtype, 4))
 
 
 def in_hbm(shape: str) -> int:
@@ -147,12 +147,15 @@ class _Reader:
         return min(total, whole)
 
     def hands_on(self, user: Instruction, number: int) -> bool:
-        """Whether an instruction is a fusion whose result is one of its operands, as it is."""
+        """Whether an instruction is a fusion whose result is one of its operands, or has its layout.
+
+        Inside of another fusion, the change of layout is a part of the reading.
+        """
         if user.opcode != "fusion":
             return False
         here = self.computations[user.called()[0]]
         (source,) = (i for i in here.values() if i.is_root)
-        while source.opcode == "bitcast":
+        while source.opcode in ("bitcast", "copy"):
             source = here[source.operands()[0]]
         return source.text.startswith(f"parameter({number})")
 
@@ -184,7 +187,7 @@ class _Reader:
 
 def _plain(shape: str) -> int:
     """The bytes of the arrays of a shape, wherever they are and without padding."""
-    return sum(math.prod(sizes) * SIZES.get(dtype, 4) for dtype, sizes, _ in arrays(shape))
+    return int(sum(math.prod(sizes) * SIZES.get(dtype, 4) for dtype, sizes, _ in arrays(shape)))
 
 
 def _part(whole: str, part: str) -> int:
@@ -195,5 +198,5 @@ def _part(whole: str, part: str) -> int:
 def _copied(instruction: Instruction) -> int:
     """The bytes of an asynchronous copy or slice, whose result names both its ends."""
     first, second = arrays(instruction.result)[:2]
-    part = min(math.prod(first[1]), math.prod(second[1])) * SIZES.get(first[0], 4)
+    part = int(min(math.prod(first[1]), math.prod(second[1])) * SIZES.get(first[0], 4))
     return sum(min(part, hbm_bytes(*array)) for array in (first, second))

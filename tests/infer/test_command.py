@@ -31,6 +31,17 @@ def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     )
 
 
+@pytest.mark.exhaustive
+def test_weights_of_8_bits_by_the_names_of_its_files(command):
+    files = ["runs/infer.gin", "models/directory.gin", "strategies/greedy.gin"]
+    assert command(files=files, WEIGHTS="int8") == 0
+    assert [len(r["outputs"]) for r in records()] == [1, 1, 0, 0]
+    described = json.loads(Path("out/job.json").read_text())
+    assert command(files=files, WEIGHTS="int4", OUTPUT_DIR="narrower") == 0
+    other = json.loads(Path("narrower/job.json").read_text())
+    assert described["model"] != other["model"]
+
+
 def test_a_job_of_faulty_inputs_fails(command, capsys, monkeypatch, tmp_path):
     """The exit status is 1 if no input could be decoded, and 0 if any could."""
     before = jax.config.jax_compilation_cache_dir

@@ -154,16 +154,18 @@ def test_nan_stays_in_its_column():
     np.testing.assert_array_equal(np.isnan(y), [[False, True, False]])
 
 
-def test_asymmetric_integers():
+@pytest.mark.parametrize("tokens", [1, 4], ids=["sums are scaled", "the kernel is scaled"])
+def test_asymmetric_integers(tokens):
     q = QuantizedArray(
         jnp.array([[7, -8], [1, 2], [3, 4], [0, -1]], jnp.int4),
         jnp.array([[0.5, 2.0], [1.0, -1.0]]),
         jnp.array([[7, -8], [3, 0]], jnp.int8),
     )
-    wide = [[0, 0], [-3, 20], [0, -4], [-3, 1]]
+    wide = np.array([[0, 0], [-3, 20], [0, -4], [-3, 1]], np.float32)
     np.testing.assert_array_equal(q.to_float("bfloat16").astype(jnp.float32), wide)
-    y = layers.matmul(jnp.eye(4)[None], q, "float32")
-    np.testing.assert_array_equal(y[0], wide)
+    x = np.arange(4 * tokens, dtype=np.float32).reshape(1, tokens, 4)
+    y = layers.matmul(jnp.asarray(x), q, "float32")
+    np.testing.assert_array_equal(y, x @ wide)
 
 
 def test_a_model_and_what_is_made_of_it():

@@ -10,6 +10,7 @@ import pytest
 from flax import serialization
 
 import decoding_jax
+from decoding_jax import sharding
 from decoding_jax.models import (
     T5,
     CheckpointError,
@@ -19,6 +20,7 @@ from decoding_jax.models import (
     from_t5x,
     load_model,
     load_t5x,
+    quantize,
     save_t5x,
     to_t5x,
 )
@@ -63,6 +65,20 @@ def test_round_trip(name, scan_layers, tmp_path):
     same(load_model(tmp_path), model)
     with pytest.raises(CheckpointError, match="checkpoint_20: is there already"):
         save_t5x(model, tmp_path, step=20)
+
+
+def test_weights_of_8_bits(tmp_path):
+    model = random_model("t5_1_1")
+    save_t5x(model, tmp_path)
+    expected = quantize(model, "int8")
+    same(load_t5x(tmp_path, weights="int8"), expected)
+    same(from_t5x(to_t5x(model), weights="int8"), expected)
+    on_mesh = load_t5x(tmp_path, weights="int8", mesh=sharding.as_mesh({"data": 4, "model": 2}))
+    same(on_mesh, expected)
+    assert tuple(on_mesh.params["decoder"]["logits_dense"]["kernel"].scale.sharding.spec) == (
+        None,
+        "model",
+    )
 
 
 def test_the_tree_of_scanned_layers():

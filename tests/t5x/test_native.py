@@ -17,8 +17,9 @@ with warnings.catch_warnings():
     from t5x.examples.t5 import network as t5
 
     from decoding_jax.t5x import decode_fns
-    from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel
+    from decoding_jax.t5x.models import NativeDecoderOnlyModel, NativeEncoderDecoderModel, as_native
 
+from decoding_jax.models import quantize
 from decoding_jax.models.t5 import T5Network
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -138,6 +139,17 @@ def test_logits_of_a_decoder(name):
             "decoder_causal_attention": causal,
         })  # fmt: skip
         np.testing.assert_allclose(got[row], want[0, size - 1 :], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["t5_1_1", "decoder_only"])
+def test_weights_of_8_bits(name):
+    theirs, ours, params = pair(name)
+    narrow = as_native(ours, weights="int8")
+    expected = quantize(ours.native(params), "int8")
+    jax.tree.map(np.testing.assert_array_equal, narrow.native(params), expected)
+    want, _ = jax.jit(predict(ours, 1, {"temperature": 0.0}))(params, batch_of())
+    got, _ = jax.jit(predict(narrow, 1, {"temperature": 0.0}))(params, batch_of())
+    assert got.shape == want.shape
 
 
 BEAMS = {"alpha": 0.6}

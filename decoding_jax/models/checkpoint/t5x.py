@@ -44,6 +44,7 @@ def from_t5x(
     bidirectional_prompt: bool = False,
     dtype: str = "float32",
     scan_axis: int = SCAN_AXIS,
+    weights: str | None = None,
 ) -> T5 | T5Decoder:
     """A model with the parameters of a T5X network.
 
@@ -56,9 +57,10 @@ def from_t5x(
       bidirectional_prompt: see ``T5DecoderConfig``. It applies to a decoder without an encoder.
       dtype: the dtype of activations and of the cache. The parameters are not converted.
       scan_axis: T5X's ``param_scan_axis``.
+      weights: as in ``load_model``. Traced parameters are rounded once, before a loop that decodes.
 
     Raises:
-      ValueError: for the tree of another network.
+      ValueError: for the tree of another network, or for unknown ``weights``.
     """
     tree = _as_dicts(params)
     for stack in ("encoder", "decoder"):
@@ -79,20 +81,22 @@ def from_t5x(
                 bidirectional_prompt=bidirectional_prompt,
                 dtype=dtype,
             )
-            return T5Decoder(decoder, config)
-        config = _config(
-            T5Config,
-            decoder,
-            tree["token_embedder"]["embedding"],
-            mlp_activations,
-            num_encoder_layers=_num_layers(tree["encoder"]),
-            num_decoder_layers=_num_layers(decoder),
-            biases_per_layer="relpos_bias" in decoder["layers_0"],
-            dtype=dtype,
-        )
-        return T5(tree, config)
+            model: T5 | T5Decoder = T5Decoder(decoder, config)
+        else:
+            config = _config(
+                T5Config,
+                decoder,
+                tree["token_embedder"]["embedding"],
+                mlp_activations,
+                num_encoder_layers=_num_layers(tree["encoder"]),
+                num_decoder_layers=_num_layers(decoder),
+                biases_per_layer="relpos_bias" in decoder["layers_0"],
+                dtype=dtype,
+            )
+            model = T5(tree, config)
     except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"params: expected those of a T5, got {sorted(tree)} ({e!r})") from e
+    return model if weights is None else quantize(model, weights)
 
 
 def to_t5x(
@@ -301,11 +305,9 @@ def load_t5x(
             bidirectional_prompt=bidirectional_prompt,
             dtype=dtype,
             scan_axis=scan_axis,
+            weights=weights,
         )
         return with_scanned_layers(model) if scan_layers else model
-
-    def rounded(arrays: dict[str, Any]) -> T5 | T5Decoder:
-        return convert(arrays) if weights is None else quantize(convert(arrays), weights)
 
     shapes = {name: jax.ShapeDtypeStruct(x.shape, dtype) for name, x in flat.items()}
     try:
@@ -314,15 +316,15 @@ def load_t5x(
         raise CheckpointError(f"{path}: {e}") from e
     _check_complete(expected, path)
     if mesh is None:
-        return rounded(
+        return convert(
             {name: placed(x.__getitem__, x.shape, dtype, None) for name, x in flat.items()}
         )
-    places = shardings(jax.eval_shape(rounded, shapes), mesh)
+    places = shardings(expected, mesh)
     arrays = {
         name: placed(x.__getitem__, x.shape, dtype, t5x_sharding(name, x.shape, mesh))
         for name, x in flat.items()
     }
-    return jax.jit(rounded, out_shardings=places)(arrays)
+    return jax.jit(convert, out_shardings=places)(arrays)
 
 
 def save_t5x(
