@@ -7,7 +7,9 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from decoding_jax.models import Llama, LlamaConfig, quantize
 from experiments.tpu_ledger import program, rewrites, topology, traffic
+from experiments.tpu_ledger.cases import Case, abstract
 
 needs_libtpu = pytest.mark.skipif(
     not topology.is_installed(), reason="libtpu is not installed (extra tpu)"
@@ -122,6 +124,31 @@ def test_pieces_of_one_layer_of_a_stack_count_as_the_layer():
     read = compiled(repeat(step), TIMES, (jnp.bfloat16, (8, piece)), stack, TIMES)
     four_pieces = 2 * layers * 4 * piece * piece  # the last overlaps the one before
     assert four_pieces <= moved(read) <= 1.1 * four_pieces
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scan_layers", [False, True])
+@needs_libtpu
+def test_quantised_weights_are_read_narrow(scan_layers):
+    """A step reads what the weights take, and no kernel is written in another form."""
+
+    def network(weights):
+        config = LlamaConfig(
+            vocab_size=512, emb_dim=2048, num_heads=16, num_kv_heads=8, head_dim=128,
+            mlp_dim=16_384, num_layers=3, max_positions=512, dtype="bfloat16",
+            scan_layers=scan_layers,
+        )  # fmt: skip
+        model = abstract(lambda: Llama.init(config, jax.random.key(0)))
+        return model if weights is None else jax.eval_shape(lambda m: quantize(m, weights), model)
+
+    def step_bytes(weights):
+        case = Case("greedy", network(weights), max_new_tokens=8)
+        lowered = case.lower(topology.mesh("v5e:2x4", (1, 1)))
+        return moved(program.parse(topology.compile_for(lowered, {}).as_text()))
+
+    wide = step_bytes(None)
+    assert step_bytes("int8") < 0.53 * wide
+    assert step_bytes("int4") < 0.3 * wide
 
 
 @needs_libtpu
