@@ -66,8 +66,10 @@ def bits(dtype: str, weights: str, characters: int | None) -> float:
 def acceptance(name: str, weights: str, verifier: str, texts: Sequence[str]) -> Mapping[str, float]:
     """The share of drafted tokens that is accepted, and the tokens of a call of the model."""
     model, tokenizer = load(name, "float32", "none")
-    bound, prompt = encode_batch(model, tokenizer.encode_batch(list(texts)))
-    drafter = bind_drafter(quantize(model, weights), bound)
+    ids = [tokenizer.encode(text) for text in texts]
+    width = max(map(len, ids))
+    bound, prompt = encode_batch(model, ids, width)
+    drafter = bind_drafter(quantize(model, weights), model, ids, width)
     output = decoding_jax.speculative_sample(
         bound,
         drafter,
