@@ -22,6 +22,7 @@ error names the field, what it takes and what it got. Traced values are not chec
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +170,7 @@ def check(owner: Any, label: str = "") -> None:
     Raises:
       ValueError: for a value that a field does not take, in one line that names the field.
     """
-    for setting in dataclasses.fields(owner):
+    for setting in _fields_with("check", owner.__class__):
         value = getattr(owner, setting.name)
         converted = checked(setting, value, label)
         if converted is not value:
@@ -188,8 +189,16 @@ def checked(setting: dataclasses.Field, value: Any, label: str = "") -> Any:
     return convert(f"{label}.{setting.name}" if label else setting.name, value)
 
 
+@functools.cache
+def _fields_with(name: str, kind: type) -> tuple[dataclasses.Field, ...]:
+    """The fields of a dataclass whose metadata have this name. Every call of a strategy asks."""
+    return tuple(setting for setting in dataclasses.fields(kind) if name in setting.metadata)
+
+
 def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """The name and value of each field of an object, and of its parts, that holds token ids.
+
+    Models have none, and are not searched.
 
     Example:
       >>> from decoding_jax import transforms
@@ -200,7 +209,7 @@ def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(owner, (tuple, list)):
         for part in owner:
             yield from token_ids_of(part)
-    elif dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+    elif hasattr(type(owner), "__dataclass_fields__") and not hasattr(owner, "prefill"):
         for setting in dataclasses.fields(owner):
             value = getattr(owner, setting.name)
             if not setting.metadata.get("token_ids"):
