@@ -41,6 +41,9 @@ MOST_BIASES = 2**20
 PROGRAMS = 264
 """The number of programs that occupy a device: two for each multiprocessor of an H100."""
 
+LEAST_BLOCKS = 4
+"""Keys are not divided into fewer blocks than this, since merging takes time too."""
+
 
 class Sums(NamedTuple):
     """The sums of an unfinished softmax of queries ``[...]``, divided by ``exp(peak)``.
@@ -218,7 +221,7 @@ def _sizes(query: Array, parts: Sequence[Part], *, lanes: int, groups: int, toke
     block_keys = 64 if width <= 256 else 32
     longest = max(part.key.shape[-2] for part in parts)
     programs *= heads * pl.cdiv(rows, block_rows)
-    splits = min(max(PROGRAMS // programs, 1), pl.cdiv(longest, 2 * block_keys))
+    splits = min(max(PROGRAMS // programs, 1), pl.cdiv(longest, LEAST_BLOCKS * block_keys))
     return Sizes(lanes, groups, tokens, rows, block_rows, block_keys, splits)
 
 

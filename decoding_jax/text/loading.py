@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
@@ -76,7 +78,8 @@ def load(
         decoding runs on all of them (see ``decoding_jax.sharding``). With None, the model is on one
         device.
       scan_layers: whether one layer is compiled and scanned. A deep network then compiles as fast
-        as a shallow one, and decodes the same tokens.
+        as a shallow one, and decodes the same tokens. On a GPU a step then takes about twice as
+        long, because the weights of each layer are copied from their stack.
       prefill_chunk: the number of prompt tokens that run at a time, which bounds what a long prompt
         holds besides its cache, or None for whole prompts. For decoder-only models.
       weights: None, or ``"int8"`` or ``"int4"`` for weights of 8 or 4 bits, with activations and
@@ -89,6 +92,9 @@ def load(
       decodes, which ``generate`` does. A ``generation_config.json`` in the directory is the
       tokenizer's ``generation_config``; calls of ``generate`` and ``stream`` with neither strategy
       nor config follow it.
+
+    Warns:
+      UserWarning: for ``scan_layers`` on a GPU.
 
     Raises:
       ValueError: in one line, for a directory, file or setting that is missing, broken or not
@@ -107,6 +113,12 @@ def load(
         tokenizer = model_path("tokenizer", tokenizer, weights=False)
     if not isinstance(path, CloudPath) and not path.exists():
         path = _embedded(str(directory))
+    if scan_layers and jax.default_backend() == "gpu":
+        warnings.warn(
+            "scan_layers: expected False on a GPU, where a step of scanned layers takes about twice"
+            " as long, got True",
+            stacklevel=2,
+        )
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)
