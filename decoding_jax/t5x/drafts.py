@@ -23,7 +23,8 @@ class DraftCheckpoint:
         arrays determine the shape and the target's configuration all other settings. The
         activations are the target's if the draft has as many gates, and otherwise the defaults of
         ``from_t5x``.
-      weights: None, or ``"int8"`` or ``"int4"``, as in ``load``. The checkpoint may be the target's.
+      weights: None, or ``"int8"`` or ``"int4"``, as in ``load``. The checkpoint may be that of
+        the target.
     """
 
     directory: str | None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from experiments.tpu_ledger.rows import Setting
 
-LONG: Mapping[str, int] = {"prompt_length": 1024, "max_new_tokens": 1024}
+LONG: Mapping[str, Any] = {"prompt_length": 1024, "max_new_tokens": 1024}
 
 
 def grid() -> Iterator[Setting]:

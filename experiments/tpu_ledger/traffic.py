@@ -147,7 +147,7 @@ class _Reader:
         return min(total, whole)
 
     def hands_on(self, user: Instruction, number: int) -> bool:
-        """Whether an instruction is a fusion whose result is one of its operands, or has its layout.
+        """Whether an instruction is a fusion whose result is one of its operands or has its layout.
 
         Inside of another fusion, the change of layout is a part of the reading.
         """

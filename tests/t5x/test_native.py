@@ -143,7 +143,7 @@ def test_logits_of_a_decoder(name):
 
 @pytest.mark.parametrize("name", ["t5_1_1", "decoder_only"])
 def test_weights_of_8_bits(name):
-    theirs, ours, params = pair(name)
+    _, ours, params = pair(name)
     narrow = as_native(ours, weights="int8")
     expected = quantize(ours.native(params), "int8")
     jax.tree.map(np.testing.assert_array_equal, narrow.native(params), expected)
