@@ -147,9 +147,9 @@ class _Reader:
         return min(total, whole)
 
     def hands_on(self, user: Instruction, number: int) -> bool:
-        """Whether an instruction is a fusion whose result is one of its operands or has its layout.
+        """Whether an instruction is a fusion whose result is one of its operands, as it is.
 
-        Inside of another fusion, the change of layout is a part of the reading.
+        It may have another layout, which inside of another fusion is a part of the reading.
         """
         if user.opcode != "fusion":
             return False
