@@ -34,7 +34,13 @@ WEIGHTS = ("none", "int8", "int4", "int4-32")
 DTYPES = ("float32", "bfloat16")
 VERIFIERS = ("greedy", "token")
 NUM_DRAFT_TOKENS = 4
-QUICK = {"sentences": 2, "characters": 2000, "dtypes": ["float32"], "weights": ["none", "int8"]}
+QUICK = {
+    "sentences": 2,
+    "characters": 2000,
+    "dtypes": ["float32"],
+    "weights": ["int8"],
+    "verifiers": ["greedy"],
+}
 
 
 def load(name: str, dtype: str, weights: str) -> tuple[Any, Any]:
@@ -117,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--characters", type=int, help="the first ones only")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES)
     parser.add_argument("--weights", nargs="+", default=WEIGHTS)
+    parser.add_argument("--verifiers", nargs="+", default=VERIFIERS)
     parser.add_argument("--page", type=Path, help="the page whose tables are written anew")
     args = quick.parse(parser, argv, QUICK)
     path = args.out / "quantization.json"
@@ -133,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found["quality"].append({"dtype": dtype, "weights": weights, **quality})
         results.write_json(path, found)
     narrow = [w for w in args.weights if w != "none"]
-    ways = [(m, w, v) for m in (TRANSLATION, CODE) for w in narrow for v in VERIFIERS]
+    ways = [(m, w, v) for m in (TRANSLATION, CODE) for w in narrow for v in args.verifiers]
     for name, weights, verifier in tqdm(ways):
         measured = acceptance(name, weights, verifier, texts_of(name, sentences))
         found["drafts"].append(

@@ -17,6 +17,7 @@ from experiments.benchmarks import job_start, run
 
 FORMS = {
     "arithmetic_variance": ("variance.json", "variance.png"),
+    "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),

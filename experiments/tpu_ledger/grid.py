@@ -35,6 +35,11 @@ def grid() -> Iterator[Setting]:
         yield Setting(strategy, "Llama 1B", "v5e:2x4", (2, 4), 64)
     yield Setting("beam_search", "T5 1.1 base", "v5e:2x4", (2, 4), 64)
     yield Setting("greedy", "Llama 8B", "v5e:2x4", (1, 4), 8)
+    # Weights of 8 and 4 bits.
+    for weights in ("int8", "int4"):
+        yield Setting("greedy", "Llama 8B", "v5e:2x4", (1, 1), 8, weights=weights)
+    yield Setting("greedy", "Llama 70B", "v5e:2x4", (1, 8), 8, weights="int8")
+    yield Setting("greedy", "Llama 70B", "v5e:2x4", (1, 4), 8, weights="int4")
     # Other generations, and the strategies that are left.
     yield Setting("greedy", "Llama 70B", "v5p:4x4x8", (16, 8), 64, **LONG)
     yield Setting("greedy", "Llama 70B", "v4:2x2x4", (2, 16), 64, **LONG)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.tpu_ledger.rows import HBM_GB
+from experiments.tpu_ledger.rows import HBM_GB, model_name
 
 LARGE = ("Llama 70B", "Llama 8B", "T5 1.1 XXL")
 """The models that one chip of v5e does not hold."""
@@ -45,7 +45,7 @@ def what_fits(ledger: dict[str, Any]) -> str:
         if s["strategy"] == "greedy":
             length = f"{s['prompt_length']:,} and {s['max_new_tokens']:,}"
             place = f"{s['topology']}, {s['mesh'][0]}x{s['mesh'][1]}"
-            cells = [s["model"], str(s["batch"]), length, str(_chips(row)), place, _memory(row)]
+            cells = [_model(row), str(s["batch"]), length, str(_chips(row)), place, _memory(row)]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -60,14 +60,18 @@ def table(ledger: dict[str, Any]) -> str:
     for row in sorted(ledger["rows"].values(), key=_order):
         s = row["setting"]
         mesh = "x".join(map(str, s["mesh"]))
-        place = [s["strategy"], s["model"], s["topology"], mesh, str(s["batch"])]
+        place = [s["strategy"], _model(row), s["topology"], mesh, str(s["batch"])]
         lines.append("| " + " | ".join([*place, *_figures(row)]) + " |")
     return "\n".join(lines)
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     s = row["setting"]
-    return s["model"], s["topology"], s["mesh"], s["batch"], s["strategy"]
+    return _model(row), s["topology"], s["mesh"], s["batch"], s["strategy"]
+
+
+def _model(row: dict[str, Any]) -> str:
+    return model_name(row["setting"]["model"], row["setting"].get("weights"))
 
 
 def memory_gb(row: dict[str, Any]) -> float:
@@ -126,7 +130,7 @@ def plot(ledger: dict[str, Any], path: Path) -> None:
     upper.set_title("Llama 1B on v5e")
     used = [memory_gb(r) for r in large]
     sizes = [HBM_GB[r["setting"]["topology"].split(":")[0]] for r in large]
-    names = [f"{r['setting']['model']}, {_label(r, topology=True)}" for r in large]
+    names = [f"{_model(r)}, {_label(r, topology=True)}" for r in large]
     lower.barh(names, sizes, color="0.85", label="memory of a chip")
     lower.barh(names, used, label="used", **drawing.bar(0))
     lower.set_xlabel("GB")

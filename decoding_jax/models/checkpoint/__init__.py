@@ -20,6 +20,7 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
+from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
 from decoding_jax.models.gemma import Gemma
@@ -103,7 +104,8 @@ def load_model(
         in groups of 128 inputs that share a scale, and ``"int4-64"`` for groups of 64. They are
         rounded while they are read, and products read them narrow. ``dtype`` remains that of
         activations, cache and the other parameters. On a mesh, a process reads the whole of a
-        kernel whose inputs are divided.
+        kernel whose inputs are divided. A directory whose kernels are integers already, in the
+        layout of compressed-tensors, GPTQ or AWQ, keeps them, with None.
 
     Returns:
       The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too.
@@ -135,7 +137,13 @@ def load_model(
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
         raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
-    layout = Layout(mesh, scan_layers, weights)
+    packing = packing_of(settings)
+    if packing is not None and weights is not None:
+        raise CheckpointError(
+            f"{settings.path}: weights: expected None with quantization_config, which says how the"
+            f" weights are quantised, got {weights!r}"
+        )
+    layout = Layout(mesh, scan_layers, weights, packing)
     try:
         tensors = Tensors(directory)
         dtype = tensors.dtype() if dtype == "auto" else dtype

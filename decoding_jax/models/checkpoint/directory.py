@@ -26,6 +26,7 @@ INDEX = "model.safetensors.index.json"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 # The names of dtypes in safetensors files; others are named as the file names them.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I32": "int32"}
+INTEGERS = {"I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64"}
 # The names of activations in Hugging Face's files, mapped to those of ``models.layers``, and back.
 ACTIVATIONS = {
     "relu": "relu",
@@ -182,6 +183,18 @@ class Tensors:
         """The whole tensor ``name``; see ``slices``."""
         return self.slices(name, shape)[all_of(shape)]
 
+    def integers(self, name: str) -> np.ndarray:
+        """The whole tensor ``name``, which contains integers."""
+        if name not in self:
+            files = sorted({str(p) for p in self._file_of.values()})
+            raise CheckpointError(f"{', '.join(files) or 'no file'}: lacks {name}")
+        path = self._file_of[name]
+        found = self._open(path).get_slice(name)
+        if found.get_dtype() not in INTEGERS:
+            raise CheckpointError(f"{path}: {name}: expected integers, got {found.get_dtype()}")
+        self._used.add(name)
+        return found[all_of(self.shape(name))]
+
     def slices(self, name: str, shape: tuple[int, ...]) -> Any:
         """The tensor ``name``, which must have this shape; a tuple of slices reads that part.
 
@@ -263,7 +276,6 @@ def read_json(path: StoragePath) -> dict[str, Any]:
     return values
 
 
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _MAX_HEADER = 100_000_000  # bytes, the limit of the format
 
 
@@ -322,7 +334,7 @@ class _RangedTensor:
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
         """Reads the rows of the first slice, which lie together, and takes the part of each."""
-        dtype: Any = jnp.dtype(_DTYPES[self._dtype])
+        dtype: Any = np.dtype(INTEGERS.get(self._dtype) or jnp.dtype(DTYPES[self._dtype]))
         index = (*index, *[slice(None)] * (len(self._shape) - len(index)))
         first, last, _ = index[0].indices(self._shape[0]) if index else (0, 1, 1)
         row = dtype.itemsize * math.prod(self._shape[1:])

@@ -15,6 +15,7 @@ from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
 from decoding_jax.models.checkpoint.directory import Index, Tensors, all_of
+from decoding_jax.models.checkpoint.packed import Packing
 from decoding_jax.models.quantized import (
     QuantizedArray,
     Rounding,
@@ -57,11 +58,13 @@ class Layout(NamedTuple):
       mesh: None for one device, or a mesh, on which each device reads its own pieces.
       scan_layers: whether parameters are stacked over layers.
       weights: None, or the name of the scheme by which they are quantised.
+      packing: None, or how kernels are packed that the directory holds as integers.
     """
 
     mesh: Mesh | None = None
     scan_layers: bool = False
     weights: str | None = None
+    packing: Packing | None = None
 
     def of(self, model: Any) -> Any:
         """An abstract model as it will be: with heads for the mesh, stacked, and quantised."""
@@ -99,22 +102,33 @@ def read_model(
     """
     init: Any = kind.init  # type: ignore[attr-defined]
     stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
+    shapes: dict[str, Any] = traverse_util.flatten_dict(stored.params, sep="/")
+    packing = layout.packing
+    if packing is not None:
+        for path, x in shapes.items():
+            if packing.holds(tensors, table[path].name):
+                shapes[path] = packing.abstract(x.shape, config.dtype)
+        stored = kind(traverse_util.unflatten_dict(shapes, sep="/"), config)  # type: ignore[call-arg]
     model = layout.of(stored)
     places = flat_shardings(model, layout.mesh)
-    shapes = traverse_util.flatten_dict(stored.params, sep="/")
 
-    def reader(path: str, shape: tuple[int, ...]) -> Callable[[Index], np.ndarray]:
+    def reader(path: str, shape: tuple[int, ...]) -> Callable[[Index], Any]:
         """Reads pieces of the parameter of one layer, which has this shape in the model."""
         weight, stored_shape = table[path], shapes[path].shape
-        tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))
-        read = functools.partial(_read_piece, tensor, weight, stored_shape)
+        if packing is not None and isinstance(shapes[path], QuantizedArray):
+            whole_kernel = packing.read(tensors, weight.name, shapes[path])
+            read: Any = functools.partial(_piece, whole_kernel)
+        else:
+            tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))
+            read = functools.partial(_read_piece, tensor, weight, stored_shape)
         if layout.mesh is None or stored_shape == shape:
             return read
         # A few heads, which are repeated for the mesh.
-        whole = {path: np.asarray(read(all_of(stored_shape)))}
+        whole = {path: jax.tree.map(np.asarray, read(all_of(stored_shape)))}
         one = kind(traverse_util.unflatten_dict(whole, sep="/"), config)  # type: ignore[call-arg]
         fitted: Any = fit_model_axis(one, layout.mesh)
-        return np.asarray(traverse_util.flatten_dict(fitted.params, sep="/")[path]).__getitem__
+        fitted = traverse_util.flatten_dict(fitted.params, sep="/")[path]
+        return functools.partial(_piece, jax.tree.map(np.asarray, fitted))
 
     flat: dict[str, Any] = {}
     for path, leaf in traverse_util.flatten_dict(model.params, sep="/").items():
@@ -126,15 +140,20 @@ def read_model(
             reader(name, leaf.shape[1:] if stacked else leaf.shape) for name in names
         ]
         rounding = layout.rounding(path)
-        if rounding is None:
-            read = functools.partial(_stacked, readers) if stacked else readers[0]
-            flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
-        else:
+        if rounding is not None:
             readers = [functools.partial(_rounded, r, rounding, config.dtype) for r in readers]
-            read = functools.partial(_stacked, readers) if stacked else readers[0]
-            axis = rounding.axis + stacked
+        read = functools.partial(_stacked, readers) if stacked else readers[0]
+        if isinstance(leaf, QuantizedArray):
+            axis = (0 if rounding is None else rounding.axis) + stacked
             flat[path] = _placed_quantized(read, leaf, axis, places.get(path))
+        else:
+            flat[path] = placed(read, leaf.shape, config.dtype, places.get(path))
     return kind(traverse_util.unflatten_dict(flat, sep="/"), model.config)  # type: ignore[call-arg]
+
+
+def _piece(arrays: Any, index: Index) -> Any:
+    """The piece of an array, or of the arrays of a quantised one, of which it has all inputs."""
+    return jax.tree.map(lambda x: x[index], arrays)
 
 
 def _stacked(readers: Sequence[Callable[[Index], Any]], index: Index) -> Any:

@@ -1,0 +1,186 @@
+"""Kernels that a directory holds as integers: the layouts of compressed-tensors, GPTQ and AWQ.
+
+``quantization_config`` of ``config.json`` names the layout. The integers and scales of the files
+are those of the model, whose activations stay in ``dtype``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.models.checkpoint.directory import CheckpointError, Settings, Tensors
+from decoding_jax.models.quantized import QuantizedArray
+
+METHODS = ("awq", "compressed-tensors", "gptq")
+# The integers of a word of AWQ are those of these columns, from the lowest bits to the highest.
+_AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+class Packing(NamedTuple):
+    """How the kernels of a directory are packed.
+
+    Attributes:
+      method: ``gptq``, ``awq``, ``pack-quantized`` or ``int-quantized``.
+      bits: 4 or 8.
+      group: the number of inputs that share a scale, or None for all of them.
+      symmetric: whether 0 is the middle of the integers.
+      path: the file that says so, for errors.
+    """
+
+    method: str
+    bits: int
+    group: int | None
+    symmetric: bool
+    path: Any
+
+    def holds(self, tensors: Tensors, name: str) -> bool:
+        """Whether a tensor of this name, such as ``lm_head.weight``, is packed."""
+        if self.method == "int-quantized":
+            return f"{name}_scale" in tensors
+        return f"{name}_packed" in tensors or _part(name, "qweight") in tensors
+
+    def abstract(self, shape: tuple[int, ...], dtype: str) -> QuantizedArray:
+        """The shapes of a kernel ``[D, F]``.
+
+        Raises:
+          CheckpointError: if groups do not divide D, or for a kernel of more axes.
+        """
+        group = self.group or shape[0]
+        if len(shape) != 2 or shape[0] % group:
+            raise CheckpointError(
+                f"{self.path}: quantization_config: expected kernels of two axes with inputs in"
+                f" groups of {group}, got one of shape {shape}"
+            )
+        counts = (shape[0] // group, shape[1])
+        integers = jnp.int4 if self.bits == 4 else jnp.int8
+        made: Any = jax.ShapeDtypeStruct
+        zero = None if self.symmetric else made(counts, jnp.int8)
+        return QuantizedArray(made(shape, integers), made(counts, jnp.float32), zero, dtype)
+
+    def read(self, tensors: Tensors, name: str, kernel: QuantizedArray) -> QuantizedArray:
+        """The kernel of the tensor ``name``, as arrays of NumPy.
+
+        Args:
+          tensors: the tensors of the directory.
+          name: such as ``model.layers.0.mlp.up_proj.weight``.
+          kernel: from ``abstract``.
+        """
+        middle, counts = 2 ** (self.bits - 1), kernel.scale.shape
+        zero: Any = None
+        if self.method in ("gptq", "awq"):
+            packed = tensors.integers(_part(name, "qweight"))
+            zeros = tensors.integers(_part(name, "qzeros"))
+            scale = tensors.read(_part(name, "scales"), counts)
+            if self.method == "gptq":
+                values, zero = self._unpacked(packed.T).T, self._unpacked(zeros)
+                self._check_order(tensors, _part(name, "g_idx"), kernel)
+                zero = zero + 1  # one less is stored
+            else:
+                values, zero = (self._in_columns(self._unpacked(x)) for x in (packed, zeros))
+        elif self.method == "pack-quantized":
+            values = self._unpacked(tensors.integers(f"{name}_packed")).T
+            values = values[: kernel.shape[0]]
+            scale = tensors.read(f"{name}_scale", counts[::-1]).T
+            tensors.integers(f"{name}_shape")
+        else:
+            values = tensors.integers(name).T.astype(np.int32) + middle
+            scale = tensors.read(f"{name}_scale", counts[::-1]).T
+        if values.shape != kernel.shape or (zero is not None and zero.shape != counts):
+            raise CheckpointError(
+                f"{self.path}: {name}: expected integers for {kernel.shape}, got {values.shape}"
+            )
+        zero = None if zero is None else (zero - middle).astype(np.int8)
+        if self.symmetric and zero is not None:
+            if zero.any():
+                raise CheckpointError(
+                    f"{self.path}: quantization_config: expected zeros in the middle with sym ="
+                    f" True, got others in {name}"
+                )
+            zero = None
+        integers: Any = kernel.values.dtype
+        values = (values - middle).astype(integers)
+        scale = scale.astype(np.float32)
+        return QuantizedArray(values, scale, zero, kernel.dtype)  # type: ignore[arg-type]
+
+    def _unpacked(self, words: np.ndarray) -> np.ndarray:
+        """The integers from 0 of each row of 32-bit words, the lowest bits first."""
+        shifts = np.arange(0, 32, self.bits, dtype=np.uint32)
+        parts = (words.astype(np.int32).view(np.uint32)[..., None] >> shifts) & (2**self.bits - 1)
+        return parts.reshape(words.shape[0], -1).astype(np.int32)
+
+    def _in_columns(self, integers: np.ndarray) -> np.ndarray:
+        order = np.argsort(_AWQ_COLUMNS)
+        return integers.reshape(len(integers), -1, 8)[..., order].reshape(integers.shape)
+
+    def _check_order(self, tensors: Tensors, name: str, kernel: QuantizedArray) -> None:
+        if name not in tensors:
+            return
+        size = kernel.shape[0]
+        if (tensors.integers(name) != np.arange(size) // (self.group or size)).any():
+            raise CheckpointError(
+                f"{self.path}: quantization_config: expected desc_act = False, got inputs in"
+                f" another order in {name}"
+            )
+
+
+def _part(name: str, part: str) -> str:
+    return f"{name.removesuffix('weight')}{part}"
+
+
+def packing_of(settings: Settings) -> Packing | None:
+    """The packing of a directory, or None where its weights are floats.
+
+    Raises:
+      CheckpointError: for a method or a setting that is not supported.
+    """
+    config = settings.section("quantization_config", "compression_config")
+    if not config.values:
+        return None
+    method = config.get("quant_method", str, "compressed-tensors")
+    if method not in METHODS:
+        raise config.error(
+            "quantization_config.quant_method", method, "one of " + ", ".join(METHODS)
+        )
+    if method == "compressed-tensors":
+        return _compressed(config)
+    group = config.get("group_size", int, 128)
+    symmetric = False
+    if method == "gptq":
+        config.refuse(checkpoint_format="gptq", is_marlin_format=False)
+        symmetric = config.get("sym", bool, False)
+    else:
+        config.refuse(version="gemm", bits=4)
+    return Packing(method, _bits(config, "bits"), _group(group), symmetric, config.path)
+
+
+def _compressed(config: Settings) -> Packing:
+    formats = ("pack-quantized", "int-quantized")
+    form = config.one_of("format", dict(zip(formats, formats, strict=True)), "")
+    groups = config.get("config_groups", dict)
+    if len(groups) != 1:
+        raise config.error("quantization_config.config_groups", sorted(groups), "one group")
+    (first,) = groups.values()
+    weights: Mapping[str, Any] = (first if isinstance(first, dict) else {}).get("weights") or {}
+    scheme = Settings(config.path, weights)
+    scheme.refuse(type="int", symmetric=True, actorder=False, dynamic=False)
+    strategy = scheme.get("strategy", str)
+    if strategy not in ("channel", "group"):
+        raise scheme.error("quantization_config: weights.strategy", strategy, "channel or group")
+    group = scheme.get("group_size", int) if strategy == "group" else -1
+    return Packing(form, _bits(scheme, "num_bits"), _group(group), True, config.path)
+
+
+def _bits(config: Settings, key: str) -> int:
+    bits = config.get(key, int)
+    if bits not in (4, 8):
+        raise config.error(f"quantization_config.{key}", bits, "4 or 8")
+    return bits
+
+
+def _group(size: int) -> int | None:
+    return size if size > 0 else None
