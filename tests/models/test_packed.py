@@ -11,9 +11,9 @@ from test_quantized import assert_same_arrays, run, widened
 
 from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_model, save_model
 
-GROUP = 16
+GROUP = 8
 CONFIG = LlamaConfig(
-    vocab_size=24, emb_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=48, num_layers=2,
+    vocab_size=24, emb_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=64, num_layers=2,
     max_positions=32,
 )  # fmt: skip
 AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]
@@ -23,7 +23,8 @@ def words(integers, bits):
     """Integers from 0 in the columns of 32-bit words, the first in the lowest bits."""
     split = integers.reshape(len(integers), -1, 32 // bits).astype(np.uint64)
     shifts = np.arange(0, 32, bits, dtype=np.uint64)
-    return (split << shifts).sum(-1).astype(np.uint32).view(np.int32)
+    packed = (split << shifts).sum(-1).astype(np.uint32).view(np.int32)
+    return np.ascontiguousarray(packed)
 
 
 def gptq(name, values, scale, zero, bits):
