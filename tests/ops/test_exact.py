@@ -29,6 +29,19 @@ def test_log_is_within_3e_7_of_the_logarithm() -> None:
     np.testing.assert_array_equal(got, exact.log(jnp.asarray(x)))
 
 
+@pytest.mark.parametrize("off", [-2, -1, 0, 1, 2])
+def test_a_quotient_with_an_error_in_its_last_places_is_corrected(off) -> None:
+    draw = np.random.default_rng(0)
+    x, y = np.exp(draw.uniform(-20, 20, (2, 300_000))).astype(np.float32)
+    y[::2] = draw.integers(1, 5000, y[::2].shape)
+    want = x / y
+    rough = (want.view(np.int32) + off).view(np.float32)
+    np.testing.assert_array_equal(jax.jit(exact._corrected)(rough, x, y), want)
+    np.testing.assert_array_equal(jax.jit(exact.divide)(-x, y), -want)
+    ends = np.array([0, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(exact.divide(ends, np.float32(3)), ends)
+
+
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.7])
 def test_inverse_power_is_within_its_bound_and_never_rises(exponent) -> None:
     base = np.arange(1, 5000)

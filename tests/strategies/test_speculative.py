@@ -133,8 +133,9 @@ def test_counts_add_up():
     assert (info.blocks <= info.target_calls).all()
     assert info.target_calls == info.blocks.max()
     assert info.draft_calls <= 3 * info.target_calls
-    assert info.tokens_per_call == info.emitted.sum() / info.blocks.sum()
-    assert info.tokens_per_iteration == info.emitted.sum() / (8 * info.target_calls)
+    # A GPU's division has an error in the last place.
+    assert np.isclose(info.tokens_per_call, info.emitted.sum() / info.blocks.sum(), 1e-6)
+    assert np.isclose(info.tokens_per_iteration, info.emitted.sum() / (8 * info.target_calls), 1e-6)
 
 
 def test_a_row_does_not_depend_on_other_rows():

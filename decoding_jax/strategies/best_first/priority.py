@@ -74,7 +74,7 @@ class MeanLogProb:
 
     def final(self, log_prob: Array, length: Array) -> Array:
         length = jnp.maximum(length, 1)
-        mean = log_prob / length.astype(jnp.float32)  # the same bits as a plain division
+        mean = exact.divide(log_prob, length.astype(jnp.float32))
         adjusted = -jnp.abs(log_prob * exact.inverse_power(length, self.alpha))
         return jnp.where(self.alpha == 1.0, mean, adjusted)
 
