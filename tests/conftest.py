@@ -16,10 +16,11 @@ Compiling takes most of the time of these tests, so some settings make it short:
 
 import atexit
 import gc
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 import jax
 import pytest
+from machine import need_devices
 
 from decoding_jax.testing.certificate import devices
 
@@ -99,6 +101,18 @@ def quick_compiles(request: pytest.FixtureRequest) -> None:
     if quick != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()  # A program in memory is reused whichever way it was compiled.
         jax.config.update("jax_disable_most_optimizations", quick)
+
+
+@pytest.fixture(autouse=True)
+def devices_of_meshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips a test that makes a mesh of more devices than there are."""
+
+    def make_mesh(shape: Sequence[int], *args: Any, **settings: Any) -> Any:
+        need_devices(math.prod(shape))
+        return made(shape, *args, **settings)
+
+    made = jax.make_mesh
+    monkeypatch.setattr(jax, "make_mesh", make_mesh)
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from machine import need_devices
 from scipy import stats
 
 from decoding_jax import codes
@@ -259,6 +260,7 @@ def test_a_row_has_the_same_tokens_in_any_batch_and_on_any_device() -> None:
     keys = random.row_keys(jax.random.key(3), ROWS)
     alone = decode(table[5:6], jax.jit(lambda key: codes.start("lattice", key, 8))(keys[5:6]))[0]
     np.testing.assert_array_equal(alone[0], tokens[5])
+    need_devices(8)
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("rows", "lanes"))
     sharding = jax.NamedSharding(mesh, jax.P("rows", "lanes"))
     spread = jax.tree.map(lambda x: jax.device_put(x, sharding), code)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
+from machine import need_devices
 
 from decoding_jax import codes
 from decoding_jax.ops import uint64
@@ -238,6 +239,7 @@ def test_an_inversion_is_the_same_to_the_bit_in_every_program() -> None:
 @pytest.mark.exhaustive
 def test_a_sharded_vocabulary_sends_only_masses_and_one_block() -> None:
     size = 4096
+    need_devices(8)
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "vocab"))
     sharding = lambda *axes: jax.NamedSharding(mesh, jax.P(*axes))  # noqa: E731
     rng = np.random.default_rng(0)

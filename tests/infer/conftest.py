@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from infer_fakes import INFER, Digits, draw, files_of
+from machine import need_devices
 
 from decoding_jax import infer
 from decoding_jax.infer.command import main
@@ -32,6 +33,7 @@ def decode(table, tmp_path, monkeypatch):
     """Runs a job and returns the files of its directory as bytes."""
 
     def run(lines, directory="out", devices=1, **settings):
+        need_devices(devices)
         first = jax.devices()[:devices]
         monkeypatch.setattr(jax, "local_devices", lambda: first)
         path = tmp_path / "inputs.txt"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from infer_fakes import LINES, draw, records_of
+from machine import need_devices
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, gin_config, infer, models, transforms
@@ -59,6 +60,7 @@ def test_records_do_not_depend_on_batches_buckets_or_shards(decode, settings):
 
 def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     """A T5 also gives the same results on eight devices as on one."""
+    need_devices(8)
     model, tokenizer = decoding_jax.load(byte_t5)
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
     given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
@@ -98,6 +100,7 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
 
 def test_meshes_of_several_processes(byte_t5, tmp_path, monkeypatch):
     """A mesh that fits into a process is made of its devices; a larger one is of all processes."""
+    need_devices(8)
     model = decoding_jax.load(byte_t5, mesh={"data": 2, "model": 1})
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from infer_fakes import Digits, files_of, records_of
+from machine import need_devices
 
 import decoding_jax
 from decoding_jax import Stop, infer, transforms
@@ -25,6 +26,7 @@ def run(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "decoding_jax")
 
     def run(name, order, killed_after=None, devices=1, **settings):
+        need_devices(devices)
         first = jax.devices()[:devices]
         monkeypatch.setattr(jax, "local_devices", lambda: first)
         greedy = functools.partial(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiers
 from infer_fakes import LINES, Digits, files_of, records_of
+from machine import need_devices
 
 import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
@@ -203,6 +204,7 @@ def test_any_number_of_rows_gives_the_same(batch_size):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["sample", "beam_search"])
 def test_rows_that_are_spread_over_devices_give_the_same(name):
+    need_devices(4)
     expected = decode(make_decoder(name, 8))
     decoder = make_decoder(name, 8, devices=4)
     assert decoder.group_size == 4

@@ -156,9 +156,7 @@ def test_the_error_names_what_it_got_and_what_it_takes(verb, change, words):
 
 
 def test_the_result_of_project_is_checked(monkeypatch):
-    monkeypatch.setattr(
-        jax.lax, "platform_dependent", lambda *a, default, **on_others: default(*a)
-    )
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, default, **on_others: default(*a))
     with pytest.raises(
         ValueError, match=r"drafter: expected logits float32 \[\.\.\., V\], which is \[2, 1, 5\]"
     ):

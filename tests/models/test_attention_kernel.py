@@ -148,7 +148,6 @@ def test_its_gradient_is_that_of_the_definition():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
 
 
-@pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 @pytest.mark.parametrize("axes", [(8, 1), (2, 4), (1, 8)])
 def test_each_device_has_its_own_rows_and_heads(axes):
     query, parts = step_of_decoding(8, 2, 4, 2, 1, 16, 20, 30)

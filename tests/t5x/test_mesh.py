@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from machine import need_devices
 
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.sharding.meshes import axis_size
@@ -15,6 +16,7 @@ from decoding_jax.t5x.mesh import current_mesh, on_mesh, on_t5x_mesh
 @pytest.fixture
 def mesh():
     """A mesh entered as T5X enters its own."""
+    need_devices(8)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from machine import need_devices
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -227,6 +228,7 @@ SPREAD = [
 @pytest.mark.parametrize(("name", "strategy", "native"), SPREAD)
 def test_a_mesh_of_devices_changes_nothing(name, strategy, native, monkeypatch):
     """T5X's partitioner with rows over 8 devices, and over 4 with the parameters over pairs."""
+    need_devices(8)
     decode_fn = getattr(decode_fns, strategy)
     theirs, ours, params = pair(name, decode_fn, decode_fn, num_heads=4)
     model, batch = ours if native else theirs, batch_of(8)
