@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,14 +13,13 @@ import jax
 from decoding_jax.base import Array, DecodeOutput, Stop
 from decoding_jax.batches import widths
 from decoding_jax.batches.compilations import Compilations
-from decoding_jax.batches.refilled import RefilledBatch, RowSteps, keep_info, row_counts
+from decoding_jax.batches.refilled import RefilledBatch, RowSteps, row_counts
 from decoding_jax.batches.row_inputs import MakeRows, RowInputMaker, RowInputs
-from decoding_jax.loop.refill import Call, obstacle, widens
+from decoding_jax.loop.refill import obstacle, widens
+from decoding_jax.loop.strategy import Strategy, checked
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, to_host
-
-_LOGGER = logging.getLogger(__name__)
 
 # Inputs for each row of a batch that is refilled: where inputs of all widths share the batch, and
 # where each width has a batch, and a last input, of its own.
@@ -53,7 +50,8 @@ class RowDecoder:
         or a ``functools.partial`` of one that binds its settings. Any of these, and of the stop
         conditions, may have one value for each input.
       stop: the stop conditions.
-      seed: the key of input i is ``fold_in(key(seed), i)``.
+      key: a typed key, which is folded with the index of each input; or typed keys, one for each
+        input; or None for a strategy that draws nothing.
       batch_size: the number of rows of a batch. It is rounded up to a multiple of the number of
         devices that rows are spread over.
       drafter: the drafter, for a strategy that takes one, as for ``decoding_jax.generate``.
@@ -63,8 +61,8 @@ class RowDecoder:
       independent: whether each result is the same, to the last bit in float32, whichever inputs are
         decoded together. Each width then has a refilled batch of its own, which keeps its rows to
         the end.
-      with_info: whether outputs have the ``info`` of the strategy, as a dictionary of those values
-        that have an axis of rows.
+      few_programs: whether fewer programs are compiled, for inputs that are soon decoded: no widths
+        are added, and a batch keeps its rows to the end.
 
     Attributes:
       batch_size: the number of rows of a batch, after rounding.
@@ -74,6 +72,9 @@ class RowDecoder:
         result may depend on all of them. ``prepare`` sets it; it is None where a result depends on
         no other input.
       compilations: what has been compiled, and how long it took.
+
+    Raises:
+      ValueError: for a setting that is missing, unknown or invalid.
     """
 
     def __init__(
@@ -82,18 +83,18 @@ class RowDecoder:
         strategy: Callable[..., DecodeOutput],
         *,
         stop: Stop,
-        seed: int,
+        key: Array | None = None,
         batch_size: int,
         drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
         refill: bool = True,
         independent: bool = False,
-        with_info: bool = False,
+        few_programs: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
         function, settings = unbound(strategy)
         settings["stop"] = stop
-        self._inputs = RowInputMaker(model, strategy, settings, drafter, devices)
+        self._inputs = RowInputMaker(model, function, settings, drafter, key, devices)
         self.batch_size = self._rounded(batch_size)
         self.group_size: int | None = None
         self.together: int | None = None
@@ -101,34 +102,11 @@ class RowDecoder:
         self._model = model
         self._refill = refill
         self._independent = independent
+        self._few_programs = few_programs
         self._shares_widths = False
-        self._with_info = with_info
-        takes_key = "key" in inspect.signature(strategy).parameters
-        make: Any = getattr(function, "strategy", None)
-
-        def keys_of(index: Array) -> Array:
-            # The kind of key is fixed, so that a seed does not depend on the process's default.
-            seed_key = jax.random.key(seed, impl="threefry2x32")
-            return jax.vmap(jax.random.fold_in, (None, 0))(seed_key, index)
-
-        def decode(rows: RowInputs) -> DecodeOutput:
-            keys = (keys_of(rows.indices),) if takes_key else ()
-            models = (rows.model,) if rows.drafter is None else (rows.model, rows.drafter)
-            given = {"stop": stop, **rows.settings}
-            output = strategy(*models, rows.prompt, *keys, **given)
-            return keep_info(output, _info_of_rows(output) if with_info else ())
-
-        def call(rows: RowInputs) -> Call:
-            drafter = {} if rows.drafter is None else {"drafter": rows.drafter}
-            made = make(**{**settings, **rows.settings, **drafter})
-            keys = keys_of(rows.indices) if takes_key else None
-            return Call(made, rows.model, rows.prompt, keys)
-
-        decode.__name__ = getattr(function, "__name__", "decode")
-        self._strategy = decode
-        self._call = None if make is None else call
+        self._name = getattr(function, "__name__", "decode")
         self._batches: SeparateBatches | RefilledBatch = SeparateBatches(
-            decode, self.batch_size, self.compilations
+            self.batch_size, self.compilations, self._name
         )
 
     @property
@@ -152,53 +130,62 @@ class RowDecoder:
 
     def readers(self) -> dict[str, Any]:
         """The models that read the inputs, by name: the target, and a drafter that is a model."""
-        rows = self._inputs.make([[0]], [0], 1, 1)
-        drafter = getattr(rows.drafter, "model", rows.drafter)
+        rows = self._rows(1, 1)
+        drafter = getattr(rows.strategy, "drafter", None)
+        drafter = getattr(drafter, "model", drafter)
         # A language model beside an encoder-decoder reads what is decoded, and not the inputs.
         reads = isinstance(drafter, BoundEncoderDecoder)
         reads = reads or not isinstance(self._model, EncoderDecoder)
         return {"model": rows.model, **({"drafter": drafter} if reads else {})}
 
-    def prepare(self, width: int) -> None:
-        """Traces the strategy for batches of ``width`` tokens, without compiling it.
+    def info_names(self, width: int) -> list[str]:
+        """The names of the values of the strategy's ``info`` that have an axis of rows.
 
-        Decides, too, whether batches are refilled.
+        The strategy is traced for batches of ``width`` tokens, without being compiled.
 
         Raises:
           ValueError: if the model and the settings do not fit each other.
         """
+        rows = self._rows(width, self.batch_size)
+        info = in_mesh(_separate(self._name).eval_shape, rows).info
+        values = info._asdict() if hasattr(info, "_asdict") else {}
+        return [name for name, value in values.items() if getattr(value, "ndim", 0) > 0]
 
-        def rows(count: int) -> RowInputs:
-            return self._inputs.make([[0]], [0], width, count)
+    def prepare(self, width: int) -> None:
+        """Decides whether batches are refilled, by their shapes at a width.
 
-        output = in_mesh(
-            lambda batch: jax.eval_shape(lambda: self._strategy(batch)), rows(self.batch_size)
-        )
-        if self._with_info and not output.info:
-            _LOGGER.info("with_info: the strategy has no info about single rows")
+        Raises:
+          ValueError: if the model and the settings do not fit each other.
+        """
         if not self._refill:
             return
         reason: str | None = "the strategy is a function of your own"
-        if self._call is not None:
-            reason = obstacle(self._call, rows(1), rows(2))
-        if self._call is None or reason is not None:
+        few, more = self._rows(width, 1).call, self._rows(width, 2).call
+        if isinstance(few.strategy, Strategy):
+            checked(*few)
+            reason = obstacle(few, more)
+        if reason is not None:
             self.compilations.note = f"batches are not refilled: {reason}"
             return
         self.group_size = self._rounded(max(self.batch_size // 8, min(16, self.batch_size // 2), 1))
+        fewer = not (self._independent or self._few_programs)
         self._batches = RefilledBatch(
-            self._call,
             self._inputs.split,
             self.compilations,
-            row_counts(self.batch_size, self._inputs.spread, fewer=not self._independent),
+            row_counts(self.batch_size, self._inputs.spread, fewer=fewer),
             self.group_size,
             max(self.batch_size // 16, min(4, self.batch_size // 8), 1),
-            tuple(output.info or ()),
-            self._strategy.__name__,
+            self._name,
         )
         if not self._independent:
-            self._shares_widths = widens(self._call, rows(1))
+            self._shares_widths = widens(few)
             per_row = _TOGETHER if self._shares_widths else _TOGETHER_BY_WIDTH
             self.together = per_row * self.batch_size
+
+    def _rows(self, width: int, count: int) -> RowInputs:
+        """The arguments of rows without a meaning."""
+        index = [0]
+        return self._inputs.make([[0]], index, self._inputs.key_words(index), width, count)
 
     def decode(
         self,
@@ -223,13 +210,17 @@ class RowDecoder:
           ValueError: if the batch does not fit into the memory of a device.
         """
 
+        words = self._inputs.key_words(index)
+
         def make(members: Sequence[int], width: int, count: int) -> RowInputs:
-            tokens = [ids[m] for m in members]
-            return self._inputs.make(tokens, [index[m] for m in members], width, count)
+            of_members = [index[m] for m in members]
+            keys = None if words is None else words[list(members)]
+            return self._inputs.make([ids[m] for m in members], of_members, keys, width, count)
 
         parts: list[Mapping[int, Sequence[int]]] = [{w: by_width[w]} for w in by_width]
         if self._shares_widths and by_width:
-            parts = [widths.finer(by_width, [len(x) for x in ids], _FINER * self.batch_size)]
+            least = len(ids) + 1 if self._few_programs else _FINER * self.batch_size
+            parts = [widths.finer(by_width, [len(x) for x in ids], least)]
         for part in parts:
             decoded = self._batches.decode(part, make)
             while True:
@@ -266,10 +257,8 @@ class SeparateBatches:
     Their steps are not counted.
     """
 
-    def __init__(
-        self, decode: Callable[[RowInputs], DecodeOutput], size: int, compilations: Compilations
-    ):
-        self._decode = jit(decode, ())
+    def __init__(self, size: int, compilations: Compilations, name: str):
+        self._decode = _separate(name)
         self._size = size
         self._compilations = compilations
         self.batches = 0
@@ -298,13 +287,16 @@ class SeparateBatches:
             yield started
 
 
-def _info_of_rows(output: DecodeOutput) -> list[str]:
-    """The names of the values of a strategy's ``info`` that have an axis of rows.
+@functools.cache
+def _separate(name: str) -> Any:
+    """The program of a batch that lasts as long as its longest row."""
 
-    The others are about the whole batch, such as the number of calls of the model.
-    """
-    info = output.info._asdict() if hasattr(output.info, "_asdict") else {}
-    return [name for name, value in info.items() if getattr(value, "ndim", 0) > 0]
+    def decode(rows: RowInputs) -> DecodeOutput:
+        call = rows.call
+        return call.strategy(call.model, call.prompt, call.key)
+
+    decode.__name__ = name
+    return jit(decode, ())
 
 
 @contextlib.contextmanager

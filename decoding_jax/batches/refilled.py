@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -64,12 +65,6 @@ def row_counts(batch_size: int, spread: int, *, fewer: bool = True) -> list[int]
     return [batch_size, *sorted(counts, reverse=True)]
 
 
-def keep_info(output: DecodeOutput, names: Sequence[str]) -> DecodeOutput:
-    """The output with these values of ``info`` in a dictionary, or without any."""
-    info = {name: getattr(output.info, name) for name in names}
-    return output._replace(info=info or None)
-
-
 @dataclasses.dataclass
 class _Batch:
     """The rows of a batch, and whose they are."""
@@ -97,14 +92,12 @@ class RefilledBatch:
     in it. Once no input waits, the batch gets fewer places as its last inputs end.
 
     Args:
-      call: makes the call of the strategy.
       split: splits the arguments of rows.
       compilations: what has been compiled.
       sizes: B, the number of places, and smaller numbers of places, in descending order.
       group_size: the number of inputs that are prefilled together, at most B.
       least_free: the steps stop once so many places are free, or as many as the group has members
         left, and members of the group are put there.
-      info: the names of the values of ``info`` that the output keeps.
       name: the name of the strategy, for the names of the compiled programs.
 
     Attributes:
@@ -115,16 +108,14 @@ class RefilledBatch:
 
     def __init__(
         self,
-        call: Callable[[RowInputs], refill.Call],
         split: Callable[[RowInputs], SplitInputs],
         compilations: Compilations,
         sizes: Sequence[int],
         group_size: int,
         least_free: int = 1,
-        info: Sequence[str] = (),
         name: str = "rows",
     ):
-        self._programs = _Programs(call, compilations, info, name)
+        self._programs = _Programs(compilations, name)
         self._split = split
         self._compilations = compilations
         self._sizes = sizes
@@ -238,7 +229,7 @@ class RefilledBatch:
         members = [member for i in taken if (member := places[i]) is not None]
         for place in taken:
             places[place] = None
-        return members, jax.tree.map(lambda x: x[taken], result.output)
+        return members, jax.tree.map(lambda x: x[taken] if x.ndim else x, result.output)
 
 
 class Group(NamedTuple):
@@ -323,56 +314,68 @@ class Newcomers:
         return group, first, taken
 
 
+class _Compiled(NamedTuple):
+    """The functions of ``loop.refill``, compiled. The strategy is an argument of the programs."""
+
+    begin: Any
+    insert: Any
+    advance: Any
+    repeat: Any
+    move: Any
+
+
+@functools.cache
+def _compiled(name: str) -> _Compiled:
+    """The programs of strategies of a name, which profiles show."""
+
+    def begin(inputs: SplitInputs) -> refill.Rows:
+        return refill.begin(inputs.of, inputs.given)
+
+    def insert(new: refill.Rows, places: Array, *, rows: refill.Rows) -> refill.Rows:
+        return refill.insert(rows, new, places)
+
+    def advance(
+        inputs: SplitInputs, used: Array, wanted: Array, *, rows: refill.Rows
+    ) -> tuple[refill.Rows, refill.AdvanceResult]:
+        return refill.advance(inputs.of, rows, used, wanted)
+
+    def repeat(new: refill.Rows, *, count: int) -> refill.Rows:
+        return refill.repeat(new, count)
+
+    def move(x: Array, source: Array, *, shape: tuple[int, ...]) -> Array:
+        return refill.moved(x, source, shape)
+
+    for function in (begin, insert, advance, repeat, move):
+        function.__name__ = f"{function.__name__}_{name}"
+    return _Compiled(
+        jit(begin, ()),
+        jit(insert, (), donated=("rows",)),
+        jit(advance, (), donated=("rows",)),
+        jit(repeat, ("count",)),
+        jit(move, ("shape",)),
+    )
+
+
 class _Programs:
-    """The functions of ``loop.refill``, compiled once for each number of rows and each width.
+    """The programs of a batch, and the shapes of its rows at each width.
 
     Rows are updated in place: those that a method takes are not used again.
     """
 
-    def __init__(
-        self,
-        call: Callable[[RowInputs], refill.Call],
-        compilations: Compilations,
-        info: Sequence[str],
-        name: str,
-    ):
+    def __init__(self, compilations: Compilations, name: str):
         self._first = compilations.first
+        self._compiled = _compiled(name)
         self._begun_shapes: dict[int, Any] = {}
-
-        def begin(inputs: SplitInputs) -> refill.Rows:
-            return refill.begin(lambda given: call(inputs.of(given)), inputs.given)
-
-        def insert(new: refill.Rows, places: Array, *, rows: refill.Rows) -> refill.Rows:
-            return refill.insert(rows, new, places)
-
-        def advance(
-            inputs: SplitInputs, used: Array, wanted: Array, *, rows: refill.Rows
-        ) -> tuple[refill.Rows, refill.AdvanceResult]:
-            rows, result = refill.advance(lambda given: call(inputs.of(given)), rows, used, wanted)
-            return rows, result._replace(output=keep_info(result.output, info))
-
-        def repeat(new: refill.Rows, *, count: int) -> refill.Rows:
-            return refill.repeat(new, count)
-
-        def move(x: Array, source: Array, *, shape: tuple[int, ...]) -> Array:
-            return refill.moved(x, source, shape)
-
-        for function in (begin, insert, advance, repeat, move):
-            function.__name__ = f"{function.__name__}_{name}"
-        self._insert = jit(insert, (), donated=("rows",))
-        self._advance = jit(advance, (), donated=("rows",))
-        self._begin, self._repeat = jit(begin, ()), jit(repeat, ("count",))
-        self._move = jit(move, ("shape",))
 
     def begin(self, inputs: SplitInputs, width: int) -> Group:
         with self._first("begin", width):
-            rows = self._begin(inputs)
+            rows = self._compiled.begin(inputs)
         if width not in self._begun_shapes:
             self._begun_shapes[width] = jax.eval_shape(lambda x: x, rows)
         return Group(width, inputs.without_rows(), rows)
 
     def repeat(self, group: Group, count: int) -> refill.Rows:
-        return self._repeat(group.rows, count=count)
+        return self._compiled.repeat(group.rows, count=count)
 
     def insert(
         self, rows: refill.Rows, count: int, width: int, group: Group, places: Sequence[int]
@@ -383,7 +386,7 @@ class _Programs:
         """
         index: Any = np.asarray(places, np.int32)
         with self._first("insert", count, width, group.width):
-            return self._insert(group.rows, index, rows=spread_rows(rows))
+            return self._compiled.insert(group.rows, index, rows=spread_rows(rows))
 
     def move(self, rows: refill.Rows, source: Sequence[int], width: int) -> refill.Rows:
         """Moves rows to a batch of fewer rows, or of a smaller width.
@@ -395,7 +398,8 @@ class _Programs:
 
         def move(x: Array, like: Any) -> Array:
             # On CPUs, several programs of several processes at a time may wait for each other.
-            made = jax.block_until_ready(self._move(spread_rows(x), index, shape=like.shape))
+            moved = self._compiled.move(spread_rows(x), index, shape=like.shape)
+            made = jax.block_until_ready(moved)
             x.delete()
             return made
 
@@ -410,4 +414,4 @@ class _Programs:
         mask: Any = np.asarray(used, bool)
         count: Any = np.int32(wanted)
         with self._first("advance", len(used), width):
-            return self._advance(shared, mask, count, rows=spread_rows(rows))
+            return self._compiled.advance(shared, mask, count, rows=spread_rows(rows))

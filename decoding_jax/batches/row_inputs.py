@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +16,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from decoding_jax import fields, rows
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.batches.widths import round_up
+from decoding_jax.loop import strategy as loop_strategy
+from decoding_jax.loop.refill import Call
 from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative.drafters import bind_to_inputs
@@ -120,18 +126,45 @@ class RowInputs(NamedTuple):
     """What a strategy is called with for some rows.
 
     Attributes:
+      strategy: the strategy with the settings of the rows, a ``Strategy`` or a ``Function``.
       model: the model, bound to the inputs of the rows if it takes any.
       prompt: the prompts of the rows.
-      indices: uint32 ``[rows]``, the index of each row's input in the job.
-      drafter: the drafter, bound as the model is, or None.
-      settings: the settings that have one value for each row.
+      key_words: uint32 ``[rows, 2]``, the words of the rows' threefry keys; None for a strategy
+        that draws nothing. Keys of a mesh of several processes can only be made of their words.
     """
 
+    strategy: Any
     model: LanguageModel
     prompt: Prompt
-    indices: Array
+    key_words: Any
+
+    @property
+    def call(self) -> Call:
+        """The call of the strategy."""
+        words = self.key_words
+        keys = None if words is None else jax.random.wrap_key_data(words, impl="threefry2x32")
+        return Call(self.strategy, self.model, self.prompt, keys)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function of a user's own, in the place of a ``Strategy``.
+
+    Attributes:
+      drafter: the drafter, or None.
+      settings: the settings that have one value for each row.
+      function: takes the arguments of a strategy. All settings that rows share are bound to it.
+    """
+
     drafter: Any
     settings: dict[str, Any]
+    function: Callable[..., DecodeOutput] = fields.field(static=True)
+
+    def __call__(self, model: LanguageModel, prompt: Prompt, key: Array | None) -> DecodeOutput:
+        drafters = () if self.drafter is None else (self.drafter,)
+        keys = () if key is None else (key,)
+        return self.function(model, *drafters, prompt, *keys, **self.settings)
 
 
 MakeRows = Callable[[Sequence[int], int, int], RowInputs]
@@ -150,11 +183,11 @@ class SplitInputs:
     # Whether each leaf of the whole is in ``given``.
     is_given: tuple[bool, ...] = fields.field(static=True)
 
-    def of(self, given: Sequence[Array]) -> RowInputs:
-        """The inputs of the rows that were given these arrays."""
+    def of(self, given: Sequence[Array]) -> Call:
+        """The call for the rows that were given these arrays."""
         shared, of_rows = iter(self.shared), iter(given)
         leaves = [next(of_rows) if is_given else next(shared) for is_given in self.is_given]
-        return jax.tree.unflatten(self.structure, leaves)
+        return jax.tree.unflatten(self.structure, leaves).call
 
     def without_rows(self) -> SplitInputs:
         """The shared part alone."""
@@ -166,24 +199,29 @@ class RowInputMaker:
 
     Args:
       model: an encoder-decoder, or a language model.
-      strategy: the strategy.
+      function: the function of the strategy.
       settings: its settings; any of them may have one value for each input.
       drafter: the drafter, for a strategy that takes one.
+      key: a typed key, which is folded with the index of each input; or one for each input.
       devices: the devices to spread rows over, for a model that is not on a mesh.
 
     Attributes:
       spread: the number of devices, or groups of devices, that rows are spread over.
+
+    Raises:
+      ValueError: for a setting that is missing, unknown or invalid.
     """
 
     def __init__(
         self,
         model: Any,
-        strategy: Callable[..., DecodeOutput],
+        function: Callable[..., DecodeOutput],
         settings: dict[str, Any],
         drafter: Any,
+        key: Array | None,
         devices: Sequence[jax.Device],
     ):
-        drafter = check_drafter(strategy, drafter)
+        drafter = check_drafter(function, drafter)
         self._mesh = meshes.mesh_of(model)
         if self._mesh is not None:
             self.spread = self._mesh.shape.get(meshes.DATA, 1)
@@ -197,10 +235,12 @@ class RowInputMaker:
                 model, drafter = _put((model, drafter), everywhere)
         self._model = model
         self._drafter = drafter
-        self._declared = rows.row_arguments(strategy)
+        self._function = function
+        takes_key = "key" in inspect.signature(function).parameters
+        self._key = random.counter_keys(key) if takes_key and key is not None else None
         self._settings = settings
         self._count: int | None = None
-        self._find_settings_of_rows()
+        self._make_strategy()
 
     def expect(self, count: int, **settings: Any) -> None:
         """Sets the number of inputs, and settings with a value for each, in place of those so far.
@@ -211,38 +251,84 @@ class RowInputMaker:
         """
         self._count = count
         self._settings = {**self._settings, **settings}
-        self._find_settings_of_rows()
-        given = {**self._settings, "drafter": self._drafter}
-        rows.take_rows(given, [0], count, self._declared)
+        self._make_strategy()
+        rows.take_rows(self._of_inputs, [0], count, self._declared)
 
-    def _find_settings_of_rows(self) -> None:
-        names = rows.with_rows(self._settings, self._declared)
-        of_rows = {name: self._settings[name] for name in names}
-        self._of_rows = {**of_rows, "drafter": self._drafter}
+    def _make_strategy(self) -> None:
+        """Makes the strategy with the settings of all inputs, of which ``make`` takes some."""
+        made: Any
+        kind = getattr(self._function, "strategy", None)
+        drafter = bind_drafter(self._drafter, self._model, [[0]], 1)
+        if kind is None:
+            self._declared = rows.row_arguments(self._function)
+            names = rows.with_rows(self._settings, self._declared)
+            of_inputs = {name: self._settings[name] for name in names}
+            rest = {k: v for k, v in self._settings.items() if k not in of_inputs}
+            made = Function(drafter, of_inputs, functools.partial(self._function, **rest))
+        else:
+            drafters = {} if drafter is None else {"drafter": drafter}
+            made = loop_strategy.make(kind, {**self._settings, **drafters})
+            self._declared = rows.row_arguments(type(made))
+            of_inputs = {
+                f.name: getattr(made, f.name)
+                for f in dataclasses.fields(made)
+                if not f.metadata.get("static")
+            }
+        self._strategy, self._of_inputs = made, {**of_inputs, "drafter": self._drafter}
+
+    def key_words(self, index: Sequence[int]) -> np.ndarray | None:
+        """The words of the keys of inputs, uint32 ``[N, 2]``, or None."""
+        if self._key is None:
+            return None
+        if self._key.ndim:
+            return np.asarray(jax.random.key_data(self._key))[np.asarray(index, np.int64)]
+        padded = np.zeros(round_up(len(index)), np.uint32)
+        padded[: len(index)] = index
+        return np.asarray(_folded(self._key, padded))[: len(index)]
 
     def make(
-        self, ids: Sequence[list[int]], index: Sequence[int], width: int, count: int
+        self,
+        ids: Sequence[list[int]],
+        index: Sequence[int],
+        key_words: np.ndarray | None,
+        width: int,
+        count: int,
     ) -> RowInputs:
         """Makes the arguments of ``count`` rows.
 
         Args:
           ids: the tokens of 1 to ``count`` inputs. The rows are filled up with copies of the first.
           index: the index of each input.
+          key_words: those of each input.
           width: the length that the tokens are padded to.
           count: the number of rows.
         """
-        padding = count - len(ids)
-        indices = np.asarray([*index, *[index[0]] * padding], np.uint32)
-        padded = [*ids, *[ids[0]] * padding]
+        of_rows = [*range(len(ids)), *[0] * (count - len(ids))]
+        padded = [ids[i] for i in of_rows]
         bound_model, prompt = encode_batch(self._model, padded, width)
-        settings = rows.take_rows(self._of_rows, indices, self._count, self._declared)
-        drafter = bind_drafter(settings.pop("drafter"), self._model, padded, width)
-        made = RowInputs(bound_model, prompt, jnp.asarray(indices), drafter, settings)
+        numbers = np.asarray(index)[of_rows]
+        taken = rows.take_rows(self._of_inputs, numbers, self._count, self._declared)
+        taken["drafter"] = bind_drafter(taken["drafter"], self._model, padded, width)
+        words = None if key_words is None else key_words[of_rows]
+        made = RowInputs(self._with(taken), bound_model, prompt, words)
         if self._mesh is None:
             return made
         is_spread = self.spread > 1 and count % self.spread == 0
         spec = PartitionSpec(meshes.DATA) if is_spread else PartitionSpec()
         return _put(made, NamedSharding(self._mesh, spec), self._shared())
+
+    def _with(self, taken: dict[str, Any]) -> Any:
+        """The strategy with the settings of some inputs, which were checked with those of all."""
+        if isinstance(self._strategy, Function):
+            drafter = taken.pop("drafter")
+            return dataclasses.replace(self._strategy, drafter=drafter, settings=taken)
+        made = copy.copy(self._strategy)
+        if taken["drafter"] is not None:
+            field = self._strategy.__dataclass_fields__["drafter"]
+            taken["drafter"] = fields.checked(field, taken["drafter"])
+        for name, value in taken.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def split(self, inputs: RowInputs) -> SplitInputs:
         """Splits what ``make`` has returned."""
@@ -256,7 +342,7 @@ class RowInputMaker:
     def _shared(self) -> set[int]:
         # The leaves of the model and of the settings are shared by all rows. All other leaves were
         # made for these rows, and their leading axis is that of the rows.
-        return {id(leaf) for leaf in jax.tree.leaves((self._model, self._of_rows))}
+        return {id(leaf) for leaf in jax.tree.leaves((self._model, self._of_inputs))}
 
 
 def _put(tree: Any, sharding: NamedSharding, skip: Collection[int] = ()) -> Any:
@@ -271,3 +357,9 @@ def _put(tree: Any, sharding: NamedSharding, skip: Collection[int] = ()) -> Any:
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray))
+
+
+@jax.jit
+def _folded(key: Array, index: Array) -> Array:
+    """The words of a key that is folded with each index."""
+    return jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, index))

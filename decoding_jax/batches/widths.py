@@ -101,6 +101,25 @@ def finer(
     return {width: members[width] for width in sorted(members, reverse=True) if members[width]}
 
 
+def fewer(by_width: Mapping[int, Sequence[int]], least: int) -> dict[int, list[int]]:
+    """Gives the inputs of a width that has fewer than ``least`` to the next larger width.
+
+    Args:
+      by_width: the inputs of each width, by number, the widest first.
+      least: the number of inputs that a width beside the largest is worth.
+
+    Example:
+      >>> fewer({64: [0], 32: [1, 2], 16: [3, 4, 5]}, least=3)
+      {64: [0, 1, 2], 16: [3, 4, 5]}
+    """
+    members: dict[int, list[int]] = {}
+    for width, of_width in by_width.items():
+        if not members or len(of_width) >= least:
+            members[width] = []
+        members[min(members)].extend(of_width)
+    return members
+
+
 def round_up(size: int, least: int = 1) -> int:
     """The smallest of ``least`` times 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least ``size``.
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from tqdm import tqdm
 
 from decoding_jax import batches, text
@@ -76,14 +77,17 @@ class ItemDecoder:
             self._model,
             strategy,
             stop=shared_strings(self.stop, self._tokenizer, self._model),
-            seed=settings.seed,
+            key=jax.random.key(settings.seed, impl="threefry2x32"),
             batch_size=settings.batch_size,
             drafter=settings.drafter,
             refill=settings.refill,
             independent=independent,
-            with_info=settings.with_info,
         )
         _check_positions(self.widths[-1], self._shared, self.rows.readers())
+        names = self.rows.info_names(self.widths[-1])
+        if settings.with_info and not names:
+            _LOGGER.info("with_info: the strategy has no info about single rows")
+        self._info = names if settings.with_info else []
         self.rows.prepare(self.widths[-1])
         self.scorer = Scorer.wanted(self._model, settings, self.widths)
 
@@ -122,6 +126,8 @@ class ItemDecoder:
         by_width = widths.by_width([len(x) for x in ids], self.widths)
         for members, output in self.rows.decode(ids, index, by_width):
             context = text.context_of(self._model, [ids[m] for m in members])
+            info = {name: getattr(output.info, name) for name in self._info}
+            output = output._replace(info=info or None)
             made = text.completions(self._tokenizer, output, len(members), context)
             self.num_tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             for m, of_input in zip(members, made, strict=True):

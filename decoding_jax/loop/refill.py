@@ -31,6 +31,7 @@ from jax import lax
 
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop.strategy import Strategy
+from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 
@@ -182,7 +183,8 @@ def advance(
     def step(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         state, num_steps, num_used = carry
         num_used += (~ended(state)).sum(dtype=jnp.int32)
-        return strategy.step(model, prompt, state), num_steps + 1, num_used
+        new = strategy.step(model, prompt, state)
+        return counted(strategy.row_done(state), state, new), num_steps + 1, num_used
 
     state, num_steps, num_used = lax.while_loop(
         is_unfinished, step, (rows.state, jnp.int32(0), jnp.int32(0))
@@ -191,42 +193,47 @@ def advance(
     return Rows(rows.given, state), AdvanceResult(ended(state), output, num_steps, num_used)
 
 
-def widens(make_call: MakeCall, given: Any) -> bool:
-    """Whether rows may be moved to a batch of another width.
+def counted(done: Array, old: Any, new: Any) -> Any:
+    """The new state, with the counters ``[B]`` of rows that were done as they were.
 
-    Args:
-      make_call: makes the strategy's call.
-      given: the arguments of some rows.
+    Nothing else of such a row changes by itself. A row's ``info`` thus depends on this row alone.
     """
-    strategy, model, _, _ = make_call(given)
-    return strategy.widens and getattr(model, "widens", False)
+
+    def kept(x: Array, y: Array) -> Array:
+        return jnp.where(done, x, y) if x.ndim == 1 else y
+
+    return jax.tree.map(kept, old, new)
 
 
-def obstacle(make_call: MakeCall, few: Any, more: Any) -> str | None:
+def widens(call: Call) -> bool:
+    """Whether the rows of a call may be moved to a batch of another width."""
+    return call.strategy.widens and getattr(call.model, "widens", False)
+
+
+def obstacle(few: Call, more: Call) -> str | None:
     """The reason why the rows of a strategy cannot be refilled; None if they can.
 
-    Only shapes are computed.
+    Only shapes are computed, once for equal ones.
 
     Args:
-      make_call: makes the strategy's call.
-      few: the arguments of some rows.
-      more: the arguments of a larger number of rows.
+      few: the call of some rows.
+      more: that of a larger number of rows.
     """
-    calls = make_call(few), make_call(more)
+    calls = few, more
     if not all(call.strategy.refills for call in calls):
         return "the strategy does not say when a single row is done"
     if not all(call.model.ragged for call in calls):
         return "the model's rows advance in step (ragged=False)"
-
-    def state_of(given: Any) -> Any:
-        strategy, model, prompt, key = make_call(given)
-        return strategy.init(model, prompt, key)
-
-    def shapes(given: Any) -> Any:
-        return in_mesh(lambda on_mesh: jax.eval_shape(lambda: state_of(on_mesh)), given)
-
-    for x, y in zip(*(jax.tree.leaves(shapes(given)) for given in (few, more)), strict=True):
-        rows = tuple(call.prompt.length.shape[0] for call in calls)
-        if x.ndim and (x.shape[0], y.shape[0]) != rows:
+    states = [jax.tree.leaves(in_mesh(_INIT.eval_shape, call)) for call in calls]
+    counts = tuple(call.prompt.length.shape[0] for call in calls)
+    for x, y in zip(*states, strict=True):
+        if x.ndim and (x.shape[0], y.shape[0]) != counts:
             return f"the state holds {x.dtype}{list(x.shape)}, which does not begin with the rows"
     return None
+
+
+def _init(call: Call) -> Any:
+    return call.strategy.init(call.model, call.prompt, call.key)
+
+
+_INIT: Any = jit(_init, ())

@@ -44,8 +44,8 @@ def jit(
         take. The caller does not use these arrays again.
 
     Returns:
-      A function with the signature of ``fn``. It also has ``lower``, as ``jax.jit`` gives it, and
-      ``cache_size()``, the number of compiled programs.
+      A function with the signature of ``fn``. It also has ``lower`` and ``eval_shape``, as
+      ``jax.jit`` gives them, and ``cache_size()``, the number of compiled programs.
 
     Example:
       >>> import jax.numpy as jnp
@@ -83,6 +83,7 @@ def jit(
         return meshes.in_mesh(lambda given: compiled(*fixed, *given), (arrays, given_away))
 
     wrapper.lower = lambda *args, **kwargs: compiled.lower(*split(args, kwargs))  # type: ignore[attr-defined]
+    wrapper.eval_shape = lambda *args, **kwargs: compiled.eval_shape(*split(args, kwargs))  # type: ignore[attr-defined]
     wrapper.cache_size = compiled._cache_size  # type: ignore[attr-defined]
     return cast(F, wrapper)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.batches import bind_drafter, check_drafter, encode_batch, widths
+from decoding_jax.batches import RowDecoder, bind_drafter, check_drafter, encode_batch, widths
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_max_new_tokens, check_settings, values_of
 from decoding_jax.ops.random import row_keys
@@ -42,6 +43,9 @@ _IDLE = (
     transforms.Eta,
 )
 _ALTERNATIVES = 5  # of ``with_scores=True``
+# A batch of so many rows or more is refilled if there are so many times as many texts.
+_FEWEST_ROWS = 8
+_REFILLED = 4
 
 
 class Call:
@@ -177,19 +181,72 @@ class Call:
         """
         rows = [*members, *[members[0]] * (size - len(members))]
         ids = [self.ids[i] for i in rows]
-        longest = max(len(row) for row in ids)
-        length = self.limits.of_batch(members, longest)
-        positions, shared = inputs.shared_positions(self.model), widths.shared_size(self.model)
-        width = widths.padded_width(longest, length, positions, shared)
+        width, length = self._shape(members)
         model, prompt = encode_batch(self.model, ids, width)
         given = {**self.settings, "drafter": self.drafter}
         settings = take_rows(given, rows, len(self.ids), row_arguments(self.run))
         drafter = bind_drafter(settings.pop("drafter"), self.model, ids, width)
-        if self._registered:
-            models = (model, drafter, getattr(drafter, "model", None))
-            length = widths.rounded_length(length, prompt.tokens.shape[1], models)
+        length = self._rounded(length, model, prompt, drafter)
         keys = None if self.keys is None else self.keys[jnp.asarray(rows)]
         return model, prompt, keys, drafter, {**settings, "max_new_tokens": length}
+
+    def refilled(
+        self, order: Sequence[int], batch_size: int
+    ) -> Iterator[tuple[Sequence[int], DecodeOutput]] | None:
+        """The outputs of texts as they end, where other texts then take their places.
+
+        This is for many times as many texts as rows, since more programs are compiled.
+
+        Args:
+          order: all texts, by number, the longest first.
+          batch_size: the number of rows.
+
+        Returns:
+          Pairs as of ``RowDecoder.decode``; or None where batches one after another serve better,
+          and where only these can: with scores, a limit of time, a strategy or a model without rows
+          of their own, or limits that the longest text leaves no positions for.
+        """
+        many = len(order) >= _REFILLED * batch_size and batch_size >= _FEWEST_ROWS
+        if not many or not self._registered or self.num_alternatives or self.max_time:
+            return None
+        lengths = [len(row) for row in self.ids]
+        if len(list(limits.groups(order, lengths, self.limits, len(order)))) > 1:
+            return None
+        width, length = self._shape(order)
+        longest = [self.ids[order[0]]]
+        drafter = bind_drafter(self.drafter, self.model, longest, width)
+        length = self._rounded(length, *encode_batch(self.model, longest, width), drafter)
+        decoder = RowDecoder(
+            self.model,
+            functools.partial(self.run, **{**self.settings, "max_new_tokens": length}),
+            stop=self.settings["stop"],
+            key=self.keys,
+            batch_size=batch_size,
+            drafter=self.drafter,
+            devices=jax.local_devices()[:1],
+            few_programs=True,
+        )
+        decoder.expect(len(order))
+        decoder.prepare(width)
+        if decoder.group_size is None:
+            return None
+        shared = widths.shared_size(self.model)
+        by_width = widths.by_width(lengths, widths.widths(width - shared, shared=shared))
+        return decoder.decode(self.ids, range(len(order)), widths.fewer(by_width, 2 * batch_size))
+
+    def _shape(self, members: Sequence[int]) -> tuple[int, int]:
+        """The width that some texts are padded to, and their ``max_new_tokens``."""
+        longest = max(len(self.ids[i]) for i in members)
+        length = self.limits.of_batch(members, longest)
+        positions, shared = inputs.shared_positions(self.model), widths.shared_size(self.model)
+        return widths.padded_width(longest, length, positions, shared), length
+
+    def _rounded(self, length: int, model: Any, prompt: Prompt, drafter: Any) -> int:
+        """The ``max_new_tokens`` of the program."""
+        if not self._registered:
+            return length
+        models = (model, drafter, getattr(drafter, "model", None))
+        return widths.rounded_length(length, prompt.tokens.shape[1], models)
 
     def completions(
         self, output: DecodeOutput, members: Sequence[int], scores: Any = None

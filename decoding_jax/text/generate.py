@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -143,38 +143,59 @@ def generate(
     # of similar length into the same batch.
     lengths = [len(row) for row in call.ids]
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches = list(groups(order, lengths, call.limits, batch_size))
-    size = min(batch_size, round_up(len(texts)))
+    outputs = call.refilled(order, batch_size)
+    decoded: Iterator[_Decoded]
+    if outputs is not None:
+        decoded = ((members, call.completions(output, members)) for members, output in outputs)
+    else:
+        batches = groups(order, lengths, call.limits, batch_size)
+        size = min(batch_size, round_up(len(texts)))
+        decoded = ((members, _decoded(call, clock, members, size)) for members in batches)
     results: list[list[Completion]] = [[] for _ in texts]
-    disable = None if progress and len(batches) > 1 else True
-    for members in tqdm(batches, "decoding", unit="batch", delay=3, disable=disable):
-        for i, row in zip(members, _decoded(call, clock, members, size), strict=True):
-            results[i] = row
+    disable = None if progress and len(texts) > batch_size else True
+    with tqdm(None, "decoding", len(texts), unit="text", delay=3, disable=disable) as bar:
+        for members, completions in _announced(decoded):
+            for i, row in zip(members, completions, strict=True):
+                results[i] = row
+            bar.update(len(members))
     warn_of_cut(results, call.limits)
     warn_of_nan_logits(results)
     return results
 
 
+_Decoded = tuple[Sequence[int], list[list[Completion]]]
+"""Some texts, by number, and their completions."""
+
+
+def _announced(decoded: Iterator[_Decoded]) -> Iterator[_Decoded]:
+    """The same items; compilation that takes long is announced."""
+    while True:
+        with compilation_announced():
+            found = next(decoded, None)
+        if found is None:
+            return
+        yield found
+
+
 def _decoded(call: Call, clock: Clock, members: Sequence[int], size: int) -> list[list[Completion]]:
     """The completions of some texts, by number, which are decoded together as ``size`` rows."""
     model, prompt, keys, drafter, settings = call.rows(members, size)
-    with compilation_announced():
-        if call.max_time is None:
-            drafters = () if drafter is None else (drafter,)
-            keys_given = () if keys is None else (keys,)
-            output = call.run(model, *drafters, prompt, *keys_given, **settings)
-        else:
-            if drafter is not None:
-                settings["drafter"] = drafter
-            output = run_until(clock, call.run, model, prompt, keys, **settings)
-        scores = None
-        if call.num_alternatives is not None:
-            scores = compiled_scores(
-                model,
-                prompt,
-                output.tokens,
-                output.length.max(),
-                num_alternatives=call.num_alternatives,
-            )
+    if call.max_time is None:
+        drafters = () if drafter is None else (drafter,)
+        keys_given = () if keys is None else (keys,)
+        output = call.run(model, *drafters, prompt, *keys_given, **settings)
+    else:
+        if drafter is not None:
+            settings["drafter"] = drafter
+        output = run_until(clock, call.run, model, prompt, keys, **settings)
+    scores = None
+    if call.num_alternatives is not None:
+        scores = compiled_scores(
+            model,
+            prompt,
+            output.tokens,
+            output.length.max(),
+            num_alternatives=call.num_alternatives,
+        )
     output, scores = to_host((output, scores))
     return call.completions(output, members, scores)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
@@ -80,7 +81,7 @@ class Job:
             model,
             STRATEGIES[strategy],
             stop=default_stop(tokenizer),
-            seed=0,
+            key=jax.random.key(0),
             batch_size=batch_size,
             refill=self.is_refilled,
         )

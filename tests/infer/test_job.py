@@ -63,14 +63,14 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     need_devices(8)
     model, tokenizer = decoding_jax.load(byte_t5)
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
-    given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
+    given = {"stop": Stop(eos_ids=1), "batch_size": 3}
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for count in (1, 8):
         decoder = RowDecoder(model, greedy, **given, devices=jax.devices()[:count])
         assert decoder.batch_size == {1: 3, 8: 8}[count]
-        bound, prompt, index, *_ = decoder._inputs.make(ids, [0, 1, 2], 16, decoder.batch_size)
-        rows = [bound.source, bound.source_length, *prompt, index]
+        _, bound, prompt, _ = decoder._inputs.make(ids, [0, 1, 2], None, 16, decoder.batch_size)
+        rows = [bound.source, bound.source_length, *prompt]
         assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(bound.params))
         assert all(len(jnp.asarray(x).sharding.device_set) == count for x in rows)
         assert count == 1 or not any(x.sharding.is_fully_replicated for x in rows)
@@ -85,7 +85,7 @@ def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     model, tokenizer = decoding_jax.load(byte_t5)
     sharded, _ = decoding_jax.load(byte_t5, mesh={"data": 4, "model": 1}, scan_layers=True)
     greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
-    given = {"stop": Stop(eos_ids=1), "seed": 0, "batch_size": 3}
+    given = {"stop": Stop(eos_ids=1), "batch_size": 3}
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for each in (model, sharded):

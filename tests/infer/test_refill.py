@@ -83,7 +83,7 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **s
         model,
         functools.partial(function, **settings),
         stop=Stop(eos_ids=(0,), max_new_tokens=LIMITS),
-        seed=5,
+        key=jax.random.key(5),
         batch_size=batch_size,
         drafter=(PromptLookup() if name == "lookup" else DRAFT) if drafts else None,
         devices=jax.devices()[:devices],
@@ -211,18 +211,18 @@ def test_rows_that_are_spread_over_devices_give_the_same(name):
     check_equal(decode(decoder), expected)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["token", "stochastic_beam_search"])
+@pytest.mark.parametrize("name", tiers.values("token", exhaustive=[*WIDENED[:-1], *RELEASE]))
 def test_the_info_of_a_row_is_its_own(name):
-    whole = decode(make_decoder(name, refill=False, with_info=True))
-    refilled = decode(make_decoder(name, with_info=True), list(range(COUNT))[::-1])
-    for row, expected in zip(refilled, whole, strict=True):
+    """Counters too: each is that of the input decoded alone."""
+    alone = decode(make_decoder(name, 1, refill=False))
+    refilled = decode(make_decoder(name), list(range(COUNT))[::-1])
+    for row, expected in zip(refilled, alone, strict=True):
         for completion, other in zip(row, expected, strict=True):
-            assert completion.info.keys() == other.info.keys()
-            for key, value in other.info.items():
-                np.testing.assert_allclose(completion.info[key], value, rtol=2e-6)
+            for key, value in other.info._asdict().items():
+                if key != "draft_calls":  # An iteration drafts for the row that needs most.
+                    np.testing.assert_allclose(getattr(completion.info, key), value, rtol=2e-6)
         if name == "token":
-            made = sum(c.info["emitted"] for c in row)
+            made = sum(c.info.emitted for c in row)
             assert made == sum(max(len(c.tokens) - 1, 0) for c in row)
 
 

@@ -1,0 +1,141 @@
+"""``generate`` with many texts for each row: a text has the result that it has in any batch."""
+
+import jax
+import numpy as np
+import pytest
+import tiers
+from text_fakes import TABLE, Digits
+
+import decoding_jax
+from decoding_jax import Stop, transforms
+from decoding_jax.batches import RowDecoder, refilled
+from decoding_jax.text import call
+
+COUNT = 37
+DRAWN = np.random.default_rng(0)
+TEXTS = np.array([" ".join(map(str, DRAWN.integers(1, 7, 1 + i % 5))) for i in range(COUNT)])
+TEMPERATURES = DRAWN.uniform(0.5, 1.5, COUNT).astype(np.float32)
+LIMITS = DRAWN.integers(1, 12, COUNT)
+STRATEGIES = {
+    "greedy": {},
+    "sample": {"num_samples": 3},
+    "arithmetic_sample": {"num_samples": 3},
+    "beam_search": {"beam_size": 3, "length_penalty": TEMPERATURES},
+    "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},
+    "best_k_search": {"k": 2, "budget": 8, "num_return": 2},
+    "speculative_sample": {"drafter": TABLE, "num_draft_tokens": 2},
+}
+every = pytest.mark.parametrize(
+    "name",
+    tiers.values("sample", exhaustive=[n for n in STRATEGIES if n != "sample"]),
+)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Decodes some texts, each with its own key, temperature and limit."""
+
+    def run(name, order=range(COUNT), *, refill=True, seed=3, scale=1.0, limits=LIMITS):
+        order = np.asarray(order)
+        monkeypatch.setattr(call, "_REFILLED", 4 if refill else COUNT)
+        of_texts = {"transform": transforms.temperature(scale * TEMPERATURES[order])}
+        for key, value in STRATEGIES[name].items():
+            of_texts[key] = value[order] if isinstance(value, np.ndarray) else value
+        if name == "best_k_search":
+            del of_texts["transform"]
+        if decoding_jax.registry.STRATEGIES[name].draws:
+            of_texts["key"] = jax.random.split(jax.random.key(seed), COUNT)[order]
+        return decoding_jax.generate(
+            TABLE,
+            Digits(),
+            TEXTS[order].tolist(),
+            strategy=name,
+            stop=Stop(max_new_tokens=limits[order]),
+            batch_size=8,
+            **of_texts,
+        )
+
+    return run
+
+
+def check_equal(found, expected):
+    """The same tokens, and log-probabilities within the rounding of another program."""
+    for row, expected_row in zip(found, expected, strict=True):
+        assert [c.tokens for c in row] == [c.tokens for c in expected_row]
+        assert [c.finished for c in row] == [c.finished for c in expected_row]
+        for part in ("log_prob", "score"):
+            values = [[getattr(c, part) for c in r] for r in (row, expected_row)]
+            np.testing.assert_allclose(*values, rtol=2e-6, atol=2e-6)
+
+
+def without_draft_calls(rows):
+    """The completions; an iteration of all rows drafts for the one that needs most."""
+    if "draft_calls" not in rows[0][0].info._fields:
+        return rows
+    return [[c._replace(info=c.info._replace(draft_calls=0)) for c in row] for row in rows]
+
+
+@every
+def test_a_text_has_the_result_of_any_other_batch(run, name):
+    found = run(name)
+    check_equal(found, run(name, refill=False))
+    shuffled = np.random.default_rng(1).permutation(COUNT)
+    again = run(name, shuffled)
+    back = [again[i] for i in np.argsort(shuffled)]
+    assert without_draft_calls(back) == without_draft_calls(found)
+
+
+@every
+def test_a_second_call_compiles_nothing(run, name):
+    """The strategy, its settings and the keys are arguments of the programs."""
+
+    def programs():
+        compiled = refilled._compiled(name)
+        return [getattr(compiled, part).cache_size() for part in compiled._fields]
+
+    first = run(name)
+    before = programs()
+    assert sum(before) >= 4
+    other = run(name, range(COUNT)[::-1], seed=4, scale=0.3, limits=LIMITS[::-1])
+    assert programs() == before
+    assert first != other[::-1]
+
+
+def test_counts_are_those_of_the_text(run):
+    """The model's calls for a text end with its own last token."""
+    for row in run("sample"):
+        assert {c.info.model_calls for c in row} == {max(len(c.tokens) for c in row)}
+
+
+def test_what_cannot_be_refilled_is_decoded_in_batches(monkeypatch):
+    def forbidden(*args):
+        raise AssertionError
+
+    texts, settings = TEXTS.tolist(), {"max_new_tokens": 3, "batch_size": 8}
+    model = TABLE.lockstep()
+    want = decoding_jax.generate(TABLE, Digits(), texts, **settings)
+    check_equal(decoding_jax.generate(model, Digits(), texts, **settings), want)
+    monkeypatch.setattr(RowDecoder, "decode", forbidden)
+    for more in ({"with_scores": True}, {"max_time": 60}, {"batch_size": 16}):
+        check_equal(decoding_jax.generate(TABLE, Digits(), texts, **(settings | more)), want)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mesh", [None, {"data": 2, "model": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"strategy": "beam_search", "beam_size": 2}, {"strategy": "sample", "num_samples": 2}],
+)
+def test_a_network_gives_the_same(monkeypatch, mesh, settings):
+    """Inputs of two widths share the batch of an encoder-decoder."""
+    model, tokenizer = decoding_jax.load("translation-en-fr-draft", mesh=mesh)
+    words = ["the red house", "is", "my old friend", "a long walk", "here", "we are", "by the sea"]
+    texts = [" ".join(words[i % 7 :: 1 + i % 3]) for i in range(40)]
+    texts[0] = " ".join(words * 2)
+    settings = {"key": jax.random.key(0), "max_new_tokens": 8, "batch_size": 8, **settings}
+    if settings.get("strategy") != "sample":
+        del settings["key"]
+    found = decoding_jax.generate(model, tokenizer, texts, **settings)
+    monkeypatch.setattr(call, "_REFILLED", COUNT)
+    want = decoding_jax.generate(model, tokenizer, texts, **settings)
+    assert [[c.tokens for c in row] for row in found] == [[c.tokens for c in row] for row in want]
