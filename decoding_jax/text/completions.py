@@ -25,8 +25,9 @@ class Completion(NamedTuple):
       score: the score by which the strategy ranks; NaN where ``nan_logits``.
       finished: whether a stop condition ended it, rather than the maximum length.
       info: the ``info`` of the strategy, such as a ``StochasticBeamInfo``, as Python's numbers and
-        NumPy's arrays. Each is a value of this completion, of its text, or of the whole batch, as
-        the strategy defines it.
+        NumPy's arrays. Each is a value of this completion or of its text, as the strategy defines
+        it. Counts of the loop, such as ``model_calls``, are those until the text has ended where
+        texts take each other's places (see ``generate``), and otherwise those of the whole batch.
       scores: with ``with_scores``, the scores of each token, NumPy arrays ``[L]`` and ``[L, n]``.
       sample_log_prob: with ``with_sample_log_prob``, a setting of samplers, the log-probability of
         each token under the distribution that it was drawn from, a NumPy array ``[L]``.

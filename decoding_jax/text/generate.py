@@ -64,9 +64,10 @@ def generate(
         texts.
       drafter: a model from ``load`` with the same tokenizer, or a drafter such as ``PromptLookup``,
         for strategies that take one. It is bound to the texts as the model is.
-      batch_size: the number of texts that are decoded together. A batch lasts as long as its
-        longest text; ``infer``, where other texts take the places of those that have ended, is
-        faster for many times as many texts.
+      batch_size: the number of texts that are decoded together. With four times as many texts or
+        more, and eight rows or more, other texts take the places of those that have ended, as in
+        the batch job; otherwise, and with ``with_scores`` or ``max_time``, a batch lasts as long as
+        its longest text.
       max_new_tokens: the maximum number of new tokens of a text. The default is the limit that
         ``stop`` has, or else 64 (20 with parameters of ``transformers``), or as many as fit into
         the model after the text. A ``CutTextWarning`` says how many texts a default has cut.

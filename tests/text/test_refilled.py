@@ -14,14 +14,14 @@ from decoding_jax.text import call
 COUNT = 37
 DRAWN = np.random.default_rng(0)
 TEXTS = np.array([" ".join(map(str, DRAWN.integers(1, 7, 1 + i % 5))) for i in range(COUNT)])
-TEMPERATURES = DRAWN.uniform(0.5, 1.5, COUNT).astype(np.float32)
+PENALTIES = DRAWN.uniform(0.5, 1.5, COUNT).astype(np.float32)
 LIMITS = DRAWN.integers(1, 12, COUNT)
 STRATEGIES = {
     "greedy": {},
     "sample": {"num_samples": 3},
     "arithmetic_sample": {"num_samples": 3},
-    "beam_search": {"beam_size": 3, "length_penalty": TEMPERATURES},
-    "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},
+    "beam_search": {"beam_size": 3, "length_penalty": PENALTIES},
+    "contrastive_search": {"penalty_alpha": PENALTIES / 2, "top_k": 3},
     "best_k_search": {"k": 2, "budget": 8, "num_return": 2},
     "speculative_sample": {"drafter": TABLE, "num_draft_tokens": 2},
 }
@@ -33,12 +33,13 @@ every = pytest.mark.parametrize(
 
 @pytest.fixture
 def run(monkeypatch):
-    """Decodes some texts, each with its own key, temperature and limit."""
+    """Decodes some texts, each with its own key, penalty and limit."""
 
     def run(name, order=range(COUNT), *, refill=True, seed=3, scale=1.0, limits=LIMITS):
         order = np.asarray(order)
         monkeypatch.setattr(call, "_REFILLED", 4 if refill else COUNT)
-        of_texts = {"transform": transforms.temperature(scale * TEMPERATURES[order])}
+        penalties = scale * PENALTIES[order]
+        of_texts = {"transform": transforms.repetition_penalty(penalties)}
         for key, value in STRATEGIES[name].items():
             of_texts[key] = value[order] if isinstance(value, np.ndarray) else value
         if name == "best_k_search":

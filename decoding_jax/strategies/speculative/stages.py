@@ -165,8 +165,10 @@ class Info(NamedTuple):
     """Counts of speculative decoding. Prefills are not counted as calls.
 
     Attributes:
-      target_calls: int32, calls of the target's ``extend``, one for each iteration of the loop.
-      draft_calls: int32, calls of the drafter.
+      target_calls: int32, calls of the target's ``extend``, one for each iteration of the loop; or
+        ``[B]``, those until each row has ended.
+      draft_calls: int32, calls of the drafter; or ``[B]``, those in the same iterations, each of
+        which drafts for the row that needs most.
       blocks: int32 ``[B, W]``, iterations in which the lane was not done.
       proposed: int32 ``[B, W]``, drafted tokens.
       accepted: int32 ``[B, W]``, drafted tokens that are part of the output.
