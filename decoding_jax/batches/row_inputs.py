@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from decoding_jax import fields, rows
+from decoding_jax import fields, rows, suggestions
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.batches.widths import round_up
-from decoding_jax.loop import strategy as loop_strategy
 from decoding_jax.loop.refill import Call
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops import random
@@ -266,8 +265,10 @@ class RowInputMaker:
             rest = {k: v for k, v in self._settings.items() if k not in of_inputs}
             made = Function(drafter, of_inputs, functools.partial(self._function, **rest))
         else:
+            elsewhere = ("model", "prompt", "key", "drafter")
+            suggestions.check_function(self._function, self._settings, given_elsewhere=elsewhere)
             drafters = {} if drafter is None else {"drafter": drafter}
-            made = loop_strategy.make(kind, {**self._settings, **drafters})
+            made = kind(**self._settings, **drafters)
             self._declared = rows.row_arguments(type(made))
             of_inputs = {
                 f.name: getattr(made, f.name)

@@ -7,8 +7,8 @@
 The sampling step alone, beside a softmax, an argmax and ``jax.random.categorical``; best-k search
 beside a beam search of the same budget; contrastive search beside greedy decoding; speculative
 decoding beside plain decoding and theory; the batch job, refilled, beside buckets; a shared prefix
-beside whole prompts; and, where ``transformers`` is installed, whole decodes and beam searches of
-the embedded model beside it on the same weights.
+beside whole prompts; whole translations on a CPU beside CTranslate2; and, where ``transformers`` is
+installed, whole decodes and beam searches of the embedded model beside it on the same weights.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from experiments.benchmarks import (
     beam_search,
     best_k,
     contrastive,
+    cpu_translation,
     sampling_step,
     shared_prefix,
     speculative,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[..., None]] = {
     "speculative": speculative.measure,
     "batch_job": batch_job.measure,
     "shared_prefix": shared_prefix.measure,
+    "cpu_translation": cpu_translation.measure,
 }
 QUICK: dict[str, dict[str, Any]] = {
     "sampling_step": {"repeats": 1, "vocabularies": (64,), "row_counts": (8,)},
@@ -64,6 +66,13 @@ QUICK: dict[str, dict[str, Any]] = {
         "name": quick.MODEL,
     },
     "shared_prefix": {"repeats": 1, "sizes": (1,), "shared": 64},
+    "cpu_translation": {
+        "repeats": 1,
+        "count": 2,
+        "rows": 1,
+        "searches": ("greedy",),
+        "name": quick.MODEL,
+    },
 }
 """The settings of the quick form of each."""
 BESIDE_TRANSFORMERS = {"whole_decode", "beam_search"}
