@@ -320,13 +320,13 @@ class RowInputMaker:
 
     def _with(self, taken: dict[str, Any]) -> Any:
         """The strategy with the settings of some inputs, which were checked with those of all."""
+        drafter = taken.pop("drafter")
         if isinstance(self._strategy, Function):
-            drafter = taken.pop("drafter")
             return dataclasses.replace(self._strategy, drafter=drafter, settings=taken)
         made = copy.copy(self._strategy)
-        if taken["drafter"] is not None:
+        if drafter is not None:
             field = self._strategy.__dataclass_fields__["drafter"]
-            taken["drafter"] = fields.checked(field, taken["drafter"])
+            taken["drafter"] = fields.checked(field, drafter)
         for name, value in taken.items():
             object.__setattr__(made, name, value)
         return made
