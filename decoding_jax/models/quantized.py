@@ -88,8 +88,8 @@ class QuantizedArray:
         """``x [..., D] @ self [D, ..., F]``, accumulated and returned in float32.
 
         Integers are multiplied, which takes no rounding, and the sums of the groups are scaled.
-        Compilers for GPUs and TPUs fuse the conversion of the integers into their product, and read
-        them narrow from memory. For more tokens than a group has weights, the sums would take more
+        The TPU's compiler fuses the conversion of the integers into their product, and reads them
+        narrow from memory. For more tokens than a group has weights, the sums would take more
         memory than the kernel, which is scaled first then, in the dtype of ``x``.
         """
         groups, *rest = self.scale.shape
@@ -124,8 +124,8 @@ class Rounding(NamedTuple):
 
     Attributes:
       bits: 8 or 4.
-      group: the number of neighbours along ``axis`` that share a scale, or None for all of them. It
-        is halved until it divides the axis.
+      group: the number of neighbours along ``axis`` that share a scale, or None for all of them. Of
+        one that does not divide the axis, the greatest divisor that both have counts.
       axis: the axis that products sum over, of the parameter of one layer.
     """
 

@@ -135,7 +135,7 @@ def test_rounding_is_to_the_nearest_of_its_steps(shape, bits, group, steps):
     x[:, 0] = 0.0
     q = quantize_array(x, Rounding(bits, group, 0), "float32")
     assert q.values.dtype == (np.int8 if bits == 8 else ml_dtypes.int4)
-    groups = {None: 1, 8: 3, 16: 3}[group]  # 16 is halved until it divides 24
+    groups = {None: 1, 8: 3, 16: 3}[group]  # 8 divides 16 and 24
     assert q.scale.shape == (groups, *shape[1:])
     error = np.abs(jax.device_get(jax.tree.map(jnp.asarray, q).to_float("float32")) - x)
     by_group = np.abs(x.reshape(groups, -1, *shape[1:])).max(1, keepdims=True)
