@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from machine import need_devices
 
 from decoding_jax import sharding
 from decoding_jax.models import (
@@ -165,6 +166,7 @@ def test_a_mesh_that_does_not_serve(shape, axes, message, tmp_path):
     ],
 )
 def test_sizes_that_make_no_mesh(sizes, message):
+    need_devices(8)
     with pytest.raises(ValueError, match=f"^{message}"):
         sharding.as_mesh(sizes)
 

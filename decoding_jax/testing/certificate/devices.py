@@ -41,7 +41,9 @@ def add_flags(flags: Mapping[str, Any]) -> None:
 def prepare_host(devices: int, quick: bool) -> None:
     """Splits the host into devices, and optionally turns most of the compiler's optimizations off.
 
-    This has an effect only before JAX's first computation. Flags already in ``XLA_FLAGS`` are kept.
+    Where there is a GPU, JAX computes there, and several processes share its memory: each takes
+    what it needs, instead of three quarters in advance. This has an effect only before JAX's first
+    computation. Flags already in ``XLA_FLAGS`` are kept.
 
     Args:
       devices: the number of devices.
@@ -49,12 +51,14 @@ def prepare_host(devices: int, quick: bool) -> None:
         the certificate's small programs, level 0 compiles hardly faster, and runs several times
         slower.
     """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     add_flags({"--xla_force_host_platform_device_count": devices})
     if quick:
         add_flags(
             {
                 "--xla_backend_optimization_level": 1,
                 "--xla_llvm_disable_expensive_passes": "true",
+                "--xla_gpu_autotune_level": 0,
                 **quick_flags(),
             }
         )
