@@ -258,8 +258,10 @@ LONG = (
     "docs/engines.md",
     "docs/estimators.md",
     "docs/generation_config.md",
+    "docs/rollouts.md",
     "docs/shared_prefix.md",
     "docs/stopping.md",
+    "docs/strategies.md",
     "docs/streaming.md",
     "docs/token_scores.md",
 )

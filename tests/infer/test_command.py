@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
+import tiers
 from infer_fakes import HERE, INFER, OWN, check, records
 
 from decoding_jax import gin_path
@@ -14,7 +15,7 @@ from decoding_jax.infer.command import main
 from decoding_jax.text import embedded
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "arithmetic_sample"])
+@pytest.mark.parametrize("strategy", tiers.values("greedy", exhaustive=["arithmetic_sample"]))
 def test_a_job_by_the_names_of_its_files(command, capsys, strategy):
     files = ["runs/infer.gin", "models/directory.gin", f"strategies/{strategy}.gin"]
     samples = {} if strategy == "greedy" else {"NUM_SAMPLES": 4, "TEMPERATURE": 0.5}

@@ -303,6 +303,7 @@ def test_a_strategy_may_be_an_object(decode):
             decode(LINES, "wrong", strategy=wrong)
 
 
+@pytest.mark.exhaustive
 def test_the_drafter_of_an_object_is_that_of_the_job(table):
     model, _ = table
     speculative = decoding_jax.SpeculativeSample

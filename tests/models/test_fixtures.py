@@ -12,9 +12,20 @@ from families import FIXTURES
 from decoding_jax.models.checkpoint import load_model
 
 # Gemma 3 has a window, norms of query and key, and Gemma 2's layers; GPT-NeoX has its own. The
-# relatives of BART have its layers.
+# relatives of BART have its layers, and ByT5 and mT5 are T5 1.1.
 SHARED = (
-    *("gemma2", "llama_yarn", "m2m_100", "marian", "mbart", "mistral", "pegasus", "qwen3"),
+    *(
+        "byt5",
+        "gemma2",
+        "llama_yarn",
+        "m2m_100",
+        "marian",
+        "mbart",
+        "mistral",
+        "mt5",
+        "pegasus",
+        "qwen3",
+    ),
     *("t5gemma2", "umt5"),
 )
 

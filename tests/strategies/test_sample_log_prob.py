@@ -49,7 +49,7 @@ def draw(name, **settings):
     ("name", "transform"),
     tiers.combinations(
         [(name, transform) for name in SAMPLERS for transform in (TRANSFORM, None)],
-        [("sample", TRANSFORM), ("arithmetic_sample", TRANSFORM), ("token", None)],
+        [("sample", TRANSFORM), ("token", None)],
         lambda case: [case[0]],
     ),
 )

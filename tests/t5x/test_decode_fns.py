@@ -239,8 +239,10 @@ def test_callbacks_may_force_tokens_and_change_logits(rescaled):
     ("fn", "settings"),
     [
         (decode_fns.diverse_beam_search, {"num_groups": 2, "alpha": 0.0}),
-        (decode_fns.beam_sample, {"alpha": 0.0, "topk": 5}),
-        (decode_fns.stochastic_beam_search, {}),
+        pytest.param(
+            decode_fns.beam_sample, {"alpha": 0.0, "topk": 5}, marks=pytest.mark.exhaustive
+        ),
+        pytest.param(decode_fns.stochastic_beam_search, {}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_other_searches(fn, settings):

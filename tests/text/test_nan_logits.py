@@ -177,14 +177,17 @@ def text_settings(name):
 
 WARNING = r"model: its logits are NaN for text 1, of 3; these end there with a log_prob of NaN"
 STREAMED = ("greedy", "sample", "beam_search")
+# What a door makes of NaN depends on the output alone, and each strategy's output is tested above.
+MORE = ("best_k_search", "speculative_sample")
 OTHERS = (
-    *("arithmetic_sample", "beam_sample", "best_first_search", "best_k_search"),
-    *("constrained_beam_search", "contrastive_search", "diverse_beam_search"),
-    *("speculative_sample", "stochastic_beam_search"),
+    *("arithmetic_sample", "beam_sample", "best_first_search", "constrained_beam_search"),
+    *("contrastive_search", "diverse_beam_search", "stochastic_beam_search"),
 )
 
 
-@pytest.mark.parametrize("name", tiers.of_table(SETTINGS, exhaustive=OTHERS))
+@pytest.mark.parametrize(
+    "name", tiers.of_table(SETTINGS, exhaustive=["sample", *MORE], release=OTHERS)
+)
 def test_generate_and_stream_warn_once(name):
     settings = text_settings(name)
     with pytest.warns(NanLogitsWarning, match=WARNING) as caught:
@@ -210,7 +213,9 @@ def test_stream_text_warns_once():
     assert pieces == ["", ""]
 
 
-@pytest.mark.parametrize("name", tiers.of_table(SETTINGS, exhaustive=["greedy", *OTHERS]))
+@pytest.mark.parametrize(
+    "name", tiers.of_table(SETTINGS, exhaustive=["greedy", "beam_search", *MORE], release=OTHERS)
+)
 def test_a_job_counts_a_fault_of_its_own_kind(name):
     found = []
     settings = text_settings(name) | {"stop": None}
@@ -263,7 +268,7 @@ T5X = {
 }
 
 
-T5X_SHOWN = ("beam_search", "best_k_search", "stochastic_beam_search", "temperature_sample")
+T5X_SHOWN = ("beam_search", "temperature_sample")
 
 
 @pytest.mark.parametrize(

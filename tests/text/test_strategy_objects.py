@@ -37,8 +37,8 @@ CASES = {
     "speculative_sample": {"drafter": PromptLookup(), "num_draft_tokens": 2, "transform": EACH},
     "stochastic_beam_search": {"beam_size": 2},
 }
-SHOWN = ("beam_search", "greedy", "sample")
-OTHERS = [name for name in CASES if name not in SHOWN]
+SHOWN, MORE = ("beam_search", "greedy", "sample"), ("best_k_search", "speculative_sample")
+OTHERS = [name for name in CASES if name not in SHOWN + MORE]
 
 
 def made(name, settings):
@@ -55,7 +55,7 @@ def decoded(call, texts=TEXTS, **settings):
     return [[(c.tokens, c.text, c.log_prob, c.score, c.finished) for c in row] for row in found]
 
 
-@pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=OTHERS))
+@pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
 def test_an_object_is_its_name_with_the_same_settings(name):
     """Values of single texts follow them through sorting and batches of two."""
     settings = {"max_new_tokens": 5, **CASES[name]}
@@ -165,6 +165,7 @@ def build_sample(*, max_new_tokens: loop.Static[int], stop=None):
     return parts(decoding_jax.Sample(max_new_tokens=max_new_tokens, stop=stop))
 
 
+@pytest.mark.exhaustive
 def test_functions_of_the_earlier_decorators():
     with pytest.warns(DeprecationWarning, match="which the next release does not take"):
         search = loop.search(build_greedy)
