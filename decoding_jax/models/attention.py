@@ -184,6 +184,11 @@ KERNEL_QUERIES = 64
 float32 do not use the matrix units."""
 
 
+SPLASH_QUERIES = 1024
+"""The number of tokens from which a prompt is left to ``splash`` on a TPU, however few its scores
+are. A prompt with more than ``SCORE_LIMIT`` scores always is."""
+
+
 def attend(
     query: Array,
     parts: Sequence[Part],
@@ -195,38 +200,60 @@ def attend(
     """Softmax attention of every query over all parts together.
 
     This is the one place that chooses between ``attend_in_blocks``, which XLA compiles for every
-    device, and the kernel for NVIDIA GPUs (``attention_kernel``). Both compute the same function.
+    device, the kernel for NVIDIA GPUs (``attention_kernel``) and that for prompts on TPUs
+    (``splash``). All compute the same function.
 
     Args:
       query: ``[B, W, H, G, T, d]``: G query heads share each of the H key-value heads.
       parts: the keys and values. Every query sees at least one key of them.
       factor: the factor of the logits.
       soft_cap: None, or the bound of the scaled logits (see ``Scale``).
-      implementation: ``"xla"``; ``"pallas"``, the kernel, which is interpreted on other devices; or
-        ``"auto"``, the kernel where it can run and is faster.
+      implementation: ``"xla"``; ``"pallas"``, the kernel, where TPUs get ``splash`` for prompts that
+        it serves and other devices interpret that for GPUs; or ``"auto"``, a kernel where it can
+        run and is faster.
 
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.
 
     Raises:
-      ValueError: for ``"pallas"`` where the kernel cannot run.
+      ValueError: for ``"pallas"`` where the kernel for GPUs cannot run.
     """
     scale = Scale(factor, soft_cap)
-    if implementation == "xla" or (implementation == "auto" and not _has_kernels()):
-        return attend_in_blocks(query, parts, scale)
-    from decoding_jax.models import attention_kernel  # half a second, which CPUs need not wait
-
-    refusal = attention_kernel.refusal(query, parts)
-    if implementation == "pallas" and refusal is not None:
-        raise ValueError(f"attention: 'pallas' expected {refusal}")
-    slow = query.dtype == jnp.float32 and query.shape[-2] > KERNEL_QUERIES
-    if implementation == "auto" and (refusal is not None or slow):
-        return attend_in_blocks(query, parts, scale)
-    kernel = functools.partial(attention_kernel.attend, query, parts, scale)
-    if implementation == "pallas":
-        return lax.platform_dependent(cuda=kernel, default=lambda: kernel(interpret=True))
     plain = functools.partial(attend_in_blocks, query, parts, scale)
-    return lax.platform_dependent(cuda=kernel, default=plain)
+    if implementation == "xla":
+        return plain()
+    forced = implementation == "pallas"
+    ways = _tpu_kernel(query, parts, scale, forced)
+    if forced or _has_kernels():
+        from decoding_jax.models import attention_kernel  # half a second, which CPUs need not wait
+
+        refusal = attention_kernel.refusal(query, parts)
+        if forced and refusal is not None:
+            raise ValueError(f"attention: 'pallas' expected {refusal}")
+        slow = query.dtype == jnp.float32 and query.shape[-2] > KERNEL_QUERIES
+        kernel = functools.partial(attention_kernel.attend, query, parts, scale)
+        if forced:
+            ways = {"tpu": plain, **ways, "cuda": kernel}
+            plain = functools.partial(kernel, interpret=True)
+        elif refusal is None and not slow:
+            ways = {**ways, "cuda": kernel}
+    return lax.platform_dependent(default=plain, **ways) if ways else plain()
+
+
+def _tpu_kernel(
+    query: Array, parts: Sequence[Part], scale: Scale, forced: bool
+) -> dict[str, Callable[[], Array]]:
+    """The attention of a prompt by ``splash`` on TPUs, where it serves and the prompt is long."""
+    size, rows = query.shape[-2], math.prod(query.shape[:4])
+    if size < SPLASH_QUERIES and rows * size**2 <= SCORE_LIMIT and not forced:
+        return {}
+    if query.dtype != jnp.bfloat16:
+        return {}
+    from decoding_jax.models import splash  # half a second, which other prompts need not wait
+
+    if not splash.serves(query, parts):
+        return {}
+    return {"tpu": functools.partial(splash.attend, query, parts, scale)}
 
 
 @functools.cache

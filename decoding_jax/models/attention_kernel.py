@@ -15,7 +15,7 @@ between the two.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -363,6 +363,24 @@ def _specs(query: Array, parts: Any) -> Any:
     return spec(query, head=2), tuple(of(part) for part in parts)
 
 
+def on_mesh(run: Callable[[Array, Any], Array], query: Array, parts: Sequence[Part]) -> Array:
+    """``run(query, parts)``, on each device of a mesh for its own rows and heads.
+
+    Args:
+      run: a function of what a device has.
+      query: ``[B, W, H, G, T, d]``.
+      parts: parts of arrays alone, scalars among them as ``[1]``.
+    """
+    axes = {name: meshes.axis_size(name) for name in (meshes.DATA, meshes.MODEL)}
+    names = {name for name, size in axes.items() if size is not None}
+    if any(axes[name] != 1 for name in names):
+        specs = _specs(query, parts)
+        run = jax.shard_map(
+            run, in_specs=specs, out_specs=specs[0], axis_names=names, check_vma=False
+        )
+    return run(query, tuple(parts))
+
+
 def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool = False) -> Array:
     """``attention.attend`` by the kernel, for queries and parts that it ``serves``.
 
@@ -382,14 +400,7 @@ def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool
     def run(query: Array, parts: Any) -> Array:
         return _differentiable(query, parts, scale, interpret)
 
-    axes = {name: meshes.axis_size(name) for name in (meshes.DATA, meshes.MODEL)}
-    names = {name for name, size in axes.items() if size is not None}
-    if any(axes[name] != 1 for name in names):
-        specs = _specs(query, prepared)
-        run = jax.shard_map(
-            run, in_specs=specs, out_specs=specs[0], axis_names=names, check_vma=False
-        )
-    return run(query, prepared)
+    return on_mesh(run, query, prepared)
 
 
 def refusal(query: Array, parts: Sequence[Part]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Array
@@ -210,7 +211,8 @@ def prompt_layer_cache(
       window: None, or the distance from which a token sees no earlier tokens.
       ahead: the number of later tokens that a token sees, or None for all. Padding is never seen.
     """
-    position = jnp.arange(size, dtype=jnp.int32)[None, None]
+    # An array of NumPy, so that what computes the attention knows it when a program is traced.
+    position: Any = np.arange(size, dtype=np.int32)[None, None]
 
     def layer_cache(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
         prompt = caches.prompt_part(new)
