@@ -183,7 +183,6 @@ KERNEL_QUERIES = 64
 """The number of new tokens up to which float32 queries are left to the kernel. Its products of
 float32 do not use the matrix units."""
 
-
 SPLASH_QUERIES = 1024
 """The number of tokens from which a prompt is left to ``splash`` on a TPU, however few its scores
 are. A prompt with more than ``SCORE_LIMIT`` scores always is."""
@@ -223,7 +222,7 @@ def attend(
     if implementation == "xla":
         return plain()
     forced = implementation == "pallas"
-    ways = _tpu_kernel(query, parts, scale, forced)
+    ways = {} if _has_kernels() else _tpu_kernel(query, parts, scale, forced)
     if forced or _has_kernels():
         from decoding_jax.models import attention_kernel  # half a second, which CPUs need not wait
 

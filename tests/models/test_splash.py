@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from decoding_jax import models
 from decoding_jax.models import attention, splash
@@ -27,11 +27,10 @@ def prompts(rows, heads, groups, size, depth, **rule):
 
 
 CASES = {
-    "causal": (dict(least_distance=0), (2, 2, 2, 256, 16), None),
-    "causal, capped": (dict(least_distance=0), (1, 1, 2, 256, 16), 3.0),
-    "window": (dict(least_distance=0, window=40), (2, 1, 3, 384, 16), None),
+    "causal, capped": (dict(least_distance=0), (2, 1, 2, 384, 16), 3.0),
+    "window": (dict(least_distance=0, window=40), (2, 2, 1, 384, 16), None),
     "encoder": ({}, (2, 2, 1, 256, 16), None),
-    "encoder with windows": (dict(least_distance=-9, window=10), (2, 1, 1, 256, 16), None),
+    "encoder with windows": (dict(least_distance=-9, window=10), (2, 1, 1, 384, 16), None),
 }
 
 
@@ -111,3 +110,27 @@ def prefill(size, **changes):
 )
 def test_long_prompts_on_tpus_get_it(size, changes, kernels):
     assert prefill(size, **changes).count("@tpu_custom_call") == kernels
+
+
+@pytest.mark.skipif(not topology.is_installed(), reason="libtpu is not installed (extra tpu)")
+@pytest.mark.parametrize("depth", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
+def test_it_compiles_for_tpus(depth):
+    """On a mesh, a chip has its own rows and heads, and exchanges nothing."""
+    mesh = topology.mesh("v5e:2x4", (2, 4))
+    place = NamedSharding(mesh, PartitionSpec("data"))
+    shapes = [(2, 1, 8, 4, 4096, depth), (2, 8, 4096, depth), (2, 8, 4096, depth)]
+    given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=place) for shape in shapes]
+    real = jax.ShapeDtypeStruct((2, 1, 1, 4096), jnp.bool_, sharding=place)
+
+    def run(query, key, value, real):
+        position = np.arange(4096, dtype=np.int32)[None, None]
+        part = Part(key, value, real, position=position, least_distance=0, window=1500)
+        return attention.attend(query, [part], depth**-0.5, 50.0)
+
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(run).lower(*given, real)
+    text = topology.compile_for(lowered, topology.CHEAP).as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 1
+    assert "while(" not in text
+    assert f"bf16[2,4,4096,{depth}]" in text  # a row and two key-value heads of a chip
+    assert not any(f" {kind}(" in text for kind in ("all-reduce", "all-to-all"))
