@@ -207,9 +207,9 @@ def attend(
       parts: the keys and values. Every query sees at least one key of them.
       factor: the factor of the logits.
       soft_cap: None, or the bound of the scaled logits (see ``Scale``).
-      implementation: ``"xla"``; ``"pallas"``, the kernel, where TPUs get ``splash`` for prompts that
-        it serves and other devices interpret that for GPUs; or ``"auto"``, a kernel where it can
-        run and is faster.
+      implementation: ``"xla"``; ``"pallas"``, the kernels: TPUs get ``splash`` for all prompts that
+        it serves, and other devices than GPUs interpret that for GPUs; or ``"auto"``, a kernel
+        where it can run and is faster.
 
     Returns:
       ``[B, W, H, G, T, d]``, in the dtype of the query.

@@ -73,9 +73,9 @@ def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool
     block = next(block for block in BLOCKS if size % block == 0)
 
     def definition(query: Array, parts: Sequence[Part]) -> Array:
-        static = {"least_distance": rule.least_distance, "window": rule.window}
-        whole = [part._replace(position=rule.position, **static) for part in parts]
-        return attention.attend_in_blocks(query, whole, scale)
+        (part,) = parts
+        whole = rule._replace(key=part.key, value=part.value, mask=part.mask)
+        return attention.attend_in_blocks(query, [whole], scale)
 
     @jax.custom_vjp
     def run(query: Array, parts: Sequence[Part]) -> Array:
@@ -87,7 +87,7 @@ def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool
         )
 
         def of_row(query: Array, part: Part) -> Array:
-            # All queries see the real keys, and none the others.
+            # No query sees a key that is not real; a query in the padding is like any other.
             real = part.mask[0, 0].astype(jnp.int32)
             segments = splash_attention.SegmentIds(jnp.ones(size, jnp.int32), real)
             return jax.vmap(kernel, (0, 0, 0, None))(query, part.key, part.value, segments)
@@ -98,6 +98,7 @@ def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool
         return jax.vmap(of_row)(scaled, part._replace(mask=mask))[:, None]
 
     run.defvjp(
-        lambda *given: (run(*given), given), lambda given, grad: jax.vjp(definition, *given)[1](grad)
+        lambda *given: (run(*given), given),
+        lambda given, grad: jax.vjp(definition, *given)[1](grad),
     )
     return attention_kernel.on_mesh(run, query, (Part(rule.key, rule.value, rule.mask),))

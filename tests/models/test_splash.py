@@ -27,10 +27,10 @@ def prompts(rows, heads, groups, size, depth, **rule):
 
 
 CASES = {
-    "causal, capped": (dict(least_distance=0), (2, 1, 2, 384, 16), 3.0),
-    "window": (dict(least_distance=0, window=40), (2, 2, 1, 384, 16), None),
+    "causal, capped": ({"least_distance": 0}, (2, 1, 2, 384, 16), 3.0),
+    "window": ({"least_distance": 0, "window": 40}, (2, 2, 1, 384, 16), None),
     "encoder": ({}, (2, 2, 1, 256, 16), None),
-    "encoder with windows": (dict(least_distance=-9, window=10), (2, 1, 1, 384, 16), None),
+    "encoder with windows": ({"least_distance": -9, "window": 10}, (2, 1, 1, 384, 16), None),
 }
 
 
