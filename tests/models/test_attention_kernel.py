@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.interpreters.mlir import ir
+from jax.interpreters.mlir import ir, make_ir_context
 from jax.sharding import AxisType
 
 import decoding_jax
@@ -274,7 +274,7 @@ def test_it_compiles_for_gpus(tmp_path):
     """Shared memory is at most what a block has on a GPU of the RTX 30 series."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("the compiler of Triton is not installed")
-    from jax._src.pallas.triton.lowering import _new_ir_context  # it knows Triton's dialect
+    from jaxlib.triton import dialect
 
     programs = [
         kernel
@@ -285,7 +285,10 @@ def test_it_compiles_for_gpus(tmp_path):
     listed = []
     for index, (code, options) in enumerate(programs):
         path = tmp_path / f"{index}.ttir"
-        with _new_ir_context() as context, ir.Location.unknown(context):
+        context = make_ir_context()
+        dialect.register_dialect(context)
+        context.load_all_available_dialects()
+        with context, ir.Location.unknown(context):
             path.write_text(str(ir.Module.parse(code)))
         listed.append([str(path), options])
     (tmp_path / "listed.json").write_text(json.dumps(listed))
