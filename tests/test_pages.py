@@ -47,6 +47,7 @@ NOT_RUN = {
     "python3.11 -m venv": "makes an environment",
     "python -m venv": "makes an environment",
     ".ci/": "runs the whole gate",
+    "JAX_PLATFORMS=cuda": "needs a GPU",
     "git clone": "needs the network",
     "gcloud": "needs the network",
     "export": "sets a variable; for T5X see tests/t5x/test_gin.py",
