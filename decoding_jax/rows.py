@@ -101,8 +101,8 @@ def take_rows(
     """Selects the settings of some rows.
 
     Args:
-      settings: arguments of a strategy by name: numbers, arrays and pytrees of them. Models are
-        returned unchanged.
+      settings: arguments of a strategy by name: numbers, arrays and pytrees of them. Of models,
+        only the fields that are declared may have rows; their weights are not searched.
       rows: indices into the settings that have one value for each row.
       count: the number of values that such a setting must have; None does not check it.
       arguments: from ``row_arguments``.
@@ -158,7 +158,7 @@ class _Taker:
     def take(self, tree: Any, name: str, axes: Any = _UNDECLARED) -> Any:
         """Selects the rows of a tree, declared by ``axes`` unless it is a dataclass."""
         if _is_model(tree):
-            return tree
+            return self._of_model(tree, name)
         if axes is not _UNDECLARED and not dataclasses.is_dataclass(tree):
             return self._declared(tree, name, axes(tree) if callable(axes) else axes)
         children, structure = jax.tree_util.tree_flatten_with_path(
@@ -174,6 +174,24 @@ class _Taker:
             child_name = name + jax.tree_util.keystr(path)
             taken.append(self.take(child, child_name, declared.get(field_name, _UNDECLARED)))
         return jax.tree.unflatten(structure, taken)
+
+    def _of_model(self, model: Any, name: str) -> Any:
+        """A model, or a tuple of models, with the rows of the fields that are declared."""
+        if isinstance(model, tuple):
+            taken = tuple(self._of_model(part, f"{name}[{i}]") for i, part in enumerate(model))
+            return taken if any(a is not b for a, b in zip(taken, model, strict=True)) else model
+        changes = {}
+        for setting in dataclasses.fields(model) if dataclasses.is_dataclass(model) else ():
+            value, child = getattr(model, setting.name), f"{name}.{setting.name}"
+            if _METADATA in setting.metadata:
+                taken = self._declared(value, child, setting.metadata[_METADATA])
+            elif _is_model(value) or (isinstance(value, tuple) and all(map(_is_model, value))):
+                taken = self._of_model(value, child)
+            else:
+                continue
+            if taken is not value:
+                changes[setting.name] = taken
+        return dataclasses.replace(model, **changes) if changes else model
 
     def _declared(self, value: Any, name: str, axes: Any) -> Any:
         if axes is None or value is None:

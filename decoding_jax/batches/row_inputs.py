@@ -251,7 +251,8 @@ class RowInputMaker:
         self._count = count
         self._settings = {**self._settings, **settings}
         self._make_strategy()
-        rows.take_rows(self._of_inputs, [0], count, self._declared)
+        of_inputs = {**self._of_inputs, "model": self._model}
+        rows.take_rows(of_inputs, [0], count, self._declared)
 
     def _make_strategy(self) -> None:
         """Makes the strategy with the settings of all inputs, of which ``make`` takes some."""
@@ -306,8 +307,9 @@ class RowInputMaker:
         """
         of_rows = [*range(len(ids)), *[0] * (count - len(ids))]
         padded = [ids[i] for i in of_rows]
-        bound_model, prompt = encode_batch(self._model, padded, width)
         numbers = np.asarray(index)[of_rows]
+        model = rows.take_rows({"model": self._model}, numbers, self._count)["model"]
+        bound_model, prompt = encode_batch(model, padded, width)
         taken = rows.take_rows(self._of_inputs, numbers, self._count, self._declared)
         taken["drafter"] = bind_drafter(taken["drafter"], self._model, padded, width)
         words = None if key_words is None else key_words[of_rows]

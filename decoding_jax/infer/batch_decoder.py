@@ -87,7 +87,7 @@ class BatchDecoder:
         check_model_and_tokenizer(model)
         check_own_devices(model[0])
         function, settings = bound(strategy, settings, model[1])
-        values = {**unbound(function)[1], "stop": settings.stop}
+        values = {**unbound(function)[1], "stop": settings.stop, "model": model[0]}
         if of_rows := with_rows(values, row_arguments(function)):
             raise ValueError(
                 "strategy: expected settings that all inputs share, got one value for each input "

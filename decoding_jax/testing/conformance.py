@@ -371,7 +371,7 @@ _select = jit(lambda model, cache, lanes: model.select(cache, lanes), ())
 
 
 CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
-    check_prefill: (),
+    check_prefill: ("continues",),
     check_hidden: (),
     check_blocks: (),
     check_rewind: ("rewinds",),
@@ -392,9 +392,11 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
 def applies(check: Callable[[Trial], None], model: Any) -> bool:
     """Whether the model has the capabilities that the check needs.
 
-    A model rewinds unless it says otherwise, as one does to whose cache tokens are only appended.
+    A model rewinds unless it says otherwise, as one does to whose cache tokens are only appended. It
+    continues its prompts unless it says otherwise, as one does for which it matters where they end.
     """
-    return all(getattr(model, needed, needed == "rewinds") for needed in CHECKS[check])
+    by_default = ("rewinds", "continues")
+    return all(getattr(model, needed, needed in by_default) for needed in CHECKS[check])
 
 
 def check_model(

@@ -128,7 +128,7 @@ class Call:
             )
             named = chosen.max_new_tokens
             ids = inputs.fitted(model, tokenizer, texts, named, default, truncate=truncate)
-            strategy, key, drafter, length, stop, max_time, settings = generation_config.choose(
+            choice = generation_config.choose(
                 chosen,
                 model,
                 tokenizer.eos_ids,
@@ -138,6 +138,7 @@ class Call:
                 transform=transform,
                 default_length=default,
             )
+            model, strategy, key, drafter, length, stop, max_time, settings = choice
             named = length if generation_config.LENGTHS & chosen.values.keys() else None
             given = {"max_new_tokens": length, "stop": stop, **settings}
             check_arguments(caller, model, tokenizer, texts, strategy, key, given, counts)
@@ -182,7 +183,8 @@ class Call:
         rows = [*members, *[members[0]] * (size - len(members))]
         ids = [self.ids[i] for i in rows]
         width, length = self._shape(members)
-        model, prompt = encode_batch(self.model, ids, width)
+        model = take_rows({"model": self.model}, rows, len(self.ids))["model"]
+        model, prompt = encode_batch(model, ids, width)
         given = {**self.settings, "drafter": self.drafter}
         settings = take_rows(given, rows, len(self.ids), row_arguments(self.run))
         drafter = bind_drafter(settings.pop("drafter"), self.model, ids, width)

@@ -10,6 +10,7 @@ import numpy as np
 from decoding_jax import fields
 from decoding_jax.base import Stop, Transform
 from decoding_jax.fields import describe
+from decoding_jax.models import guided
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
@@ -100,6 +101,7 @@ class Choice(NamedTuple):
     """The arguments of ``generate`` that a config is equivalent to.
 
     Attributes:
+      model: the model, guided if the config says so.
       strategy: the name of the strategy.
       key: the key, of a strategy that takes one.
       drafter: None, or the drafter.
@@ -109,6 +111,7 @@ class Choice(NamedTuple):
       settings: the other settings of the strategy, with the transform.
     """
 
+    model: Any
     strategy: str
     key: Any
     drafter: Any
@@ -197,7 +200,29 @@ def choose(
         if mode == "constrained_beam_search":
             settings["constraints"] = _constraints(config)
     stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings)
-    return Choice(strategy, key, drafter, int(np.max(limit)), stop, config.max_time, settings)
+    model, longest = _guided(config, model), int(np.max(limit))
+    return Choice(model, strategy, key, drafter, longest, stop, config.max_time, settings)
+
+
+def _guided(config: GenerationConfig, model: Any) -> Any:
+    """The model under the guidance of the config, if it has any.
+
+    Raises:
+      ValueError: for an encoder-decoder, and for beams, which add up scores that are not
+        log-probabilities in ``transformers``.
+    """
+    scale = config.guidance_scale
+    if scale is None or scale == 1:
+        return model
+    if isinstance(model, EncoderDecoder):
+        got = f"{scale} with a {type(model).__name__}"
+        raise ValueError(f"guidance_scale: expected a decoder-only model, got {got}")
+    if config.num_beams > 1 or config.mode == "constrained_beam_search":
+        raise ValueError(
+            "guidance_scale: expected none with beams, whose scores in transformers are then no"
+            f' log-probabilities (models.guided and strategy="beam_search" are exact), got {scale}'
+        )
+    return guided(model, scale)
 
 
 _BEAMS = {

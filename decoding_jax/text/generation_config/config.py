@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ class Parameter(NamedTuple):
       use: ``"used"``, ``"no effect"`` if it changes no token here, or ``"refused"``.
       note: its effect, or the reason why it is refused.
       default: the value that it has unless it is set.
-      harmless: of a refused parameter, the values that ask for nothing.
+      harmless: the values beside the default that ask for nothing.
     """
 
     use: str
@@ -92,7 +93,9 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "suppress_tokens": _used("`transforms.banned_sequences`, of single tokens"),
     "begin_suppress_tokens": _refused("there is no such transform"),
     "sequence_bias": _used("`transforms.logit_bias`; sequences of several tokens are refused"),
-    "guidance_scale": _refused("there is no guidance by a second prompt", None, 1),
+    "guidance_scale": Parameter(
+        "used", "`models.guided` of a decoder-only model, without beams", None, (1,)
+    ),
     "token_healing": _refused("prompts are decoded from as they are", None, False),
     "watermarking_config": _refused("there is no watermark"),
     # Assisted decoding
@@ -170,6 +173,10 @@ def _is_id_or_ids(value: Any) -> bool:
     return _is_id(value) or _is_ids(value)
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _is_part(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 <= value <= 1
 
@@ -189,6 +196,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "force_words_ids": _LISTS,
     "forced_bos_token_id": _IDS,
     "forced_eos_token_id": _IDS,
+    "guidance_scale": ("a finite number", _is_finite),
     "num_assistant_tokens_schedule": (
         f"one of {', '.join(_SCHEDULES)}",
         lambda value: value in _SCHEDULES,
