@@ -4,12 +4,14 @@ The reference computes each part's log-probabilities without a cache, in float64
 by the formula, for every text of a small vocabulary.
 """
 
+import dataclasses
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import Prompt, adapters, models
@@ -122,7 +124,10 @@ def index_of(tokens):
     return np.asarray(tokens) @ VOCAB ** np.arange(LENGTH - 1, -1, -1)
 
 
-@pytest.mark.parametrize("name", CASES)
+OTHERS = ["guided", "guided, one negative", "mixture by row", "product", "of a guided one"]
+
+
+@pytest.mark.parametrize("name", tiers.of_table(CASES, exhaustive=OTHERS))
 def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
     """Trees: 64 beams hold every text that is not banned."""
     output = decoding_jax.beam_search(
@@ -137,7 +142,9 @@ def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["guided by row", "contrasted", "mixture"])
+@pytest.mark.parametrize(
+    "name", tiers.values("guided by row", exhaustive=["contrasted", "mixture"])
+)
 def test_samples_and_speculation_follow_the_enumerated_distribution(name):
     """Lanes: chi-square, 4,096 samples of a row, level 1e-3."""
     model, row = CASES[name][0], 2
@@ -159,7 +166,9 @@ def plain(table, start, text):
     return sum(log_probs(table, [*start, *text[:i]])[text[i]] for i in range(LENGTH))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", tiers.of_table(CASES, exhaustive=[*OTHERS, "contrasted", "mixture"])
+)
 def test_the_methods_keep_the_protocol(name):
     """Except that the end of a guided model's prompt matters."""
 
@@ -238,8 +247,12 @@ def of_network(model):
     return models.guided(models.layers_contrasted(model, [1, 2]), 1.5, [3, 1, 4])
 
 
+@pytest.mark.exhaustive
+def test_a_network_with_scanned_layers_keeps_the_protocol():
+    check_model(of_network(with_scanned_layers(LLAMA)), tolerance=1e-4)
+
+
 def test_networks_layer_by_layer_scanned_and_in_bfloat16():
-    check_model(of_network(with_scanned_layers(LLAMA, True)), tolerance=1e-4)
     tokens = np.array([[[5, 6, 7]], [[8, 9, 1]], [[2, 2, 3]]], np.int32)
 
     @jax.jit
@@ -248,10 +261,10 @@ def test_networks_layer_by_layer_scanned_and_in_bfloat16():
         return first.logits, model.extend(cache, tokens, 0)[0].logits
 
     want = run(of_network(LLAMA))
-    for got, expected in zip(run(of_network(with_scanned_layers(LLAMA, True))), want, strict=True):
+    for got, expected in zip(run(of_network(with_scanned_layers(LLAMA))), want, strict=True):
         np.testing.assert_allclose(got, expected, 1e-4, 1e-4)
-    narrow = Llama(jax.tree.map(lambda x: x.astype(jnp.bfloat16), LLAMA.params), CONFIG)
-    narrow = type(LLAMA)(narrow.params, LlamaConfig(**{**vars(CONFIG), "dtype": "bfloat16"}))
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), LLAMA.params)
+    narrow = Llama(params, dataclasses.replace(CONFIG, dtype="bfloat16"))
     final, early = run(narrow)[1], run(narrow.early_exit(2))[1]
     got = run(models.contrasted(narrow, narrow.early_exit(2), 0.5, 0.0))[1]
     assert got.dtype == jnp.float32

@@ -12,7 +12,7 @@ from words import Words
 
 import decoding_jax
 from decoding_jax import Constraints, GenerationConfig, Stop, transforms
-from decoding_jax.models import T5, T5Config
+from decoding_jax.models import T5, T5Config, guided
 from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
 from decoding_jax.text.generation_config import PARAMETERS, choose
 from decoding_jax.text.generation_config.processors import AtLeast, normalized
@@ -20,6 +20,7 @@ from decoding_jax.text.generation_config.processors import AtLeast, normalized
 KEY = jax.random.key(0)
 DOCS = Path(__file__).parents[2] / "docs" / "generation_config.md"
 TEXTS = ["12", "345"]
+TINY_T5 = T5.init(T5Config(40, 8, 1, 8, 8, 1, 1, dtype="float32"), KEY)
 
 
 def chosen(lengths=(5,), eos_ids=(1,), model=None, drafter=None, **values):
@@ -115,8 +116,7 @@ def test_lengths_count_each_prompt():
     np.testing.assert_array_equal(choice.stop.max_new_tokens, [7, 4])
     np.testing.assert_array_equal(choice.settings["transform"].min_new_tokens, [4, 1])
     assert chosen().max_new_tokens == 20
-    t5 = T5.init(T5Config(40, 8, 1, 8, 8, 1, 1, dtype="float32"), KEY)
-    assert chosen(lengths=(5, 8), model=t5, max_length=12).max_new_tokens == 11
+    assert chosen(lengths=(5, 8), model=TINY_T5, max_length=12).max_new_tokens == 11
 
 
 def test_transforms_come_in_the_order_of_transformers():
@@ -157,6 +157,13 @@ def test_generate_and_stream_take_parameters_or_a_config():
     want = [[c.tokens for c in row] for row in by_name]
     for rows in (by_flags, by_config, streamed):
         assert [[c.tokens for c in row] for row in rows] == want
+
+
+def test_guidance_is_that_of_a_guided_model():
+    want = decoding_jax.generate(guided(TABLE, 1.5), Digits(), TEXTS, max_new_tokens=4)
+    got = decoding_jax.generate(TABLE, Digits(), TEXTS, guidance_scale=1.5, max_new_tokens=4)
+    assert [[c.tokens for c in row] for row in got] == [[c.tokens for c in row] for row in want]
+    assert chosen(model=TABLE, guidance_scale=1).model is TABLE
 
 
 def test_the_end_tokens_are_the_configs_or_else_the_tokenizers():
@@ -246,6 +253,15 @@ def test_what_cannot_be_followed_is_refused(name):
             lambda: chosen(do_sample=True, num_beams=2, force_words_ids=[[1]]),
             "force_words_ids: expected plain beams, got sampling or groups",
         ),
+        (
+            lambda: GenerationConfig(guidance_scale="much"),
+            "guidance_scale: expected a finite number, got 'much'",
+        ),
+        (
+            lambda: chosen(model=TABLE, num_beams=2, guidance_scale=3),
+            "guidance_scale: expected none with beams, whose scores in transformers are then",
+        ),
+        (lambda: chosen(model=TINY_T5, guidance_scale=3), "guidance_scale: expected a decoder-only"),
         (lambda: chosen(num_beams=2, constraints=[1]), "constraints: expected a Constraints, "),
         (lambda: generate(config="greedy"), "config: expected a GenerationConfig, such"),
         (

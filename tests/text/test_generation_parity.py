@@ -16,6 +16,7 @@ from tiny_transformers import VOCAB
 from words import Words
 
 import decoding_jax
+from decoding_jax import models
 from decoding_jax.base import Prefix
 from decoding_jax.text.generation_config import GenerationConfig, choose
 
@@ -119,6 +120,31 @@ def test_deterministic_modes_decode_the_same_tokens(family, mode, length, logits
     model, loaded = pairs[family]
     flags = {**MODES[mode], **LENGTHS[length], **LOGITS[logits]}
     assert ours(loaded, flags) == theirs(model, flags)
+
+
+GUIDED = {"guidance_scale": 1.8, "do_sample": False, "max_new_tokens": 7}
+
+
+@pytest.mark.parametrize("negative", [None, [7, 5, 2]])
+def test_guidance_has_the_scores_of_transformers(negative, pairs):
+    model, loaded = pairs["gpt2"]
+    guided = models.guided(loaded, GUIDED["guidance_scale"], negative)
+    if negative is None:
+        flags = GUIDED | {"repetition_penalty": 1.3}
+        assert ours(loaded, flags) == theirs(model, flags)
+    for text in TEXTS:
+        ids = torch.tensor([[int(word) for word in text.split()]])
+        of_prompt = {} if negative is None else {"negative_prompt_ids": torch.tensor([negative])}
+        asked = {"output_scores": True, "return_dict_in_generate": True, **of_prompt}
+        with torch.no_grad():
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), **GUIDED, **asked)
+        scores = torch.stack(output.scores, 1).numpy()
+        new = output.sequences[:, ids.shape[1] :].numpy().astype(np.int32)
+        prompt = jnp.asarray(ids.numpy(), jnp.int32), jnp.array([ids.shape[1]])
+        first, cache = guided.prefill(*prompt, lanes=1, slots=new.shape[1])
+        later, _ = guided.extend(cache, jnp.asarray(new[:, None]), 0)
+        got = np.concatenate([first.logits, later.logits], 2)[:, 0, :-1]
+        np.testing.assert_allclose(got, scores, 1e-4, 1e-4)
 
 
 WARPERS = {

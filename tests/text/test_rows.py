@@ -21,6 +21,7 @@ from decoding_jax import (
     transforms,
 )
 from decoding_jax.loop.stopping import StopStrings
+from decoding_jax.models import guided
 from decoding_jax.strategies.speculative import Bigram, NextToken, PromptLookup
 from decoding_jax.text.tokenizers import ByteTokenizer
 
@@ -226,3 +227,21 @@ def test_a_stream_gives_each_text_its_own_values():
     *_, last = decoding_jax.stream(TABLE, TOKENIZER, TEXTS, chunk=5, **settings)
     assert [[c.tokens for c in row] for row in last] == [[c.tokens for c in row] for row in want]
     assert [len(row[0].tokens) if row else 0 for row in last] != [5] * COUNT
+
+
+def test_models_with_a_value_for_each_text_follow_their_texts():
+    """A batch of two texts, in the order of their lengths, has the prompts of these texts."""
+    scale, negative = each(0.5, 1.5, 2, 1, 3), [[1], [2, 3], [4], [5, 1, 2], [6]]
+    settings = {"strategy": "sample", "num_samples": 2, "max_new_tokens": 4}
+    keys = jax.random.split(jax.random.key(0), COUNT)
+
+    def run(model, texts, key, **changes):
+        rows = decoding_jax.generate(model, TOKENIZER, texts, key=key, **settings, **changes)
+        return [[completion.tokens for completion in row] for row in rows]
+
+    got = run(guided(TABLE, scale, negative), TEXTS, keys, batch_size=2)
+    for i in range(COUNT):
+        alone = guided(TABLE, scale[i], negative[i])
+        assert run(alone, [TEXTS[i]], keys[i : i + 1]) == [got[i]]
+    with pytest.raises(ValueError, match="model.negative.*: expected one value for all, or"):
+        run(guided(TABLE, 2, negative[:3]), TEXTS, keys)
