@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,6 +26,9 @@ from decoding_jax.ops import exact
 from decoding_jax.ops.logits import bounded, largest, normaliser
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding.meshes import gathered
+
+_AXES: Any = (1, 0)  # of the tokens and the length of a prompt that all rows share
+
 
 class CombinedCache(NamedTuple):
     """The caches of all parts.
@@ -105,7 +109,8 @@ class Combined:
         """See ``LanguageModel.prefill``."""
         whole = Prompt(jnp.asarray(tokens, jnp.int32), jnp.asarray(length, jnp.int32))
         prompts = self.prompts(whole)
-        outputs, caches = [], []
+        outputs: list[ModelOutput] = []
+        caches: list[Cache] = []
         for part, prompt in zip(self.parts, prompts, strict=True):
             first = with_hidden and not outputs
             output, cache = part.prefill(*prompt, lanes=lanes, slots=slots, with_hidden=first)
@@ -126,7 +131,7 @@ class Combined:
         """See ``LanguageModel.extend``."""
         outputs, caches = [], []
         for part, held, shift in zip(self.parts, *cache, strict=True):
-            tree = [visible, position]
+            tree: list[Any] = [visible, position]
             if position is not None and shift is not None:
                 at = jnp.asarray(position, jnp.int32)
                 tree[1] = at.reshape((1,) * (3 - at.ndim) + at.shape) + shift[:, None, None]
@@ -187,7 +192,7 @@ class Guided(Combined):
 
     model: Any
     scale: Any = fields.number("a finite number", np.isfinite)
-    negative: Prompt | None = fields.field(default=None, shared_axes=Prompt(1, 0))
+    negative: Prompt | None = fields.field(default=None, shared_axes=Prompt(*_AXES))
     continues = False  # The same tokens as part of the prompt and after it are not the same.
 
     @property
@@ -282,15 +287,14 @@ def _prompts_of(negative: Any, vocab_size: int) -> Prompt | None:
         lists = [given] if shared else given
         if not isinstance(lists, (list, tuple)) or not lists or not all(np.size(x) for x in lists):
             raise fields.error(name, "token ids, or lists of them, none of them empty", negative)
-        length = np.array([len(x) for x in lists], np.int32)
-        tokens = np.zeros((len(lists), length.max()), np.int32)
+        length: Any = np.array([len(x) for x in lists], np.int32)
+        tokens: Any = np.zeros((len(lists), length.max()), np.int32)
         for row, ids in enumerate(lists):
             tokens[row, : len(ids)] = fields.as_ids(name, list(ids))
         negative = Prompt(tokens[0], length[0]) if shared else Prompt(tokens, length)
-    if np.ndim(negative.tokens) == 1:
-        check_prompt_ids(Prompt(*(np.asarray(x)[None] for x in negative)), vocab_size, name)
-    else:
-        check_prompt_ids(negative, vocab_size, name)
+    one = np.ndim(negative.tokens) == 1
+    checked = jax.tree.map(lambda x: x[None], negative) if one else negative
+    check_prompt_ids(checked, vocab_size, name)
     return negative
 
 
@@ -458,13 +462,17 @@ class _Weighted(Combined):
         return [(table[:, i, None, None, None], x) for i, x in enumerate(log_probs)]
 
 
-def _weights(expected: str, valid: Callable[[np.ndarray], Any]) -> Any:
-    """Declares the weights of models: float32 ``[M]``, or ``[B, M]`` for each row."""
+def _positive(name: str, value: Any) -> Any:
+    expected = "a finite number of 0 or more, not all of them 0, for each model"
 
-    def check(name: str, value: Any) -> Any:
-        return fields.as_number(name, value, f"{expected} for each model", valid)
+    def valid(x: np.ndarray) -> Any:
+        return (x >= 0) & np.isfinite(x) & (np.max(x, -1, keepdims=True, initial=0) > 0)
 
-    return fields.field(check, shared_axes=1)
+    return fields.as_number(name, value, expected, valid)
+
+
+def _finite(name: str, value: Any) -> Any:
+    return fields.as_number(name, value, "a finite number for each model", np.isfinite)
 
 
 @pytree
@@ -478,10 +486,7 @@ class Mixture(_Weighted):
     """
 
     models: tuple[Any, ...]
-    weights: Any = _weights(
-        "a finite number of 0 or more, not all of them 0,",
-        lambda x: (x >= 0) & np.isfinite(x) & (np.max(x, -1, keepdims=True, initial=0) > 0),
-    )
+    weights: Any = fields.field(_positive, shared_axes=1)
 
     def combine(self, log_probs: Sequence[Array]) -> Array:
         """The logarithm of the weighted sum of probabilities."""
@@ -528,7 +533,7 @@ class Product(_Weighted):
     """
 
     models: tuple[Any, ...]
-    weights: Any = _weights("a finite number", np.isfinite)
+    weights: Any = fields.field(_finite, shared_axes=1)
 
     def combine(self, log_probs: Sequence[Array]) -> Array:
         """The weighted sum of log-probabilities."""

@@ -392,8 +392,8 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
 def applies(check: Callable[[Trial], None], model: Any) -> bool:
     """Whether the model has the capabilities that the check needs.
 
-    A model rewinds unless it says otherwise, as one does to whose cache tokens are only appended. It
-    continues its prompts unless it says otherwise, as one does for which it matters where they end.
+    A model rewinds unless it says otherwise, as one does to whose cache tokens are only appended.
+    It continues its prompts unless it says otherwise, as one does for which their end matters.
     """
     by_default = ("rewinds", "continues")
     return all(getattr(model, needed, needed in by_default) for needed in CHECKS[check])

@@ -16,6 +16,7 @@ from machine import need_devices
 import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
 from decoding_jax.batches import RowDecoder
+from decoding_jax.models import guided
 from decoding_jax.strategies.speculative import Measured, PromptLookup
 from decoding_jax.testing import TableLM
 from decoding_jax.text import completions
@@ -297,3 +298,15 @@ def test_a_killed_job_ends_with_the_same_bytes(model, request, tmp_path):
     assert json.loads(whole["job.json"])["shards_together"] == -(-8 * 32 // 3)
     assert 1 < len(run("killed", killed_after=5)) < len(whole)
     assert run("killed") == whole
+
+
+def test_a_guided_model_has_the_scale_and_the_prompt_of_each_input():
+    """In refilled batches of all widths, as for each input alone."""
+    scale, negative = (
+        DRAWN.uniform(0.5, 2, COUNT),
+        [[1 + i % 6] * (1 + i % 3) for i in range(COUNT)],
+    )
+    by_row = make_decoder("sample", model=guided(DRAFT, scale, negative))
+    alone = make_decoder("sample", 1, model=guided(DRAFT, scale, negative), refill=False)
+    assert by_row.group_size is not None
+    assert decode(by_row, widths=(2, 8)) == decode(alone)

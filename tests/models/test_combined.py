@@ -91,9 +91,7 @@ CASES = {
         models.mixture([models.guided(ONE, SCALES, NEGATIVE), OTHER], [0.5, 0.5]),
         lambda row, p: mean(
             [0.5, 0.5],
-            exact_log_softmax(
-                guidance(SCALES[row], p(ONE, LISTS[row]), p(ONE, NEGATIVE[row]))
-            ),
+            exact_log_softmax(guidance(SCALES[row], p(ONE, LISTS[row]), p(ONE, NEGATIVE[row]))),
             p(OTHER, LISTS[row]),
         ),
     ),
@@ -237,14 +235,14 @@ def test_what_a_model_does_not_know_is_nan_or_banned():
 
 
 CONFIG = LlamaConfig(
-    vocab_size=17, emb_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_dim=24, num_layers=3,
+    vocab_size=17, emb_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_dim=24, num_layers=2,
     max_positions=32,
 )  # fmt: skip
 LLAMA = Llama.init(CONFIG, KEY)
 
 
 def of_network(model):
-    return models.guided(models.layers_contrasted(model, [1, 2]), 1.5, [3, 1, 4])
+    return models.guided(models.contrasted(model, model.early_exit(1)), 1.5, [3, 1, 4])
 
 
 @pytest.mark.exhaustive
@@ -265,8 +263,8 @@ def test_networks_layer_by_layer_scanned_and_in_bfloat16():
         np.testing.assert_allclose(got, expected, 1e-4, 1e-4)
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), LLAMA.params)
     narrow = Llama(params, dataclasses.replace(CONFIG, dtype="bfloat16"))
-    final, early = run(narrow)[1], run(narrow.early_exit(2))[1]
-    got = run(models.contrasted(narrow, narrow.early_exit(2), 0.5, 0.0))[1]
+    final, early = run(narrow)[1], run(narrow.early_exit(1))[1]
+    got = run(models.contrasted(narrow, narrow.early_exit(1), 0.5, 0.0))[1]
     assert got.dtype == jnp.float32
     want = exact_log_softmax(final) - 0.5 * exact_log_softmax(early)
     np.testing.assert_allclose(got, want, 1e-5, 1e-5)
@@ -325,7 +323,10 @@ def test_hidden_states_are_those_of_the_first_part():
         (lambda: models.product([ONE], [1, 2]), "product.weights: expected one for each of the 1"),
         (lambda: models.product([ONE], 1), "product.weights: expected one for each of the 1 mod"),
         (lambda: models.layers_contrasted(ONE, [1]), "layers_contrasted.model: expected a model w"),
-        (lambda: models.layers_contrasted(LLAMA, []), "layers_contrasted.layers: expected one numb"),
+        (
+            lambda: models.layers_contrasted(LLAMA, []),
+            "layers_contrasted.layers: expected one numb",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(make, message):

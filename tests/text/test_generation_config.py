@@ -261,7 +261,10 @@ def test_what_cannot_be_followed_is_refused(name):
             lambda: chosen(model=TABLE, num_beams=2, guidance_scale=3),
             "guidance_scale: expected none with beams, whose scores in transformers are then",
         ),
-        (lambda: chosen(model=TINY_T5, guidance_scale=3), "guidance_scale: expected a decoder-only"),
+        (
+            lambda: chosen(model=TINY_T5, guidance_scale=3),
+            "guidance_scale: expected a decoder-only",
+        ),
         (lambda: chosen(num_beams=2, constraints=[1]), "constraints: expected a Constraints, "),
         (lambda: generate(config="greedy"), "config: expected a GenerationConfig, such"),
         (

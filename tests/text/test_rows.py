@@ -243,5 +243,5 @@ def test_models_with_a_value_for_each_text_follow_their_texts():
     for i in range(COUNT):
         alone = guided(TABLE, scale[i], negative[i])
         assert run(alone, [TEXTS[i]], keys[i : i + 1]) == [got[i]]
-    with pytest.raises(ValueError, match="model.negative.*: expected one value for all, or"):
+    with pytest.raises(ValueError, match=r"model.negative.*: expected one value for all, or"):
         run(guided(TABLE, 2, negative[:3]), TEXTS, keys)
