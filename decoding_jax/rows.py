@@ -23,6 +23,7 @@ its meaning is ambiguous, and ``take_rows`` refuses it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
@@ -180,7 +181,7 @@ class _Taker:
         if isinstance(model, tuple):
             taken = tuple(self._of_model(part, f"{name}[{i}]") for i, part in enumerate(model))
             return taken if any(a is not b for a, b in zip(taken, model, strict=True)) else model
-        changes = {}
+        made = model
         for setting in dataclasses.fields(model) if dataclasses.is_dataclass(model) else ():
             value, child = getattr(model, setting.name), f"{name}.{setting.name}"
             if _METADATA in setting.metadata:
@@ -190,8 +191,9 @@ class _Taker:
             else:
                 continue
             if taken is not value:
-                changes[setting.name] = taken
-        return dataclasses.replace(model, **changes) if changes else model
+                made = copy.copy(model) if made is model else made
+                object.__setattr__(made, setting.name, taken)
+        return made
 
     def _declared(self, value: Any, name: str, axes: Any) -> Any:
         if axes is None or value is None:
