@@ -180,12 +180,12 @@ IMPLEMENTATIONS = ("auto", "xla", "pallas")
 """The values of ``NetworkConfig.attention``."""
 
 KERNEL_QUERIES = 64
-"""The number of new tokens up to which float32 queries are left to the kernel. Its products of
-float32 do not use the matrix units."""
+"""The number of new tokens up to which the kernel takes float32 queries. Its products of float32 do
+not use the matrix units."""
 
 SPLASH_QUERIES = 1024
-"""The number of tokens from which a prompt is left to ``splash`` on a TPU, however few its scores
-are. A prompt with more than ``SCORE_LIMIT`` scores always is."""
+"""The number of tokens from which ``splash`` takes a prompt on a TPU, however few its scores are.
+It takes every prompt with more than ``SCORE_LIMIT`` scores."""
 
 
 def attend(
@@ -228,7 +228,7 @@ def attend(
 
         refusal = attention_kernel.refusal(query, parts)
         if forced and refusal is not None:
-            raise ValueError(f"attention: 'pallas' expected {refusal}")
+            raise ValueError(f"attention: expected {refusal}")
         slow = query.dtype == jnp.float32 and query.shape[-2] > KERNEL_QUERIES
         kernel = functools.partial(attention_kernel.attend, query, parts, scale)
         if forced:

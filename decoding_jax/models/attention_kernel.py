@@ -8,8 +8,8 @@ where rows and heads are too few to occupy the device (Dao et al. 2023, "Flash-D
 program keeps a running softmax (Milakov & Gimelshein 2018), and the results of several programs are
 merged by their peaks.
 
-The kernel is written in Pallas for Triton. ``attention.attend`` is its definition and chooses
-between the two.
+The kernel is written in Pallas for Triton. ``attention.attend_in_blocks`` is its definition,
+and ``attention.attend`` chooses.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def on_mesh(run: Callable[[Array, Any], Array], query: Array, parts: Sequence[Pa
 
 
 def attend(query: Array, parts: Sequence[Part], scale: Scale, *, interpret: bool = False) -> Array:
-    """``attention.attend`` by the kernel, for queries and parts that it ``serves``.
+    """``attention.attend`` by this kernel, for queries and parts without a ``refusal``.
 
     On a mesh, each device runs it for its own rows and heads.
 
@@ -407,7 +407,8 @@ def refusal(query: Array, parts: Sequence[Part]) -> str | None:
     """Why the kernel cannot run, as what it expects and got, or None if it can."""
     depth, tokens = query.shape[-1], query.shape[-2]
     if depth not in HEAD_SIZES:
-        return f"heads of {', '.join(map(str, HEAD_SIZES))} numbers, got {depth}"
-    if any(callable(p.bias) and tokens * p.num_keys > MOST_BIASES for p in parts):
-        return "position biases of short texts, which can be held whole"
+        return f"heads of {', '.join(map(str, HEAD_SIZES))} numbers for 'pallas', got {depth}"
+    biases = max((tokens * p.num_keys for p in parts if callable(p.bias)), default=0)
+    if biases > MOST_BIASES:
+        return f"at most {MOST_BIASES} position biases of a head for 'pallas', got {biases}"
     return None

@@ -46,7 +46,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         if self.attention not in IMPLEMENTATIONS:
-            expected = " or ".join(map(repr, IMPLEMENTATIONS))
+            expected = "'auto', 'xla' or 'pallas'"
             raise fields.error("attention", expected, self.attention)
 
 

@@ -11,7 +11,6 @@ memory at every step where groups have scales of their own.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -31,7 +30,7 @@ M = TypeVar("M")
 GROUP = 128
 """The number of weights of a column that share a scale with ``"int4"``."""
 _INTEGERS: dict[int, Any] = {8: jnp.int8, 4: jnp.int4}
-_NAME = re.compile(r"int8|int4(?:-([1-9]\d*))?")
+_NAME = re.compile(r"int8|int4(?:-([1-9][0-9]*))?")
 
 
 @pytree
@@ -43,7 +42,7 @@ class QuantizedArray:
       values: int8 or int4, of the array's shape.
       scale: of as many axes. An axis has the size of that of ``values`` or divides it; each scale
         is that of as many neighbours as fit.
-      zero: None, or the integers that stand for 0, int8 of the shape of ``scale``.
+      zero: None, or the integers that stand for 0, of the shape of ``scale``.
       dtype: the dtype of the array that it stands for, ``float32`` or ``bfloat16``.
 
     Example:
@@ -175,6 +174,11 @@ def scheme_of(weights: str) -> Scheme:
     return Scheme(4, int(found[1] or GROUP))
 
 
+def _largest_divisor(size: int, limit: int) -> int:
+    """The largest divisor of a size up to a limit."""
+    return next(n for n in range(min(size, limit), 0, -1) if size % n == 0)
+
+
 def quantize_array(x: Any, rounding: Rounding, dtype: str, *, stacked: bool = False) -> Any:
     """The nearest ``QuantizedArray`` to an array of NumPy or of JAX.
 
@@ -190,7 +194,7 @@ def quantize_array(x: Any, rounding: Rounding, dtype: str, *, stacked: bool = Fa
     xp: Any = jnp if isinstance(x, jax.Array) else np
     axis = rounding.axis + stacked
     size = x.shape[axis]
-    group = size if rounding.group is None else math.gcd(rounding.group, size)
+    group = size if rounding.group is None else _largest_divisor(size, rounding.group)
     split = x.astype(np.float32).reshape(
         *x.shape[:axis], size // group, group, *x.shape[axis + 1 :]
     )
@@ -235,7 +239,7 @@ def quantize(model: M, weights: str) -> M:
     if not hasattr(model, "params") or not hasattr(model, "config"):
         raise ValueError(
             "model: expected a network of decoding_jax.models to quantise, before it gets a shared"
-            f" prefix, got a {type(model).__name__}"
+            f" prefix, got {fields.describe(model)}"
         )
     check_floats(model)
     dtype = model.config.dtype

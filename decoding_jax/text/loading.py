@@ -84,8 +84,9 @@ def load(
         holds besides its cache, or None for whole prompts. For decoder-only models.
       weights: None, or ``"int8"`` or ``"int4"`` for weights of 8 or 4 bits, with activations and
         cache in ``dtype`` (see ``models.load_model``).
-      attention: what computes attention: ``"xla"``, ``"pallas"`` (a kernel for NVIDIA GPUs), or
-        ``"auto"`` for the faster one that can run. It changes results by rounding alone.
+      attention: what computes attention: ``"xla"``, ``"pallas"`` (kernels for NVIDIA GPUs and
+        TPUs), or ``"auto"`` for the faster one that can run. It changes results by rounding alone.
+        Where a forced kernel cannot run, a ``ValueError`` comes when the model first decodes.
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
@@ -115,8 +116,8 @@ def load(
         path = _embedded(str(directory))
     if scan_layers and jax.default_backend() == "gpu":
         warnings.warn(
-            "scan_layers: expected False on a GPU, where a step of scanned layers takes about twice"
-            " as long, got True",
+            "scan_layers: a step of scanned layers takes about twice as long on a GPU as one of"
+            " separate layers; False is faster there",
             stacklevel=2,
         )
     model = load_model(path, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)

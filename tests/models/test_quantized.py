@@ -122,7 +122,7 @@ def test_on_a_mesh_each_device_has_its_piece(weights, scan_layers):
 
 
 def test_a_mesh_that_divides_a_group_is_refused():
-    with pytest.raises(ValueError, match=r"mesh: expected a divisor of 3, .*/scale, got model=4"):
+    with pytest.raises(ValueError, match=r"mesh: expected a divisor of \d, .*/scale, got model=4"):
         load_model(FIXTURES / "llama3", mesh={"model": 4}, weights="int4-16")
 
 
@@ -135,7 +135,7 @@ def test_rounding_is_to_the_nearest_of_its_steps(shape, bits, group, steps):
     x[:, 0] = 0.0
     q = quantize_array(x, Rounding(bits, group, 0), "float32")
     assert q.values.dtype == (np.int8 if bits == 8 else ml_dtypes.int4)
-    groups = {None: 1, 8: 3, 16: 3}[group]  # 8 divides 16 and 24
+    groups = {None: 1, 8: 3, 16: 2}[group]  # 12 is the largest divisor of 24 up to 16
     assert q.scale.shape == (groups, *shape[1:])
     error = np.abs(jax.device_get(jax.tree.map(jnp.asarray, q).to_float("float32")) - x)
     by_group = np.abs(x.reshape(groups, -1, *shape[1:])).max(1, keepdims=True)

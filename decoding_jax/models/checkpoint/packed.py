@@ -59,7 +59,7 @@ class Packing(NamedTuple):
         counts = (shape[0] // group, shape[1])
         integers = jnp.int4 if self.bits == 4 else jnp.int8
         made: Any = jax.ShapeDtypeStruct
-        zero = None if self.symmetric else made(counts, jnp.int8)
+        zero = None if self.symmetric else made(counts, jnp.int16)
         return QuantizedArray(made(shape, integers), made(counts, jnp.float32), zero, dtype)
 
     def read(self, tensors: Tensors, name: str, kernel: QuantizedArray) -> QuantizedArray:
@@ -94,7 +94,7 @@ class Packing(NamedTuple):
             raise CheckpointError(
                 f"{self.path}: {name}: expected integers for {kernel.shape}, got {values.shape}"
             )
-        zero = None if zero is None else (zero - middle).astype(np.int8)
+        zero = None if zero is None else (zero - middle).astype(np.int16)  # 8 bits may hold 128
         if self.symmetric and zero is not None:
             if zero.any():
                 raise CheckpointError(
