@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
@@ -257,8 +258,11 @@ def _tpu_kernel(
 
 @functools.cache
 def _has_kernels() -> bool:
-    """Whether JAX runs on GPUs for which the kernel compiles: those of NVIDIA since Ampere."""
-    if jax.default_backend() != "gpu":
+    """Whether JAX runs on GPUs for which the kernel compiles: those of NVIDIA since Ampere.
+
+    JAX 0.12 announces that it will drop the backend that compiles it.
+    """
+    if jax.default_backend() != "gpu" or find_spec("jax.experimental.pallas.triton") is None:
         return False
     capability = getattr(jax.devices()[0], "compute_capability", "")
     return capability.replace(".", "", 1).isdigit() and float(capability) >= 8.0

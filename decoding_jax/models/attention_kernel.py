@@ -8,8 +8,9 @@ where rows and heads are too few to occupy the device (Dao et al. 2023, "Flash-D
 program keeps a running softmax (Milakov & Gimelshein 2018), and the results of several programs are
 merged by their peaks.
 
-The kernel is written in Pallas for Triton. ``attention.attend_in_blocks`` is its definition,
-and ``attention.attend`` chooses.
+The kernel is written in Pallas for Triton, a backend that JAX 0.12 announces as deprecated.
+``attention.attend_in_blocks`` is its definition, and what ``attention.attend`` chooses where a
+later JAX lacks that backend.
 """
 
 from __future__ import annotations

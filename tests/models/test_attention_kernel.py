@@ -71,6 +71,9 @@ def whole_prompt(rows, heads, groups, size, depth, *, dtype=jnp.float32, **rule)
     return query, [Part(key, value, real, position=position, **rule)]
 
 
+# JAX 0.12 announces it at each lowering for GPUs; see the docstring of ``attention_kernel``.
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+
 CASES = {
     "one row": lambda: step_of_decoding(1, 1, 2, 4, 1, 16, 300, 40),
     "ragged rows": lambda: step_of_decoding(5, 1, 2, 4, 1, 16, 37, 20),
@@ -196,6 +199,16 @@ def test_what_it_cannot_run_is_left_to_xla_or_refused():
         dataclasses.replace(CONFIGS["llama"][1], attention="x")
 
 
+def for_gpus(run, *args):
+    """A function lowered for CUDA."""
+    try:
+        return run.trace(*args).lower(lowering_platforms=("cuda",))
+    except RuntimeError as error:  # JAX 0.12 asks the device for its compute capability
+        if "No supported GPU devices found" not in str(error):
+            raise
+        pytest.skip("this JAX lowers kernels for GPUs only where there is one")
+
+
 def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
     cls, config = CONFIGS["llama"]
     config = dataclasses.replace(config, dtype="bfloat16")
@@ -208,7 +221,7 @@ def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
 
     def program():
         jax.clear_caches()
-        return jax.jit(decode).trace(model).lower(lowering_platforms=("cuda",))
+        return for_gpus(jax.jit(decode), model)
 
     assert not kernels(program())
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -234,8 +247,7 @@ SHAPES = {
 def lowered(query, parts):
     """The program of the kernel for CUDA."""
     scale = Scale(0.125, 30.0)
-    run = jax.jit(lambda query: attention_kernel.attend(query, parts, scale))
-    return run.trace(query).lower(lowering_platforms=("cuda",))
+    return for_gpus(jax.jit(lambda query: attention_kernel.attend(query, parts, scale)), query)
 
 
 def kernels(lowered):
