@@ -170,7 +170,7 @@ def check(owner: Any, label: str = "") -> None:
     Raises:
       ValueError: for a value that a field does not take, in one line that names the field.
     """
-    for setting in _fields_with("check", owner.__class__):
+    for setting in _checked_fields(owner.__class__):
         value = getattr(owner, setting.name)
         converted = checked(setting, value, label)
         if converted is not value:
@@ -190,9 +190,9 @@ def checked(setting: dataclasses.Field, value: Any, label: str = "") -> Any:
 
 
 @functools.cache
-def _fields_with(name: str, kind: type) -> tuple[dataclasses.Field, ...]:
-    """The fields of a dataclass whose metadata have this name. Every call of a strategy asks."""
-    return tuple(setting for setting in dataclasses.fields(kind) if name in setting.metadata)
+def _checked_fields(kind: type) -> tuple[dataclasses.Field, ...]:
+    """The fields of a dataclass that have a check. Every call of a strategy asks."""
+    return tuple(setting for setting in dataclasses.fields(kind) if "check" in setting.metadata)
 
 
 def token_ids_of(owner: Any) -> Iterator[tuple[str, Any]]:

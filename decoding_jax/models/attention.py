@@ -148,7 +148,7 @@ def weighted(part: Part, weight: Array) -> Array:
     return out.astype(jnp.float32)
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """The sums of an unfinished softmax, both divided by ``exp(peak)``.
 
     Attributes:
@@ -160,6 +160,13 @@ class _Sums(NamedTuple):
     peak: Array
     total: Array
     out: Array
+
+    def result(self, dtype: Any) -> Array:
+        """The attention; that of a query that sees no key is 0.
+
+        Its gradient is finite then: nothing is divided by 0.
+        """
+        return (self.out / jnp.where(self.total > 0, self.total, 1.0)).astype(dtype)
 
 
 CHUNK_SIZE = 2**17
@@ -330,9 +337,7 @@ def _attend_block(query: Array, parts: Sequence[Part], scale: Scale, limit: int)
         if chunk is not None:
             sums = _attend_chunks(query, part, scale, chunk, sums)
     assert sums is not None
-    # The output of a query that sees no key is 0. Its gradient is finite: nothing is divided by 0.
-    total = jnp.where(sums.total > 0, sums.total, 1.0)
-    return (sums.out / total).astype(query.dtype)
+    return sums.result(query.dtype)
 
 
 def _chunk_of(part: Part) -> int | None:
@@ -362,7 +367,7 @@ def _keys_at_a_time(query: Array, part: Part, limit: int) -> int | None:
     return block if rows * size > limit and block < size else None
 
 
-def _attend_whole(query: Array, parts: Sequence[Part], scale: Scale) -> _Sums:
+def _attend_whole(query: Array, parts: Sequence[Part], scale: Scale) -> Sums:
     """The sums of parts that are read all at once."""
     found = [scores(query, part, scale) for part in parts]
     # A query in the padding of a prompt may see no key. Its maximum is clipped, so that its output
@@ -374,10 +379,10 @@ def _attend_whole(query: Array, parts: Sequence[Part], scale: Scale) -> _Sums:
     out = jnp.zeros(query.shape, jnp.float32)
     for part, weight in zip(parts, weights, strict=True):
         out += weighted(part, weight)
-    return _Sums(peak, total, out)
+    return Sums(peak, total, out)
 
 
-def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: _Sums | None) -> _Sums:
+def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: Sums | None) -> Sums:
     """Adds a part in chunks of keys, so that the keys that no query sees cost nothing.
 
     This is the running softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for
@@ -386,9 +391,9 @@ def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: _Su
     size = part.num_keys
     if sums is None:
         lowest = jnp.full((*query.shape[:-1], 1), jnp.finfo(jnp.float32).min)
-        sums = _Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
+        sums = Sums(lowest, jnp.zeros_like(lowest), jnp.zeros(query.shape, jnp.float32))
 
-    def add(index: Array, sums: _Sums) -> _Sums:
+    def add(index: Array, sums: Sums) -> Sums:
         first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps the one before
         cut = functools.partial(_cut, first=first, size=chunk)
         fresh = first + jnp.arange(chunk, dtype=jnp.int32) >= index * chunk
@@ -400,7 +405,7 @@ def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: _Su
         # The result does not depend on the peak, so neither does its gradient.
         peak = lax.stop_gradient(jnp.maximum(sums.peak, score.max(-1, keepdims=True)))
         weight, kept = jnp.exp(score - peak), jnp.exp(sums.peak - peak)
-        return _Sums(
+        return Sums(
             peak,
             sums.total * kept + weight.sum(-1, keepdims=True),
             sums.out * kept + weighted(piece, weight),
@@ -416,7 +421,7 @@ def _attend_chunks(query: Array, part: Part, scale: Scale, chunk: int, sums: _Su
     last = part.position.max() - part.least_distance
     before = -1 if part.window is None else part.position.min() - part.window
 
-    def add_seen(index: Array, sums: _Sums) -> _Sums:
+    def add_seen(index: Array, sums: Sums) -> Sums:
         seen = (index * chunk <= last) & ((index + 1) * chunk - 1 > before)
         return lax.cond(seen, add_again, lambda _, sums: sums, index, sums)
 

@@ -28,7 +28,7 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array
 from decoding_jax.models import attention
-from decoding_jax.models.attention import Part, Scale
+from decoding_jax.models.attention import Part, Scale, Sums
 from decoding_jax.sharding import meshes
 
 LOWEST = float(jnp.finfo(jnp.float32).min)
@@ -44,20 +44,6 @@ PROGRAMS = 264
 
 LEAST_BLOCKS = 4
 """Keys are not divided into fewer blocks than this, since merging takes time too."""
-
-
-class Sums(NamedTuple):
-    """The sums of an unfinished softmax of queries ``[...]``, divided by ``exp(peak)``.
-
-    Attributes:
-      peak: float32 ``[...]``, the largest score so far; finite.
-      total: float32 ``[...]``, the sum of the weights.
-      out: float32 ``[..., d]``, the weighted sum of the values.
-    """
-
-    peak: Array
-    total: Array
-    out: Array
 
 
 class Sizes(NamedTuple):
@@ -235,15 +221,15 @@ def _over_splits(peaks: Array, totals: Array, outs: Array) -> Sums:
     """The sums of all programs, which are along the third axis."""
     peak = peaks.max(2)
     kept = jnp.exp(peaks - peak[:, :, None])
-    return Sums(peak, (totals * kept).sum(2), (outs * kept[..., None]).sum(2))
+    total, out = (totals * kept).sum(2), (outs * kept[..., None]).sum(2)
+    return Sums(peak[..., None], total[..., None], out)
 
 
 def _plus(a: Sums, b: Sums) -> Sums:
     """The sums of the keys of both."""
     peak = jnp.maximum(a.peak, b.peak)
     kept, more = jnp.exp(a.peak - peak), jnp.exp(b.peak - peak)
-    out = a.out * kept[..., None] + b.out * more[..., None]
-    return Sums(peak, a.total * kept + b.total * more, out)
+    return Sums(peak, a.total * kept + b.total * more, a.out * kept + b.out * more)
 
 
 def _attend(query: Array, parts: Sequence[Part], scale: Scale, interpret: bool) -> Array:
@@ -273,8 +259,7 @@ def _attend(query: Array, parts: Sequence[Part], scale: Scale, interpret: bool) 
         found.append([restored(x) for x in results])
     if len(found[0]) == 1:
         return found[0][0]
-    _, total, out = functools.reduce(_plus, [Sums(*one) for one in found])
-    return (out / jnp.where(total > 0, total, 1.0)[..., None]).astype(query.dtype)
+    return functools.reduce(_plus, [Sums(*one) for one in found]).result(query.dtype)
 
 
 def _prepared(part: Part, query: Array) -> Part:

@@ -12,6 +12,7 @@ import pytest
 import tiers
 from infer_fakes import LINES, Digits, files_of, records_of
 from machine import need_devices
+from same_texts import check_equal
 
 import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
@@ -107,16 +108,6 @@ def decode(decoder, order=range(COUNT), widths=(8,), with_info=False):
         found.update({order[m]: of_input for m, of_input in zip(members, made, strict=True)})
     assert len(found) == len(order)
     return [found[i] for i in sorted(found)]
-
-
-def check_equal(found, expected):
-    """The same tokens, and log-probabilities within the rounding of another program."""
-    for row, expected_row in zip(found, expected, strict=True):
-        assert [c.tokens for c in row] == [c.tokens for c in expected_row]
-        assert [c.finished for c in row] == [c.finished for c in expected_row]
-        for part in ("log_prob", "score"):
-            values = [[getattr(c, part) for c in r] for r in (row, expected_row)]
-            np.testing.assert_allclose(*values, rtol=2e-6, atol=2e-6)
 
 
 @every
