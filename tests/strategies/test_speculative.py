@@ -225,8 +225,8 @@ def test_a_context_that_is_full_takes_one_more_token():
         ),
         ({"drafter": PROMPT}, "drafter: expected a language model or a drafter, got"),
         (
-            {"num_drafts": 2, "verifier": "block"},
-            "verifier: expected token for several drafts, got block",
+            {"num_drafts": 2, "verifier": "gumbel"},
+            "verifier: expected token or block for several drafts, got gumbel",
         ),
         (
             {"num_drafts": 2, "drafter": ModelDrafter(DRAFT, greedy=True)},
@@ -279,9 +279,10 @@ def test_a_constant_acceptance_rate_gives_the_closed_form():
 
 
 @pytest.mark.release
-def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft():
+@pytest.mark.parametrize("verifier", ["token", "block"])
+def test_a_tree_of_drafts_has_a_higher_acceptance_rate_than_one_draft(verifier):
     """Other tests check its distribution."""
-    settings = {"num_samples": 64, "num_draft_tokens": 3}
+    settings = {"num_samples": 64, "num_draft_tokens": 3, "verifier": verifier}
     one, three = run(**settings), run(num_drafts=3, **settings)
     assert three.info.acceptance_rate > one.info.acceptance_rate + 0.05
     assert run(num_drafts=3, drafter=MODEL, **settings).info.target_calls == 2

@@ -139,6 +139,7 @@ CASES = [
     ("coded_token", drafts_guesses(2), Problem("smooth", "none", "none"), "as is"),
     ("token", drafts_by("another, 3", 3, greedy=True), Problem("zeros", "few", "none"), "as is"),
     ("block", CONFIDENT, Problem("smooth", "few", "sequences"), "as is"),
+    ("block", DRAFTS["another, 3 of 2"], Problem("zeros", "history", "end tokens"), "as is"),
 ]
 
 
@@ -151,11 +152,11 @@ CASES += [
 
 
 # Other tests compare the verifiers of 2, 3 and 5, and the guesses of 6, 8 and 9, to the bit.
-# The block verifier, 1, and the tree of drafts, 7, take longest.
+# The block verifier, 1, and the trees of drafts, 7 and 12, take longest.
 def tier_of(i):
-    if i == 0 or i > 11:
+    if i == 0 or i > 12:
         return ()
-    return pytest.mark.exhaustive if i in (1, 4, 7) else pytest.mark.release
+    return pytest.mark.exhaustive if i in (1, 4, 7, 12) else pytest.mark.release
 
 
 @pytest.mark.parametrize(

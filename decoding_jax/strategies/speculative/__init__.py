@@ -31,6 +31,7 @@ from decoding_jax.strategies.speculative.verifiers import (
     GreedyVerifier,
     GumbelVerifier,
     TokenVerifier,
+    TreeVerifier,
     Verification,
     Verifier,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "SpeculativeSample",
     "SupportsBind",
     "TokenVerifier",
+    "TreeVerifier",
     "Verification",
     "Verifier",
     "emitted_tokens",

@@ -119,8 +119,8 @@ class SpeculativeSample(Strategy):
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
       num_drafts: the number of drafts of K tokens, drawn independently, that the target verifies
-        in one call as a tree. More than one needs the token verifier, a language model as the
-        drafter, and models with ``tree`` and ``keep``.
+        in one call as a tree. More than one needs the verifier ``token`` or ``block``, a language
+        model as the drafter, and models with ``tree`` and ``keep``.
       verifier: a name or an object. ``token`` and ``block`` accept drafted tokens at random;
         ``block`` accepts more of them. ``greedy`` decodes the sequences of ``greedy``. The samples
         of ``gumbel`` do not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.

@@ -78,6 +78,33 @@ class Draft(NamedTuple):
         return index < self.length[..., None]
 
 
+class Drafts(NamedTuple):
+    """C drafts of every lane.
+
+    Attributes:
+      tokens: int32 ``[B, W, K, C]``.
+      logits: float32 ``[B, W, K, C, V]``, of the distribution that each token was drawn from.
+    """
+
+    tokens: Array
+    logits: Array
+
+
+class AcceptedPath(NamedTuple):
+    """The accepted path through the tree.
+
+    Attributes:
+      tokens: int32 ``[B, W, K + 1]``, the accepted tokens and the final token.
+      accepted: int32 ``[B, W]``, the number of accepted tokens.
+      nodes: int32 ``[B, W, K + 1]``: the indices, among the tokens fed, of the root and of each
+        accepted token. Entry i beyond them is i, the index of a chain's token.
+    """
+
+    tokens: Array
+    accepted: Array
+    nodes: Array
+
+
 class Scores(NamedTuple):
     """The target's logits after the last token and the drafted ones.
 

@@ -1,17 +1,16 @@
 """The stages of a block with several drafts for each lane, which form a tree.
 
 Miao et al. 2023, "SpecInfer: Accelerating Large Language Model Serving with Tree-based Speculative
-Inference and Verification", Algorithm 2. C drafts of K tokens are drawn independently. Their tokens
-are written to separate slots after the sequence, level by level, and each token attends only to its
-own draft and the sequence. At every level, the drafts that agree with all accepted tokens are tried
-one after another against the target's distribution; after each rejection, p is replaced by
-``max(p - q, 0)``, normalised. Samples follow the target exactly, for any C. ``keep`` then moves the
-accepted path to the slots where a chain would have written it.
+Inference and Verification". C drafts of K tokens are drawn independently. Their tokens are written
+to separate slots after the sequence, level by level, and each token attends only to its own draft
+and the sequence. The verifier accepts a path from the root (see ``TreeVerifier``), and ``keep``
+moves it to the slots where a chain would have written it. Samples follow the target exactly, for
+any C.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +19,18 @@ from jax import lax
 from decoding_jax import codes
 from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsKeep
 from decoding_jax.loop import model_calls
-from decoding_jax.ops import exact, random
-from decoding_jax.ops.gather import gather_last, gather_position
+from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.appending import place_tokens
 from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
-from decoding_jax.strategies.speculative.stages import BlockInputs, BlockResult, Scores, Stages
-from decoding_jax.strategies.speculative.verifiers import TokenVerifier, Verifier
-from decoding_jax.strategies.speculative.verifiers.token import TokenKeys, acceptance_uniforms
+from decoding_jax.strategies.speculative.stages import (
+    BlockInputs,
+    BlockResult,
+    Drafts,
+    Scores,
+    Stages,
+)
+from decoding_jax.strategies.speculative.verifiers import TreeVerifier, Verifier
 
 
 def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) -> None:
@@ -36,9 +39,9 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
     Raises:
       ValueError: for models without ``tree`` or ``keep``, another drafter or another verifier.
     """
-    if not isinstance(verifier, TokenVerifier):
+    if not isinstance(verifier, TreeVerifier):
         name = type(verifier).__name__.removesuffix("Verifier").lower()
-        raise ValueError(f"verifier: expected token for several drafts, got {name}")
+        raise ValueError(f"verifier: expected token or block for several drafts, got {name}")
     if not isinstance(drafter, ModelDrafter):
         raise ValueError(
             f"drafter: expected a language model for several drafts, got a {type(drafter).__name__}"
@@ -53,33 +56,6 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
             raise ValueError(
                 f"{name}: expected one with tree and keep for several drafts, got one without"
             )
-
-
-class Drafts(NamedTuple):
-    """C drafts of every lane.
-
-    Attributes:
-      tokens: int32 ``[B, W, K, C]``.
-      logits: float32 ``[B, W, K, C, V]``, of the distribution that each token was drawn from.
-    """
-
-    tokens: Array
-    logits: Array
-
-
-class AcceptedPath(NamedTuple):
-    """The accepted path through the tree.
-
-    Attributes:
-      tokens: int32 ``[B, W, K + 1]``, the accepted tokens and the final token.
-      accepted: int32 ``[B, W]``, the number of accepted tokens.
-      nodes: int32 ``[B, W, K + 1]``: the indices, among the tokens fed, of the root and of each
-        accepted token. Entry i beyond them is i, the index of a chain's token.
-    """
-
-    tokens: Array
-    accepted: Array
-    nodes: Array
 
 
 def init_drafter(
@@ -198,8 +174,11 @@ def score(model: LanguageModel, inputs: BlockInputs, drafts: Drafts) -> tuple[Sc
 
 
 def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scores) -> BlockResult:
-    """Accepts a path from the root of the tree by recursive rejection (Algorithm 2)."""
-    path = accept_path(inputs, drafts, scores.allowed.logits)
+    """Lets the verifier accept a path from the root of the tree and choose the final token."""
+    assert isinstance(verifier, TreeVerifier)
+    path = verifier.verify_tree(
+        inputs.keys, drafts, inputs.draft_length, scores.allowed.logits, inputs.counter
+    )
     logits, allowed = (
         jnp.take_along_axis(x, path.nodes[..., None], axis=2)
         for x in (scores.logits, scores.allowed.logits)
@@ -231,62 +210,6 @@ def keep(
     start = inputs.sequences.length
     source = start[..., None] - 1 + result.nodes[..., 1:]
     return model.keep(cache, source, start), drafter.model.keep(drafter_state, source, start)
-
-
-def accept_path(inputs: BlockInputs, drafts: Drafts, allowed: Array) -> AcceptedPath:
-    """Tries the drafts' tokens level by level, and draws the final token.
-
-    Args:
-      inputs: the inputs of the block.
-      drafts: C drafts of every lane.
-      allowed: the target's transformed logits after each token fed, ``[B, W, 1 + K C, V]``.
-    """
-    size, num_drafts = drafts.tokens.shape[2:]
-    keys: TokenKeys = inputs.keys
-    uniforms = acceptance_uniforms(keys, inputs.counter, size * num_drafts)
-
-    def try_level(i: Array | int, carry: Any) -> Any:
-        path, agreeing, leftover = carry
-        active = (path.accepted == i) & (i < inputs.draft_length)
-        tokens = lax.dynamic_index_in_dim(drafts.tokens, i, 2, keepdims=False)
-        logits = lax.dynamic_index_in_dim(drafts.logits, i, 2, keepdims=False)
-        node = lax.dynamic_index_in_dim(path.nodes, i, 2, keepdims=False)
-        # All drafts that agree so far have the same path, and therefore the same distribution.
-        representative = lax.argmax(agreeing, agreeing.ndim - 1, jnp.int32)
-        q = distributions.softmax(gather_position(logits, representative)).probs()
-        p = distributions.softmax(gather_position(allowed, node)).probs()
-        accepted, chosen = jnp.zeros(active.shape, bool), jnp.zeros_like(node)
-        for c in range(num_drafts):
-            uniform = lax.dynamic_index_in_dim(uniforms, i * num_drafts + c, 2, keepdims=False)
-            tried = agreeing[..., c] & ~accepted
-            accept = tried & (
-                uniform * gather_last(q, tokens[..., c]) < gather_last(p, tokens[..., c])
-            )
-            accepted, chosen = accepted | accept, jnp.where(accept, c, chosen)
-            residual = distributions.residual(p, q)
-            residual = residual / exact.sum_last(residual)[..., None]
-            p = jnp.where((tried & ~accept)[..., None], residual, p)
-        continues, token = active & accepted, gather_last(tokens, chosen)
-        update = lax.dynamic_update_index_in_dim
-        path = AcceptedPath(
-            update(path.tokens, jnp.where(continues, token, 0), i, 2),
-            path.accepted + continues.astype(jnp.int32),
-            update(path.nodes, jnp.where(continues, 1 + i * num_drafts + chosen, i + 1), i + 1, 2),
-        )
-        agreeing = agreeing & (tokens == token[..., None])
-        return path, agreeing, jnp.where((active & ~accepted)[..., None], p, leftover)
-
-    shape = inputs.draft_length.shape
-    index = jnp.broadcast_to(jnp.arange(size + 1, dtype=jnp.int32)[None, None], (*shape, size + 1))
-    path = AcceptedPath(jnp.zeros_like(index), jnp.zeros_like(inputs.draft_length), index)
-    carry = path, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(allowed[:, :, 0])
-    path, _, leftover = lax.fori_loop(0, inputs.draft_length.max(), try_level, carry)
-    last = gather_last(path.nodes, path.accepted)
-    p = distributions.softmax(gather_position(allowed, last)).probs()
-    weights = jnp.where((path.accepted < inputs.draft_length)[..., None], leftover, p)
-    final = codes.draw_weighted(weights, random.bits_at(keys.final, inputs.counter))
-    tokens = jnp.where(index == path.accepted[..., None], final[..., None], path.tokens)
-    return path._replace(tokens=tokens)
 
 
 def _place_each(paths: Array, tokens: Array, position: Array) -> Array:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from decoding_jax.strategies.speculative import VERIFIERS, TreeVerifier
 from decoding_jax.testing.certificate import problems
 from decoding_jax.testing.certificate.strategies import DRAFTS, Tested
 
@@ -47,7 +48,8 @@ def cases_of(strategies: Sequence[Tested], extent: Extent) -> list[Case]:
         strategy = by_name[case["strategy"]]
         keyed = strategy.sampler or case["run"] != "one key"
         drafted = (case["draft"] != NO_DRAFT) == (strategy.draft is not None)
-        if case["draft"] in TREES and not case["strategy"].endswith("/token"):
+        verifier = VERIFIERS.get(case["strategy"].rpartition("/")[2])
+        if case["draft"] in TREES and not isinstance(verifier, TreeVerifier):
             return False
         given = strategy.logits or case["transform"] != "history"
         taken = strategy.lockstep or case["model"] != "lockstep"

@@ -40,7 +40,7 @@ class DraftCase(NamedTuple):
     Attributes:
       make: a function from the target model to the drafter.
       num_draft_tokens: as for ``speculative_sample``.
-      num_drafts: as for ``speculative_sample``; only the token verifier takes more than one.
+      num_drafts: as for ``speculative_sample``; only the verifiers of trees take more than one.
     """
 
     make: Callable[[Any], Any]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.strategies.speculative.verifiers.base import Verification, Verifier
+from decoding_jax.strategies.speculative.verifiers.base import (
+    TreeVerifier,
+    Verification,
+    Verifier,
+)
 from decoding_jax.strategies.speculative.verifiers.block import BlockVerifier
 from decoding_jax.strategies.speculative.verifiers.coupled import (
     CodeVerifier,
@@ -55,6 +59,7 @@ __all__ = [
     "GreedyVerifier",
     "GumbelVerifier",
     "TokenVerifier",
+    "TreeVerifier",
     "Verification",
     "Verifier",
     "check_verifier",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from decoding_jax.base import Array
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.stages import Draft
+from decoding_jax.strategies.speculative.stages import AcceptedPath, Draft, Drafts
 
 
 class Verification(NamedTuple):
@@ -73,5 +73,28 @@ class Verifier(Protocol):
           position: int32 ``[B, W]``, the number of new tokens before the draft.
           counter: int32 ``[B, W]``; this number and the next K are used for no other draft of the
             lane.
+        """
+        ...
+
+
+@runtime_checkable
+class TreeVerifier(Protocol):
+    """A verifier that also takes several drafts of a lane, which form a tree.
+
+    Its keys are ``TokenKeys``, of which ``draws`` draws the drafts.
+    """
+
+    def verify_tree(
+        self, keys: Any, drafts: Drafts, length: Array, target: Array, counter: Array
+    ) -> AcceptedPath:
+        """Accepts a path from the root, and chooses the final token.
+
+        Args:
+          keys: from ``init``.
+          drafts: C drafts of every lane, drawn independently.
+          length: int32 ``[B, W]``, from 0 to K, the number of drafted tokens of each draft.
+          target: the target's transformed logits after each token fed, ``[B, W, 1 + K C, V]``.
+          counter: int32 ``[B, W]``; this number and the next K C are used for no other drafts of
+            the lane.
         """
         ...

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from decoding_jax import codes
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
-from decoding_jax.ops.gather import gather_position
+from decoding_jax.ops.gather import gather_last, gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.stages import Draft, with_final_token
+from decoding_jax.strategies.speculative.stages import AcceptedPath, Draft, Drafts, with_final_token
 from decoding_jax.strategies.speculative.verifiers.base import Verification
+from decoding_jax.strategies.speculative.verifiers.select_path import select_path
 from decoding_jax.strategies.speculative.verifiers.token import (
     TokenKeys,
+    acceptance_bits,
     acceptance_uniforms,
     draft_probs,
     draw_final,
@@ -37,6 +39,9 @@ class BlockVerifier:
     probability ``s / (s + 1 - P_i)``, where s is the sum of ``max(P_i p - q, 0)`` over the
     vocabulary at the next position. The whole block is a candidate with probability ``P_K``. The
     longest candidate is accepted.
+
+    Of several drafts, one path is selected and verified, with the distribution of the selected
+    tokens as q; see ``select_path``.
     """
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
@@ -70,6 +75,40 @@ class BlockVerifier:
         final = draw_final(keys, draft, target, accepted, counter, scale[..., None])
         return Verification(with_final_token(draft, accepted, final), accepted, state)
 
+    def verify_tree(
+        self, keys: TokenKeys, drafts: Drafts, length: Array, target: Array, counter: Array
+    ) -> AcceptedPath:
+        """See ``TreeVerifier.verify_tree``."""
+        size, num_drafts = drafts.tokens.shape[2:]
+        # Two words of bits for each drafted token: its own, and one to accept the path up to it.
+        bits = acceptance_bits(keys, counter, size * num_drafts)
+        bits = bits.reshape(*length.shape, size, num_drafts, 2)
+        path = select_path(drafts, length, target, distributions.uniform(bits))
+        accepting = distributions.uniform(bits[..., 0, ::-1])
+        # The residual after i tokens is that of token i + 1.
+        after = path.mass[..., 1:]
+        candidate = accepting < prefix_probs(path.joint, after, length)
+        number = jnp.arange(1, size + 1, dtype=jnp.int32)[None, None]
+        accepted = jnp.where(candidate & (number <= length[..., None]), number, 0).max(-1)
+
+        nodes = jnp.pad(path.nodes, ((0, 0), (0, 0), (1, 0)))
+        p = distributions.softmax(gather_position(target, gather_last(nodes, accepted))).probs()
+        draft = gather_position(path.drafts, accepted)
+        logits = gather_position(gather_position(drafts.logits, accepted), draft)
+        q = distributions.softmax(logits).probs()
+        ceiling = gather_position(path.ceiling, accepted)[..., None]
+        joint = jnp.pad(path.joint, ((0, 0), (0, 0), (1, 0)), constant_values=1.0)
+        rest = distributions.residual(
+            p, jnp.abs(ceiling * q), gather_last(joint, accepted)[..., None]
+        )
+        weights = jnp.where((accepted < length)[..., None], rest, p)
+        final = codes.draw_weighted(weights, random.bits_at(keys.final, counter))
+
+        index = jnp.arange(size + 1, dtype=jnp.int32)[None, None]
+        tokens = jnp.pad(path.tokens, ((0, 0), (0, 0), (0, 1)))
+        tokens = jnp.where(index == accepted[..., None], final[..., None], tokens)
+        return AcceptedPath(tokens, accepted, jnp.where(index <= accepted[..., None], nodes, index))
+
 
 def joint_ratio(p: Array, q: Array) -> Array:
     """``P_1 .. P_K``, float32 ``[B, W, K]``, from the drafted tokens' probabilities p and q."""
@@ -82,11 +121,22 @@ def joint_ratio(p: Array, q: Array) -> Array:
 
 def candidate_probs(draft: Draft, target: Softmax, joint: Array) -> Array:
     """The probability that the first 1 .. K tokens are a candidate, float32 ``[B, W, K]``."""
-    mass = jnp.pad(residual_mass(draft, target, joint), ((0, 0), (0, 0), (0, 1)))
+    return prefix_probs(joint, residual_mass(draft, target, joint), draft.length)
+
+
+def prefix_probs(joint: Array, mass: Array, length: Array) -> Array:
+    """The probability that the first 1 .. K tokens are a candidate, float32 ``[B, W, K]``.
+
+    Args:
+      joint: float32 ``[B, W, K]``, ``P_1 .. P_K``.
+      mass: float32 ``[B, W, K - 1]``, the sum of the residual after 1 .. K - 1 tokens.
+      length: int32 ``[B, W]``, the number of drafted tokens.
+    """
+    mass = jnp.pad(mass, ((0, 0), (0, 0), (0, 1)))
     # If P = 1, a prefix is a candidate with certainty, even if p = q leaves no residual.
     prefix = jnp.where(joint >= 1, 1.0, mass / jnp.maximum(mass + 1 - joint, 1e-37))
-    length = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
-    return jnp.where(length == draft.length[..., None], joint, prefix)
+    number = jnp.arange(1, joint.shape[-1] + 1, dtype=jnp.int32)[None, None]
+    return jnp.where(number == length[..., None], joint, prefix)
 
 
 def residual_mass(draft: Draft, target: Softmax, joint: Array) -> Array:

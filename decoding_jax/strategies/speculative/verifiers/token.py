@@ -10,15 +10,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from decoding_jax import codes, fields
 from decoding_jax.base import Array
-from decoding_jax.ops import gpu, random
-from decoding_jax.ops.gather import gather_position
+from decoding_jax.ops import exact, gpu, random
+from decoding_jax.ops.gather import gather_last, gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.distributions import Softmax
-from decoding_jax.strategies.speculative.stages import Draft, count_leading, with_final_token
+from decoding_jax.strategies.speculative.stages import (
+    AcceptedPath,
+    Draft,
+    Drafts,
+    count_leading,
+    with_final_token,
+)
 from decoding_jax.strategies.speculative.verifiers.base import Verification
 
 
@@ -74,6 +81,65 @@ class TokenVerifier:
         final = draw_final(keys, draft, target, accepted, counter)
         return Verification(with_final_token(draft, accepted, final), accepted, state)
 
+    def verify_tree(
+        self, keys: TokenKeys, drafts: Drafts, length: Array, target: Array, counter: Array
+    ) -> AcceptedPath:
+        """See ``TreeVerifier.verify_tree``.
+
+        Miao et al. 2023, "SpecInfer", Algorithm 2. At every level, the drafts that agree with all
+        accepted tokens are tried one after another against the target's distribution; after each
+        rejection, p is replaced by ``max(p - q, 0)``, normalised.
+        """
+        size, num_drafts = drafts.tokens.shape[2:]
+        uniforms = acceptance_uniforms(keys, counter, size * num_drafts)
+
+        def try_level(i: Array | int, carry: Any) -> Any:
+            path, agreeing, leftover = carry
+            active = (path.accepted == i) & (i < length)
+            tokens = lax.dynamic_index_in_dim(drafts.tokens, i, 2, keepdims=False)
+            logits = lax.dynamic_index_in_dim(drafts.logits, i, 2, keepdims=False)
+            node = lax.dynamic_index_in_dim(path.nodes, i, 2, keepdims=False)
+            # All drafts that agree so far have the same path, and therefore the same distribution.
+            representative = lax.argmax(agreeing, agreeing.ndim - 1, jnp.int32)
+            q = distributions.softmax(gather_position(logits, representative)).probs()
+            p = distributions.softmax(gather_position(target, node)).probs()
+            accepted, chosen = jnp.zeros(active.shape, bool), jnp.zeros_like(node)
+            for c in range(num_drafts):
+                uniform = lax.dynamic_index_in_dim(uniforms, i * num_drafts + c, 2, keepdims=False)
+                tried = agreeing[..., c] & ~accepted
+                accept = tried & (
+                    uniform * gather_last(q, tokens[..., c]) < gather_last(p, tokens[..., c])
+                )
+                accepted, chosen = accepted | accept, jnp.where(accept, c, chosen)
+                residual = distributions.residual(p, q)
+                residual = residual / exact.sum_last(residual)[..., None]
+                p = jnp.where((tried & ~accept)[..., None], residual, p)
+            continues, token = active & accepted, gather_last(tokens, chosen)
+            update = lax.dynamic_update_index_in_dim
+            path = AcceptedPath(
+                update(path.tokens, jnp.where(continues, token, 0), i, 2),
+                path.accepted + continues.astype(jnp.int32),
+                update(
+                    path.nodes, jnp.where(continues, 1 + i * num_drafts + chosen, i + 1), i + 1, 2
+                ),
+            )
+            agreeing = agreeing & (tokens == token[..., None])
+            return path, agreeing, jnp.where((active & ~accepted)[..., None], p, leftover)
+
+        shape = length.shape
+        index = jnp.broadcast_to(
+            jnp.arange(size + 1, dtype=jnp.int32)[None, None], (*shape, size + 1)
+        )
+        path = AcceptedPath(jnp.zeros_like(index), jnp.zeros_like(length), index)
+        carry = path, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(target[:, :, 0])
+        path, _, leftover = lax.fori_loop(0, length.max(), try_level, carry)
+        last = gather_last(path.nodes, path.accepted)
+        p = distributions.softmax(gather_position(target, last)).probs()
+        weights = jnp.where((path.accepted < length)[..., None], leftover, p)
+        final = codes.draw_weighted(weights, random.bits_at(keys.final, counter))
+        tokens = jnp.where(index == path.accepted[..., None], final[..., None], path.tokens)
+        return path._replace(tokens=tokens)
+
 
 def make_keys(key: Array, batch_size: int, lanes: int) -> TokenKeys:
     """Makes the keys of every lane from a typed key or typed keys ``[B]``."""
@@ -84,9 +150,13 @@ def make_keys(key: Array, batch_size: int, lanes: int) -> TokenKeys:
 
 def acceptance_uniforms(keys: TokenKeys, counter: Array, count: int) -> Array:
     """Uniform numbers in [0, 1) for ``count`` decisions of a lane, float32 ``[B, W, count]``."""
+    return distributions.uniform(acceptance_bits(keys, counter, count))
+
+
+def acceptance_bits(keys: TokenKeys, counter: Array, count: int) -> Array:
+    """64 random bits for each of ``count`` decisions of a lane, uint32 ``[B, W, count, 2]``."""
     counters = counter[..., None] + jnp.arange(count, dtype=jnp.int32)[None, None]
-    bits = jax.vmap(lambda c: random.bits_at(keys.acceptance, c), -1, 2)(counters)
-    return distributions.uniform(bits)
+    return jax.vmap(lambda c: random.bits_at(keys.acceptance, c), -1, 2)(counters)
 
 
 def draft_probs(draft: Draft, target: Softmax) -> tuple[Array, Array]:
