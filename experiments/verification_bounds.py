@@ -266,9 +266,13 @@ def optimum(pair: Pair, num_drafts: int) -> float:
                 columns += [len(gain)] * len(entries)
                 gain.append(len(path))
         right.append(orders * math.prod(probability(pair.q, draft) for draft in drafts))
-    right = [probability(pair.p, tokens) for tokens in leaves] + right
-    left = sparse.csr_matrix((values, (rows, columns)), (len(right), len(gain)))
-    result = optimize.linprog(-np.array(gain), A_eq=left, b_eq=right, method="highs")
+    left = sparse.csr_matrix((values, (rows, columns)), (len(leaves) + len(right), len(gain)))
+    # Both sides of the leaves sum to 1, so that none is below the target's probability.
+    most = [probability(pair.p, tokens) for tokens in leaves]
+    of_leaves, of_sets = left[: len(leaves)], left[len(leaves) :]
+    result = optimize.linprog(
+        -np.array(gain), of_leaves, most, of_sets, right, bounds=(0, None), method="highs"
+    )
     if not result.success:
         raise RuntimeError(result.message)
     return -result.fun
@@ -276,7 +280,7 @@ def optimum(pair: Pair, num_drafts: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=int, default=8, help="pairs of each size and distance")
+    parser.add_argument("--models", type=int, default=4, help="pairs of each size and distance")
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="how many sizes")
     args = quick.parse(parser, argv, QUICK)
     names = [*RULES, "optimum"]

@@ -44,6 +44,12 @@ def test_an_experiment(name, tmp_path, capsys):
 
 
 @pytest.mark.exhaustive
+def test_the_bounds_of_verification(capsys):
+    importlib.import_module("experiments.verification_bounds").main(["--quick"])
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+@pytest.mark.exhaustive
 def test_the_evaluation_of_a_model(capsys):
     packages("sacrebleu")
     importlib.import_module("experiments.evaluate_translation").main(["--quick"])

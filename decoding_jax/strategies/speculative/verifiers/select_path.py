@@ -88,7 +88,7 @@ def bounds(target: Array, draft: Array, count: Array, most: int) -> tuple[Array,
     Example:
       >>> target, draft = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
       >>> [round(float(x), 4) for x in bounds(target, draft, jnp.int32(2), 2)]
-      [0.5, 1.5]
+      [0.75, 1.75]
     """
 
     def of_share(share: Array) -> tuple[Array, Array]:
