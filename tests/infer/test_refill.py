@@ -49,12 +49,13 @@ STRATEGIES = {
     "gumbel": {"num_draft_tokens": 2, "verifier": "gumbel"},
     "code": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "code"},
     "tree": {"num_draft_tokens": 2, "num_drafts": 2},
+    "tree by block": {"num_draft_tokens": 2, "num_drafts": 2, "verifier": "block"},
     "lookup": {"num_draft_tokens": 2},
 }
 SHOWN = ("arithmetic_sample", "beam_search")
 RELEASE = (
     *("beam_sample", "diverse_beam_search", "best_first_search"),
-    *("block", "greedy verifier", "gumbel", "code", "lookup", "tree"),
+    *("block", "greedy verifier", "gumbel", "code", "lookup", "tree", "tree by block"),
 )
 every = pytest.mark.parametrize(
     "name",

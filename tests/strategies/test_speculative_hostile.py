@@ -115,8 +115,14 @@ def check(output, model, prompt, stop, transform):
             {"num_draft_tokens": 12, "num_drafts": 2},
             marks=pytest.mark.exhaustive,
         ),
+        pytest.param(
+            "block",
+            DRAFT,
+            {"num_draft_tokens": 12, "num_drafts": 3},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
-    ids=["block", "coded_token", "code", "tree"],
+    ids=["block", "coded_token", "code", "tree", "tree by block"],
 )
 def test_every_text_is_allowed_and_ends_where_it_should(verifier, drafter, settings):
     """12 models with 32 rows of 3 lanes; half of the models are flat or have many ties."""
