@@ -44,9 +44,10 @@ def test_an_experiment(name, tmp_path, capsys):
 
 
 @pytest.mark.exhaustive
-def test_the_bounds_of_verification(capsys):
-    importlib.import_module("experiments.verification_bounds").main(["--quick"])
-    assert len(capsys.readouterr().out.splitlines()) == 5
+@pytest.mark.parametrize("name", ["verification_bounds", "suffix_drafts"])
+def test_an_experiment_that_prints_a_table(name, capsys):
+    importlib.import_module(f"experiments.{name}").main(["--quick"])
+    assert 5 <= len(capsys.readouterr().out.splitlines()) <= 7
 
 
 @pytest.mark.exhaustive

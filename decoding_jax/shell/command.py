@@ -24,8 +24,15 @@ from decoding_jax.shell.options import (
     settings_of,
     transform_of,
 )
-from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.text import Completion, constraints, generate, load, stream_text
+from decoding_jax.strategies.speculative import PromptLookup, SuffixDrafter
+from decoding_jax.text import (
+    Completion,
+    constraints,
+    generate,
+    load,
+    read_corpus,
+    stream_text,
+)
 from decoding_jax.text.call import check_strategy, draws
 from decoding_jax.text.generation_config import Chooser, chooser_of
 
@@ -77,7 +84,7 @@ def _main(argv: list[str]) -> int:
     )
     chooser = chooser_of(options.strategy, None, tokenizer, {})
     if chooser is not None:
-        settings = _settings_of_file(options, chooser)
+        settings = _settings_of_file(options, chooser, tokenizer)
         single = chooser.config.num_return_sequences == 1
         drawn = chooser.config.do_sample and chooser.config.num_beams == 1
     else:
@@ -116,7 +123,7 @@ def _texts(given: Sequence[str]) -> list[str]:
     return [text for one in given for text in (lines if one == "-" else [one])]
 
 
-def _settings_of_file(options: Any, chooser: Chooser) -> dict[str, Any]:
+def _settings_of_file(options: Any, chooser: Chooser, tokenizer: Any) -> dict[str, Any]:
     """The arguments of ``generate`` where the file of the model's directory chooses the strategy.
 
     Raises:
@@ -136,7 +143,7 @@ def _settings_of_file(options: Any, chooser: Chooser) -> dict[str, Any]:
             f"seed: {chooser.config.mode} draws nothing and does not use it", stacklevel=2
         )
     if options.drafter is not None:
-        settings["drafter"] = _drafter(options)
+        settings["drafter"] = _drafter(options, tokenizer)
     print(
         f"decoding_jax: {chooser.config}, from {chooser.path}; --strategy chooses another",
         file=sys.stderr,
@@ -159,9 +166,9 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
         if options.drafter is None:
             raise UsageError(
                 "--drafter: expected a directory, such as translation-en-fr-draft, or "
-                f"prompt_lookup, for {options.strategy}, got none"
+                f"prompt_lookup or suffix, for {options.strategy}, got none"
             )
-        settings["drafter"] = _drafter(options)
+        settings["drafter"] = _drafter(options, tokenizer)
     takes_phrases = "constraints" in inspect.signature(function).parameters
     if takes_phrases and not options.phrase:
         raise UsageError(f"--phrase: expected one or more for {options.strategy}, got none")
@@ -170,10 +177,13 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     return settings
 
 
-def _drafter(options: Any) -> Any:
-    """The draft model, or the lookup in the text itself."""
+def _drafter(options: Any, tokenizer: Any) -> Any:
+    """The draft model, or the lookup in the text itself and in a file."""
     if options.drafter == "prompt_lookup":
         return PromptLookup()
+    name, colon, file = options.drafter.partition(":")
+    if name == "suffix":
+        return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
     return load(options.drafter, dtype=options.dtype)[0]
 
 

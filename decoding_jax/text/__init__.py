@@ -3,6 +3,7 @@
 from decoding_jax.batches import bind_drafter, check_drafter, encode_batch
 from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.completions import Completion, completions, context_of, unique
+from decoding_jax.text.corpora import read_corpus
 from decoding_jax.text.generate import generate
 from decoding_jax.text.generation_config import GenerationConfig
 from decoding_jax.text.inputs import encode_texts
@@ -62,6 +63,7 @@ __all__ = [
     "generate",
     "load",
     "load_tokenizer",
+    "read_corpus",
     "share_prefix",
     "stop_strings",
     "stream",

@@ -87,12 +87,14 @@ def test_standard_input_gives_texts_and_json_comes_out(capsys, monkeypatch):
             assert output["log_prob"] == pytest.approx(completion.log_prob)
 
 
-def test_stop_strings_and_prompt_lookup(capsys):
+def test_stop_strings_and_lookups(capsys, tmp_path):
     settings = {"max_new_tokens": 5, "stop_strings": ["2", "5"]}
     [[want]] = decoding_jax.generate(TABLE, Digits(), ["12"], **settings)
     argv = ["--stop_strings", "2", "--stop_strings", "5"]
-    lookup = ["--strategy", "speculative_sample", "--drafter", "prompt_lookup"]
-    for more in ([], [*lookup, "--verifier", "greedy"]):
+    (tmp_path / "corpus").write_text("123\n231\n")
+    speculate = ["--strategy", "speculative_sample", "--verifier", "greedy", "--drafter"]
+    lookups = ["prompt_lookup", f"suffix:{tmp_path / 'corpus'}"]
+    for more in ([], *([*speculate, lookup] for lookup in lookups)):
         assert run(capsys, *argv, *more)[1].splitlines()[1] == want.text
 
 

@@ -1,5 +1,7 @@
 """The parts of speculation by themselves: guesses, draft lengths, first logits, the theory."""
 
+import collections
+import dataclasses
 import itertools
 
 import jax
@@ -8,11 +10,13 @@ import pytest
 from test_speculative import LENGTH, MODEL, PROMPT, prompt_of, run
 
 from decoding_jax.strategies.speculative import (
+    Corpus,
     Heuristic,
     Measured,
     ModelDrafter,
     Path,
     PromptLookup,
+    SuffixDrafter,
     emitted_tokens,
     speed_up,
 )
@@ -42,6 +46,76 @@ def test_prompt_lookup_uses_the_longest_and_then_the_latest_match():
     assert guess(with_source, [2, 5, 1], [2]) == [4, -1, -1, -1]
     assert guess(with_source, [1, 2, 5, 1], [2]) == [5, 1, 2, 5]
     assert guess(with_source, [7], [5]) == [-1] * 4
+
+
+def followed(texts, suffix, size, count):
+    """All that follows the longest suffix that occurs in the texts, and the suffix's length."""
+    for length in range(min(size, len(suffix)), 0, -1):
+        last = suffix[-length:]
+        found = [
+            text[i + length : i + length + count]
+            for text in texts
+            for i in range(len(text) - length + 1)
+            if text[i : i + length] == last
+        ]
+        if found:
+            return [part + [-1] * (count - len(part)) for part in found], length
+    return [], 0
+
+
+def test_a_suffix_is_found_in_the_text_or_in_the_corpus():
+    """Beside a search by definition: 400 texts with corpora of one padded size, and one program."""
+    rng = np.random.default_rng(0)
+    size, count, width = 6, 3, 9
+    guess = jax.jit(lambda drafter, path: drafter.guess((), path, count))
+    calls = []
+    for corpus_number in range(4):
+        lengths = rng.integers(0, 14, 12)
+        texts = [rng.integers(0, 2 + corpus_number, n).tolist() for n in [*lengths, 5]]
+        drafter = SuffixDrafter(size=size, corpus=Corpus.of(texts, padded_size=256))
+        rows = rng.integers(0, 2 + corpus_number, (100, width)).astype(np.int32)
+        length = rng.integers(1, 6, 100).astype(np.int32)
+        new = rng.integers(0, 4, 100).astype(np.int32)
+        path = Path(prompt_of(rows[:, :5], length), rows[:, None, 5:], new[:, None])
+        got = np.asarray(guess(drafter, path))[:, 0]
+        own = np.asarray(guess(dataclasses.replace(drafter, corpus=None), path))[:, 0]
+        for row, n, m, draft, lookup in zip(rows, length, new, got, own, strict=True):
+            text = [*row[:n].tolist(), *row[5 : 5 + m].tolist()]
+            parts, matched = followed(texts, text, size, count)
+            _, in_text = followed([text[:-1]], text, size, 1)
+            calls.append(matched > in_text)
+            if matched <= in_text:
+                assert draft.tolist() == lookup.tolist()
+                continue
+            for i in range(1, count + 1):
+                [(most, times)] = collections.Counter(tuple(p[:i]) for p in parts).most_common(1)
+                if 2 * times > len(parts) and most[0] >= 0:
+                    assert draft[:i].tolist() == list(most)
+            assert draft.tolist() in [*parts, lookup.tolist()]
+    assert guess._cache_size() == 2
+    assert 0.2 < np.mean(calls) < 0.98
+
+
+def test_what_follows_a_suffix_is_what_half_of_its_occurrences_go_on_with():
+    texts = [[1, 2, 3, 4], [1, 2, 3, 4], [9, 2, 3, 7], [2, 3, 4, 5]]
+    drafter = SuffixDrafter(corpus=Corpus.of(texts))
+    run = jax.jit(lambda path: drafter.guess((), path, 2))
+
+    def guess(tokens):
+        prompt = prompt_of([tokens + [0] * (3 - len(tokens))], [len(tokens)])
+        return run(Path(prompt, np.int32([[[0]]]), np.int32([[0]])))[0, 0].tolist()
+
+    assert guess([8, 2, 3])[0] == 4
+    assert guess([9, 2, 3]) == [7, -1]
+    assert guess([6, 5]) == [-1, -1]  # nothing follows 5
+    assert guess([6, 6, 5]) == [-1, -1]
+    assert guess([8, 8]) == [8, 8]
+    with pytest.raises(ValueError, match="texts: expected one token or more, got"):
+        Corpus.of([[]])
+    with pytest.raises(ValueError, match="texts: expected token ids of 0 and above, got -2"):
+        Corpus.of([[1, -2]])
+    with pytest.raises(ValueError, match="padded_size: expected 3 or more"):
+        Corpus.of([[1], [1]], padded_size=2)
 
 
 def test_draft_lengths_follow_acceptance():

@@ -89,7 +89,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
         exhaustive=["itself, 4", "prompt lookup"],
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "bigram, up to 6"),
-            *("next token, 1", "prompt lookup, 7", "the most probable", "confident"),
+            *("next token, 1", "prompt lookup, 7", "suffix, 5", "the most probable", "confident"),
         ],
     ),
 )

@@ -22,7 +22,13 @@ from decoding_jax import (
 )
 from decoding_jax.loop.stopping import StopStrings
 from decoding_jax.models import guided
-from decoding_jax.strategies.speculative import Bigram, NextToken, PromptLookup
+from decoding_jax.strategies.speculative import (
+    Bigram,
+    Corpus,
+    NextToken,
+    PromptLookup,
+    SuffixDrafter,
+)
 from decoding_jax.text.tokenizers import ByteTokenizer
 
 # Of five lengths, neither ascending nor descending: sorting moves every text but one.
@@ -33,6 +39,7 @@ TOKENIZER = Digits()
 
 SOURCE = Prompt(each([1, 2, 3], [4, 4, 5], [6, 1, 0], [2, 3, 0], [5, 0, 0]), each(3, 3, 2, 2, 1))
 BIAS = TRANSFORMS["logit_bias"].per_text["bias"]
+CORPUS = Corpus.of([[1] * COUNT], padded_size=COUNT)
 
 # Every class of settings, with a value for each text wherever it takes one.
 PER_TEXT = {
@@ -47,11 +54,20 @@ PER_TEXT = {
     "GNMT penalty": GNMTPenalty(each(0, 1, 0.5, 2, 0.1)),
     "prompt lookup": PromptLookup(source=SOURCE),
     "no prompt lookup source": PromptLookup(),
+    "suffix": SuffixDrafter(source=SOURCE, corpus=CORPUS),
+    "corpus": CORPUS,
     "bigram": Bigram(np.zeros((COUNT, COUNT))),
     "next token": NextToken(np.zeros(COUNT, int)),
 }
 SHARED = {name: example.shared for name, example in TRANSFORMS.items()}
-SHARED |= {"bigram": 1, "next token": 1, "an automaton": 1, "logit_bias of some tokens": 1}
+SHARED |= {
+    "suffix": 4,
+    "corpus": 4,
+    "bigram": 1,
+    "next token": 1,
+    "an automaton": 1,
+    "logit_bias of some tokens": 1,
+}
 
 
 def of_text(settings, i):

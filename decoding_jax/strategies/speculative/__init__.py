@@ -10,12 +10,14 @@ from decoding_jax.strategies.speculative.draft_length import (
 )
 from decoding_jax.strategies.speculative.drafters import (
     Bigram,
+    Corpus,
     Drafter,
     Guesser,
     ModelDrafter,
     NextToken,
     Path,
     PromptLookup,
+    SuffixDrafter,
     SupportsBind,
 )
 from decoding_jax.strategies.speculative.speculative_sample import (
@@ -42,6 +44,7 @@ __all__ = [
     "BlockVerifier",
     "CodeVerifier",
     "CodedTokenVerifier",
+    "Corpus",
     "DraftLength",
     "Drafter",
     "Fixed",
@@ -56,6 +59,7 @@ __all__ = [
     "Path",
     "PromptLookup",
     "SpeculativeSample",
+    "SuffixDrafter",
     "SupportsBind",
     "TokenVerifier",
     "TreeVerifier",

@@ -63,6 +63,11 @@ def _next_token(model: Any) -> speculative.NextToken:
     return speculative.NextToken(np.array(following, np.int32))
 
 
+def _suffix(model: Any) -> speculative.SuffixDrafter:
+    texts = np.random.default_rng(0).integers(0, model.vocab_size, (6, 9))
+    return speculative.SuffixDrafter(size=4, corpus=speculative.Corpus.of(texts.tolist()))
+
+
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
     "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
@@ -75,6 +80,7 @@ DRAFTS: dict[str, DraftCase] = {
     "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
+    "suffix, 5": DraftCase(_suffix, 5),
 }
 
 

@@ -9,6 +9,7 @@ from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, 
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
 from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
+from decoding_jax.strategies.speculative.drafters.suffix import Corpus, SuffixDrafter
 
 
 def as_drafter(drafter: LanguageModel | Drafter | Guesser) -> Drafter | Guesser:
@@ -49,12 +50,14 @@ def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
 
 __all__ = [
     "Bigram",
+    "Corpus",
     "Drafter",
     "Guesser",
     "ModelDrafter",
     "NextToken",
     "Path",
     "PromptLookup",
+    "SuffixDrafter",
     "SupportsBind",
     "as_drafter",
     "bind_to_inputs",

@@ -72,6 +72,10 @@ class PromptLookup:
 
     def guess(self, state: Any, path: Path, count: int) -> Array:
         """See ``Guesser.guess``."""
+        return self.copied(path, count)[0]
+
+    def copied(self, path: Path, count: int) -> tuple[Array, Array]:
+        """The draft, int32 ``[B, W, count]``, and the length of its match, int32 ``[B, W]``."""
         sequence, length = _join(path)
         suffix = _last_tokens(sequence, length, self.size)
         match = _best_match(sequence, length[..., None], suffix)
@@ -82,7 +86,7 @@ class PromptLookup:
         draft = jnp.take_along_axis(sequence, index, axis=-1, mode="clip")
         draft = jnp.where((match.size > 0)[..., None], draft, -1)
         if self.source is None:
-            return draft
+            return draft, match.size
         source, source_length = (jnp.asarray(x) for x in self.source)
         source_length = source_length[:, None, None]
         source_match = _best_match(source[:, None], source_length, suffix)
@@ -90,7 +94,8 @@ class PromptLookup:
         source = jnp.broadcast_to(source[:, None], (*length.shape, source.shape[1]))
         source_draft = jnp.take_along_axis(source, index, axis=-1, mode="clip")
         source_draft = jnp.where(index < source_length, source_draft, -1)
-        return jnp.where((source_match.size > match.size)[..., None], source_draft, draft)
+        draft = jnp.where((source_match.size > match.size)[..., None], source_draft, draft)
+        return draft, jnp.maximum(source_match.size, match.size)
 
 
 class _Match(NamedTuple):
@@ -121,6 +126,11 @@ def _join(path: Path) -> tuple[Array, Array]:
     source = jnp.broadcast_to(source[:, None], padded.shape)
     sequence = jnp.take_along_axis(padded, source, axis=-1, mode="clip")
     return sequence, prompt_length[:, None] + length
+
+
+def last_tokens(path: Path, size: int) -> Array:
+    """The last ``size`` tokens of prompt and new tokens; see ``_last_tokens``."""
+    return _last_tokens(*_join(path), size)
 
 
 def _last_tokens(sequence: Array, length: Array, size: int) -> Array:

@@ -1,0 +1,157 @@
+"""How many tokens a call appends where drafts are copied from the text and from a corpus.
+
+    python -m experiments.suffix_drafts
+
+The embedded models translate held-out sentences and continue held-out functions of Python's
+standard library, greedily and at temperature 1 (block verification), with drafts of K tokens.
+Drafts are copied by ``PromptLookup``, by ``SuffixDrafter`` without a corpus, and by
+``SuffixDrafter`` with one of
+
+- ``outputs``: what the model gave for other held-out inputs, greedily;
+- ``task``: the French of other held-out sentences; the files of the running Python's standard
+  library that are not held out, up to ``--corpus_tokens`` tokens.
+
+The embedded draft model is beside them. The table has the mean number of tokens that a call of the
+target appends, with a 95% interval over inputs (bootstrap).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax
+from decoding_jax.strategies.speculative import Corpus, PromptLookup, SuffixDrafter
+from decoding_jax.text import Tokenizer
+from experiments import code_data, held_out, quick
+from experiments.papers import tasks
+from experiments.papers.results import interval
+
+QUICK = {"count": 2, "others": 2, "corpus_tokens": 4096, "domains": ["translation"]}
+
+
+class Domain(NamedTuple):
+    """A target, a draft model, and the texts of a domain."""
+
+    target: str
+    draft: str
+    inputs: list[str]
+    others: list[str]
+    task: list[str]
+    max_new_tokens: int
+
+
+def translation(args: argparse.Namespace) -> Domain:
+    """The held-out sentences; those that are not translated make the corpora."""
+    sentences = held_out.read()
+    chosen = set(map(id, tasks.spread(sentences, args.count)))
+    rest = [s for s in sentences if id(s) not in chosen]
+    return Domain(
+        "translation-en-fr",
+        "translation-en-fr-draft",
+        [s.english for s in sentences if id(s) in chosen],
+        [s.english for s in tasks.spread(rest, args.others)],
+        [text for s in rest for text in s.references],
+        32,
+    )
+
+
+def code(args: argparse.Namespace) -> Domain:
+    """The held-out functions, every second of them for the corpora."""
+    functions = list(tasks.standard_library().inputs)
+    root = Path(sysconfig.get_path("stdlib"))
+    files, _ = code_data.split(code_data.read_files(root))
+    return Domain(
+        "python-code",
+        "python-code-draft-wide",
+        tasks.spread(functions[::2], args.count),
+        tasks.spread(functions[1::2], args.others),
+        [file.text for file in files],
+        64,
+    )
+
+
+DOMAINS = {"translation": translation, "code": code}
+
+
+def corpus_of(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> Corpus:
+    """The corpus of the first texts with ``most`` tokens in all."""
+    parts: list[list[int]] = []
+    for text in texts:
+        parts.append(tokenizer.encode(text)[: most - sum(map(len, parts))])
+        if sum(map(len, parts)) >= most:
+            break
+    return Corpus.of([part for part in parts if part], padded_size=2 * most)
+
+
+def tokens_per_call(target: Any, domain: Domain, drafter: Any, **settings: Any) -> str:
+    """The mean number of tokens that a call appends, and its interval."""
+    model, tokenizer = target
+    rows = decoding_jax.generate(
+        model,
+        tokenizer,
+        domain.inputs,
+        strategy="speculative_sample",
+        drafter=drafter,
+        max_new_tokens=domain.max_new_tokens,
+        batch_size=16,
+        **settings,
+    )
+    counts = [(row[0].info.emitted, row[0].info.blocks) for row in rows]
+    emitted, blocks = np.array([[float(np.sum(x)) for x in pair] for pair in counts]).T
+    found = interval(lambda e, b: e.sum(-1) / b.sum(-1), emitted, blocks)
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def measure(name: str, args: argparse.Namespace) -> None:
+    """Prints the rows of a domain."""
+    domain = DOMAINS[name](args)
+    model, tokenizer = target = decoding_jax.load(domain.target)
+    decoded = decoding_jax.generate(
+        model, tokenizer, domain.others, max_new_tokens=domain.max_new_tokens, batch_size=16
+    )
+    outputs = [other + row[0].text for other, row in zip(domain.others, decoded, strict=True)]
+    if name == "translation":
+        outputs = [row[0].text for row in decoded]
+    corpora = {"outputs": outputs, "task": domain.task}
+    drafters: dict[str, Any] = {
+        "`PromptLookup()`": PromptLookup(),
+        "`SuffixDrafter()`": SuffixDrafter(),
+    }
+    for kind, texts in corpora.items():
+        corpus = corpus_of(tokenizer, texts, args.corpus_tokens)
+        drafters[f"`SuffixDrafter`, {kind}, {int(corpus.count):,} tokens"] = SuffixDrafter(
+            corpus=corpus
+        )
+    drafters["the draft model"] = decoding_jax.load(domain.draft)
+    for label, drafter in drafters.items():
+        size = {"num_draft_tokens": args.num_draft_tokens}
+        greedy = tokens_per_call(target, domain, drafter, verifier="greedy", **size)
+        key = jax.random.key(args.seed)
+        drawn = tokens_per_call(target, domain, drafter, verifier="block", key=key, **size)
+        print(f"| {name} | {label} | {greedy} | {drawn} |", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS))
+    parser.add_argument("--count", type=int, default=128, help="inputs of each domain")
+    parser.add_argument("--others", type=int, default=128, help="other inputs, for outputs")
+    parser.add_argument("--corpus_tokens", type=int, default=2**20)
+    parser.add_argument("--num_draft_tokens", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    args = quick.parse(parser, argv, QUICK)
+    print("| domain | drafter | greedy | temperature 1 |")
+    print("| --- | --- | --- | --- |")
+    for name in args.domains:
+        measure(name, args)
+
+
+if __name__ == "__main__":
+    main()
