@@ -186,13 +186,14 @@ def test_cases_pair_every_setting_with_every_strategy():
     searches = [s for s in strategies if not s.sampler]
     assert len(searches) >= 9
     assert len(runs) == 5 * len(strategies) - len(searches)
-    # Several drafts go with the token verifier alone.
+    # Several drafts go with two verifiers.
+    trees = 2 * len(TREES)
     pairs = {(case["strategy"], case["draft"]) for case in cases}
-    assert len(pairs) == plain + drafts * len(drafted) + len(TREES)
+    assert len(pairs) == plain + drafts * len(drafted) + trees
     # A merged case has every transform and stop condition.
     everything = certify.cases_of(strategies, "full")
     models = 4 * plain - (not_taken - len(drafted))
-    assert len(everything) == models + 3 * (drafts * len(drafted) + len(TREES))
+    assert len(everything) == models + 3 * (drafts * len(drafted) + trees)
     by_name = {strategy.name: strategy for strategy in strategies}
     covered = [problem_of(case, by_name[case["strategy"]]).combinations for case in everything]
     narrow = sum(not by_name[case["strategy"]].logits for case in everything)
