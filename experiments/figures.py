@@ -33,6 +33,7 @@ FIGURES = {
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
     "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
+    "speculative": ("measured/speculative.json", "benchmarks.speculative"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
     "variance": ("measured/variance.json", "arithmetic_variance"),
     "whole_decode": ("measured/whole_decode.json", "benchmarks.whole_decode"),

@@ -54,6 +54,11 @@ def test_tables_have_the_numbers_of_the_figures():
         value, low, high = best_k[column]
         expected.append(f"{value:.1f} ({low:.1f} to {high:.1f})")
     assert [words for words in expected if words not in page] == []
+    page = (figures.DOCS / "speculative.md").read_text()
+    columns = ("accepted", "R", "c", "v", "speed_up", "theory", "measured/theory")
+    for r in read("speculative")["sweep"]:
+        cells = (f"{r[column]:.2f}" for column in columns)
+        assert f"| {r['batch']} | {r['K']} | {' | '.join(cells)} |" in page
 
 
 def test_an_unknown_figure(capsys):
