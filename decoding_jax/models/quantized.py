@@ -23,6 +23,7 @@ from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array
+from decoding_jax.ops import gpu
 from decoding_jax.pytrees import pytree
 
 M = TypeVar("M")
@@ -87,8 +88,9 @@ class QuantizedArray:
         """``x [..., D] @ self [D, ..., F]``, accumulated and returned in float32.
 
         Integers are multiplied, which takes no rounding, and the sums of the groups are scaled.
-        The TPU's compiler fuses the conversion of the integers into their product, and reads them
-        narrow from memory. For more tokens than a group has weights, the sums would take more
+        The compilers fuse the conversion of the integers into their product, and read them narrow
+        from memory. That for GPUs would not where it joins the products of one ``x`` by several
+        kernels of groups; a barrier around each kernel and its ``x`` prevents that. For more tokens than a group has weights, the sums would take more
         memory than the kernel, which is scaled first then, in the dtype of ``x``.
         """
         groups, *rest = self.scale.shape
@@ -96,7 +98,12 @@ class QuantizedArray:
         options: Any = {"precision": precision, "preferred_element_type": jnp.float32}
         if groups > 1 and x.size // x.shape[-1] > size:
             return jnp.tensordot(x, self.to_float(x.dtype.name), 1, **options)
-        values = self.values.reshape(groups, size, *self.shape[1:]).astype(x.dtype)
+        values = self.values
+        if groups > 1:
+            x, values = gpu.either(
+                lambda: lax.optimization_barrier((x, values)), lambda: (x, values)
+            )
+        values = values.reshape(groups, size, *self.shape[1:]).astype(x.dtype)
         split = x.reshape(*x.shape[:-1], groups, size)
         dims = (((x.ndim,), (1,)), ((x.ndim - 1,), (0,)))
         y = lax.dot_general(split, values, dims, **options)  # [groups, *x.shape[:-1], ..., F]

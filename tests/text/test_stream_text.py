@@ -121,7 +121,7 @@ def test_a_search_says_as_soon_as_possible_what_its_hypotheses_share(strategy):
         transforms.Trie.from_sequences([(3, 2, 5, a, b) for a in (1, 4) for b in (2, 5, 6)])
     )
     settings = {"strategy": strategy, "max_new_tokens": 5, "transform": allowed, **CASES[strategy]}
-    pieces = stream_text(TABLE, Digits(), ["4"], stop=NO_ENDS, **settings)
+    pieces = stream_text(TABLE, Digits(), ["4"], stop=NO_ENDS, chunk=1, **settings)
     first = [piece for piece in pieces if piece.sample == 0]
     assert first[:3] == ["3", "2", "5"]
     assert "".join(first) == pieces.output[0][0].text
@@ -130,7 +130,7 @@ def test_a_search_says_as_soon_as_possible_what_its_hypotheses_share(strategy):
 def test_half_characters_wait():
     real = transforms.allowed_tokens(range(1, 7))
     settings = {"max_new_tokens": 5, "stop": NO_ENDS, "transform": real}
-    pieces = list(stream_text(TABLE, Halves(), ["4"], **settings))
+    pieces = list(stream_text(TABLE, Halves(), ["4"], chunk=1, **settings))
     assert [len(piece) for piece in pieces] == [1, 1, 1]
     assert pieces[-1] == "\ufffd"
     assert pieces[-1].last
