@@ -1,4 +1,4 @@
-"""Writes the ledger of GPU programs: what XLA's compiler for an H100 makes of a step, without a GPU.
+"""Writes the ledger of GPU programs: a step as XLA compiles it for an H100, without a GPU.
 
     pip install --no-deps --target runs/cuda jax-cuda12-plugin==VERSION jax-cuda12-pjrt==VERSION \\
         nvidia-cuda-nvcc-cu12
@@ -61,7 +61,7 @@ BANDWIDTH = 3.0e12
 REACHED = 0.9
 """The share of it that a kernel is taken to reach; products of eight rows reached 0.8 to 0.97."""
 LEAST_SECONDS = 1.5e-6
-"""The time that the smallest kernel is taken to need; on the device it was 1.3 to 2 microseconds."""
+"""The time that the smallest kernel is taken to need; on the device it was 1.3 to 2 us."""
 SHALLOW, DEEP = 2, 4
 """The numbers of layers that are compiled."""
 NEW_TOKENS = 256

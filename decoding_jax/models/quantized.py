@@ -88,10 +88,12 @@ class QuantizedArray:
         """``x [..., D] @ self [D, ..., F]``, accumulated and returned in float32.
 
         Integers are multiplied, which takes no rounding, and the sums of the groups are scaled.
-        The compilers fuse the conversion of the integers into their product, and read them narrow
-        from memory. That for GPUs would not where it joins the products of one ``x`` by several
-        kernels of groups; a barrier around each kernel and its ``x`` prevents that. For more tokens than a group has weights, the sums would take more
-        memory than the kernel, which is scaled first then, in the dtype of ``x``.
+        Compilers fuse the conversion of the integers into their product, and read them narrow from
+        memory. That for GPUs joins products of one ``x``, and would then widen kernels of groups;
+        a barrier around each kernel and its ``x`` keeps them apart.
+
+        For more tokens than a group has weights, the sums would take more memory than the kernel,
+        which is scaled first then, in the dtype of ``x``.
         """
         groups, *rest = self.scale.shape
         size = x.shape[-1] // groups
