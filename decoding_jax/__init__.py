@@ -17,6 +17,7 @@ from decoding_jax.base import (
     Stop,
     Transform,
 )
+from decoding_jax.models import load_drafter
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies import (
     ArithmeticSample,
@@ -106,6 +107,7 @@ __all__ = [
     "generate",
     "greedy",
     "load",
+    "load_drafter",
     "pytree",
     "sample",
     "share_prefix",

@@ -37,18 +37,21 @@ class ModelOutput(NamedTuple):
         bfloat16, and convert them to float32 first.
       hidden: ``[B, W, T, D]`` (``[B, 1, P, D]`` from a prefill), after the final normalisation
         and before the projection and its scaling; None where the model does not return it.
+      features: hidden states of some layers, each as ``hidden``; see ``SupportsFeatures``.
     """
 
     logits: Array
     hidden: Array | None = None
+    features: tuple[Array, ...] = ()
 
 
 @runtime_checkable
 class LanguageModel(Protocol):
     """A language model as every strategy sees it: ``prefill``, then ``extend`` over a cache.
 
-    A model is a pytree (weights are leaves, settings are static). ``keep``, ``select``, ``project``
-    and ``widens`` are optional: see the protocols named ``Supports...``, and ``loop.Steps.widens``.
+    A model is a pytree (weights are leaves, settings are static). ``keep``, ``select``,
+    ``project``, ``with_features`` and ``widens`` are optional: see the protocols named
+    ``Supports...``, and ``loop.Steps.widens``.
 
     Attributes:
       vocab_size: V.
@@ -144,6 +147,30 @@ class SupportsProject(Protocol):
 
     def project(self, hidden: Array) -> Array:
         """Returns float32 logits ``[..., V]`` of ``ModelOutput.hidden [..., D]``."""
+        ...
+
+
+@runtime_checkable
+class SupportsFeatures(Protocol):
+    """A model that can return the hidden states of its layers, from which a drafter may draft.
+
+    Attributes:
+      num_layers: the number of layers, or None where this model has no such states to return.
+    """
+
+    @property
+    def num_layers(self) -> int | None: ...
+    def with_features(self, layers: tuple[int, ...]) -> LanguageModel:
+        """The same model, whose outputs also have ``ModelOutput.features``.
+
+        ``extend`` then returns one array ``[B, W, T, D]`` for each of the layers, and ``prefill``
+        one ``[B, 1, P, D]``, with those of all tokens of the prompts.
+
+        Args:
+          layers: for each array, the number of layers that it is the output of: 0 is the input of
+            the first layer. For all layers of the model, it is ``ModelOutput.hidden``. These are
+            the indices of ``hidden_states`` in ``transformers``.
+        """
         ...
 
 

@@ -26,6 +26,27 @@ class UncachedModel:
     vocab_size: int = fields.field(static=True)
     max_positions: int | None = fields.field(static=True)
     hidden: bool = fields.field(static=True, default=False)
+    feature_layers: tuple[int, ...] = fields.field(static=True, default=())
+
+    @property
+    def num_layers(self) -> int | None:
+        """N, if the function returns the hidden states of N layers and their input."""
+        if not self.hidden:
+            return None
+        one = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
+        states = _check_pair(jax.eval_shape(self._call, *one))[1]
+        return len(states) - 1 if isinstance(states, (tuple, list)) else None
+
+    def with_features(self, layers: tuple[int, ...]) -> UncachedModel:
+        """See ``base.SupportsFeatures.with_features``.
+
+        Raises:
+          ValueError: for a number outside 0 to that of the layers.
+        """
+        for layer in layers:
+            if not 0 <= layer <= (self.num_layers or 0):
+                raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layer)
+        return dataclasses.replace(self, feature_layers=tuple(layers))
 
     @property
     def ragged(self) -> bool:
@@ -44,10 +65,10 @@ class UncachedModel:
     ) -> tuple[ModelOutput, Tokens]:
         """See ``base.LanguageModel.prefill``. Hidden states need a function that returns them."""
         cache = paths.start_tokens(tokens, length, lanes, slots)
-        logits, hidden = self._computed(cache.prompt, cache.length[:, None] - 1)
-        if not with_hidden or hidden is None:
-            return ModelOutput(logits[:, None]), cache
-        return ModelOutput(logits[:, None], hidden[:, None]), cache
+        logits, states = self._computed(cache.prompt, cache.length[:, None] - 1)
+        hidden, *features = (x[:, None] for x in states) if states else (None,)
+        hidden = hidden if with_hidden else None
+        return ModelOutput(logits[:, None], hidden, tuple(features)), cache
 
     def extend(
         self,
@@ -97,13 +118,16 @@ class UncachedModel:
 
     def _at(self, tokens: Array, ends: Array) -> ModelOutput:
         """The output ``[..., T, V]`` after places ``ends [..., T]`` of paths ``[..., size]``."""
-        logits, hidden = self._computed(tokens, ends)
-        if hidden is not None:
-            hidden = jnp.take_along_axis(hidden, ends[..., None], axis=-2)
-        return ModelOutput(logits, hidden)
+        logits, states = self._computed(tokens, ends)
+        if not states:
+            return ModelOutput(logits)
+        hidden, *features = (jnp.take_along_axis(x, ends[..., None], axis=-2) for x in states)
+        return ModelOutput(logits, hidden, tuple(features))
 
-    def _computed(self, tokens: Array, ends: Array) -> tuple[Array, Array | None]:
-        """Logits ``[..., T, V]`` after places ``[..., T]``, and the states ``[..., size, D]``.
+    def _computed(self, tokens: Array, ends: Array) -> tuple[Array, tuple[Array, ...]]:
+        """Logits ``[..., T, V]`` after places ``[..., T]``, and states ``[..., size, D]``.
+
+        The states are none, or the hidden states and those of ``feature_layers``.
 
         With more than one place a path, the function has to return logits after every token.
         """
@@ -112,16 +136,18 @@ class UncachedModel:
         tokens = paths.clean_paths(tokens, length, self.vocab_size)
         returned = self._call(tokens.reshape(-1, size), length.reshape(-1))
         rows = tokens.size // size
-        logits, hidden = _check_pair(returned) if self.hidden else (returned, None)
-        if hidden is not None:
-            _check_hidden(hidden, (rows, size))
-            hidden = hidden.reshape(*shape, *hidden.shape[1:])
+        logits, hidden = _check_pair(returned) if self.hidden else (returned, ())
+        each = tuple(hidden) if isinstance(hidden, (tuple, list)) else (hidden,)
+        states = tuple(each[n] for n in (-1, *self.feature_layers) if each)
+        for state in states:
+            _check_hidden(state, (rows, size))
+        states = tuple(x.reshape(*shape, *x.shape[1:]) for x in states)
         shapes = ("[B, V]", (rows, self.vocab_size)), ("[B, P, V]", (rows, size, self.vocab_size))
         functions.check_logits("function", logits, *shapes)
         logits = logits.reshape(*shape, *logits.shape[1:])
         if logits.ndim == ends.ndim:
-            return logits[..., None, :], hidden
-        return jnp.take_along_axis(logits, ends[..., None], axis=-2), hidden
+            return logits[..., None, :], states
+        return jnp.take_along_axis(logits, ends[..., None], axis=-2), states
 
     def _call(self, tokens: Array, length: Array) -> Any:
         if self.parameters is None:
@@ -169,7 +195,10 @@ def from_logits(
         it, and paths are not padded beyond it. A search on a tree pads its paths to the prompt and
         all nodes of the tree, so a limit close to what is needed saves time.
       hidden: whether the function returns a pair, the logits and hidden states ``[B, P, D]`` of all
-        tokens, none of which sees later ones. ``contrastive_search`` compares them.
+        tokens, none of which sees later ones. ``contrastive_search`` compares them. In the place of
+        the states, a tuple has the input of the first layer and the output of each, the last of
+        which are those states, as ``hidden_states`` of ``transformers``: drafters such as ``Eagle``
+        read them.
 
     Returns:
       A ``LanguageModel``, ``ragged`` and ``tree``, with ``keep`` and ``select``, and a pytree

@@ -11,6 +11,7 @@ from decoding_jax.batches.row_inputs import (
     check_drafter,
     encode_batch,
     pad_tokens,
+    read_drafter,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "check_drafter",
     "encode_batch",
     "pad_tokens",
+    "read_drafter",
 ]

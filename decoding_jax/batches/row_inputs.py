@@ -18,6 +18,7 @@ from decoding_jax import fields, rows, suggestions
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.batches.widths import round_up
 from decoding_jax.loop.refill import Call
+from decoding_jax.models.checkpoint import DrafterDirectory
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.ops import random
 from decoding_jax.pytrees import pytree
@@ -96,6 +97,11 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
     if isinstance(drafter, (str, type)):
         raise fields.error("drafter", "a model, such as load gives", drafter)
     return drafter[0] if isinstance(drafter, tuple) else drafter
+
+
+def read_drafter(drafter: Any, model: Any) -> Any:
+    """The drafter for this model, if it is a directory that is not read yet, or else as it is."""
+    return drafter.read(model) if isinstance(drafter, DrafterDirectory) else drafter
 
 
 def bind_drafter(drafter: Any, model: Any, ids: Sequence[Sequence[int]], width: int) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from decoding_jax import fields, gin_config
 from decoding_jax.base import DecodeOutput
+from decoding_jax.batches import read_drafter
 from decoding_jax.infer import manifest, progress, records, summaries
 from decoding_jax.infer.decoding import ItemDecoder, Shard, decode_shards
 from decoding_jax.infer.describe import describe, digest
@@ -95,6 +96,8 @@ def run(
     check_source(source)
     directory = _directory(output_dir, report)
     function, settings = bound(strategy, settings, model[1])
+    drafter = read_drafter(settings.drafter, model[0])
+    settings = dataclasses.replace(settings, drafter=drafter)
     processes = processes_of(model[0])
     decoder = ItemDecoder(model, function, settings)
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))

@@ -20,6 +20,7 @@ from decoding_jax.base import (
     Prefix,
     Prompt,
     Stop,
+    SupportsFeatures,
     SupportsProject,
     Transform,
 )
@@ -67,13 +68,59 @@ def prefill_with_hidden(
             "model: expected hidden states from prefill, as adapters.from_logits(function, "
             "vocab_size, hidden=True) returns them, got none"
         )
+    _check_of_prompt(hidden, prompt, "hidden")
+    return output.logits, hidden, cache
+
+
+def prefill_with_features(
+    model: LanguageModel, prompt: Prompt, layers: tuple[int, ...], *, lanes: int, slots: int
+) -> tuple[Array, tuple[Array, ...], Cache]:
+    """As ``prefill``, and returns the prompts' hidden states ``[B, 1, P, D]`` in some layers too.
+
+    Args:
+      model: from ``with_features(model, layers)``.
+      prompt, lanes, slots: as for ``prefill``.
+      layers: as for ``SupportsFeatures.with_features``.
+
+    Raises:
+      ValueError: for logits or hidden states of another shape or dtype, or another number of them.
+    """
+    returned = model.prefill(*prompt, lanes=lanes, slots=slots)
+    output, cache = _prefilled(returned, model, prompt, lanes, "model")
+    if len(output.features) != len(layers):
+        raise ValueError(
+            f"model: expected features of {len(layers)} layers from prefill, got "
+            f"{len(output.features)}"
+        )
+    for x in output.features:
+        _check_of_prompt(x, prompt, "features")
+    return output.logits, output.features, cache
+
+
+def with_features(model: LanguageModel, layers: tuple[int, ...]) -> LanguageModel:
+    """The model whose outputs have the hidden states of these layers; without layers, itself.
+
+    Raises:
+      ValueError: for a model that does not return them.
+    """
+    if not layers:
+        return model
+    if not isinstance(model, SupportsFeatures) or model.num_layers is None:
+        raise ValueError(
+            "model: expected one that returns the hidden states of its layers (with_features) for "
+            f"this drafter, got a {type(model).__name__}"
+        )
+    return model.with_features(layers)
+
+
+def _check_of_prompt(hidden: Array, prompt: Prompt, name: str) -> None:
+    """Refuses hidden states that do not begin with the axes ``[B, 1, P]`` of the prompts."""
     beginning = (prompt.tokens.shape[0], 1, prompt.tokens.shape[1])
     if hidden.ndim != 4 or hidden.shape[:3] != beginning:
         raise ValueError(
-            f"model: expected hidden [B, 1, P, D], which begins with {list(beginning)} here, got "
+            f"model: expected {name} [B, 1, P, D], which begins with {list(beginning)} here, got "
             f"{hidden.dtype}{list(hidden.shape)} from prefill"
         )
-    return output.logits, hidden, cache
 
 
 def extend(
@@ -102,12 +149,12 @@ def extend(
     output, new_cache = _output_and_cache(returned, name, "extend")
     shape = (*tokens.shape, model.vocab_size)
     logits = as_logits(output.logits, shape, name, "extend", "[B, W, T, V]")
-    hidden = output.hidden
-    if hidden is not None and (hidden.ndim != 4 or hidden.shape[:3] != tokens.shape):
-        raise ValueError(
-            f"{name}: expected hidden None or [B, W, T, D], which begins with {list(tokens.shape)} "
-            f"here, got {hidden.dtype}{list(hidden.shape)} from extend"
-        )
+    for hidden in (output.hidden, *output.features):
+        if hidden is not None and (hidden.ndim != 4 or hidden.shape[:3] != tokens.shape):
+            raise ValueError(
+                f"{name}: expected hidden None or [B, W, T, D], which begins with "
+                f"{list(tokens.shape)} here, got {hidden.dtype}{list(hidden.shape)} from extend"
+            )
     check_same_cache(cache, new_cache, name, "extend")
     return output._replace(logits=logits), new_cache
 

@@ -4,6 +4,7 @@ from decoding_jax.models.bart import Bart, BartConfig, BoundBart
 from decoding_jax.models.checkpoint import (
     CheckpointError,
     from_t5x,
+    load_drafter,
     load_model,
     load_t5x,
     save_model,
@@ -22,6 +23,7 @@ from decoding_jax.models.combined import (
     mixture,
     product,
 )
+from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
@@ -42,6 +44,8 @@ __all__ = [
     "BoundT5Gemma",
     "CheckpointError",
     "Contrasted",
+    "EagleConfig",
+    "EagleHead",
     "GPT2Config",
     "GPTNeoX",
     "GPTNeoXConfig",
@@ -65,6 +69,7 @@ __all__ = [
     "from_t5x",
     "guided",
     "layers_contrasted",
+    "load_drafter",
     "load_model",
     "load_t5x",
     "mixture",

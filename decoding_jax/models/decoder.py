@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,18 @@ M = TypeVar("M")
 
 LayerCacheOf = Callable[[Any, int | Array, Any, Any], view.LayerCache]
 """``(layer, index, read, written) -> LayerCache``, with the arguments of ``stack.RunLayer``."""
+
+
+class States(NamedTuple):
+    """The hidden states of a network.
+
+    Attributes:
+      last: ``[B, W, T, D]``, after the final norm.
+      features: those of the layers that were asked for, as ``ModelOutput.features``.
+    """
+
+    last: Array
+    features: tuple[Array, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +174,8 @@ class DecoderNetwork(nn.Module):
         source: tuple[Layers, Array] | None = None,
         read: Layers | None = None,
         written: Layers | None = None,
-    ) -> tuple[Array, Layers]:
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, Layers]:
         """Runs all layers and the final norm.
 
         Args:
@@ -173,6 +186,7 @@ class DecoderNetwork(nn.Module):
             the inputs.
           read: as for ``stack.run_layers``.
           written: as for ``stack.run_layers``.
+          features: as for ``SupportsFeatures.with_features``.
         """
         x, positions = self.inputs(tokens, position)
         keys: Any = None
@@ -187,10 +201,18 @@ class DecoderNetwork(nn.Module):
             layer_cache = cache_of(layer, index, read, held)
             return layer(x, layer_cache, self.positions_of(positions, index), *cross)
 
-        x, new = stack.run_layers(
-            self.layers, run, x, self.num_layers, read=(keys, read), written=written
+        x, new, states = stack.run_layers(
+            self.layers,
+            run,
+            x,
+            self.num_layers,
+            read=(keys, read),
+            written=written,
+            features=features,
         )
-        return self.final_norm(x), new
+        last = self.final_norm(x)
+        named = zip(features, states, strict=True)
+        return States(last, tuple(last if n == self.num_layers else y for n, y in named)), new
 
     def _after(self, prefix: Layers | None, position: Array) -> tuple[Array, Callable[..., Any]]:
         """The positions of tokens after a shared prefix, and what adds it to a layer's cache.
@@ -218,7 +240,8 @@ class DecoderNetwork(nn.Module):
         length: Array,
         source: tuple[Layers, Array] | None = None,
         prefix: Layers | None = None,
-    ) -> tuple[Array, Layers]:
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, Layers]:
         """Runs whole prompts.
 
         Args:
@@ -227,6 +250,7 @@ class DecoderNetwork(nn.Module):
           source: as for ``run_layers``.
           prefix: None, or each layer's keys and values ``[1, H, F, d]`` of F tokens that all rows
             begin with.
+          features: as for ``run_layers``.
 
         Returns:
           The hidden states ``[B, 1, P, D]``, and each layer's keys and values ``[B, H, P, d]``.
@@ -243,7 +267,8 @@ class DecoderNetwork(nn.Module):
             )
             return after(layer, index, cache)
 
-        return self.run_layers(tokens[:, None], position, cache_of, source=source)
+        prompt = tokens[:, None]
+        return self.run_layers(prompt, position, cache_of, source=source, features=features)
 
     def prefill_chunk(
         self,
@@ -252,7 +277,8 @@ class DecoderNetwork(nn.Module):
         length: Array,
         first: Array,
         prefix: Layers | None = None,
-    ) -> tuple[Array, Layers]:
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, Layers]:
         """Runs C tokens of causal prompts, after all earlier ones.
 
         Args:
@@ -261,6 +287,7 @@ class DecoderNetwork(nn.Module):
           length: int32 ``[B]``, the lengths of the whole prompts.
           first: int32 scalar, the position of the first of the tokens in their prompts.
           prefix: as for ``prefill``.
+          features: as for ``run_layers``.
 
         Returns:
           The hidden states ``[B, 1, C, D]``, and ``prompt`` with the tokens.
@@ -280,7 +307,8 @@ class DecoderNetwork(nn.Module):
             )
             return after(layer, index, cache)
 
-        return self.run_layers(tokens[:, None], after_all, cache_of, written=prompt)
+        piece = tokens[:, None]
+        return self.run_layers(piece, after_all, cache_of, written=prompt, features=features)
 
     def extend(
         self,
@@ -290,7 +318,8 @@ class DecoderNetwork(nn.Module):
         visible: Array | None = None,
         position: Array | None = None,
         prefix: Layers | None = None,
-    ) -> tuple[Array, Cache]:
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, Cache]:
         """Runs the new tokens ``[B, W, T]``; see ``LanguageModel.extend``.
 
         After a ``prefix``, as for ``prefill``, positions are counted from the first token after it.
@@ -315,8 +344,8 @@ class DecoderNetwork(nn.Module):
             return after(layer, index, layer_cache)
 
         held = {"source": cache.source, "read": cache.prompt, "written": cache.slots}
-        hidden, slots = self.run_layers(tokens, after_all, cache_of, **held)
-        return hidden, cache._replace(slots=slots)
+        states, slots = self.run_layers(tokens, after_all, cache_of, **held, features=features)
+        return states, cache._replace(slots=slots)
 
     def project(self, hidden: Array) -> Array:
         """Projects hidden states ``[..., D]`` to float32 logits ``[..., V]``."""
@@ -326,7 +355,7 @@ class DecoderNetwork(nn.Module):
 
     def __call__(self, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``."""
-        return self.project(self.prefill(tokens, length)[0])[:, 0]
+        return self.project(self.prefill(tokens, length)[0].last)[:, 0]
 
 
 class NetworkModel:
@@ -339,6 +368,7 @@ class NetworkModel:
     network: ClassVar[Any]
     params: Any
     config: Any
+    feature_layers: tuple[int, ...]
     ragged = True
     tree = True
     widens = True
@@ -347,9 +377,26 @@ class NetworkModel:
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
-    def apply(self, method: Any, *args: Any) -> Any:
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the decoder."""
+        return getattr(self.config, "num_layers", None) or self.config.num_decoder_layers
+
+    def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
         """Calls a method of the network."""
-        return self.network(self.config).apply({"params": self.params}, *args, method=method)
+        network, variables = self.network(self.config), {"params": self.params}
+        return network.apply(variables, *args, method=method, **settings)
+
+    def with_features(self, layers: tuple[int, ...]) -> Self:
+        """See ``SupportsFeatures.with_features``.
+
+        Raises:
+          ValueError: for a number outside 0 to that of the layers.
+        """
+        for layer in layers:
+            if not 0 <= layer <= self.num_layers:
+                raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layer)
+        return dataclasses.replace(self, feature_layers=tuple(layers))  # type: ignore[type-var]
 
     def extend(
         self,
@@ -360,8 +407,9 @@ class NetworkModel:
         position: Array | None = None,
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.extend``."""
-        hidden, cache = self.apply(self.network.extend, cache, tokens, start, visible, position)
-        return ModelOutput(self.project(hidden), hidden), cache
+        new = cache, tokens, start, visible, position
+        states, cache = self.apply(self.network.extend, *new, features=self.feature_layers)
+        return ModelOutput(self.project(states.last), *states), cache
 
     def project(self, hidden: Array) -> Array:
         """See ``SupportsProject.project``."""
@@ -386,10 +434,12 @@ class DecoderModel(NetworkModel):
     Attributes:
       params: the parameters of the network, of any float dtype.
       config: the shape of the network.
+      feature_layers: as in ``with_features``.
     """
 
     params: Any
     config: Any = fields.field(static=True)
+    feature_layers: tuple[int, ...] = fields.field(static=True, default=())
 
     network: ClassVar[type[DecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
@@ -431,9 +481,10 @@ class DecoderModel(NetworkModel):
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Cache]:
         """See ``LanguageModel.prefill``."""
-        last, hidden, prompt = self.run_prompts(tokens, length, with_hidden=with_hidden)
+        last, states, prompt = self.run_prompts(tokens, length, with_hidden=with_hidden)
         cache = caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
-        return ModelOutput(self.project(last), hidden if with_hidden else None), cache
+        hidden = states.last if with_hidden else None
+        return ModelOutput(self.project(last), hidden, states.features), cache
 
     def run_prompts(
         self,
@@ -442,7 +493,7 @@ class DecoderModel(NetworkModel):
         *,
         with_hidden: bool = False,
         prefix: Layers | None = None,
-    ) -> tuple[Array, Array, Layers]:
+    ) -> tuple[Array, States, Layers]:
         """Runs whole prompts, ``config.prefill_chunk`` tokens at a time if it is set.
 
         Args:
@@ -453,37 +504,58 @@ class DecoderModel(NetworkModel):
 
         Returns:
           The hidden states ``[B, 1, 1, D]`` of the last real tokens; those of all tokens,
-          ``[B, 1, P, D]``, or anything if they are not asked for; and the keys and values.
+          ``[B, 1, P, D]``, of which ``last`` is anything if it is not asked for; and the keys and
+          values.
         """
         size, chunk = tokens.shape[1], self.config.prefill_chunk
-        if chunk is None or size <= chunk:
-            hidden, prompt = self.apply(self.network.prefill, tokens, length, None, prefix)
-            return layers.last_real(hidden, length), hidden, prompt
-        shape, held = jax.eval_shape(
-            functools.partial(self.apply, self.network.prefill), tokens[:, :chunk], length
+        run_all = functools.partial(
+            self.apply, self.network.prefill, prefix=prefix, features=self.feature_layers
         )
+        if chunk is None or size <= chunk:
+            states, prompt = run_all(tokens, length)
+            return layers.last_real(states.last, length), states, prompt
+        shapes, held = jax.eval_shape(run_all, tokens[:, :chunk], length)
         prompt = jax.tree.map(
             lambda x: jnp.zeros((*x.shape[:-2], size, x.shape[-1]), x.dtype), held
         )
-        places = size if with_hidden else 1
-        kept = jnp.zeros((*shape.shape[:2], places, shape.shape[3]), shape.dtype)
+
+        def places(x: Any, count: int) -> Array:
+            return jnp.zeros((*x.shape[:2], count, x.shape[3]), x.dtype)
+
+        kept = States(
+            places(shapes.last, size if with_hidden else 1),
+            tuple(places(x, size) for x in shapes.features),
+        )
         end = jnp.clip(length - 1, 0, size - 1)
 
-        def run(index: Array, state: tuple[Any, Array]) -> tuple[Any, Array]:
+        def run(index: Array, state: tuple[Any, States]) -> tuple[Any, States]:
             prompt, kept = state
             first = jnp.minimum(index * chunk, size - chunk)  # the last chunk overlaps
             piece = lax.dynamic_slice_in_dim(tokens, first, chunk, 1)
-            hidden, prompt = self.apply(
-                self.network.prefill_chunk, prompt, piece, length, first, prefix
+            states, prompt = self.apply(
+                self.network.prefill_chunk,
+                prompt,
+                piece,
+                length,
+                first,
+                prefix,
+                features=self.feature_layers,
             )
+
+            def put(all_states: Array, new: Array) -> Array:
+                return lax.dynamic_update_slice_in_dim(all_states, new, first, 2)
+
+            features = tuple(map(put, kept.features, states.features))
             if with_hidden:
-                return prompt, lax.dynamic_update_slice_in_dim(kept, hidden, first, 2)
+                return prompt, States(put(kept.last, states.last), features)
             here = ((first <= end) & (end < first + chunk))[:, None, None, None]
-            return prompt, jnp.where(here, layers.last_real(hidden, length - first), kept)
+            last = layers.last_real(states.last, length - first)
+            return prompt, States(jnp.where(here, last, kept.last), features)
 
         # Chunks of nothing but padding are left out.
         prompt, kept = lax.fori_loop(0, end.max() // chunk + 1, run, (prompt, kept))
-        return layers.last_real(kept, length) if with_hidden else kept, kept, prompt
+        last = layers.last_real(kept.last, length) if with_hidden else kept.last
+        return last, kept, prompt
 
 
 def with_prefill_chunk(model: M, chunk: int) -> M:

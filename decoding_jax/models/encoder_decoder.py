@@ -15,7 +15,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
 from decoding_jax.models import caches, layers, stack
-from decoding_jax.models.decoder import NetworkModel
+from decoding_jax.models.decoder import NetworkModel, States
 from decoding_jax.sharding import meshes
 
 
@@ -37,11 +37,16 @@ class EncoderDecoderNetwork(nn.Module):
         Returns:
           The keys and values ``[B, H, P, d]`` of the inputs in each layer of the decoder.
         """
-        return self.decoder.source(self.encoder.prefill(tokens, length)[0])
+        return self.decoder.source(self.encoder.prefill(tokens, length)[0].last)
 
     def prefill(
-        self, tokens: Array, length: Array, source: caches.Layers, source_length: Array
-    ) -> tuple[Array, caches.Layers]:
+        self,
+        tokens: Array,
+        length: Array,
+        source: caches.Layers,
+        source_length: Array,
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, caches.Layers]:
         """Runs the decoder on whole prompts; see ``DecoderNetwork.prefill``.
 
         Args:
@@ -49,8 +54,10 @@ class EncoderDecoderNetwork(nn.Module):
           length: int32 ``[B]``.
           source: from ``encode``.
           source_length: int32 ``[B]``, the lengths of the encoder's inputs.
+          features: as for ``DecoderNetwork.run_layers``.
         """
-        return self.decoder.prefill(tokens, length, (source, source_length))
+        held = source, source_length
+        return self.decoder.prefill(tokens, length, held, features=features)
 
     def extend(
         self,
@@ -59,9 +66,10 @@ class EncoderDecoderNetwork(nn.Module):
         start: Array | int,
         visible: Array | None = None,
         position: Array | None = None,
-    ) -> tuple[Array, caches.Cache]:
+        features: tuple[int, ...] = (),
+    ) -> tuple[States, caches.Cache]:
         """See ``DecoderNetwork.extend``."""
-        return self.decoder.extend(cache, tokens, start, visible, position)
+        return self.decoder.extend(cache, tokens, start, visible, position, features=features)
 
     def project(self, hidden: Array) -> Array:
         """See ``DecoderNetwork.project``."""
@@ -69,8 +77,8 @@ class EncoderDecoderNetwork(nn.Module):
 
     def __call__(self, source: Array, source_length: Array, tokens: Array, length: Array) -> Array:
         """The logits ``[B, P, V]`` after each of ``tokens [B, P]``, by teacher forcing."""
-        hidden, _ = self.prefill(tokens, length, self.encode(source, source_length), source_length)
-        return self.project(hidden)[:, 0]
+        states, _ = self.prefill(tokens, length, self.encode(source, source_length), source_length)
+        return self.project(states.last)[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,12 +171,14 @@ class BoundEncoderDecoder(NetworkModel):
       source: int32 ``[B, P]``, the encoder inputs.
       source_length: int32 ``[B]``.
       config: as in ``EncoderDecoder``.
+      feature_layers: as in ``with_features``, of the decoder.
     """
 
     params: Any
     source: Array
     source_length: Array
     config: Any = fields.field(static=True)
+    feature_layers: tuple[int, ...] = fields.field(static=True, default=())
 
     network: ClassVar[type[EncoderDecoderNetwork]]
     partition_rules: ClassVar[Mapping[str, PartitionSpec]] = layers.PARTITION_RULES
@@ -215,12 +225,14 @@ class BoundEncoderDecoder(NetworkModel):
             )
         inputs, inputs_length = meshes.over_rows(self.source), meshes.over_rows(self.source_length)
         source = self.apply(self.network.encode, inputs, inputs_length)
-        hidden, prompt = self.apply(self.network.prefill, tokens, length, source, inputs_length)
-        logits = self.project(layers.last_real(hidden, length))
+        held = tokens, length, source, inputs_length
+        states, prompt = self.apply(self.network.prefill, *held, features=self.feature_layers)
+        logits = self.project(layers.last_real(states.last, length))
         cache = caches.empty_slots(
             prompt, length, lanes=lanes, slots=slots, source=(source, inputs_length)
         )
-        return ModelOutput(logits, hidden if with_hidden else None), cache
+        hidden = states.last if with_hidden else None
+        return ModelOutput(logits, hidden, states.features), cache
 
 
 def _first_layers(params: Any, config: Any, num_layers: int) -> tuple[Any, Any]:

@@ -52,6 +52,14 @@ class SharedPrefixModel(decoder.NetworkModel):
         return self.model.config
 
     @property
+    def feature_layers(self) -> Any:  # type: ignore[override]
+        return self.model.feature_layers
+
+    def with_features(self, layers: tuple[int, ...]) -> SharedPrefixModel:
+        """See ``SupportsFeatures.with_features``. ``prefill`` then runs the shared tokens again."""
+        return dataclasses.replace(self, model=self.model.with_features(layers))
+
+    @property
     def network(self) -> Any:
         return self.model.network
 
@@ -98,17 +106,24 @@ class SharedPrefixModel(decoder.NetworkModel):
         if size == shared:  # one place at least, which is padding here
             rest = jnp.zeros((tokens.shape[0], 1), jnp.int32)
         rest_length = jnp.maximum(length - shared, 0)
-        last, hidden, prompt = self.model.run_prompts(
+        last, states, prompt = self.model.run_prompts(
             rest, rest_length, with_hidden=with_hidden, prefix=self.layers
         )
         last = jnp.where((rest_length == 0)[:, None, None, None], self.hidden[:, :, -1:], last)
         begins = (tokens[:, :shared] == self.tokens[None]).all(-1) & (length >= shared)
         logits = jnp.where(begins[:, None, None, None], self.project(last), jnp.nan)
         cache = caches.empty_slots(prompt, rest_length, lanes=lanes, slots=slots)
-        if not with_hidden:
-            return ModelOutput(logits), cache
-        of_prefix = jnp.broadcast_to(self.hidden, (tokens.shape[0], *self.hidden.shape[1:]))
-        return ModelOutput(logits, jnp.concatenate([of_prefix, hidden], 2)[:, :, :size]), cache
+
+        def whole(of_prefix: Array, of_rest: Array) -> Array:
+            of_prefix = jnp.broadcast_to(of_prefix, (tokens.shape[0], *of_prefix.shape[1:]))
+            return jnp.concatenate([of_prefix, of_rest], 2)[:, :, :size]
+
+        features: tuple[Array, ...] = ()
+        if self.feature_layers:
+            of_prefix = _run_prefix(self.model, self.tokens)[0].features
+            features = tuple(map(whole, of_prefix, states.features))
+        hidden = whole(self.hidden, states.last) if with_hidden else None
+        return ModelOutput(logits, hidden, features), cache
 
     def extend(
         self,
@@ -121,13 +136,20 @@ class SharedPrefixModel(decoder.NetworkModel):
         """See ``LanguageModel.extend``."""
         if position is not None:
             position = jnp.asarray(position, jnp.int32) - self.tokens.shape[0]
-        hidden, cache = self.apply(
-            self.network.extend, cache, tokens, start, visible, position, self.layers
+        states, cache = self.apply(
+            self.network.extend,
+            cache,
+            tokens,
+            start,
+            visible,
+            position,
+            self.layers,
+            features=self.feature_layers,
         )
-        return ModelOutput(self.project(hidden), hidden), cache
+        return ModelOutput(self.project(states.last), *states), cache
 
-    def apply(self, method: Any, *args: Any) -> Any:
-        return self.model.apply(method, *args)
+    def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
+        return self.model.apply(method, *args, **settings)
 
 
 def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefixModel:
@@ -197,11 +219,17 @@ def check_decoder(model: Any) -> None:
         )
 
 
+def _run_prefix(model: decoder.DecoderModel, tokens: Array) -> tuple[decoder.States, caches.Layers]:
+    """The hidden states of tokens ``[F]``, and their keys and values."""
+    length = jnp.full((1,), tokens.shape[0], jnp.int32)
+    _, states, layers = model.run_prompts(tokens[None], length, with_hidden=True)
+    return states, layers
+
+
 def _shared_keys(model: decoder.DecoderModel, tokens: Array) -> tuple[caches.Layers, Array]:
     """The keys and values, and the hidden states, of tokens ``[F]``."""
-    length = jnp.full((1,), tokens.shape[0], jnp.int32)
-    _, hidden, layers = model.run_prompts(tokens[None], length, with_hidden=True)
-    return layers, hidden
+    states, layers = _run_prefix(model, tokens)
+    return layers, states.last
 
 
 _run = jit(_shared_keys, ())

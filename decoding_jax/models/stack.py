@@ -43,7 +43,8 @@ def run_layers(
     *,
     read: tuple[Any, ...] = (),
     written: Any = None,
-) -> tuple[Array, Any]:
+    features: Sequence[int] = (),
+) -> tuple[Array, Any, tuple[Array, ...]]:
     """Runs all layers.
 
     Args:
@@ -54,22 +55,28 @@ def run_layers(
       read: what each layer reads. Each element is None, or has one entry for each layer, or arrays
         that are stacked along axis 1.
       written: None, or the arrays that each layer updates: one entry for each layer, or stacked.
+      features: numbers of layers.
 
     Returns:
-      The output of the last layer, and the second results of all layers: one entry for each layer,
-      or stacked.
+      The output of the last layer; the second results of all layers: one entry for each layer, or
+      stacked; and for each of ``features``, the output of that many layers.
     """
     if isinstance(layers, Sequence):
-        new = []
+        new, states = [], [x]
         for i, layer in enumerate(layers):
             *parts, held = [None if part is None else part[i] for part in (*read, written)]
             x, returned = run(layer, x, i, tuple(parts), held)
             new.append(returned)
-        return x, tuple(new)
+            states.append(x)
+        return x, tuple(new), tuple(states[count] for count in features)
 
-    def body(layer: Any, carry: tuple[Array, Any], index: Array, read: Any) -> Any:
-        x, new = run(layer, carry[0], index, read, carry[1])
-        return ((x, None), new) if written is None else ((x, new), None)
+    def body(layer: Any, carry: tuple[Array, Any, Any], index: Array, read: Any) -> Any:
+        x, held, states = carry
+        x, new = run(layer, x, index, read, held)
+        states = [
+            jnp.where(index + 1 == n, x, kept) for n, kept in zip(features, states, strict=True)
+        ]
+        return ((x, None, states), new) if written is None else ((x, new, states), None)
 
     scan = nn.scan(
         body,
@@ -80,8 +87,8 @@ def run_layers(
         length=num_layers,
     )
     index = jnp.arange(num_layers, dtype=jnp.int32)
-    (x, updated), new = scan(layers, (x, written), index, read)
-    return x, new if written is None else updated
+    (x, updated, states), new = scan(layers, (x, written, [x] * len(features)), index, read)
+    return x, new if written is None else updated, tuple(states)
 
 
 def stack_index(index: int | Array) -> Array | None:

@@ -14,6 +14,7 @@ import jax
 
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
+from decoding_jax.models.checkpoint.eagle import holds_drafter, load_drafter
 from decoding_jax.ops.jit import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (
@@ -184,6 +185,8 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
     name, colon, file = options.drafter.partition(":")
     if name == "suffix":
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
+    if holds_drafter(options.drafter):
+        return load_drafter(options.drafter)
     return load(options.drafter, dtype=options.dtype)[0]
 
 

@@ -60,6 +60,15 @@ class Rescaled:
     def max_positions(self) -> int | None:
         return self.model.max_positions
 
+    @property
+    def num_layers(self) -> int | None:
+        return getattr(self.model, "num_layers", None)
+
+    def with_features(self, layers: tuple[int, ...]) -> Rescaled:
+        """See ``SupportsFeatures.with_features``; the wrapped model has to support it."""
+        model: Any = self.model
+        return dataclasses.replace(self, model=model.with_features(layers))
+
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, RescaledCache]:

@@ -161,6 +161,36 @@ def check_hidden(trial: Trial) -> None:
     trial.same(np.asarray(output.hidden)[:, :1], want, "hidden states of a chain")
 
 
+def check_features(trial: Trial) -> None:
+    """The hidden states of layers, where the model returns them.
+
+    They are the same from a prompt, a chain and blocks. They change no logits, and those of all
+    layers are the hidden states of the output.
+    """
+    tokens, length = trial.prompt
+    last = trial.model.num_layers
+    model = trial.model.with_features((last, 0, last // 2))
+    longer = np.zeros((3, tokens.shape[1] + SLOTS), np.int32)
+    longer[:, : tokens.shape[1]] = tokens
+    for row, n in enumerate(length):
+        longer[row, n : n + SLOTS] = trial.tokens[row, 0]
+    whole, _ = prefill(model, longer, length + SLOTS, LANES, SLOTS, True)
+    first, cache = prefill(model, *trial.prompt, LANES, SLOTS)
+    trial.same(first.logits, trial.start()[0], "prefill with features")
+    trial.same(whole.features[0], whole.hidden, "features of all layers of a prompt")
+    index = (length[:, None] + np.arange(SLOTS))[:, None, :, None]
+    want = [np.take_along_axis(np.asarray(x), index, 2) for x in whole.features]
+    at = 0
+    for size in (2, SLOTS - 2):
+        output, cache = extend(model, cache, trial.tokens[..., at : at + size], at)
+        what = f"features of a chain, tokens {at} to {at + size - 1}"
+        trial.same(output.logits, trial.reference[:, :, at : at + size], what)
+        trial.same(output.features[0], output.hidden, what)
+        for got, expected in zip(output.features, want, strict=True):
+            trial.same(np.asarray(got)[:, :1], expected[:, :, at : at + size], what)
+        at += size
+
+
 def check_blocks(trial: Trial) -> None:
     """Extending by T tokens equals T calls with one token, for any division into blocks."""
     for blocks in ((SLOTS,), (1, 3, 2)):
@@ -373,6 +403,7 @@ _select = jit(lambda model, cache, lanes: model.select(cache, lanes), ())
 CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     check_prefill: ("continues",),
     check_hidden: (),
+    check_features: ("num_layers", "with_features", "continues"),
     check_blocks: (),
     check_rewind: ("rewinds",),
     check_rows_alone: (),

@@ -57,6 +57,7 @@ class TableLM:
       max_positions: as in ``LanguageModel``.
       ragged: False refuses a ``start`` that is not a scalar.
       tree: False refuses ``visible``.
+      feature_layers: as in ``with_features``.
 
     Example:
       >>> model = TableLM.random(jax.random.key(0), 5)
@@ -72,7 +73,9 @@ class TableLM:
     max_positions: int | None = fields.field(static=True, default=None)
     ragged: bool = fields.field(static=True, default=True)
     tree: bool = fields.field(static=True, default=True)
+    feature_layers: tuple[int, ...] = fields.field(static=True, default=())
     widens = True
+    num_layers = 3
 
     @property
     def vocab_size(self) -> int:
@@ -126,6 +129,19 @@ class TableLM:
         """The same distributions without ragged rows and trees; either is then a ValueError."""
         return dataclasses.replace(self, ragged=False, tree=False)
 
+    def with_features(self, layers: tuple[int, ...]) -> TableLM:
+        """See ``base.SupportsFeatures.with_features``.
+
+        The output of n layers is the hidden states, rolled by ``num_layers`` - n.
+        """
+        if not all(0 <= layer <= self.num_layers for layer in layers):
+            raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layers)
+        return dataclasses.replace(self, feature_layers=tuple(layers))
+
+    def features_of(self, hidden: Array) -> tuple[Array, ...]:
+        """The outputs of ``feature_layers`` for hidden states."""
+        return tuple(jnp.roll(hidden, self.num_layers - n, -1) for n in self.feature_layers)
+
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, TableCache]:
@@ -143,12 +159,13 @@ class TableLM:
         empty = jnp.full((tokens.shape[0], lanes, slots), -1, jnp.int32)
         cache = TableCache(tokens, length, empty, empty)
         logits, _ = self._look_up(tokens, length)
-        hidden = None
-        if with_hidden:
-            counts = count_up(tokens.shape) + 1
-            paths = jnp.broadcast_to(tokens[:, None], (*tokens.shape, tokens.shape[1]))
-            hidden = self._look_up(paths, counts)[1][:, None]
-        return ModelOutput(logits[:, None, None], hidden), cache
+        if not with_hidden and not self.feature_layers:
+            return ModelOutput(logits[:, None, None]), cache
+        counts = count_up(tokens.shape) + 1
+        paths = jnp.broadcast_to(tokens[:, None], (*tokens.shape, tokens.shape[1]))
+        hidden = self._look_up(paths, counts)[1][:, None]
+        features = self.features_of(hidden)
+        return ModelOutput(logits[:, None, None], hidden if with_hidden else None, features), cache
 
     def extend(
         self,
@@ -179,7 +196,7 @@ class TableLM:
         path, sound = _order(cache, seen, tokens, position)
         sound = sound & (slot >= 0) & (slot < slots)
         logits, hidden = self._look_up(path, jnp.where(sound, position + 1, 0))
-        return ModelOutput(logits, hidden), cache
+        return ModelOutput(logits, hidden, self.features_of(hidden)), cache
 
     def keep(self, cache: TableCache, source: Array, start: Array | int) -> TableCache:
         """See ``base.SupportsKeep.keep``. A source outside [0, S) gives a slot never written."""

@@ -13,7 +13,14 @@ import jax.numpy as jnp
 
 from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.batches import RowDecoder, bind_drafter, check_drafter, encode_batch, widths
+from decoding_jax.batches import (
+    RowDecoder,
+    bind_drafter,
+    check_drafter,
+    encode_batch,
+    read_drafter,
+    widths,
+)
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_max_new_tokens, check_settings, values_of
 from decoding_jax.ops.random import row_keys
@@ -98,6 +105,7 @@ class Call:
         **settings: Any,
     ):
         truncate = fields.as_switch("truncate", truncate)
+        drafter = read_drafter(drafter, model)
         beside = {"drafter": drafter, "max_new_tokens": max_new_tokens, "stop": stop}
         chooser = generation_config.chooser_of(strategy, config, tokenizer, settings)
         if chooser is None:

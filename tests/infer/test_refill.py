@@ -20,6 +20,7 @@ from decoding_jax.batches import RowDecoder
 from decoding_jax.models import guided
 from decoding_jax.strategies.speculative import Measured, PromptLookup
 from decoding_jax.testing import TableLM
+from decoding_jax.testing.certificate.strategies import DRAFTS
 from decoding_jax.text import completions
 
 COUNT = 17
@@ -51,7 +52,9 @@ STRATEGIES = {
     "tree": {"num_draft_tokens": 2, "num_drafts": 2},
     "tree by block": {"num_draft_tokens": 2, "num_drafts": 2, "verifier": "block"},
     "lookup": {"num_draft_tokens": 2},
+    "eagle": {"num_draft_tokens": 2, "num_samples": 2},
 }
+DRAFTERS = {"lookup": PromptLookup(), "eagle": DRAFTS["eagle, 3"].make(MODEL)}
 SHOWN = ("arithmetic_sample", "beam_search")
 RELEASE = (
     *("beam_sample", "diverse_beam_search", "best_first_search"),
@@ -85,7 +88,7 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **s
         stop=Stop(eos_ids=(0,), max_new_tokens=LIMITS),
         key=jax.random.key(5),
         batch_size=batch_size,
-        drafter=(PromptLookup() if name == "lookup" else DRAFT) if drafts else None,
+        drafter=DRAFTERS.get(name, DRAFT) if drafts else None,
         devices=jax.devices()[:devices],
         refill=refill,
         **settings_of_decoder,

@@ -12,15 +12,17 @@ import pytest
 import tiers
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, loop, strategies
+from decoding_jax import Prompt, Stop, loop, models, strategies
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
+    Eagle,
     ModelDrafter,
     NextToken,
     PromptLookup,
     emitted_tokens,
 )
 from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.testing.table_head import TableHead
 
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
@@ -86,7 +88,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
     "name",
     tiers.of_table(
         DRAFTERS,
-        exhaustive=["itself, 4", "prompt lookup"],
+        exhaustive=["itself, 4", "eagle, 3", "prompt lookup"],
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "bigram, up to 6"),
             *("next token, 1", "prompt lookup, 7", "suffix, 5", "the most probable", "confident"),
@@ -122,6 +124,25 @@ def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     assert got.info.acceptance_rate == 1
     assert (got.info.rejected == 0).all()
     assert (got.info.emitted == LENGTH - 1).all()
+
+
+@pytest.mark.parametrize("size", tiers.values(3, exhaustive=[1, 2, 8]))
+def test_a_head_that_predicts_its_target_takes_the_fewest_calls(size):
+    """Its table gives NaN after an entry that is missing, stale or of other features."""
+    ids = np.arange(5, dtype=np.int32)
+    eagle = Eagle(TableHead(MODEL, MODEL, ids), vocab_size=5, token_ids=ids)
+    got = run("token", drafter=eagle, num_draft_tokens=size)
+    assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
+    assert got.info.acceptance_rate == 1
+    assert (got.info.emitted == LENGTH - 1).all()
+
+
+def test_a_drafter_of_features_needs_a_model_that_has_them():
+    ids = np.arange(5, dtype=np.int32)
+    eagle = Eagle(TableHead(MODEL, MODEL, ids), vocab_size=5, token_ids=ids)
+    without = models.product([MODEL, MODEL], [1, 1])
+    with pytest.raises(ValueError, match="model: expected one that returns the hidden states of"):
+        run(model=without, drafter=eagle)
 
 
 def test_counts_add_up():

@@ -39,6 +39,15 @@ def table(config: LlamaConfig, norms: Mapping[str, str] = NORMS) -> dict[str, We
     }
     if not config.logits_via_embedding:
         out["logits_dense/kernel"] = Weight("lm_head.weight", True)
+    for i in range(config.num_layers):
+        out |= layer_table(config, f"layers_{i}", f"model.layers.{i}", norms)
+    return out
+
+
+def layer_table(
+    config: LlamaConfig, layer: str, tensor: str, norms: Mapping[str, str]
+) -> dict[str, Weight]:
+    """The tensors of one layer, whose names begin with ``tensor``."""
     projections = {
         "attention/query": ("self_attn.q_proj", config.qkv_bias),
         "attention/key": ("self_attn.k_proj", config.qkv_bias),
@@ -48,17 +57,16 @@ def table(config: LlamaConfig, norms: Mapping[str, str] = NORMS) -> dict[str, We
         "mlp/up": ("mlp.up_proj", config.mlp_bias),
         "mlp/down": ("mlp.down_proj", config.mlp_bias),
     }
-    for i in range(config.num_layers):
-        layer, tensor = f"layers_{i}", f"model.layers.{i}"
-        for ours, theirs in norms.items():
-            out[f"{layer}/{ours}/scale"] = Weight(f"{tensor}.{theirs}.weight")
-        if config.qk_norm:
-            out[f"{layer}/attention/query_norm/scale"] = Weight(f"{tensor}.self_attn.q_norm.weight")
-            out[f"{layer}/attention/key_norm/scale"] = Weight(f"{tensor}.self_attn.k_norm.weight")
-        for ours, (name, bias) in projections.items():
-            out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{name}.weight", True)
-            if bias:
-                out[f"{layer}/{ours}/bias"] = Weight(f"{tensor}.{name}.bias")
+    out = {}
+    for ours, theirs in norms.items():
+        out[f"{layer}/{ours}/scale"] = Weight(f"{tensor}.{theirs}.weight")
+    if config.qk_norm:
+        out[f"{layer}/attention/query_norm/scale"] = Weight(f"{tensor}.self_attn.q_norm.weight")
+        out[f"{layer}/attention/key_norm/scale"] = Weight(f"{tensor}.self_attn.k_norm.weight")
+    for ours, (name, bias) in projections.items():
+        out[f"{layer}/{ours}/kernel"] = Weight(f"{tensor}.{name}.weight", True)
+        if bias:
+            out[f"{layer}/{ours}/bias"] = Weight(f"{tensor}.{name}.bias")
     return out
 
 

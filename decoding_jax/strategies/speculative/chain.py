@@ -14,7 +14,7 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.strategies.speculative.appending import place_tokens
 from decoding_jax.strategies.speculative.distributions import Softmax, model_distribution
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, Path
+from decoding_jax.strategies.speculative.drafters import Drafter, FeatureDrafter, Guesser, Path
 from decoding_jax.strategies.speculative.stages import (
     BlockInputs,
     BlockResult,
@@ -33,9 +33,13 @@ def init_drafter(
     max_new_tokens: int,
     max_draft_tokens: int,
     num_drafts: int,
+    features: tuple[Array, ...],
 ) -> Any:
     """The drafter's state before the first block."""
-    return drafter.init(prompt, lanes=lanes, max_new_tokens=max_new_tokens)
+    sizes = {"lanes": lanes, "max_new_tokens": max_new_tokens}
+    if not isinstance(drafter, FeatureDrafter):
+        return drafter.init(prompt, **sizes)
+    return drafter.init(prompt, **sizes, max_draft_tokens=max_draft_tokens, features=features)
 
 
 def propose(
@@ -179,7 +183,7 @@ def score(model: LanguageModel, inputs: BlockInputs, draft: Draft) -> tuple[Scor
     paths = place_tokens(sequences.tokens, draft.tokens, sequences.length)
     offset = jnp.arange(inputs.max_draft_tokens + 1, dtype=jnp.int32)[None, None]
     allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + offset)
-    return Scores(output.logits, allowed), cache
+    return Scores(output.logits, allowed, output.features), cache
 
 
 def verify(verifier: Verifier, inputs: BlockInputs, draft: Draft, scores: Scores) -> BlockResult:

@@ -58,7 +58,12 @@ from decoding_jax.strategies.speculative.draft_length import (
     as_draft_length,
     check_draft_tokens,
 )
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, as_drafter
+from decoding_jax.strategies.speculative.drafters import (
+    Drafter,
+    FeatureDrafter,
+    Guesser,
+    as_drafter,
+)
 from decoding_jax.strategies.speculative.stages import (
     BlockInputs,
     Info,
@@ -176,6 +181,11 @@ class SpeculativeSample(Strategy):
         """See ``Strategy.check``. A drafter may be bound to its inputs after it is a setting."""
         check_drafter(self.drafter)
 
+    def with_features(self, model: LanguageModel) -> tuple[LanguageModel, tuple[int, ...]]:
+        """The model that returns the hidden states that the drafter reads, and their layers."""
+        layers = getattr(self.drafter, "feature_layers", ())
+        return model_calls.with_features(model, layers), layers
+
     def draft_length(self, sequences: Sequences) -> DraftLength:
         """The object that chooses K for these sequences, which have places for L tokens."""
         return as_draft_length(self.num_draft_tokens, sequences.tokens.shape[-1])
@@ -194,6 +204,7 @@ class SpeculativeSample(Strategy):
         batch, size = prompt.tokens.shape
         shape = (batch, self.num_samples)
         check_models(model, self.drafter)
+        model, layers = self.with_features(model)
         max_new_tokens = check_lengths(model, size, self.max_new_tokens)
         limit = stopping.limits(self.stop, batch, max_new_tokens)
         sequences = empty_sequences(limit, self.num_samples, max_new_tokens)
@@ -204,7 +215,9 @@ class SpeculativeSample(Strategy):
             tree_slots = self.num_drafts * draft_length.max_draft_tokens
         keys, verifier_state = self.verifier.init(key, *shape)
         slots = max(max_new_tokens - 1, 1) + tree_slots
-        logits, cache = model_calls.prefill(model, prompt, lanes=self.num_samples, slots=slots)
+        logits, features, cache = model_calls.prefill_with_features(
+            model, prompt, layers, lanes=self.num_samples, slots=slots
+        )
         logits = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
 
         position = sequences.length
@@ -232,6 +245,7 @@ class SpeculativeSample(Strategy):
             max_new_tokens,
             draft_length.max_draft_tokens,
             self.num_drafts,
+            features,
         )
         return State(
             cache=cache,
@@ -274,6 +288,7 @@ class SpeculativeSample(Strategy):
         The comments use the names of Leviathan et al.: p is the target and q is the draft.
         """
         drafter, verifier, stages = self.drafter, self.verifier, self.stages
+        model, _ = self.with_features(model)
         inputs = self.block_inputs(prompt, state)
         # Draft: for i = 1 .. K, sample x_i ~ q_i(x) = q(x | prefix, x_1 .. x_(i-1)).
         draft, drafter_state, draft_calls = stages.propose(
@@ -287,6 +302,9 @@ class SpeculativeSample(Strategy):
         # if all K tokens were accepted. The other verifiers apply their own rules.
         result = stages.verify(verifier, inputs, draft, scores)
         cache, drafter_state = stages.keep(model, drafter, inputs, result, cache, drafter_state)
+        if isinstance(drafter, FeatureDrafter):
+            start = inputs.sequences.length - 1
+            drafter_state = drafter.observe(drafter_state, scores.features, start)
         # Append: return prefix + x_1 .. x_n, t, cut where a stop condition or the limit applies.
         sequences, appended = append(
             state.sequences,

@@ -111,10 +111,12 @@ class Scores(NamedTuple):
     Attributes:
       logits: float32 ``[B, W, T, V]``, untransformed.
       allowed: the tokens allowed after each of the T tokens.
+      features: the target's hidden states ``[B, W, T, D]`` that the drafter asks for.
     """
 
     logits: Array
     allowed: Allowed
+    features: tuple[Array, ...] = ()
 
 
 class BlockResult(NamedTuple):
@@ -149,8 +151,8 @@ class Stages(NamedTuple):
     """The stages of a block, for a single draft (``chain``) or for several (``tree_drafts``).
 
     Attributes:
-      init_drafter: ``(drafter, prompt, lanes, max_new_tokens, max_draft_tokens, num_drafts) ->
-        drafter_state``.
+      init_drafter: ``(drafter, prompt, lanes, max_new_tokens, max_draft_tokens, num_drafts,
+        features) -> drafter_state``, with the target's hidden states of the prompts.
       propose: ``(drafter, verifier, inputs, vocab_size) -> (draft, drafter_state, draft_calls)``.
       score: ``(model, inputs, draft) -> (scores, cache)``, in one call of the target.
       verify: ``(verifier, inputs, draft, scores) -> BlockResult``.

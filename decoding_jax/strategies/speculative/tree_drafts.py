@@ -65,6 +65,7 @@ def init_drafter(
     max_new_tokens: int,
     max_draft_tokens: int,
     num_drafts: int,
+    features: tuple[Array, ...],
 ) -> Cache:
     """The draft's cache, with slots for the longest sequence and for a tree."""
     slots = max(max_new_tokens - 1, 1) + max_draft_tokens * num_drafts

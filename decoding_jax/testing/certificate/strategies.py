@@ -28,6 +28,7 @@ from decoding_jax.strategies import speculative
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.testing.certificate import brute_force, enumeration, expectations
 from decoding_jax.testing.certificate.problems import LENGTH, PROMPTS, VOCAB, AnyProblem, Rows
+from decoding_jax.testing.table_head import TableHead
 from decoding_jax.testing.table_lm import TableLM
 
 SAMPLES = 4
@@ -68,6 +69,13 @@ def _suffix(model: Any) -> speculative.SuffixDrafter:
     return speculative.SuffixDrafter(size=4, corpus=speculative.Corpus.of(texts.tolist()))
 
 
+def _eagle(model: TableLM) -> speculative.Eagle:
+    """A head that sees the target's features, errs, and never drafts token 0."""
+    ids = np.arange(1, model.vocab_size, dtype=np.int32)
+    head = TableHead(model, _another(model.vocab_size), ids)
+    return speculative.Eagle(head, vocab_size=model.vocab_size, token_ids=ids)
+
+
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
     "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
@@ -78,6 +86,7 @@ DRAFTS: dict[str, DraftCase] = {
     ),
     "another, 3 of 2": DraftCase(lambda model: _another(model.vocab_size), 2, num_drafts=3),
     "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
+    "eagle, 3": DraftCase(_eagle, 3),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
     "suffix, 5": DraftCase(_suffix, 5),

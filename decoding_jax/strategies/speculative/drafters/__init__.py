@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax.base import Array, LanguageModel
-from decoding_jax.strategies.speculative.drafters.base import Drafter, Guesser, Path, SupportsBind
+from decoding_jax.strategies.speculative.drafters.base import (
+    Drafter,
+    FeatureDrafter,
+    Guesser,
+    Path,
+    SupportsBind,
+)
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
+from decoding_jax.strategies.speculative.drafters.eagle import DraftHead, Eagle
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
 from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
 from decoding_jax.strategies.speculative.drafters.suffix import Corpus, SuffixDrafter
@@ -51,7 +58,10 @@ def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
 __all__ = [
     "Bigram",
     "Corpus",
+    "DraftHead",
     "Drafter",
+    "Eagle",
+    "FeatureDrafter",
     "Guesser",
     "ModelDrafter",
     "NextToken",

@@ -56,6 +56,52 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class FeatureDrafter(Protocol):
+    """A ``Drafter`` that reads hidden states of the target, a model with ``with_features``.
+
+    It has the attributes and methods of a ``Drafter`` too.
+
+    Attributes:
+      feature_layers: the layers, as for ``SupportsFeatures.with_features``.
+    """
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]: ...
+
+    def init(
+        self,
+        prompt: Prompt,
+        *,
+        lanes: int,
+        max_new_tokens: int,
+        max_draft_tokens: int,
+        features: tuple[Array, ...],
+    ) -> Any:
+        """Makes the drafter's state.
+
+        Args:
+          prompt: B prompts.
+          lanes: W.
+          max_new_tokens: L.
+          max_draft_tokens: K.
+          features: for each layer, the target's hidden states ``[B, 1, P, D]`` of the prompts.
+        """
+        ...
+
+    def observe(self, state: Any, features: tuple[Array, ...], start: Array) -> Any:
+        """Takes in hidden states of the target after a block, before the next ``begin``.
+
+        Args:
+          state: from ``begin`` or ``next``.
+          features: for each layer, ``[B, W, K + 1, D]``, of the last token before the block and of
+            K after it. As many of these as were accepted are part of the path of ``begin``; the
+            others are undefined.
+          start: int32 ``[B, W]``, the number of new tokens before the first of them.
+        """
+        ...
+
+
+@runtime_checkable
 class Guesser(Protocol):
     """Proposes all tokens of a draft at once, with certainty. A guesser is a pytree."""
 

@@ -1,0 +1,234 @@
+"""Heads of EAGLE-3 in the layouts of their authors, of SpecForge and of ``speculators``.
+
+The authors' files (github.com/SafeAILab/EAGLE) and SpecForge's have the settings of a Llama with
+one layer in ``config.json``, and its tensors under ``midlayer``. Those of ``speculators`` have them
+in ``transformer_layer_config`` and under ``layers.0``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import fields
+from decoding_jax.models.checkpoint import llama
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    CONFIG,
+    CheckpointError,
+    Settings,
+    Tensors,
+)
+from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.checkpoint.position_settings import max_positions_of, rope_of
+from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.models.eagle import EagleConfig, EagleHead
+from decoding_jax.models.llama import Llama
+from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.sharding import meshes, shard
+from decoding_jax.storage import StoragePath, model_path
+from decoding_jax.strategies.speculative import Eagle
+
+_SPECULATORS = "speculators_model_type"
+# Copies of the target's own weights, and older files' rotary frequencies.
+IGNORED = r"t2d|verifier_(norm|lm_head)\.weight|.*rotary_emb\.inv_freq"
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterDirectory:
+    """A drafter that is not read yet: ``generate`` and the batch job read it for their model."""
+
+    directory: StoragePath
+    settings: tuple[tuple[str, Any], ...]
+
+    def read(self, target: Any) -> Eagle:
+        """The drafter for a target; see ``load_drafter``."""
+        return load_drafter(self.directory, target, **dict(self.settings))
+
+
+def load_drafter(
+    directory: str | StoragePath, target: Any = None, *, dtype: str | None = None, **settings: Any
+) -> Any:
+    """Reads a head of EAGLE-3 as a drafter for a target.
+
+    Args:
+      directory: a directory with ``config.json`` and ``*.safetensors``, in the layout of the
+        authors, of SpecForge or of ``speculators``; or its URL, as for ``load_model``.
+      target: the model that the head was trained for, from ``load``, with or without its tokenizer.
+        The head has the target's embeddings where the files have none, and lies on its mesh. With
+        None, ``generate``, ``stream`` and the batch job read the head for the model that they are
+        given.
+      dtype: ``"float32"`` or ``"bfloat16"``; by default that of the target.
+      **settings: ``greedy`` and ``min_confidence`` of ``Eagle``.
+
+    Returns:
+      An ``Eagle``; without a target, an object for ``drafter=``.
+
+    Raises:
+      CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
+        for one of a target of another width, vocabulary or number of layers.
+    """
+    path = model_path("directory", directory)
+    if target is None:
+        given = settings if dtype is None else {"dtype": dtype, **settings}
+        return DrafterDirectory(path, tuple(given.items()))
+    target = target[0] if isinstance(target, tuple) else target
+    if isinstance(target, SharedPrefixModel):
+        target = target.model
+    if not isinstance(target, DecoderModel):
+        expected = "a decoder-only model of decoding_jax.models"
+        raise fields.error("target", expected, type(target).__name__)
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such directory")
+    file = Settings(path / CONFIG)
+    kind = file.get(_SPECULATORS, str, "eagle3")
+    if kind != "eagle3":
+        raise file.error(_SPECULATORS, kind, "eagle3")
+    if not is_head(file):
+        raise CheckpointError(f"{file.path}: has no draft_vocab_size, which a head of EAGLE-3 has")
+    config = _config(file, target, dtype or target.config.dtype)
+    tensors = Tensors(path)
+    mesh = meshes.mesh_of(target.params)
+    names = _table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
+    head = read_model(EagleHead, config, names, tensors, Layout(mesh))
+    head = dataclasses.replace(head, embedding=_embedding(tensors, target, config))
+    token_ids = _token_ids(file, tensors, config, target)
+    tensors.check_all_used(IGNORED)
+    return Eagle(head, vocab_size=target.vocab_size, token_ids=token_ids, **settings)
+
+
+def is_head(settings: Settings) -> bool:
+    """Whether a ``config.json`` is that of a head of EAGLE-3."""
+    is_eagle = settings.values.get(_SPECULATORS, "eagle3") == "eagle3"
+    return is_eagle and settings.values.get("draft_vocab_size") is not None
+
+
+def holds_drafter(directory: str | StoragePath) -> bool:
+    """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``."""
+    path = model_path("directory", directory)
+    return (path / CONFIG).is_file() and is_head(Settings(path / CONFIG))
+
+
+def _config(file: Settings, target: Any, dtype: str) -> EagleConfig:
+    """The shape of the head.
+
+    Raises:
+      CheckpointError: for a setting that is not supported, or a head of another target.
+    """
+    from_speculators = _SPECULATORS in file.values
+    layer = file.section("transformer_layer_config") if from_speculators else file
+    width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
+    family = layer.get("model_type", str, "llama")
+    if family not in ("llama", "qwen3"):
+        raise layer.error("model_type", family, "llama or qwen3")
+    if not from_speculators:
+        layer.refuse(num_hidden_layers=1, norm_output=True)
+    layer.refuse(pretraining_tp=1)
+    if layer.size("vocab_size") != target.vocab_size:
+        expected = f"the target's {target.vocab_size}"
+        raise layer.error("vocab_size", layer.values["vocab_size"], expected)
+    feature_dim = file.size("target_hidden_size", width)
+    if feature_dim != target.config.emb_dim:
+        name = "target_hidden_size" if feature_dim != width else "hidden_size"
+        raise layer.error(name, feature_dim, f"the target's {target.config.emb_dim}")
+    theta, scaling = rope_of(layer)
+    bias = layer.get("attention_bias", bool, False)
+    each, together = file.get("fc_norm", bool, False), file.get("norm_before_fc", bool, False)
+    return EagleConfig(
+        vocab_size=file.size("draft_vocab_size"),
+        emb_dim=width,
+        num_heads=heads,
+        num_kv_heads=layer.size("num_key_value_heads", heads),
+        head_dim=layer.size("head_dim", 128 if family == "qwen3" else width // heads),
+        mlp_dim=layer.size("intermediate_size"),
+        num_layers=layer.size("num_hidden_layers", 1),
+        max_positions=max_positions_of(layer, scaling),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        activation=layer.one_of("hidden_act", ACTIVATIONS, "silu"),
+        norm_epsilon=layer.get("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        out_bias=bias and from_speculators,
+        mlp_bias=from_speculators and layer.get("mlp_bias", bool, False),
+        qk_norm=from_speculators and family == "qwen3",
+        feature_layers=_feature_layers(file, target.num_layers),
+        feature_dim=feature_dim,
+        residual_norm=file.get("norm_before_residual", bool, False),
+        fusion_norm="each" if each else "all" if together else "none",
+        output_norm=from_speculators and file.get("norm_output", bool, False),
+        dtype=dtype,
+    )
+
+
+def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
+    """The layers of the target, by default those of the authors.
+
+    SpecForge counts layers from 0, and means their outputs; ``speculators`` means their inputs.
+    """
+    name, first = "eagle_aux_hidden_state_layer_ids", 0
+    place = file
+    if _SPECULATORS not in file.values:
+        place, first = file.section("eagle_config"), 1
+    default = [2 - first, num_layers // 2 - first, num_layers - 3 - first]
+    found = place.get(name, list, default) or default
+    if not all(isinstance(i, int) and 0 <= i + first <= num_layers for i in found):
+        raise file.error(name, found, f"layers of the target, which has {num_layers}")
+    return tuple(i + first for i in found)
+
+
+def _table(config: EagleConfig, first: str) -> dict[str, Weight]:
+    """The tensor of every parameter."""
+    out = {
+        "fusion/kernel": Weight("fc.weight", True),
+        "final_norm/scale": Weight("norm.weight"),
+        "logits_dense/kernel": Weight("lm_head.weight", True),
+        "layers_0/state_norm/scale": Weight(f"{first}.hidden_norm.weight"),
+    }
+    if config.fusion_norm == "all":
+        out["fusion_norm_0/scale"] = Weight("input_norm.weight")
+    if config.fusion_norm == "each":
+        for i in range(len(config.feature_layers)):
+            out[f"fusion_norm_{i}/scale"] = Weight(f"fc_norm.{i}.weight")
+    for i in range(config.num_layers):
+        tensor = f"layers.{i}" if i else first
+        norms = {"pre_mlp_norm": "post_attention_layernorm"}
+        norms["pre_attention_norm" if i else "embedding_norm"] = "input_layernorm"
+        out |= llama.layer_table(config, f"layers_{i}", tensor, norms)
+    return out
+
+
+def _embedding(tensors: Tensors, target: Any, config: EagleConfig) -> Any:
+    """The table of the file if it has one, and otherwise that of the target."""
+    name, shape = "embed_tokens.weight", (target.vocab_size, config.emb_dim)
+    if name in tensors:
+        table = EagleHead({}, config, jnp.asarray(tensors.read(name, shape), config.dtype))
+        mesh = meshes.mesh_of(target.params)
+        return table.embedding if mesh is None else shard(table, mesh).embedding
+    embedder = target.params.get("token_embedder") if isinstance(target, Llama) else None
+    if embedder is None or embedder["embedding"].shape != shape:
+        raise CheckpointError(
+            f"{CONFIG} of a head of width {config.emb_dim}: lacks {name}, and the target has no "
+            f"such embeddings [{shape[0]}, {shape[1]}]"
+        )
+    return embedder["embedding"]
+
+
+def _token_ids(
+    file: Settings, tensors: Tensors, config: EagleConfig, target: Any
+) -> np.ndarray | None:
+    """The target's id of each token of the head, which files give as a difference."""
+    size = target.vocab_size
+    if "d2t" not in tensors:
+        if config.vocab_size != size:
+            raise file.error("draft_vocab_size", config.vocab_size, f"{size} without d2t")
+        return None
+    ids = tensors.integers("d2t").astype(np.int64) + np.arange(config.vocab_size)
+    if ids.min() < 0 or ids.max() >= size or len(set(ids.tolist())) < len(ids):
+        raise CheckpointError(
+            f"{file.path}: d2t: expected different tokens of the target's {size}, got ids from"
+            f" {ids.min()} to {ids.max()}"
+        )
+    return None if config.vocab_size == size else ids.astype(np.int32)

@@ -1,0 +1,203 @@
+"""EAGLE: drafts from the hidden states of the target, which see further than its tokens do.
+
+Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty"; Li et al.
+2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test".
+The correspondence of names, with those of EAGLE-3, section 3:
+
+=====================  ==============================================
+this module            Li et al. 2025
+=====================  ==============================================
+``features``           l, m and h, features of three layers
+``head.fuse``          the layer FC, which makes g of l, m and h
+``states``             g for tokens that the target has seen, else a
+``head.extend``        the decoder layer, which makes a of g or a and e
+``head.project``       the LM head of the draft
+=====================  ==============================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+
+from decoding_jax import fields
+from decoding_jax.base import Array, Cache, Prompt
+from decoding_jax.ops.gather import gather_position
+from decoding_jax.pytrees import pytree
+from decoding_jax.sharding import meshes
+from decoding_jax.strategies.speculative.drafters.base import Path
+
+
+class DraftHead(Protocol):
+    """A small network that continues the hidden states of a target. A head is a pytree.
+
+    An entry of its cache is a pair: a state and the token *after* the token of the state. Entries
+    of a prompt are shared by the lanes of a row, and each lane has slots for others, as in the
+    cache of a ``LanguageModel``.
+
+    Attributes:
+      feature_layers: the target's layers that ``fuse`` takes, as for
+        ``SupportsFeatures.with_features``.
+      vocab_size: V', the size of the draft's own vocabulary.
+    """
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+    def fuse(self, features: tuple[Array, ...]) -> Array:
+        """Makes states ``[B, W, T, D']`` of the target's hidden states, ``[B, W, T, D]`` each."""
+        ...
+
+    def prefill(
+        self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
+    ) -> Cache:
+        """Runs the prompts' entries and creates the cache.
+
+        Args:
+          tokens: int32 ``[B, P]``, of each entry.
+          states: ``[B, 1, P, D']``, of each entry.
+          length: int32 ``[B]``, from 0 to P, the number of entries of each row.
+          lanes: W.
+          slots: S, the number of further entries that a lane can hold.
+        """
+        ...
+
+    def extend(
+        self, cache: Cache, tokens: Array, states: Array, start: Array
+    ) -> tuple[Array, Cache]:
+        """Runs T new entries of every lane, and writes entry t to slot ``start + t``.
+
+        Args:
+          cache: from ``prefill`` or an earlier ``extend``.
+          tokens: int32 ``[B, W, T]``.
+          states: ``[B, W, T, D']``.
+          start: int32 ``[B, W]``. Writes outside ``[0, S)`` are dropped.
+
+        Returns:
+          The states ``[B, W, T, D']`` of the entries' tokens, and the cache.
+        """
+        ...
+
+    def project(self, states: Array) -> Array:
+        """The logits ``[..., V']`` of the token after each of ``states [..., D']``."""
+        ...
+
+
+class EagleState(NamedTuple):
+    """The state of ``Eagle``.
+
+    Attributes:
+      cache: the head's cache, whose slot t has the entry of new token t.
+      state: ``[B, W, D']``, of the last token drafted.
+      seen: ``[B, W, K + 1, D']``, states that the target's last call gives.
+      start: int32 ``[B, W]``, the slot of the entry of the first of them.
+    """
+
+    cache: Cache
+    state: Array
+    seen: Array
+    start: Array
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Eagle:
+    """Drafts with a head that continues the target's own hidden states.
+
+    Li et al. 2025, "EAGLE-3" (arXiv:2503.01840). The head takes the hidden states of some layers of
+    the target for the tokens that it has seen, and its own states for drafted ones. Each block
+    begins with one call of the head for all tokens that the last call of the target accepted, so
+    that no entry of its cache rests on a state of its own; rejected entries are overwritten. K
+    drafted tokens take K calls of the head. ``load_drafter`` reads published heads.
+
+    Attributes:
+      head: the network, a ``DraftHead``, such as a ``models.EagleHead``.
+      vocab_size: the target's V.
+      token_ids: int32 ``[V']``, the target's id of each token of the head's vocabulary; or None if
+        the vocabularies are the same. The other tokens are never drafted.
+      greedy: as in ``ModelDrafter``.
+      min_confidence: as in ``ModelDrafter``.
+
+    Raises:
+      ValueError: for a ``min_confidence`` outside 0 to 1.
+    """
+
+    head: Any
+    vocab_size: int = fields.count()
+    token_ids: Any = fields.field(default=None, shared_axes=None)
+    greedy: bool = fields.switch(default=False)
+    min_confidence: float = fields.static_number(
+        "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
+    )
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        return self.head.feature_layers
+
+    @property
+    def widens(self) -> bool:
+        return getattr(self.head, "widens", False)
+
+    def init(
+        self,
+        prompt: Prompt,
+        *,
+        lanes: int,
+        max_new_tokens: int,
+        max_draft_tokens: int,
+        features: tuple[Array, ...],
+    ) -> EagleState:
+        """See ``FeatureDrafter.init``. A prompt of n tokens has n - 1 entries."""
+        states = self.head.fuse(features)
+        cache = self.head.prefill(
+            jnp.roll(prompt.tokens, -1, 1),
+            states,
+            prompt.length - 1,
+            lanes=lanes,
+            slots=max(max_new_tokens - 1, 1),
+        )
+        shape = (states.shape[0], lanes)
+        last = gather_position(states, prompt.length[:, None] - 1)
+        seen = (*shape, max_draft_tokens + 1, states.shape[-1])
+        return EagleState(
+            cache=cache,
+            state=jnp.broadcast_to(last, (*shape, states.shape[-1])),
+            seen=jnp.broadcast_to(last[:, :, None], seen),
+            start=jnp.zeros(shape, jnp.int32),
+        )
+
+    def observe(self, state: EagleState, features: tuple[Array, ...], start: Array) -> EagleState:
+        """See ``FeatureDrafter.observe``."""
+        return state._replace(seen=self.head.fuse(features), start=start + 1)
+
+    def begin(self, state: EagleState, path: Path) -> tuple[Array, EagleState]:
+        """See ``Drafter.begin``."""
+        entry = jnp.arange(state.seen.shape[2], dtype=jnp.int32)[None, None]
+        index = jnp.clip(state.start[..., None] + entry, 0, path.tokens.shape[-1] - 1)
+        tokens = jnp.take_along_axis(path.tokens, index, axis=-1)
+        states, cache = self.head.extend(state.cache, tokens, state.seen, state.start)
+        # Entries after the last token are of rejected ones, and are overwritten by drafted ones.
+        last = jnp.clip(path.length - 1 - state.start, 0, entry.shape[-1] - 1)
+        return self._logits(state._replace(cache=cache, state=gather_position(states, last)))
+
+    def next(self, state: EagleState, token: Array, slot: Array) -> tuple[Array, EagleState]:
+        """See ``Drafter.next``."""
+        new = token[..., None], state.state[:, :, None], slot
+        states, cache = self.head.extend(state.cache, *new)
+        return self._logits(state._replace(cache=cache, state=states[:, :, 0]))
+
+    def _logits(self, state: EagleState) -> tuple[Array, EagleState]:
+        """The logits ``[B, W, V]`` after the last token; -inf for tokens that are never drafted."""
+        logits = meshes.gathered(self.head.project(state.state))
+        if self.token_ids is None:
+            return logits, state
+        ids = jnp.asarray(self.token_ids, jnp.int32)
+        full = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
+        return full.at[..., ids].set(logits, mode="drop"), state

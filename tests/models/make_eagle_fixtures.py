@@ -1,0 +1,138 @@
+"""Writes ``heads``: tiny heads of EAGLE-3, and what the programs that publish them answer.
+
+    PYTHONPATH=EAGLE python tests/models/make_eagle_fixtures.py
+
+EAGLE is a checkout of github.com/SafeAILab/EAGLE; ``speculators`` 0.9 is installed. The heads are
+random and carry no licence.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+HEADS = Path(__file__).parent / "heads"
+SHAPE = {
+    "vocab_size": 40,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+DRAFTED = 12
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    draw = np.random.default_rng(0)
+    ids = np.sort(draw.permutation(SHAPE["vocab_size"])[:DRAFTED])
+    d2t = torch.tensor(ids - np.arange(DRAFTED))
+    t2d = torch.zeros(SHAPE["vocab_size"], dtype=torch.bool)
+    t2d[ids] = True
+    tokens = torch.tensor(draw.integers(SHAPE["vocab_size"], size=(1, 6)))
+    features = torch.randn(1, 6, 3 * SHAPE["hidden_size"])
+    asked = {"tokens": tokens, "features": features, "d2t": d2t, "t2d": t2d}
+    authors(asked)
+    speculators(asked)
+
+
+def randomize(model: torch.nn.Module, asked: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.3)
+    model.load_state_dict({k: asked[k] for k in ("d2t", "t2d")}, strict=False)
+    model.eval()
+
+
+def write(name: str, config: dict, tensors: dict, asked: dict, answers: dict) -> None:
+    folder = HEADS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, folder / "model.safetensors")
+    asked = {k: asked[k] for k in ("tokens", "features")}
+    answers = {k: v.detach().contiguous().clone() for k, v in (asked | answers).items()}
+    save_file(answers, folder / "expected.safetensors")
+
+
+def authors(asked: dict[str, torch.Tensor]) -> None:
+    """The first entries as a prompt, then one more from the state of the last one."""
+    from eagle.model.cnets import Model
+
+    settings = {**SHAPE, "draft_vocab_size": DRAFTED, "model_type": "llama"}
+    rest = {"pad_token_id": 0, "rope_scaling": None, "pretraining_tp": 1}
+    model = Model(types.SimpleNamespace(**settings, **rest))
+    randomize(model, asked)
+    tokens, features = asked["tokens"], asked["features"]
+    with torch.no_grad():
+        states, past = model(features[:, :5], input_ids=tokens[:, :5], use_cache=True)
+        logits = model.lm_head(model.norm(states))
+        last, _ = model(
+            states[:, -1:],
+            input_ids=tokens[:, 5:],
+            past_key_values=past,
+            position_ids=torch.tensor([5]),
+            use_cache=True,
+        )
+    answers = {"logits": logits, "next_logits": model.lm_head(model.norm(last))}
+    config = {**settings, "architectures": ["LlamaForCausalLM"]}
+    tensors = {k: v for k, v in model.state_dict().items() if k != "embed_tokens.weight"}
+    answers["embedding"] = model.embed_tokens.weight
+    write("authors", config, tensors, asked, answers)
+
+
+def speculators(asked: dict[str, torch.Tensor]) -> None:
+    """The logits of two steps of training, the second from the states of the first."""
+    from speculators import SpeculatorsConfig, VerifierConfig
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+    from transformers import LlamaConfig, Qwen3Config
+
+    variants = {
+        "speculators": (LlamaConfig, {"norm_before_fc": True}),
+        "speculators_qwen3": (
+            Qwen3Config,
+            {"norm_before_residual": True, "fc_norm": True, "norm_output": True},
+        ),
+    }
+    for name, (layer_class, flags) in variants.items():
+        layers = 1 + (layer_class is Qwen3Config)
+        layer = layer_class(
+            **{**SHAPE, "num_hidden_layers": layers, "head_dim": 4, "attn_implementation": "eager"}
+        )
+        config = Eagle3SpeculatorConfig(
+            transformer_layer_config=layer,
+            draft_vocab_size=DRAFTED,
+            eagle_aux_hidden_state_layer_ids=[1, 2, 4],
+            speculators_config=SpeculatorsConfig(
+                algorithm="eagle3",
+                proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=3)],
+                default_proposal_method="greedy",
+                verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"]),
+            ),
+            **flags,
+        )
+        layer._attn_implementation = "eager"
+        model = Eagle3DraftModel(config)
+        randomize(model, asked)
+        found: list[torch.Tensor] = []
+        model.lm_head.register_forward_hook(lambda module, x, y, found=found: found.append(y))
+        with torch.no_grad():
+            model(
+                asked["features"], asked["tokens"], torch.zeros(1, 6, dtype=torch.long), ttt_steps=2
+            )
+        # The second step feeds each entry the token of the next one, after its own state.
+        answers = {"logits": found[0], "next_logits": found[1]}
+        write(name, config.to_dict(), model.state_dict(), asked, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Heads of EAGLE-3: their networks beside the programs that publish them, and what fits a target.
+
+``make_eagle_fixtures.py`` wrote the heads and the answers.
+"""
+
+import dataclasses
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax import numpy as jnp
+from make_eagle_fixtures import HEADS
+
+import decoding_jax
+from decoding_jax import Prompt
+from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_drafter
+from decoding_jax.strategies.speculative import Eagle
+
+CONFIG = LlamaConfig(
+    vocab_size=40,
+    emb_dim=8,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=2,
+    mlp_dim=12,
+    num_layers=6,
+    max_positions=64,
+)
+
+
+@functools.cache
+def target():
+    expected = safetensors.numpy.load_file(HEADS / "authors" / "expected.safetensors")
+    model = Llama.init(CONFIG, jax.random.key(0))
+    params = {**model.params, "token_embedder": {"embedding": jnp.array(expected["embedding"])}}
+    return dataclasses.replace(model, params=params)
+
+
+@functools.cache
+def drafter(name):
+    return load_drafter(HEADS / name, target())
+
+
+@pytest.mark.parametrize("name", ["authors", "speculators", "speculators_qwen3"])
+def test_a_head_gives_the_logits_of_the_program_that_publishes_it(name):
+    """After every entry of a prompt, and one entry later from the head's own states."""
+    expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
+    tokens = expected["tokens"].astype(np.int32)
+    count = expected["logits"].shape[1]
+    rows = min(expected["next_logits"].shape[1], 5)
+    first = count - rows if rows == 1 else 0  # The first of the entries that one more follows.
+    length = np.arange(first, first + rows, dtype=np.int32) + 1
+
+    @jax.jit
+    def run(head, tokens, features):
+        features = jnp.split(jnp.repeat(features[:, None], rows, 0), 3, -1)
+        states, ids = head.fuse(tuple(features)), jnp.repeat(tokens, rows, 0)
+        empty = head.prefill(ids[:, :1], states[:, :, :1], length * 0, lanes=1, slots=count)
+        whole, _ = head.extend(
+            empty, ids[:, None, :count], states[:, :, :count], length[:, None] * 0
+        )
+        cache = head.prefill(ids, states, length, lanes=1, slots=2)
+        last = jnp.take_along_axis(whole, length[:, None, None, None] - 1, 2)
+        new = jnp.take_along_axis(ids, length[:, None], 1)[:, None]
+        later, _ = head.extend(cache, new, last, length[:, None] * 0)
+        return head.project(whole)[0, 0], head.project(later)[:, 0, 0]
+
+    logits, later = run(drafter(name).head, tokens, expected["features"])
+    np.testing.assert_allclose(logits, expected["logits"][0], atol=2e-6)
+    np.testing.assert_allclose(later, expected["next_logits"][0, :rows], atol=2e-6)
+
+
+def test_published_settings_become_those_of_the_drafter():
+    authors, other = drafter("authors"), drafter("speculators")
+    assert authors.feature_layers == (2, 3, 3)
+    assert other.feature_layers == (1, 2, 4)
+    assert authors.vocab_size == 40
+    assert authors.token_ids.shape == (12,)
+    assert authors.head.embedding is target().params["token_embedder"]["embedding"]
+    assert other.head.embedding.shape == (40, 8)
+
+
+def changed(tmp_path, name="authors", drop=(), **settings):
+    """A copy of a head with other settings, and without some tensors."""
+    folder = tmp_path / "head"
+    shutil.copytree(HEADS / name, folder, dirs_exist_ok=True)
+    values = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(values))
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in tensors.items() if k not in drop}
+    safetensors.numpy.save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+def test_specforge_counts_layers_by_their_outputs(tmp_path):
+    layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}
+    folder = changed(tmp_path, architectures=["LlamaForCausalLMEagle3"], eagle_config=layers)
+    assert load_drafter(folder, target()).feature_layers == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 41}, "vocab_size: expected the target's 40, got 41"),
+        ({"target_hidden_size": 16}, "target_hidden_size: expected the target's 8, got 16"),
+        ({"hidden_size": 16}, "hidden_size: expected the target's 8, got 16"),
+        ({"model_type": "mixtral"}, "model_type: expected llama or qwen3, got 'mixtral'"),
+        ({"norm_output": False}, "norm_output: expected True only, got False"),
+        ({"speculators_model_type": "dflash"}, "speculators_model_type: expected eagle3, got"),
+        ({"draft_vocab_size": None}, "has no draft_vocab_size, which a head of EAGLE-3 has"),
+        (
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}},
+            "eagle_aux_hidden_state_layer_ids: expected layers of the target, which has 6, got",
+        ),
+        ({"drop": ["d2t"]}, "draft_vocab_size: expected 40 without d2t, got 12"),
+        ({"drop": ["fc.weight"]}, "lacks fc.weight"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_of_one_line(tmp_path, changes, message):
+    with pytest.raises(CheckpointError) as error:
+        load_drafter(changed(tmp_path, **changes), target())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
+
+
+def test_greedy_texts_are_those_of_the_target_alone():
+    alone = decoding_jax.greedy(target(), PROMPT, max_new_tokens=9)
+    settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
+    drafted = decoding_jax.speculative_sample(target(), drafter("authors"), PROMPT, **settings)
+    np.testing.assert_array_equal(drafted.tokens, alone.tokens)
+
+
+def test_other_weights_compile_nothing_again():
+    run = decoding_jax.speculative_sample
+    settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
+    first = drafter("authors")
+    run(target(), first, PROMPT, **settings)
+    other = dataclasses.replace(first, head=jax.tree.map(lambda x: x + 1, first.head))
+    before = run.cache_size()
+    run(target(), other, PROMPT, **settings)
+    assert run.cache_size() == before
+
+
+def test_the_first_block_of_a_text_drafts_as_the_whole_text_does():
+    """The state that a block begins with does not depend on how the blocks before it were cut."""
+    whole = drafter("authors")
+
+    @functools.partial(jax.jit, static_argnames=("size", "blocks"))
+    def logits(model, eagle: Eagle, tokens, size, blocks):
+        model = model.with_features(eagle.feature_layers)
+        length = jnp.full(1, 4, jnp.int32)
+        prompt = Prompt(tokens[:, 0, :4], length)
+        output, cache = model.prefill(*prompt, lanes=1, slots=8)
+        given = {"max_new_tokens": 8, "max_draft_tokens": size, "features": output.features}
+        state = eagle.init(prompt, lanes=1, **given)
+        new, at = tokens[:, :, 4:], 1
+        path = decoding_jax.strategies.speculative.Path
+        result, state = eagle.begin(state, path(prompt, new, jnp.full((1, 1), at)))
+        for accepted in blocks:
+            start = jnp.full((1, 1), at - 1)
+            # Tokens after the accepted ones are others, as rejected ones are.
+            fed = new[:, :, at - 1 : at + size]
+            fed = jnp.where(jnp.arange(size + 1)[None, None] > accepted, 39 - fed, fed)
+            output, cache = model.extend(cache, fed, start)
+            _, state = eagle.next(state, fed[:, :, 1], start + 1)
+            state = eagle.observe(state, output.features, start)
+            at += accepted + 1
+            result, state = eagle.begin(state, path(prompt, new, jnp.full((1, 1), at)))
+        return result
+
+    tokens = jnp.asarray(np.random.default_rng(3).integers(40, size=(1, 1, 13)), jnp.int32)
+    run = functools.partial(logits, target(), whole, tokens)
+    want = run(size=4, blocks=(4,))
+    for blocks in ((1, 2), (0, 0, 2), (2, 1)):
+        np.testing.assert_allclose(run(size=3, blocks=blocks), want, atol=2e-6)
