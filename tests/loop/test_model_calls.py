@@ -215,10 +215,12 @@ def test_the_result_of_a_drafter_is_checked():
 
 
 def test_no_strategy_calls_a_model_past_the_checks():
+    """The head of a drafter is no model."""
     package = Path(decoding_jax.__file__).parent
     paths = [*package.glob("loop/*.py"), *package.glob("strategies/**/*.py")]
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ("prefill", "extend"):
                 owner = ast.unparse(node.value)
-                assert owner == "model_calls" or path.name == "model_calls.py", (path.name, owner)
+                checked = owner in ("model_calls", "self.head") or path.name == "model_calls.py"
+                assert checked, (path.name, owner)

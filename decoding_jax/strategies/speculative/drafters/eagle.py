@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from decoding_jax import fields
 from decoding_jax.base import Array, Cache, Prompt
+from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
@@ -182,16 +183,20 @@ class Eagle:
         entry = jnp.arange(state.seen.shape[2], dtype=jnp.int32)[None, None]
         index = jnp.clip(state.start[..., None] + entry, 0, path.tokens.shape[-1] - 1)
         tokens = jnp.take_along_axis(path.tokens, index, axis=-1)
-        states, cache = self.head.extend(state.cache, tokens, state.seen, state.start)
+        states, cache = self._extend(state, tokens, state.seen, state.start)
         # Entries after the last token are of rejected ones, and are overwritten by drafted ones.
         last = jnp.clip(path.length - 1 - state.start, 0, entry.shape[-1] - 1)
         return self._logits(state._replace(cache=cache, state=gather_position(states, last)))
 
     def next(self, state: EagleState, token: Array, slot: Array) -> tuple[Array, EagleState]:
         """See ``Drafter.next``."""
-        new = token[..., None], state.state[:, :, None], slot
-        states, cache = self.head.extend(state.cache, *new)
+        states, cache = self._extend(state, token[..., None], state.state[:, :, None], slot)
         return self._logits(state._replace(cache=cache, state=states[:, :, 0]))
+
+    def _extend(self, state: EagleState, *entries: Array) -> tuple[Array, Cache]:
+        states, cache = self.head.extend(state.cache, *entries)
+        model_calls.check_same_cache(state.cache, cache, "drafter.head", "extend")
+        return states, cache
 
     def _logits(self, state: EagleState) -> tuple[Array, EagleState]:
         """The logits ``[B, W, V]`` after the last token; -inf for tokens that are never drafted."""

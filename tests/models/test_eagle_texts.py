@@ -1,0 +1,83 @@
+"""A head of EAGLE-3 in a directory, by ``generate``, the shell, and a refilled job of gin files."""
+
+import json
+
+import jax
+import pytest
+from test_eagle import HEADS, target
+
+import decoding_jax
+from decoding_jax.infer.command import main as infer
+from decoding_jax.models import save_model
+from decoding_jax.shell.command import main as shell
+
+TEXTS = ["a b c", "z", "k l", "q r s t", "c c", "h"]
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """The target with a tokenizer of one token a letter."""
+    folder = tmp_path_factory.mktemp("target")
+    save_model(target(), folder)
+    vocabulary = {letter: i for i, letter in enumerate(["<unk>", *LETTERS])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    parts = dict.fromkeys(("normalizer", "post_processor", "decoder", "truncation", "padding"))
+    tokenizer = {"version": "1.0", "added_tokens": [], "model": model, **parts}
+    tokenizer["pre_tokenizer"] = {"type": "Whitespace"}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def texts_of(rows):
+    return [completion.text for row in rows for completion in row]
+
+
+def test_generate_reads_the_head_for_its_model(directory):
+    model, tokenizer = decoding_jax.load(directory)
+    settings = {"max_new_tokens": 6}
+    alone = decoding_jax.generate(model, tokenizer, TEXTS, **settings)
+    speculation = {"strategy": "speculative_sample", "verifier": "greedy", "num_draft_tokens": 2}
+    for drafter in (
+        decoding_jax.load_drafter(HEADS / "authors"),
+        decoding_jax.load_drafter(HEADS / "authors", (model, tokenizer)),
+    ):
+        drafted = decoding_jax.generate(
+            model, tokenizer, TEXTS, drafter=drafter, **speculation, **settings
+        )
+        assert texts_of(drafted) == texts_of(alone)
+
+
+def test_the_shell_takes_the_directory_of_a_head(directory, capsys):
+    argv = ["a b c", "--model", str(directory), "--max_new_tokens", "6", "--json"]
+    assert shell(argv) == 0
+    want = json.loads(capsys.readouterr().out)["outputs"][0]["text"]
+    more = ["--strategy", "speculative_sample", "--verifier", "greedy"]
+    assert shell([*argv, *more, "--drafter", str(HEADS / "authors")]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"][0]["text"] == want
+
+
+def test_a_job_by_the_names_of_its_files(directory, tmp_path, monkeypatch):
+    """Six inputs in batches of two rows, which are refilled."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    (tmp_path / "inputs.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+
+    def records(name, strategy, **bindings):
+        bindings = {
+            "MODEL_DIR": str(directory),
+            "INPUT": "inputs.txt",
+            "OUTPUT_DIR": name,
+            "BATCH_SIZE": 2,
+            "MAX_INPUT_LENGTH": 8,
+            "MAX_NEW_TOKENS": 6,
+            **bindings,
+        }
+        files = ["runs/infer.gin", "models/directory.gin", f"strategies/{strategy}.gin"]
+        argv = [f"--gin_file={file}" for file in files]
+        assert infer(["infer", *argv, *(f"--gin.{k}={v!r}" for k, v in bindings.items())]) == 0
+        lines = [x for p in sorted((tmp_path / name).glob("*.jsonl")) for x in p.open()]
+        return [[o["text"] for o in json.loads(line)["outputs"]] for line in lines]
+
+    head = {"HEAD_DIR": str(HEADS / "authors"), "VERIFIER": "greedy", "NUM_DRAFT_TOKENS": 2}
+    assert records("drafted", "speculative_eagle", **head) == records("alone", "greedy")
