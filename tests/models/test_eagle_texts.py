@@ -76,7 +76,8 @@ def test_a_job_by_the_names_of_its_files(directory, tmp_path, monkeypatch):
         files = ["runs/infer.gin", "models/directory.gin", f"strategies/{strategy}.gin"]
         argv = [f"--gin_file={file}" for file in files]
         assert infer(["infer", *argv, *(f"--gin.{k}={v!r}" for k, v in bindings.items())]) == 0
-        lines = [x for p in sorted((tmp_path / name).glob("*.jsonl")) for x in p.open()]
+        shards = sorted((tmp_path / name).glob("*.jsonl"))
+        lines = [line for shard in shards for line in shard.read_text().splitlines()]
         return [[o["text"] for o in json.loads(line)["outputs"]] for line in lines]
 
     head = {"HEAD_DIR": str(HEADS / "authors"), "VERIFIER": "greedy", "NUM_DRAFT_TOKENS": 2}

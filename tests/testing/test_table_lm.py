@@ -27,7 +27,7 @@ def test_conforms_to_the_bit(trial, check):
 
 def test_lockstep_conforms_with_what_it_offers():
     names = check_model(MODEL.lockstep())
-    offered = {"continues", "rewinds", "select", "widens"}
+    offered = {"continues", "num_layers", "rewinds", "select", "widens", "with_features"}
     assert names == [c.__name__ for c, n in conformance.CHECKS.items() if set(n) <= offered]
 
 
