@@ -7,7 +7,7 @@ A strategy is a compiled function whose first argument is the model::
 A model is any object with the two methods of ``LanguageModel``, ``prefill`` and ``extend``.
 """
 
-from decoding_jax import adapters, codes, estimators, registry, strategies, transforms
+from decoding_jax import adapters, codes, constraints, estimators, registry, strategies, transforms
 from decoding_jax.base import (
     DecodeOutput,
     LanguageModel,
@@ -101,6 +101,7 @@ __all__ = [
     "best_k_search",
     "codes",
     "constrained_beam_search",
+    "constraints",
     "contrastive_search",
     "diverse_beam_search",
     "estimators",

@@ -16,6 +16,9 @@ MODULES = sorted(
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
 NEEDED = {
+    "decoding_jax.constraints.byte_automata": "outlines_core",
+    "decoding_jax.constraints.made": "outlines_core",
+    "decoding_jax.constraints.schemas": "outlines_core",
     "decoding_jax.infer.beam": "apache_beam",
     "decoding_jax.infer.parquet": "pyarrow",
     "decoding_jax.t5x.models": "t5x.models",

@@ -25,6 +25,7 @@ LAYERS = [
     "adapters",
     "batches",
     "text",
+    "constraints",
     "gin_path",
     "gin_config",
     "t5x",

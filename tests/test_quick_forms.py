@@ -16,6 +16,7 @@ from experiments import train_code, train_translation
 from experiments.benchmarks import job_start, run
 
 FORMS = {
+    "constraints": ("constraints.json",),
     "arithmetic_variance": ("variance.json", "variance.png"),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
@@ -35,6 +36,8 @@ def packages(*names):
 @pytest.mark.parametrize("name", FORMS)
 def test_an_experiment(name, tmp_path, capsys):
     packages("matplotlib", "sacrebleu", "rouge_score")
+    if name == "constraints":
+        packages("outlines_core")
     importlib.import_module(f"experiments.{name}").main(["--quick", "--out", str(tmp_path)])
     for file in FORMS[name]:
         assert (tmp_path / file).stat().st_size > 50

@@ -86,7 +86,7 @@ class BatchDecoder:
             model = load(model)
         check_model_and_tokenizer(model)
         check_own_devices(model[0])
-        function, settings = bound(strategy, settings, model[1])
+        function, settings = bound(strategy, settings, model)
         values = {**unbound(function)[1], "stop": settings.stop, "model": model[0]}
         if of_rows := with_rows(values, row_arguments(function)):
             raise ValueError(

@@ -95,7 +95,7 @@ def run(
     check_model_and_tokenizer(model)
     check_source(source)
     directory = _directory(output_dir, report)
-    function, settings = bound(strategy, settings, model[1])
+    function, settings = bound(strategy, settings, model)
     drafter = read_drafter(settings.drafter, model[0])
     settings = dataclasses.replace(settings, drafter=drafter)
     processes = processes_of(model[0])
@@ -194,6 +194,9 @@ def _dependencies(
     depends_on |= {} if decoder.scorer is None else decoder.scorer.settings
     for name in ("truncate", "with_info", "with_num_tokens"):
         depends_on |= {name: True} if getattr(settings, name) else {}
+    for name in ("json_schema", "regex"):
+        value = getattr(settings, name)
+        depends_on |= {} if value is None else {name: value}
     if settings.drafter is not None:
         drafter = settings.drafter
         depends_on["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)

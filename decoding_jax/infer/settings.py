@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 
-from decoding_jax import fields, gin_config, loop, suggestions
+from decoding_jax import constraints, fields, gin_config, loop, suggestions, transforms
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.batches.decoder import unbound
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_stop, values_of
+from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.sharding.meshes import mesh_of
-from decoding_jax.storage import CloudPath
+from decoding_jax.storage import CloudPath, storage_path
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.inputs import check_tokenizer
+from decoding_jax.text.inputs import check_tokenizer, vocabulary_size
+from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="Settings")
@@ -53,6 +56,16 @@ def _widths(name: str, value: Any) -> Any:
     return value
 
 
+def _schema(name: str, value: Any) -> Any:
+    """A schema, read from its file where it is given by a path."""
+    if not isinstance(value, (str, Path, CloudPath)):
+        return value
+    try:
+        return json.loads(storage_path(name, value).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name}: expected a file with JSON, got {error}") from None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings that ``infer.run`` and ``infer.BatchDecoder`` share.
@@ -70,6 +83,9 @@ class Settings:
       stop: the stop conditions. The default is to stop at the tokenizer's end tokens, which are
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs but those with
         ``Item.stop_strings`` of their own.
+      json_schema: keeps every text to JSON that is valid by a schema (``constraints.json_schema``):
+        the path or URL of a file, or a dict. The constraint comes before the strategy's transform.
+      regex: keeps every text to a regular expression (``constraints.regex``).
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
       refill: whether an input takes the place of one that has ended while the other rows of the
@@ -97,6 +113,8 @@ class Settings:
     truncate: bool = fields.switch(default=False)
     buckets: Sequence[int] | None = fields.field(_widths, default=None)
     stop: Stop | None = fields.field(check_stop, default=None)
+    json_schema: Any = fields.field(_schema, default=None)
+    regex: str | None = None
     drafter: Any = None
     refill: bool = fields.switch(default=True)
     with_tokens: bool = fields.switch(default=False)
@@ -108,6 +126,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         fields.check(self)
+        if self.json_schema is not None and self.regex is not None:
+            raise fields.error("regex", "none beside json_schema", self.regex)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,7 +215,7 @@ def check_source(source: Any) -> None:
 
 
 def bound(
-    strategy: Any, settings: S, tokenizer: Tokenizer
+    strategy: Any, settings: S, model: tuple[Any, Tokenizer]
 ) -> tuple[Callable[..., DecodeOutput], S]:
     """A strategy as a function of ``(model, prompt, ...)`` whose settings are bound to it.
 
@@ -203,10 +223,11 @@ def bound(
       strategy: a function whose settings ``functools.partial`` or gin have bound; or an object of
         ``loop.Strategy``.
       settings: the settings of the job.
-      tokenizer: the tokenizer of the model, which is bound to a function that takes one.
+      model: the model and its tokenizer, which is bound to a function that takes one.
 
     Returns:
-      The function, and the settings of the job with the drafter of the strategy if it has one.
+      The function, whose transform begins with the constraint of the settings, and the settings
+      of the job with the drafter of the strategy if it has one.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
@@ -217,16 +238,34 @@ def bound(
                 expected = "none beside that of the strategy"
                 raise fields.error("drafter", expected, settings.drafter)
             settings = dataclasses.replace(settings, drafter=drafter)
-        return _of_object(strategy), settings
+        return _constrained(_of_object(strategy), settings, model), settings
     if not callable(strategy) or isinstance(strategy, type):
         raise fields.error("strategy", _STRATEGY, strategy)
     suggestions.check_function(strategy, {}, given_elsewhere=None)
     if "tokenizer" in inspect.signature(strategy).parameters:
-        strategy = functools.partial(strategy, tokenizer=tokenizer)
+        strategy = functools.partial(strategy, tokenizer=model[1])
     strategy = gin_config.with_bindings(strategy)
     if unbound(strategy)[1].get("stop") is not None:
         raise ValueError(_OWN_STOP)
-    return strategy, settings
+    return _constrained(strategy, settings, model), settings
+
+
+def _constrained(
+    strategy: Callable[..., DecodeOutput], settings: Settings, model: tuple[Any, Tokenizer]
+) -> Callable[..., DecodeOutput]:
+    """The strategy with the constraint of the settings before its transform."""
+    net, tokenizer = model
+    transform, size = unbound(strategy)[1].get("transform"), vocabulary_size(net)
+    found = []
+    if settings.json_schema is not None:
+        found += [constraints.json_schema(settings.json_schema, tokenizer, vocab_size=size)]
+    if settings.regex is not None:
+        found += [constraints.regex(settings.regex, tokenizer, vocab_size=size)]
+    if not found and transform is None:
+        return strategy
+    transform = transforms.chain(*found, transform) if transform is not None else found[0]
+    continued = not isinstance(net, EncoderDecoder)
+    return functools.partial(strategy, transform=with_begun(transform, lambda: continued))
 
 
 def _of_object(strategy: loop.Strategy) -> Callable[..., DecodeOutput]:

@@ -8,10 +8,12 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from decoding_jax import constraints as languages
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
 from decoding_jax.models.checkpoint.eagle import holds_drafter, load_drafter
@@ -36,6 +38,7 @@ from decoding_jax.text import (
 )
 from decoding_jax.text.call import check_strategy, draws
 from decoding_jax.text.generation_config import Chooser, chooser_of
+from decoding_jax.text.inputs import vocabulary_size
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,6 +86,7 @@ def _main(argv: list[str]) -> int:
     model, tokenizer = load(
         options.model, dtype=options.dtype, tokenizer=options.tokenizer, weights=options.weights
     )
+    options.constraint = _constraint(options, model, tokenizer)
     chooser = chooser_of(options.strategy, None, tokenizer, {})
     if chooser is not None:
         settings = _settings_of_file(options, chooser, tokenizer)
@@ -131,7 +135,7 @@ def _settings_of_file(options: Any, chooser: Chooser, tokenizer: Any) -> dict[st
       UsageError: for a setting of a strategy.
     """
     changes = dict(options.settings)
-    settings = {"transform": transform_of(options.transforms)}
+    settings = {"transform": transform_of(options.transforms, options.constraint)}
     if "max_new_tokens" in changes:
         settings["max_new_tokens"] = changes.pop("max_new_tokens")
     given = next(iter(changes), "phrase" if options.phrase else None)
@@ -158,7 +162,7 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     settings = {**settings_of(options.strategy), **options.settings, **named}
     if "max_new_tokens" not in options.settings:
         del settings["max_new_tokens"]  # ``generate`` warns where its default cuts a text.
-    settings["transform"] = transform_of(chosen)
+    settings["transform"] = transform_of(chosen, options.constraint)
     if draws(function, settings):
         settings["key"] = jax.random.key(options.seed or 0)
     elif options.seed is not None:
@@ -176,6 +180,17 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     if options.phrase:
         settings["constraints"] = constraints(tokenizer, options.phrase)
     return settings
+
+
+def _constraint(options: Any, model: Any, tokenizer: Any) -> Any:
+    """The transform of ``--json_schema`` or ``--regex``, or None."""
+    size = vocabulary_size(model)
+    if options.json_schema is not None:
+        schema = Path(options.json_schema).read_text(encoding="utf-8")
+        return languages.json_schema(schema, tokenizer, vocab_size=size)
+    if options.regex is not None:
+        return languages.regex(options.regex, tokenizer, vocab_size=size)
+    return None
 
 
 def _drafter(options: Any, tokenizer: Any) -> Any:

@@ -140,6 +140,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="TEXT",
         help="a string that ends a text; repeatable",
     )
+    constraints = parser.add_mutually_exclusive_group()
+    constraints.add_argument(
+        "--json_schema", metavar="FILE", help="keep texts to JSON that is valid by a schema"
+    )
+    constraints.add_argument(
+        "--regex", metavar="PATTERN", help="keep texts to a regular expression, as a whole"
+    )
     parser.add_argument(
         "--truncate", action="store_true", help="cut texts that are too long for the model"
     )
@@ -183,14 +190,15 @@ def divided(
     return settings, [(name, value) for name, value in chosen if name not in known]
 
 
-def transform_of(chosen: Sequence[tuple[str, Any]]) -> Any:
-    """The transforms of the options, chained; None without any.
+def transform_of(chosen: Sequence[tuple[str, Any]], constraint: Any = None) -> Any:
+    """The constraint and then the transforms of the options, chained; None without any.
 
     Example:
       >>> len(transform_of([("top_k", 5), ("temperature", 0.5)]).transforms)
       2
     """
-    made = [getattr(transforms, name)(value) for name, value in chosen]
+    made = [] if constraint is None else [constraint]
+    made += [getattr(transforms, name)(value) for name, value in chosen]
     if not made:
         return None
     return made[0] if len(made) == 1 else transforms.chain(*made)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import fields, loop, registry, suggestions, transforms
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
@@ -30,9 +31,10 @@ from decoding_jax.text import generation_config, inputs, limits
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, completions, context_of
 from decoding_jax.text.shared_prefix import with_common_prefix
-from decoding_jax.text.stop_strings import StopTexts, stop_of, with_strings
+from decoding_jax.text.stop_strings import StopTexts, are_begun, stop_of, with_strings
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.warn import warn
+from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,6 +124,8 @@ class Call:
             check_arguments(caller, model, tokenizer, texts, strategy, key, given, checked)
             named = limits.named_length(max_new_tokens, stop)
             ids = inputs.fitted(model, tokenizer, texts, named, default, truncate=truncate)
+            if "transform" in settings:
+                settings["transform"] = _with_begun(settings["transform"], model, tokenizer, ids)
         else:
             inputs.check_tokenizer(tokenizer)
             inputs.check_texts(texts)
@@ -143,7 +147,7 @@ class Call:
                 [len(row) for row in ids],
                 key=key,
                 drafter=drafter[0] if isinstance(drafter, tuple) else drafter,
-                transform=transform,
+                transform=_with_begun(transform, model, tokenizer, ids),
                 default_length=default,
             )
             model, strategy, key, drafter, length, stop, max_time, settings = choice
@@ -432,6 +436,11 @@ def draws(run: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
     if "verifier" in parameters:
         return needs_key(settings.get("verifier", parameters["verifier"].default))
     return "key" in parameters
+
+
+def _with_begun(transform: Any, model: Any, tokenizer: Tokenizer, ids: list[list[int]]) -> Any:
+    """The transform, whose languages know which texts continue others."""
+    return with_begun(transform, lambda: np.array(are_begun(tokenizer, model, ids)))
 
 
 def _drafter_and_key(

@@ -60,7 +60,7 @@ def stop_strings(
     rows, is_shared = _rows_of(strings)
     different = list(dict.fromkeys(string for row in rows for string in row))
     patterns = [string.encode() for string in different]
-    texts = _texts_of(tokenizer, vocab_size)
+    texts = texts_of("stop_strings", tokenizer, vocab_size)
     goto, found = _automaton(patterns)
     class_of, transitions, matches = _classes(
         [*texts.begun, *filter(None, texts.first)], goto, found
@@ -136,10 +136,20 @@ def stop_of(stop: Stop | None, tokenizer: Tokenizer, model: Any, ids: list[list[
         )
     if not any(rows):
         return dataclasses.replace(stop, strings=None)
-    continued = not isinstance(model, EncoderDecoder)
-    begun = [continued and bool(tokenizer.decode(row)) for row in ids]
+    begun = are_begun(tokenizer, model, ids)
     strings = stop_strings(tokenizer, stop.strings, vocabulary_size(model), begun=begun)
     return dataclasses.replace(stop, strings=strings)
+
+
+def are_begun(tokenizer: Tokenizer, model: Any, ids: list[list[int]]) -> list[bool]:
+    """Whether the new tokens of each text continue a text.
+
+    Args:
+      tokenizer, model: as for ``generate``.
+      ids: the tokens of each text.
+    """
+    continued = not isinstance(model, EncoderDecoder)
+    return [continued and bool(tokenizer.decode(row)) for row in ids]
 
 
 def shared_strings(stop: Stop, tokenizer: Tokenizer, model: Any) -> Stop:
@@ -240,19 +250,32 @@ def _rows_of(strings: Any) -> tuple[list[list[str]], bool]:
     return [list(row) for row in rows], is_shared
 
 
-def _texts_of(tokenizer: Tokenizer, size: int) -> TokenTexts:
-    """The texts of the tokens, kept for the next call."""
+def texts_of(name: str, tokenizer: Tokenizer, size: int) -> TokenTexts:
+    """The texts of the first ``size`` tokens, kept for the next call.
+
+    Args:
+      name: what needs them, for errors.
+      tokenizer: the tokenizer.
+      size: the number of tokens.
+
+    Raises:
+      ValueError: for a tokenizer whose text is not the concatenation of its tokens' texts, and for
+        one without ``token_texts``.
+    """
     if not hasattr(tokenizer, "token_texts"):
         raise ValueError(
-            "stop_strings: expected a tokenizer that says what text each token adds, such as those "
-            f"of load, got a {type(tokenizer).__name__} without token_texts(vocab_size)"
+            f"{name}: expected a tokenizer that says what text each token adds, such as those of "
+            f"load, got a {type(tokenizer).__name__} without token_texts(vocab_size)"
         )
     try:
         kept = _TEXTS.setdefault(tokenizer, {})
     except TypeError:  # The tokenizer has no hash, or no weak references.
-        return tokenizer.token_texts(size)
+        kept = {}
     if size not in kept:
-        kept[size] = tokenizer.token_texts(size)
+        try:
+            kept[size] = tokenizer.token_texts(size)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return kept[size]
 
 

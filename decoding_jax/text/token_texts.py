@@ -66,8 +66,8 @@ def texts_of_decoder(tokenizer: tokenizers.Tokenizer, size: int) -> TokenTexts:
     ]
     if steps is None or bad:
         raise ValueError(
-            "stop_strings: expected a tokenizer whose text is the concatenation of its tokens' "
-            f"texts, got one with the decoder {bad[0] if bad else type(decoder)}"
+            "expected a tokenizer whose text is the concatenation of its tokens' texts, got one"
+            f" with the decoder {bad[0] if bad else type(decoder)}"
         )
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = [None if i in special else tokenizer.id_to_token(i) for i in range(size)]

@@ -57,7 +57,14 @@ class SettlingTokenizer(Tokenizer, Protocol):
 
 
 class ConcatenatingTokenizer(Tokenizer, Protocol):
-    """A tokenizer that knows the text of each token, which stop strings need."""
+    """A tokenizer that knows the text of each token, which stop strings and constraints need.
+
+    Attributes:
+      vocab_size: the number of ids, which constraints need.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
 
     def token_texts(self, size: int) -> TokenTexts:
         """The text that each id below ``size`` adds. Other ids of the model add nothing."""
@@ -96,6 +103,11 @@ class SentencePieceTokenizer(SupportsChat):
         self._prefix, self._suffix = list(prefix), list(suffix)
         self.eos_ids = tuple(eos_ids)
         self._special = dict(special or {})
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return self._pieces.vocab_size()
 
     def encode(self, text: str) -> list[int]:
         return self._prefix + self.pieces(text) + self._suffix
@@ -145,6 +157,11 @@ class HuggingFaceTokenizer(SupportsChat):
         self._tokenizer, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
         self.eos_ids = tuple(eos_ids)
 
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids, those of added tokens included."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text).ids
 
@@ -177,6 +194,7 @@ class ByteTokenizer:
     """
 
     eos_ids: tuple[int, ...] = (1,)
+    vocab_size: int = 259
 
     def encode(self, text: str) -> list[int]:
         return [*self.pieces(text), 1]
@@ -233,6 +251,7 @@ class NumberedPieces:
         self._texts = {i: x.replace(_SPACE, " ") for x, i in numbers.items() if i not in left_out}
         self._prefix, self._suffix = list(prefix), list(suffix)
         self.eos_ids = tuple(eos_ids)
+        self.vocab_size = max(numbers.values()) + 1
 
     def encode(self, text: str) -> list[int]:
         """The token ids of an input, with its special tokens."""
@@ -270,7 +289,7 @@ class WrappedTokenizer:
       passed_on: the names of optional attributes that are those of the other tokenizer.
     """
 
-    passed_on: ClassVar[tuple[str, ...]] = ("settled", "token_texts")
+    passed_on: ClassVar[tuple[str, ...]] = ("settled", "token_texts", "vocab_size")
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer

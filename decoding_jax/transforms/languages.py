@@ -7,7 +7,8 @@ A state of a language is an int32. ``prefix_allowed_tokens`` needs ``depth``, ``
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from decoding_jax.base import Prefix
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history
+from decoding_jax.transforms.composition import Chain
 
 Array = jax.Array
 
@@ -134,38 +136,59 @@ class Trie:
 
 
 _TRANSITIONS = "a table [states, V] of states, -1 for none"
+_CLASSES = "the column of each token, [V], of a table [states, columns]"
 
 
 def _as_transitions(name: str, transitions: Any) -> Any:
     if not fields.is_readable(transitions):
         return transitions
     array = np.asarray(transitions)
-    good = array.ndim == 2 and array.size and array.dtype.kind == "i"
-    if not good or array.min() < -1 or array.max() >= len(array):
+    good = array.ndim in (2, 3) and array.size and array.dtype.kind == "i"
+    if not good or array.min() < -1 or array.max() >= math.prod(array.shape[:-1]):
         raise fields.error(name, _TRANSITIONS, array)
     return transitions if isinstance(transitions, jax.Array) else array.astype(np.int32)
+
+
+def _as_classes(name: str, classes: Any) -> Any:
+    if not fields.is_readable(classes):
+        return classes
+    array = np.asarray(classes)
+    good = array.ndim in (1, 2) and array.size and array.dtype.kind == "i"
+    if not good or array.min() < 0:
+        raise fields.error(name, _CLASSES, array)
+    return classes if isinstance(classes, jax.Array) else array.astype(np.int32)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Automaton:
-    """A finite automaton over the vocabulary, given by its full transition table.
+    """A finite automaton over the vocabulary, given by its transition table.
+
+    Tokens that lead from each state to the same state may share a column of the table, as in the
+    automata of ``decoding_jax.constraints``.
 
     Attributes:
       transitions: int32 ``[N, V]`` or plain lists, the state after each state and token, and -1 for
-        a token that may not follow.
+        a token that may not follow. With classes of tokens, ``[N, C]``; and ``[G, N, C]`` for G
+        automata, in which g N + s is the number of state s of automaton g.
+      token_class: int32 ``[V']``, the column of each token, or ``[G, V']``; None where every token
+        has its own. Tokens from V' on may not follow any state.
 
     Raises:
       ValueError: for numbers that are not states, or another number of axes, of a table that is not
-        traced.
+        traced; and by a strategy, for a vocabulary of another size, or one of less than V' tokens.
 
     Example:
       >>> even_ones = Automaton([[0, 1, -1], [1, 0, -1]])
       >>> even_ones.advance(jnp.array([0, 1, 1]), jnp.array([1, 1, 2]))
       Array([ 1,  0, -1], dtype=int32)
+      >>> odd_tokens_count = Automaton([[0, 1], [1, 0]], token_class=[0, 1, 0, 1])
+      >>> odd_tokens_count.advance(jnp.array([0, 1, 1]), jnp.array([3, 1, 2]))
+      Array([1, 0, 1], dtype=int32)
     """
 
     transitions: Any = fields.field(_as_transitions, expected=_TRANSITIONS, shared_axes=None)
+    token_class: Any = fields.field(_as_classes, expected=_CLASSES, shared_axes=None, default=None)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))
@@ -175,18 +198,48 @@ class Automaton:
         """The length of the longest sequence, which an automaton does not bound."""
         return np.iinfo(np.int32).max
 
+    @property
+    def size(self) -> int:
+        """The number of tokens that the table or the classes have, V or V'."""
+        tokens = self.transitions if self.token_class is None else self.token_class
+        return tokens.shape[-1]
+
     def advance(self, state: Array, token: Array) -> Array:
         """The state after one more token: int32, of the arguments' shape; -1 is dead."""
-        table = jnp.asarray(self.transitions, jnp.int32)
-        real = (state >= 0) & (token >= 0) & (token < table.shape[1])
-        index = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
-        return jnp.where(real, table[index], -1)
+        real = (state >= 0) & (token >= 0) & (token < self.size)
+        state, column = jnp.clip(state, 0), jnp.clip(token, 0, self.size - 1)
+        if self.token_class is not None:
+            column = self._classes()[self._automaton(state), column]
+        return jnp.where(real, self._table()[state, column], -1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
-        table = jnp.asarray(self.transitions, jnp.int32)
-        rows.check_vocab(self, "transitions", table, vocab_size)
-        return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
+        allowed = (self._table()[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
+        if self.token_class is None:
+            rows.check_vocab(self, "transitions", allowed, vocab_size)
+            return allowed
+        classes, rest = self._classes(), vocab_size - self.size
+        if rest < 0:
+            expected = f"the columns of at most the vocabulary's {vocab_size} tokens"
+            raise fields.error(f"{fields.label(self)}.token_class", expected, self.size)
+        if len(classes) == 1:
+            allowed = jnp.take(allowed, classes[0], axis=-1)
+        else:
+            of_state = classes[self._automaton(jnp.clip(state, 0))]
+            allowed = jnp.take_along_axis(allowed, of_state, axis=-1)
+        return jnp.pad(allowed, [(0, 0)] * state.ndim + [(0, rest)])
+
+    def _table(self) -> Array:
+        """int32 ``[G N, C]``."""
+        return jnp.asarray(self.transitions, jnp.int32).reshape(-1, self.transitions.shape[-1])
+
+    def _classes(self) -> Array:
+        """int32 ``[G, V']``."""
+        return jnp.asarray(self.token_class, jnp.int32).reshape(-1, self.size)
+
+    def _automaton(self, state: Array) -> Array:
+        """The automaton that each state is of."""
+        return state // self.transitions.shape[-2]
 
 
 def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndarray:
@@ -227,6 +280,10 @@ class PrefixAllowedTokens:
         ``allowed``.
       start: the state before the first token, an int or int32 ``[B]``. Rows with different
         languages start in different branches of one trie or automaton.
+      first: the state before the first token of a text that continues no other, as ``start``; None
+        where it is ``start``. The two differ for tokenizers that drop a space before such a text.
+      begun: whether the new tokens continue a text, or bool ``[B]``. ``generate``, ``stream`` and
+        the batch job set it where it is None, which otherwise means that they do not.
 
     Raises:
       ValueError: for a negative ``start`` that is not traced; and by a strategy, for a trie with
@@ -244,14 +301,15 @@ class PrefixAllowedTokens:
 
     language: Any
     start: Any = fields.number(*fields.COUNTS, default=0)
+    first: Any = fields.number(*fields.COUNTS, default=None)
+    begun: Any = fields.field(shared_axes=0, default=None)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
-        start = rows.per_row(self, "start", prefix.length, jnp.int32)
-        state = jnp.broadcast_to(start, prefix.length.shape)
+        state = jnp.broadcast_to(self._state_before(prefix), prefix.length.shape)
         size = prefix.tokens.shape[-1]
 
         def walk(i: Array, state: Array) -> Array:
@@ -265,3 +323,31 @@ class PrefixAllowedTokens:
             state = lax.fori_loop(0, steps, walk, state)
         allowed = self.language.allowed(state, logits.shape[-1])
         return jnp.where(allowed, logits, -jnp.inf)
+
+    def _state_before(self, prefix: Prefix) -> Array:
+        """The state before the first token, int32 ``[B, 1, 1]`` or ``[1, 1, 1]``."""
+        start = rows.per_row(self, "start", prefix.length, jnp.int32)
+        if self.first is None:
+            return start
+        begun = False if self.begun is None else self.begun
+        begun = rows.spread("prefix_allowed_tokens.begun", begun, prefix.length, jnp.bool_)
+        return jnp.where(begun, start, rows.per_row(self, "first", prefix.length, jnp.int32))
+
+
+def with_begun(transform: Any, begun: Callable[[], Any]) -> Any:
+    """A transform whose languages know which texts continue others, where they depend on it.
+
+    Args:
+      transform: any transform, or None.
+      begun: returns a bool, or bool ``[B]``.
+
+    Example:
+      >>> made = PrefixAllowedTokens(Trie.from_sequences([(2, 1), (3, 1)]), start=0, first=1)
+      >>> with_begun(made, lambda: True).begun
+      True
+    """
+    if isinstance(transform, Chain):
+        return Chain(tuple(with_begun(part, begun) for part in transform.transforms))
+    if not isinstance(transform, PrefixAllowedTokens) or transform.first is None:
+        return transform
+    return dataclasses.replace(transform, begun=begun()) if transform.begun is None else transform

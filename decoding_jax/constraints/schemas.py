@@ -1,0 +1,334 @@
+"""Regular expressions of JSON Schemas, which ``outlines_core`` makes.
+
+Every text that matches the expression is valid by the schema; some valid texts do not match, such
+as those with the properties in another order. ``outlines_core`` leaves out what it does not follow,
+and takes some keywords for others. A schema is therefore put into the few forms first that it
+follows exactly, and a keyword that has none is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from decoding_jax import fields
+from decoding_jax.constraints import byte_automata
+
+Schema = Any
+"""A dict, a string of JSON, or a class of pydantic."""
+
+_MOST_NUMBERS = 1000  # that a range of integers is written out as
+_MARK = "\ue000"  # begins the names of expressions that the library does not have
+_NATURAL, _POSITIVE = "(0|[1-9][0-9]*)", "[1-9][0-9]*"
+_FRACTION = r"(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_OWN = {
+    "integer": f"-?{_NATURAL}",
+    "integer of 0 or more": _NATURAL,
+    "integer of 1 or more": _POSITIVE,
+    "number": f"-?{_NATURAL}{_FRACTION}",
+    "number of 0 or more": _NATURAL + _FRACTION,
+}
+_DAY = "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+_DATE = f"[1-9][0-9]{{3}}-{_DAY}"
+_TIME = (
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
+    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@({_LABEL}\.)+[a-z]{{2,63}}",
+}
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# The keywords that say something about values of each type.
+_KEYWORDS = {
+    "null": (),
+    "boolean": (),
+    "integer": (*_BOUNDS, "multipleOf"),
+    "number": (*_BOUNDS, "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": (
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+        *("contains", "minContains", "maxContains", "unevaluatedItems"),
+    ),
+    "object": (
+        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
+        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas"),
+        *("dependencies", "unevaluatedProperties"),
+    ),
+}
+_COMBINED = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
+_REFUSED = ("not", "if", "then", "else", "$dynamicRef", "$recursiveRef")
+_OF_TYPES = {keyword for keywords in _KEYWORDS.values() for keyword in keywords}
+# Keywords with a value that asks for nothing.
+_IDLE = (("uniqueItems", False), ("minProperties", 0), ("unevaluatedProperties", False))
+
+
+def pattern_of(schema: Schema, name: str = "schema") -> str:
+    """The regular expression of the texts that a schema allows, or of some of them.
+
+    Args:
+      schema: a dict, a string of JSON, or a class of pydantic.
+      name: the name of the argument, for errors.
+
+    Raises:
+      ValueError: in one line, for a schema with a keyword that is not followed, for one that
+        refers to itself, and for anything that is no schema.
+
+    Example:
+      >>> pattern_of({"type": "integer", "minimum": 0})
+      '(0|[1-9][0-9]*)'
+    """
+    root = _read(schema, name)
+    rewritten = _Rewriting(root, name)
+    made = json.dumps(rewritten.of(root, name), ensure_ascii=False)
+    core = byte_automata.outlines_core()
+    try:
+        pattern = core.json_schema.build_regex_from_schema(made)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{name}: expected one that outlines_core takes ({reason})") from None
+    for label, own in _OWN.items():
+        pattern = pattern.replace(f'"{_MARK}{label}"', own)
+    return pattern
+
+
+def _read(schema: Schema, name: str) -> Any:
+    """The schema as a dict or a bool."""
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
+    if not isinstance(schema, (Mapping, bool)):
+        raise fields.error(name, "a JSON Schema: a dict, a string or a class of pydantic", schema)
+    return schema
+
+
+class _Rewriting:
+    """Rewrites the parts of a schema in the forms that ``outlines_core`` follows.
+
+    Args:
+      root: the whole schema, which references are about.
+      name: its name, for errors.
+    """
+
+    def __init__(self, root: Any, name: str):
+        self._root, self._name = root, name
+        self._open: list[str] = []  # the references that are being followed
+
+    def of(self, schema: Any, place: str) -> dict[str, Any]:
+        """The rewritten schema; ``place`` is where it is, for errors."""
+        schema = {} if schema is True else schema
+        if not isinstance(schema, Mapping):
+            raise fields.error(place, "a schema that some value follows", schema)
+        combined = [keyword for keyword in _COMBINED if keyword in schema]
+        refused = [keyword for keyword in _REFUSED if keyword in schema]
+        if refused or len(combined) > 1:
+            raise _unfollowed(place, (refused or combined)[-1])
+        if combined:
+            idle = ("type",) if combined[0] in ("enum", "const") else ()
+            for keyword in schema:
+                if (keyword == "type" or keyword in _OF_TYPES) and keyword not in idle:
+                    raise _unfollowed(place, f"{keyword} beside {combined[0]}")
+            return getattr(self, f"_{combined[0].removeprefix('$').lower()}")(schema, place)
+        made = [self._of_type(kind, schema, place) for kind in _kinds(schema, place)]
+        return made[0] if len(made) == 1 else {"anyOf": made}
+
+    def _of_type(self, kind: str, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        given = {k: schema[k] for k in _KEYWORDS[kind] if k in schema}
+        made, followed = getattr(self, f"_{kind}")(given, place)
+        for keyword, value in given.items():
+            if keyword not in followed and (keyword, value) not in _IDLE:
+                raise _unfollowed(place, keyword)
+        return made
+
+    def _ref(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        ref = schema["$ref"]
+        if ref in self._open or ref == "#":
+            expected = "a schema whose texts have a bounded depth"
+            raise ValueError(f"{place}: expected {expected}, got {ref}, which refers to itself")
+        self._open.append(ref)
+        made = self.of(self._target(ref, place), f"{self._name}{ref[1:].replace('/', '.')}")
+        self._open.pop()
+        return made
+
+    def _target(self, ref: Any, place: str) -> Any:
+        target, keys = self._root, str(ref).split("/")
+        for key in (key.replace("~1", "/").replace("~0", "~") for key in keys[1:]):
+            if keys[0] != "#" or not isinstance(target, Mapping) or key not in target:
+                raise fields.error(f"{place}.$ref", "a place in the schema, such as #/$defs/A", ref)
+            target = target[key]
+        return target
+
+    def _enum(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        kinds = _kinds({"type": schema.get("type", list(_KEYWORDS))}, place)
+        values = [value for value in schema["enum"] if _kinds_of_value(value) & {*kinds}]
+        if not values:
+            raise fields.error(f"{place}.enum", "one value of the type or more", schema["enum"])
+        return {"enum": values}
+
+    def _const(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        return self._enum({**schema, "enum": [schema["const"]]}, place)
+
+    def _anyof(self, schema: Mapping[str, Any], place: str, key: str = "anyOf") -> dict[str, Any]:
+        made = [self.of(part, f"{place}.{key}[{i}]") for i, part in enumerate(schema[key])]
+        if not made:
+            raise fields.error(f"{place}.{key}", "one schema or more", schema[key])
+        return made[0] if len(made) == 1 else {"anyOf": made}
+
+    def _allof(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        if len(schema["allOf"]) != 1:
+            raise _unfollowed(place, "an allOf of several schemas")
+        return self._anyof(schema, place, "allOf")
+
+    def _oneof(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        made = self._anyof(schema, place, "oneOf")
+        parts = [self._marks(part, place) for part in schema["oneOf"]]
+        for i, (kinds, marks) in enumerate(parts):
+            for others, other_marks in parts[:i]:
+                both = marks.keys() & other_marks.keys()
+                if kinds & others and not any(marks[k].isdisjoint(other_marks[k]) for k in both):
+                    raise _unfollowed(place, "a oneOf of schemas that one value may follow")
+        return made
+
+    def _marks(self, schema: Any, place: str) -> tuple[set[str], dict[str, set[str]]]:
+        """The types of a schema's values, and the constants of properties that they must have."""
+        while isinstance(schema, Mapping) and "$ref" in schema:
+            schema = self._target(schema["$ref"], place)
+        if not isinstance(schema, Mapping) or "type" not in schema:
+            return set(_KEYWORDS), {}
+        marks = {}
+        for name in schema.get("required", ()):
+            part = schema.get("properties", {}).get(name)
+            if isinstance(part, Mapping) and ("const" in part or "enum" in part):
+                values = part.get("enum", [part.get("const")])
+                marks[name] = {json.dumps(value, sort_keys=True) for value in values}
+        kinds = {*_kinds(schema, place)}
+        return kinds | ({"number"} if "integer" in kinds else set()), marks
+
+    # The types: each returns the rewritten schema, and the keywords that it has followed.
+
+    def _null(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        return {"type": "null"}, ()
+
+    def _boolean(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        return {"type": "boolean"}, ()
+
+    def _integer(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        if any(isinstance(given.get(bound), bool) for bound in _BOUNDS):
+            raise _unfollowed(place, "bounds that are no numbers")
+        low = [math.ceil(given["minimum"])] if "minimum" in given else []
+        low += [math.floor(given["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in given else []
+        high = [math.floor(given["maximum"])] if "maximum" in given else []
+        high += [math.ceil(given["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in given else []
+        if low and high and 0 <= min(high) - max(low) < _MOST_NUMBERS:
+            return {"enum": list(range(max(low), min(high) + 1))}, _BOUNDS
+        if high or (low and max(low) not in (0, 1)):
+            allowed = f"a minimum of 0 or 1, and ranges of at most {_MOST_NUMBERS} integers"
+            raise _unfollowed(place, f"bounds other than {allowed}")
+        label = f"integer of {max(low)} or more" if low else "integer"
+        return {"const": _MARK + label}, _BOUNDS
+
+    def _number(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        label = "number of 0 or more" if given.get("minimum") == 0 else "number"
+        return {"const": _MARK + label}, ("minimum",) if given.get("minimum") == 0 else ()
+
+    def _string(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        if "pattern" in given:
+            return _matching(_inner(given["pattern"], f"{place}.pattern")), ("pattern",)
+        if "format" in given:
+            if given["format"] not in _FORMATS:
+                expected = f"one of {', '.join(_FORMATS)}"
+                raise fields.error(f"{place}.format", expected, given["format"])
+            return _matching(_FORMATS[given["format"]]), ("format",)
+        return {"type": "string", **_counts(given, place)}, given
+
+    def _array(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        followed = ("items", "minItems", "maxItems")
+        if "prefixItems" in given:
+            parts = given["prefixItems"]
+            if not given.get("minItems", 0) <= len(parts) <= given.get("maxItems", math.inf):
+                return {}, ()
+            made = [self.of(part, f"{place}.prefixItems[{i}]") for i, part in enumerate(parts)]
+            return {"type": "array", "prefixItems": made}, (*followed, "prefixItems")
+        items = self.of(given.get("items", True), f"{place}.items")
+        return {"type": "array", "items": items, **_counts(given, place)}, followed
+
+    def _object(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
+        followed = ("properties", "required", "additionalProperties")
+        parts, more = given.get("properties", {}), given.get("additionalProperties", True)
+        for name in given.get("required", ()):
+            if name not in parts:
+                raise fields.error(f"{place}.required", "names of properties", name)
+        made: dict[str, Any] = {"type": "object"}
+        if parts or more is False:
+            in_json = {name: json.dumps(name, ensure_ascii=False)[1:-1] for name in parts}
+            made["properties"] = {
+                in_json[name]: self.of(part, f"{place}.properties.{name}")
+                for name, part in parts.items()
+            }
+            made["required"] = [in_json[name] for name in given.get("required", ())]
+        else:
+            made["additionalProperties"] = self.of(more, f"{place}.additionalProperties")
+        return made, followed
+
+
+def _kinds(schema: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """The types that a schema names, or else those that its keywords are about."""
+    about = [kind for kind, keywords in _KEYWORDS.items() if any(k in schema for k in keywords)]
+    kinds = schema.get("type", about[-1:] or None)
+    if kinds is None:
+        raise fields.error(place, "a schema with a type", dict(schema))
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    for kind in kinds:
+        if kind not in _KEYWORDS:
+            raise fields.error(f"{place}.type", f"one of {', '.join(_KEYWORDS)}", kind)
+    return tuple(dict.fromkeys(kinds))
+
+
+def _kinds_of_value(value: Any) -> set[str]:
+    """The types of a value."""
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, (int, float)):
+        return {"number", "integer"} if value == int(value) else {"number"}
+    of_types = ((str, "string"), (list, "array"), (dict, "object"))
+    return {next((kind for made, kind in of_types if isinstance(value, made)), "null")}
+
+
+def _counts(given: Mapping[str, Any], place: str) -> dict[str, int]:
+    """The numbers of characters or items among keywords."""
+    names = ("minLength", "maxLength", "minItems", "maxItems")
+    return {k: fields.as_count(f"{place}.{k}", given[k], 0) for k in names if k in given}
+
+
+def _matching(pattern: str) -> dict[str, Any]:
+    """The schema of strings that match an expression as a whole."""
+    return {"type": "string", "pattern": f"(?:{pattern})"}
+
+
+def _inner(pattern: Any, place: str) -> str:
+    """The expression of a ``pattern``, without its anchors.
+
+    Raises:
+      ValueError: for one of strings with characters that JSON escapes.
+    """
+    transitions, _ = byte_automata.of_pattern(pattern, place)
+    if (transitions[:, [*range(32), ord('"'), ord("\\")]] >= 0).any():
+        expected = r'one without quotes, backslashes and control characters, as [^"\\\x00-\x1f]*'
+        raise ValueError(f"{place}: expected {expected}, got {fields.describe(pattern)}")
+    return byte_automata.without_anchors(pattern)
+
+
+def _unfollowed(place: str, keyword: str) -> ValueError:
+    followed = "keywords that constraints follow (docs/constraints.md lists them)"
+    return ValueError(f"{place}: expected {followed}, got {keyword}")

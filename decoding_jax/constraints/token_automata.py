@@ -1,0 +1,152 @@
+"""From an automaton over bytes to one over the tokens of a tokenizer.
+
+A token leads from a state to the one that its bytes lead to; an end token leads from each accepting
+state to one that nothing follows. Tokens that lead from each state to the same state form one
+class, of which the table has one column: its size hardly depends on the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from decoding_jax.batches.widths import round_up
+from decoding_jax.constraints.byte_automata import ByteAutomaton, distinct, reaching
+from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.transforms import Automaton, PrefixAllowedTokens
+
+_STATES = 64  # whose tokens are found together, which bounds the memory of it
+_LEAST = 8  # states and classes of a table, which is padded so that few programs are compiled
+
+
+def over_tokens(
+    automaton: ByteAutomaton, texts: TokenTexts, eos_ids: Sequence[int]
+) -> PrefixAllowedTokens | None:
+    """The transform that keeps texts to an automaton; None where no text of tokens is accepted.
+
+    End tokens are allowed exactly in accepting states, and tokens without text in none. States from
+    which no tokens lead to an accepting state are left out.
+
+    Args:
+      automaton: over bytes.
+      texts: the texts of the tokens.
+      eos_ids: the end tokens, whatever their text.
+    """
+    ends = np.zeros(len(texts.begun), bool)
+    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
+    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
+    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
+    text_class, table = _classes(automaton.transitions, begun)
+    # After the states over bytes come the state after an end token and, where tokens begin a text
+    # with another text, the state before the first one.
+    states = len(table)
+    starts = [0] if first == begun else [0, states + 1]
+    table = np.pad(table, [(0, len(starts)), (0, 0)], constant_values=-1)
+    accepting = np.append(automaton.accepting, [False] * len(starts))
+    next_first = np.full(len(ends), -1)
+    if len(starts) == 2:
+        first_class, first_table = _classes(automaton.transitions, first, [0])
+        next_first = first_table[0][first_class]
+        accepting[starts[1]] = accepting[0]
+    kinds, token_class = distinct(np.stack([text_class, next_first, ends], axis=1))
+    table = table[:, text_class[kinds]]
+    table[starts[-1]] = np.where(next_first[kinds] >= 0, next_first[kinds], table[starts[-1]])
+    table[np.ix_(accepting, ends[kinds])] = states
+    accepting[states] = True
+    table, numbers, any_text = _pruned(table, accepting, starts)
+    if not any_text:
+        return None
+    shape = [round_up(size, _LEAST) for size in table.shape]
+    padding = [(0, to - size) for to, size in zip(shape, table.shape, strict=True)]
+    padded = np.pad(table, padding, constant_values=-1)
+    return PrefixAllowedTokens(
+        Automaton(padded, token_class.astype(np.int32)),
+        start=int(numbers[0]),
+        first=int(numbers[starts[1]]) if len(starts) == 2 else None,
+    )
+
+
+def _pruned(
+    table: np.ndarray, final: np.ndarray, starts: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The table of the states between a start and a final one, and of the starts.
+
+    Returns:
+      The table; the number of each state in it; and whether any start leads to a final state.
+    """
+    source, column = np.nonzero(table >= 0)
+    edges = np.unique(np.stack([source, table[source, column]], axis=1), axis=0).T
+    begins = np.zeros(len(table), bool)
+    begins[list(starts)] = True
+    useful = reaching(final, *edges)
+    used = useful & reaching(begins, *edges[::-1]) | begins
+    numbers = np.where(used, np.cumsum(used) - 1, -1)
+    kept = np.where(useful[table[used]] & (table[used] >= 0), numbers[table[used]], -1)
+    return kept, numbers, bool(useful[list(starts)].any())
+
+
+def _classes(
+    transitions: np.ndarray, texts: Sequence[bytes], states: Sequence[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes of texts that lead from each state to the same one.
+
+    Args:
+      transitions: int32 ``[S, 256]``.
+      texts: V texts. Empty ones lead nowhere.
+      states: the states that texts begin in; None for all.
+
+    Returns:
+      The class of each text, int ``[V]``, and int32 ``[states, C]``, the state after each class.
+    """
+    different = sorted(set(texts) - {b""})
+    place = {text: i for i, text in enumerate(different)} | {b"": len(different)}
+    begins = np.arange(len(transitions)) if states is None else np.asarray(states)
+    parts: list[np.ndarray] = []  # the class of each text for some of the states
+    tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
+    for few in np.array_split(begins, -(-len(begins) // _STATES)):
+        after = np.full((len(different) + 1, len(few)), -1, np.int32)
+        for start, text, state in _edges(transitions, different, few):
+            after[text, start] = state
+        first, number = distinct(after)
+        parts.append(number)
+        tables.append(after[first])
+    first, number = distinct(np.stack(parts, axis=1))
+    rows = [table[part[first]].T for table, part in zip(tables, parts, strict=True)]
+    return number[[place[text] for text in texts]], np.concatenate(rows)
+
+
+def _edges(
+    transitions: np.ndarray, texts: Sequence[bytes], states: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The texts that lead from some states to another state.
+
+    Args:
+      transitions: int32 ``[S, 256]``.
+      texts: sorted.
+      states: int ``[k]``.
+
+    Yields:
+      For each length of a text, the place of the state among ``states``, the number of the text,
+      and the state after it.
+    """
+    length = np.fromiter(map(len, texts), np.int64, len(texts))
+    flat = np.frombuffer(b"".join(texts), np.uint8)
+    begin = np.cumsum(length) - length
+    # Texts with the same first byte are neighbours.
+    bounds = np.searchsorted(flat[begin], np.arange(257))
+    start, byte = np.nonzero(transitions[states] >= 0)
+    count = (bounds[1:] - bounds[:-1])[byte]
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    text = offset + np.repeat(bounds[byte], count)
+    state = np.repeat(transitions[states[start], byte], count)
+    start = np.repeat(start, count)
+    position = 1
+    while len(text):
+        whole = length[text] == position
+        yield start[whole], text[whole], state[whole]
+        start, text, state = start[~whole], text[~whole], state[~whole]
+        state = transitions[state, flat[begin[text] + position]]
+        live = state >= 0
+        start, text, state = start[live], text[live], state[live]
+        position += 1

@@ -1,0 +1,279 @@
+"""What constraints cost: seconds to compile, megabytes, and the time of a constrained step.
+
+Ten schemas are compiled for a tokenizer, and for a synthetic vocabulary of 128,256 tokens: those of
+the tokenizer and random pairs and triples of them. A step of sampling, of the embedded model
+of code with random embeddings of as many tokens, is then timed without a constraint and with the
+schema of the largest table, after 64 and after 512 tokens of a text: CPU seconds of the process,
+medians of interleaved runs.
+
+    python -m experiments.constraints --out runs/constraints [--gpt2 DIRECTORY]
+
+The directory has GPT-2's ``vocab.json`` and ``merges.txt``; without it, the tokenizer is that of
+the embedded model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tokenizers
+
+import decoding_jax
+from decoding_jax import Prompt, constraints, strategies
+from decoding_jax.models import Llama
+from decoding_jax.text.token_texts import TokenTexts, concatenated, texts_of_decoder
+from experiments import quick
+
+WIDE = 128_256
+TEXT = {"type": "string"}
+WHOLE, NUMBER, SWITCH = {"type": "integer"}, {"type": "number"}, {"type": "boolean"}
+
+
+def record(required: int = 99, **properties: Any) -> dict[str, Any]:
+    """The schema of an object, of which the first properties are required."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties)[:required],
+    }
+
+
+def some(items: Any, **counts: int) -> dict[str, Any]:
+    """The schema of an array."""
+    return {"type": "array", "items": items, **counts}
+
+
+def one_of(*values: str) -> dict[str, Any]:
+    """The schema of some strings."""
+    return {"enum": list(values)}
+
+
+def matching(pattern: str) -> dict[str, Any]:
+    """The schema of strings that match a pattern."""
+    return {"type": "string", "pattern": pattern}
+
+
+DATE = {"type": "string", "format": "date"}
+ADDRESS = record(street=TEXT, city=TEXT, postal_code=matching("[0-9]{5}(-[0-9]{4})?"))
+SCHEMAS = {
+    "person": record(2, name=TEXT, age={**WHOLE, "minimum": 0}, email=TEXT, tags=some(TEXT)),
+    "call of a tool": record(
+        name=one_of("get_weather"),
+        arguments=record(1, location=TEXT, unit=one_of("celsius", "fahrenheit"), days=WHOLE),
+    ),
+    "invoice": record(
+        invoice_number=matching("INV-[0-9]{6}"),
+        date=DATE,
+        lines=some(record(description=TEXT, quantity=WHOLE, unit_price=NUMBER)),
+        total=NUMBER,
+        currency=one_of("EUR", "USD", "GBP", "JPY", "CHF"),
+    ),
+    "classification": record(
+        label=one_of("positive", "negative", "neutral", "mixed"),
+        score={"type": "integer", "minimum": 0, "maximum": 100},
+        reason={"type": "string", "maxLength": 120},
+    ),
+    "entities": some(
+        record(
+            text=TEXT,
+            kind=one_of("person", "organisation", "place", "date", "amount", "product"),
+            start={**WHOLE, "minimum": 0},
+            end={**WHOLE, "minimum": 0},
+        )
+    ),
+    "customer": record(
+        2,
+        id={"type": "string", "format": "uuid"},
+        name=TEXT,
+        born=DATE,
+        email={"type": "string", "format": "email"},
+        billing=ADDRESS,
+        delivery=ADDRESS,
+        newsletter=SWITCH,
+    ),
+    "settings": record(
+        0,
+        **{f"{name}_enabled": SWITCH for name in ("cache", "debug", "metrics", "tracing")},
+        **{f"{name}_limit": WHOLE for name in ("memory", "request", "retry", "time")},
+        **{f"{name}_path": TEXT for name in ("config", "log", "data", "output")},
+    ),
+    "recipe": record(
+        title={"type": "string", "maxLength": 80},
+        servings={"type": "integer", "minimum": 1, "maximum": 12},
+        ingredients=some(record(2, name=TEXT, amount=NUMBER, unit=one_of("g", "ml", "piece"))),
+        steps=some(TEXT, minItems=1),
+        vegetarian=SWITCH,
+    ),
+    "event": record(
+        3,
+        title=TEXT,
+        begins={"type": "string", "format": "date-time"},
+        ends={"type": "string", "format": "date-time"},
+        place={"anyOf": [TEXT, {"type": "null"}]},
+        guests=some(record(1, name=TEXT, accepted={"type": ["boolean", "null"]}), maxItems=20),
+    ),
+    "review": record(
+        stars={"type": "integer", "minimum": 1, "maximum": 5},
+        summary={"type": "string", "minLength": 10, "maxLength": 200},
+        pros=some({"type": "string", "maxLength": 60}, maxItems=5),
+        cons=some({"type": "string", "maxLength": 60}, maxItems=5),
+    ),
+}
+
+
+class Vocabulary:
+    """A tokenizer of the texts of tokens alone, which constraints need; the last token ends."""
+
+    def __init__(self, texts: Sequence[bytes]):
+        self.texts = [*texts, b""]
+        self.vocab_size, self.eos_ids = len(self.texts), (len(texts),)
+
+    def token_texts(self, size: int) -> TokenTexts:
+        """The text that each token adds."""
+        return concatenated(self.texts)
+
+    def widened(self, size: int) -> Vocabulary:
+        """With random pairs and triples of the tokens, up to ``size`` tokens."""
+        draw, made = np.random.default_rng(0), dict.fromkeys(self.texts[:-1])
+        while len(made) < size - 1:
+            parts = [
+                self.texts[i] for i in draw.integers(self.vocab_size, size=draw.integers(2, 4))
+            ]
+            if len(text := b"".join(parts)) <= 16:
+                made[text] = None
+        return Vocabulary(list(made))
+
+
+def vocabulary(gpt2: Path | None) -> tuple[str, Vocabulary]:
+    """The tokens of GPT-2, or of the embedded model of code."""
+    if gpt2 is not None:
+        model = tokenizers.models.BPE.from_file(str(gpt2 / "vocab.json"), str(gpt2 / "merges.txt"))
+        made = tokenizers.Tokenizer(model)
+        made.decoder = tokenizers.decoders.ByteLevel()
+        made.add_special_tokens(["<|endoftext|>"])
+        return "gpt2", Vocabulary(texts_of_decoder(made, made.get_vocab_size()).begun[:-1])
+    tokenizer: Any = decoding_jax.load("python-code")[1]
+    return "python-code", Vocabulary(tokenizer.token_texts(tokenizer.vocab_size).begun[1:])
+
+
+def compiled(tokens: Any, schema: Any) -> tuple[Any, dict[str, Any]]:
+    """The constraint of a schema, and what it took."""
+    start = time.process_time()
+    made = constraints.json_schema(schema, tokens)
+    seconds = time.process_time() - start
+    language = made.language
+    states, classes = language.transitions.shape
+    size = language.transitions.nbytes + language.token_class.nbytes
+    return made, {"states": states, "classes": classes, "MB": size / 1e6, "seconds": seconds}
+
+
+def wide_model(size: int, positions: int) -> Any:
+    """The embedded model of code with random embeddings of other tokens, and more positions."""
+    model, _ = decoding_jax.load("python-code")
+    config = dataclasses.replace(model.config, vocab_size=size, max_positions=positions)
+    draw = jax.random.normal(jax.random.key(0), (size, config.emb_dim), jnp.float32)
+    return Llama({**model.params, "token_embedder": {"embedding": 0.02 * draw}}, config)
+
+
+def following(made: Any, count: int) -> np.ndarray:
+    """Tokens that follow a constraint for as long as ``count``, without its end."""
+    table, token_class = made.language.transitions, made.language.token_class
+    lasting = table >= 0
+    for _ in range(count):  # The classes after which one more token is allowed.
+        lasting = (table >= 0) & lasting.any(1)[table]
+    draw, state, tokens = np.random.default_rng(0), int(made.start), []
+    for _ in range(count):
+        of_class = draw.choice(np.flatnonzero(lasting[state]))
+        tokens.append(draw.choice(np.flatnonzero(token_class == of_class)))
+        state = table[state, of_class]
+    return np.array(tokens, np.int32)
+
+
+def step_at(made: Any, model: Any, rows: int, tokens: np.ndarray) -> Callable[[], Any]:
+    """One step of sampling after some tokens of a text, compiled."""
+    strategy = strategies.Sample(max_new_tokens=len(tokens) + 1, transform=made)
+    prompt = Prompt(jnp.ones((rows, 4), jnp.int32), jnp.full(rows, 4, jnp.int32))
+    state = jax.jit(lambda s, m: s.init(m, prompt, jax.random.key(0)))(strategy, model)
+    path = jnp.asarray(np.append(tokens, 0))[None, None]
+    length = jnp.full((rows, 1), len(tokens), jnp.int32)
+    old = state.sequences._replace(
+        tokens=jnp.broadcast_to(path, (rows, 1, path.shape[-1])),
+        length=length,
+        done=jnp.zeros((rows, 1), bool),
+        finished=jnp.zeros((rows, 1), bool),
+    )
+    state = state._replace(sequences=old, step=jnp.int32(len(tokens)))
+    step = jax.jit(lambda s, m, x: s.step(m, prompt, x).token)
+    return lambda: jax.block_until_ready(step(strategy, model, state))
+
+
+def cpu_times(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of every run, in turns, after one warm-up each."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            if i:
+                seconds[name].append(time.process_time() - start)
+    return seconds
+
+
+def measure_steps(made: Any, size: int, rows: int, lengths: Sequence[int], repeats: int) -> Any:
+    """The times of steps without and with a constraint, and the medians of their ratios."""
+    model, found = wide_model(size, max(lengths) + 8), []
+    for length in lengths:
+        step = functools.partial(step_at, model=model, rows=rows, tokens=following(made, length))
+        seconds = cpu_times({"free": step(None), "constrained": step(made)}, repeats)
+        ratios = [a / b for a, b in zip(seconds["constrained"], seconds["free"], strict=True)]
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        found.append(
+            {"rows": rows, "tokens": length, **medians, "ratio": statistics.median(ratios)}
+        )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for JSON")
+    parser.add_argument("--gpt2", type=Path, help="folder with vocab.json and merges.txt")
+    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument(
+        "--wide", type=int, default=WIDE, help="the size of the synthetic vocabulary"
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 512])
+    small = {"repeats": 1, "wide": 3000, "rows": [1], "lengths": [4]}
+    args = quick.parse(parser, argv, small)
+    args.out.mkdir(parents=True, exist_ok=True)
+    name, tokens = vocabulary(args.gpt2)
+    found: dict[str, Any] = {"compiled": [], "steps": []}
+    largest, most = None, 0.0
+    for label, used in ((name, tokens), ("synthetic", tokens.widened(args.wide))):
+        for of, schema in SCHEMAS.items():
+            made, figures = compiled(used, schema)
+            row = {"vocabulary": label, "tokens": used.vocab_size, "schema": of, **figures}
+            found["compiled"].append(row)
+            print("  ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+            if label == "synthetic" and figures["MB"] > most:
+                largest, most = made, figures["MB"]
+    for rows in args.rows:
+        found["steps"] += measure_steps(largest, args.wide, rows, args.lengths, args.repeats)
+        for row in found["steps"][-len(args.lengths) :]:
+            print("  ".join(f"{k} {v:.4g}" for k, v in row.items()))
+    (args.out / "constraints.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Constraints as automata over tokens: the sequences that they accept, for all tokenizers."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("outlines_core")
+import languages
+from languages import PATTERNS, SCHEMAS, TOKENIZERS, Pieces, walk
+
+from decoding_jax import constraints
+from decoding_jax.constraints import byte_automata, schemas, token_automata
+
+
+def accepted(made, tokens):
+    """Whether an end token may follow these tokens; None where they have left the language."""
+    table, token_class = made.language.transitions, made.language.token_class
+    state = int(made.start)
+    for token in tokens:
+        state = table[state, token_class[token]]
+        if state < 0:
+            return None
+    return bool(table[state, token_class[-1]] >= 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces"),
+    [
+        ("(é|日){1,2}a?", ["é", b"\xc3", b"\xa9", "日", b"\xe6\x97", b"\xa5", "aé", b"\xa9a"]),
+        ("a*(ba){0,2}|c", ["a", "b", "ab", "ba", "c", "aba", "", "cc"]),
+        (r'"(x|\\u00[0-9])*"', ['"', "x", "\\", "u", "\\u0", "0", "07", '1"']),
+    ],
+)
+def test_the_sequences_of_tokens_are_those_whose_texts_match(pattern, pieces):
+    """Every sequence of up to five of eight tokens, most of which leave the language early."""
+    tokenizer = Pieces(pieces)
+    made = constraints.regex(pattern, tokenizer)
+    matching = 0
+    live = {()}
+    for length in range(6):
+        for tokens in itertools.product(range(8), repeat=length):
+            text = b"".join(tokenizer.texts[i] for i in tokens).decode(errors="replace")
+            matches = re.fullmatch(pattern, text) is not None and all(
+                tokenizer.texts[i] for i in tokens
+            )
+            got = accepted(made, tokens)
+            assert bool(got) == matches, text
+            matching += matches
+            if got is not None:
+                live.add(tokens)
+                assert tokens[:-1] in live
+    assert matching > 5
+
+
+def test_states_that_reach_no_text_are_left_out():
+    """No token has the byte that would complete ``ab``; none follows where a text must end."""
+    made = constraints.regex("ab|c+d", Pieces(["a", "c", "d", "cd"]))
+    assert accepted(made, (0,)) is None
+    assert accepted(made, (1, 3))
+    with pytest.raises(ValueError, match="pattern: expected one that some text of the tokenizer's"):
+        constraints.regex("x", Pieces(["a", "b"]))
+
+
+def test_end_tokens_are_allowed_exactly_where_a_text_may_end():
+    """Even where an end token has a text, and where there are none or several."""
+    tokenizer = Pieces(["a", "b"])
+    tokenizer.eos_ids = (1, 2)
+    made = constraints.regex("a+b?", tokenizer)
+    table, token_class = made.language.transitions, made.language.token_class
+    after = table[table[0, token_class[0]]][token_class]
+    assert (after >= 0).tolist() == [True, True, True]
+    assert (table[after[1]] == -1).all()
+    assert (table[0][token_class] >= 0).tolist() == [True, False, False]
+    tokenizer.eos_ids = ()
+    made = constraints.regex("ab", tokenizer)
+    assert (np.asarray(made.language.transitions) >= 0).sum() == 2
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("begun", [False, True])
+def test_texts_of_patterns_match(kind, begun):
+    """Twenty texts of each pattern, after other tokens and as the first."""
+    tokenizer, rng = TOKENIZERS[kind](), np.random.default_rng(0)
+    before = tokenizer.pieces("some words")
+    for pattern in PATTERNS:
+        made = constraints.regex(pattern, tokenizer)
+        for _ in range(20):
+            tokens = walk(made, rng, begun=begun)
+            text = tokenizer.decode([*before, *tokens] if begun else tokens)
+            text = text.removeprefix(tokenizer.decode(before)) if begun else text
+            assert re.fullmatch(pattern, text), (pattern, text)
+            assert tokens[-1] in tokenizer.eos_ids
+
+
+@pytest.mark.parametrize(
+    "count", [8, pytest.param(300, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+)
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "sentencepiece"])
+def test_texts_of_schemas_are_valid(kind, count):
+    """The tokens of the translation model have no braces."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    tokenizer, rng = TOKENIZERS[kind](), np.random.default_rng(1)
+    for schema in SCHEMAS.values():
+        made = constraints.json_schema(schema, tokenizer)
+        texts = [tokenizer.decode(walk(made, rng, begun=False)) for _ in range(count)]
+        for text in texts:
+            checked = validator(schema, format_checker=validator.FORMAT_CHECKER)
+            checked.validate(json.loads(text))
+
+
+def test_choices_are_the_texts_however_they_are_divided():
+    tokenizer = Pieces(["y", "e", "s", "es", "yes", "no", "n", "o"])
+    made = constraints.choice(["yes", "no", "yes"], tokenizer)
+    found = [
+        tokens
+        for length in range(4)
+        for tokens in itertools.product(range(8), repeat=length)
+        if accepted(made, tokens)
+    ]
+    assert found == [(4,), (5,), (0, 3), (6, 7), (0, 1, 2)]
+    assert byte_automata.of_texts(["abc", "xbc", "c"]).transitions.shape == (4, 256)
+
+
+def test_tables_are_the_same_in_parts(monkeypatch):
+    """States are handled a few at a time; the table does not depend on how many."""
+    tokenizer = languages.byte_level()
+    whole = constraints.json_schema(languages.PERSON, tokenizer)
+    monkeypatch.setattr(token_automata, "_STATES", 3)
+    parts = constraints.json_schema(languages.PERSON, tokenizer)
+    for one, other in zip((whole, parts), (parts, whole), strict=True):
+        table = one.language.transitions[:, one.language.token_class]
+        np.testing.assert_array_equal(
+            table, other.language.transitions[:, other.language.token_class]
+        )
+
+
+def test_classes_of_pydantic_and_strings_are_schemas():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Answer(pydantic.BaseModel):
+        score: int = pydantic.Field(ge=1, le=5)
+        reason: str | None = None
+
+    pattern = schemas.pattern_of(Answer)
+    assert pattern == schemas.pattern_of(json.dumps(Answer.model_json_schema()))
+    assert re.fullmatch(pattern, '{"score": 5}')
+    assert not re.fullmatch(pattern, '{"score": 6}')
+
+
+BAD = [
+    ({"type": "integer", "minimum": 7}, "schema: expected keywords that constraints follow"),
+    ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "got uniqueItems"),
+    ({"properties": {"a": {"not": {}}}}, "schema.properties.a: expected keywords that"),
+    ({"allOf": [{"type": "null"}, {"type": "null"}]}, "got an allOf of several schemas"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "got a oneOf of schemas that one value"),
+    ({"anyOf": [{"type": "null"}], "minLength": 2}, "got minLength beside anyOf"),
+    ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "got #, which refers to itself"),
+    (
+        {"$defs": {"n": {"properties": {"l": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
+        "schema.$defs.n.properties.l: expected a schema whose texts have a bounded depth",
+    ),
+    ({"$ref": "https://example.org/a"}, "schema.$ref: expected a place in the schema"),
+    ({}, "schema: expected a schema with a type, got {}"),
+    (False, "schema: expected a schema that some value follows"),
+    ("{", "schema: expected a schema as JSON, got Expecting property name"),
+    (3, "schema: expected a JSON Schema: a dict, a string or a class of pydantic, got 3"),
+    ({"type": "text"}, "schema.type: expected one of null, boolean, integer,"),
+    ({"type": "string", "pattern": "^.*$"}, "schema.pattern: expected one without quotes,"),
+    ({"type": "string", "pattern": "a(?=b)"}, "schema.pattern: expected a regular expression in"),
+    ({"type": "string", "format": "uri"}, "schema.format: expected one of date, time,"),
+    ({"type": "string", "minLength": 3, "maxLength": 2}, "schema: expected one that outlines_core"),
+    ({"type": "string", "minLength": -1}, "schema.minLength: expected an int of 0 or more"),
+    ({"properties": {}, "required": ["a"]}, "schema.required: expected names of properties, got"),
+    ({"enum": [1], "type": "string"}, "schema.enum: expected one value of the type or more"),
+    ({"type": "integer", "exclusiveMinimum": True}, "got bounds that are no numbers"),
+]
+
+
+@pytest.mark.parametrize(("schema", "words"), BAD)
+def test_schemas_that_are_not_followed_get_one_line(schema, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        schemas.pattern_of(schema)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda t: constraints.regex("(", t),
+            "pattern: expected a regular expression in the syntax",
+        ),
+        (lambda t: constraints.regex(3, t), "pattern: expected a regular expression, got 3"),
+        (lambda t: constraints.choice("yes", t), "texts: expected a list of texts, none of them"),
+        (lambda t: constraints.choice(["a", ""], t), "texts: expected a list of texts, none of"),
+        (lambda t: constraints.regex("a", object()), "vocab_size: expected the number of tokens"),
+        (
+            lambda t: constraints.regex("a", object(), vocab_size=3),
+            "constraints: expected a tokenizer that says what text each token adds,",
+        ),
+        (lambda t: constraints.by_row([]), "constraints: expected one or more, for one tokenizer"),
+        (lambda t: constraints.by_row([t]), "constraints: expected those of regex, json_schema"),
+        (
+            lambda t: constraints.by_row(
+                [
+                    constraints.choice(["a"], t),
+                    constraints.choice(["a"], Pieces(["a"])),
+                ]
+            ),
+            "constraints: expected one or more, for one tokenizer, got",
+        ),
+    ],
+)
+def test_bad_arguments_get_one_line(make, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        make(Pieces(["a", "b"]))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,288 @@
+"""Constrained texts through strategies, ``generate``, streams, the batch job and the shell."""
+
+import dataclasses
+import functools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("outlines_core")
+import languages
+from languages import PERSON, SCHEMAS, Pieces
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, constraints, infer, strategies, transforms
+from decoding_jax.models import GPT2, GPT2Config
+from decoding_jax.shell import command
+from decoding_jax.testing import TableLM, chi_square, log_probs
+
+# Seven texts, among them an empty one and parts of "é"; token 7 ends a text.
+TOKENIZER = Pieces(["a", "b", "ab", b"\xc3", b"\xa9", "é", ""])
+PATTERN = "(ab|é){1,2}b?|a"
+MODEL = TableLM.random(jax.random.key(3), 8)
+PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]], jnp.int32), jnp.array([3, 1]))
+CONSTRAINT = constraints.regex(PATTERN, TOKENIZER)
+SETTINGS = {"max_new_tokens": 7, "stop": Stop(eos_ids=(7,))}
+
+
+def continuations(text):
+    """The tokens after which a text matches, or is the beginning of one that does."""
+    texts = {"".join(parts) + end for n in (1, 2) for parts in PARTS[n] for end in ("", "b")}
+    whole = {text.encode() for text in texts} | {b"a"}
+    before = b"".join(TOKENIZER.texts[i] for i in text)
+    found = {
+        i
+        for i, piece in enumerate(TOKENIZER.texts)
+        if piece and any(x.startswith(before + piece) for x in whole)
+    }
+    return found | ({7} if before in whole else set())
+
+
+PARTS = {1: [("ab",), ("é",)], 2: [(x, y) for x in ("ab", "é") for y in ("ab", "é")]}
+
+
+def masked(row):
+    """The sequences of tokens, with end tokens, and their masked log-probabilities."""
+    start, found = PROMPT.tokens[row, : PROMPT.length[row]].tolist(), {}
+
+    def extend(text, total):
+        if text[-1:] == (7,):
+            found[text] = total
+            return
+        distribution, allowed = log_probs(MODEL, [*start, *text]), sorted(continuations(text))
+        normaliser = np.logaddexp.reduce(distribution[allowed])
+        for token in allowed:
+            extend((*text, token), total + distribution[token] - normaliser)
+
+    extend((), 0.0)
+    return found
+
+
+def test_samples_follow_the_masked_distribution():
+    """2,048 draws of each prompt. Chi-square at level 1e-3 for both."""
+    prompt = Prompt(jnp.tile(PROMPT.tokens, (256, 1)), jnp.tile(PROMPT.length, 256))
+    output = decoding_jax.sample(
+        MODEL, prompt, jax.random.key(2), num_samples=8, transform=CONSTRAINT, **SETTINGS
+    )
+    tokens, length = np.asarray(output.tokens), np.asarray(output.length)
+    assert output.finished.all()
+    for row in range(2):
+        known = masked(row)
+        number = {text: i for i, text in enumerate(known)}
+        counts = np.zeros(len(known), int)
+        for b in range(row, 512, 2):
+            for lane in range(8):
+                counts[number[tuple(tokens[b, lane, : length[b, lane]].tolist())]] += 1
+        assert np.exp(list(known.values())).sum() == pytest.approx(1)
+        assert chi_square(counts, np.exp(list(known.values()))).p_value > 1e-3 / 2
+
+
+def dense(constraint):
+    """The automaton of the same language with a column for each token."""
+    language = constraint.language
+    return transforms.prefix_allowed_tokens(
+        transforms.Automaton(language.transitions[:, language.token_class], np.arange(8))
+    )
+
+
+SPECULATIVE = {"drafter": TableLM.random(jax.random.key(8), 8), "num_draft_tokens": 3}
+STRATEGIES = {
+    "greedy": strategies.Greedy(**SETTINGS),
+    "sample": strategies.Sample(num_samples=3, **SETTINGS),
+    "arithmetic_sample": strategies.ArithmeticSample(num_samples=3, **SETTINGS),
+    "beam_search": strategies.BeamSearch(beam_size=3, **SETTINGS),
+    "stochastic_beam_search": strategies.StochasticBeamSearch(beam_size=3, **SETTINGS),
+    "best_k_search": strategies.BestKSearch(k=2, budget=12, **SETTINGS),
+    "contrastive_search": strategies.ContrastiveSearch(penalty_alpha=0.5, top_k=3, **SETTINGS),
+    "speculative_sample": strategies.SpeculativeSample(**SPECULATIVE, **SETTINGS),
+    "a tree of drafts": strategies.SpeculativeSample(num_drafts=2, **SPECULATIVE, **SETTINGS),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("greedy", "beam_search")
+        else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in STRATEGIES
+    ],
+)
+def test_every_strategy_keeps_to_the_language(name):
+    """Its texts match, and are those of an automaton with a column for each token, in bits."""
+    strategy = STRATEGIES[name]
+    key = [jax.random.key(1)] if strategy.draws else []
+    both = [
+        dataclasses.replace(strategy, transform=made)(MODEL, PROMPT, *key)
+        for made in (CONSTRAINT, dense(CONSTRAINT))
+    ]
+    for one, other in zip(*(jax.tree.leaves(output[:5]) for output in both), strict=True):
+        np.testing.assert_array_equal(one, other)
+    output = both[0]
+    exists = np.asarray(output.score) > -np.inf
+    assert exists.any(1).all()
+    for b, n in zip(*np.nonzero(exists & np.asarray(output.finished)), strict=True):
+        text = TOKENIZER.decode(np.asarray(output.tokens[b, n, : output.length[b, n]]))
+        assert re.fullmatch(PATTERN, text)
+    assert np.asarray(output.finished)[exists].any()
+
+
+def test_a_constraint_for_each_row_and_no_second_compilation():
+    other = constraints.choice(["é", "ba", "bbb"], TOKENIZER)
+    program = jax.jit(
+        lambda transform: strategies.greedy(MODEL, PROMPT, transform=transform, **SETTINGS)
+    )
+    rows = program(constraints.by_row([CONSTRAINT, other]))
+    swapped = program(constraints.by_row([other, CONSTRAINT]))
+    third = constraints.regex("(b|é){1,2}a?|ab", TOKENIZER)
+    third = program(constraints.by_row([third, CONSTRAINT]))
+    assert program._cache_size() == 1
+    for b, made in enumerate([CONSTRAINT, other]):
+        alone = program(made)
+        for one, whole in zip(jax.tree.leaves(alone[:5]), jax.tree.leaves(rows[:5]), strict=True):
+            np.testing.assert_array_equal(one[b], whole[b])
+        np.testing.assert_array_equal(program(made).tokens[1 - b], swapped.tokens[1 - b])
+    [text] = third.tokens[0].tolist()
+    assert re.fullmatch("(b|é){1,2}a?|ab", TOKENIZER.decode(text[: third.length[0, 0]]))
+
+
+@functools.cache
+def networks():
+    """The embedded model of code, and a random network with the tokens of bytes."""
+    code = decoding_jax.load("python-code-draft-wide")
+    config = GPT2Config(
+        vocab_size=272, emb_dim=16, num_heads=2, num_layers=1, mlp_dim=32, max_positions=256
+    )
+    shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0)))
+    normal = np.random.default_rng(0).normal
+    random = jax.tree.map(lambda x: 0.3 * normal(size=x.shape).astype(np.float32), shapes)
+    return {"python-code": code, "random": (random, decoding_jax.text.ByteTokenizer())}
+
+
+def check(schema, text):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("network", "count"),
+    [
+        ("random", 3),
+        pytest.param("random", 500, marks=pytest.mark.exhaustive),
+        pytest.param("python-code", 500, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_finished_texts_are_valid(network, count):
+    """Of ten schemas, another one for each text of a call: 30 texts, or 5,000 of each network."""
+    model, tokenizer = networks()[network]
+    names = [name for name in SCHEMAS for _ in range(count)]
+    made = {name: constraints.json_schema(schema, tokenizer) for name, schema in SCHEMAS.items()}
+    rows = decoding_jax.generate(
+        model,
+        tokenizer,
+        ["x = "] * len(names),
+        strategy="sample",
+        key=jax.random.key(0),
+        transform=constraints.by_row([made[name] for name in names]),
+        max_new_tokens=48,
+    )
+    finished = [(n, c.text) for n, row in zip(names, rows, strict=True) for c in row if c.finished]
+    for name, text in finished:
+        check(SCHEMAS[name], text)
+    assert len(finished) > len(names) / 4
+
+
+def test_first_words_of_translations_have_no_space():
+    """The text of an encoder-decoder begins; that of a decoder continues its prompt."""
+    model, tokenizer = decoding_jax.load("translation-en-fr-draft")
+    made = constraints.regex("(Le|La) [a-z]{2,4}", tokenizer)
+    key = jax.random.key(0)
+    [texts] = decoding_jax.generate(
+        model, tokenizer, ["The cat."], strategy="sample", num_samples=4, key=key, transform=made
+    )
+    for text in texts:
+        assert text.finished
+        assert re.fullmatch("(Le|La) [a-z]{2,4}", text.text)
+    assert made.first is not None
+    tokenizer = languages.byte_fallback()
+    config = GPT2Config(
+        vocab_size=tokenizer.vocab_size, emb_dim=8, num_heads=1, num_layers=1, mlp_dim=8
+    )
+    shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0)))
+    model = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    for strict in ("true", " true"):
+        made = constraints.choice([strict], tokenizer)
+        [[text]] = decoding_jax.generate(model, tokenizer, ["is it"], transform=made)
+        assert text.text == strict
+
+
+@pytest.mark.exhaustive
+def test_a_stream_gives_what_generate_gives_and_marks_a_cut():
+    model, tokenizer = networks()["random"]
+    settings = {"transform": constraints.json_schema(PERSON, tokenizer), "strategy": "sample"}
+    settings["key"] = jax.random.key(1)
+    for length in (4, 48):
+        [[want]] = decoding_jax.generate(model, tokenizer, ["x"], max_new_tokens=length, **settings)
+        *_, [last] = decoding_jax.stream(model, tokenizer, ["x"], max_new_tokens=length, **settings)
+        assert (last[0].text, last[0].finished) == (want.text, want.finished)
+        assert want.finished == (length == 48)
+
+
+def job(**options):
+    """The records of a batch job of six inputs."""
+    made = []
+    strategy = functools.partial(
+        decoding_jax.sample, max_new_tokens=48, transform=transforms.temperature(0.8)
+    )
+    items = [infer.Item(f"x{i}") for i in range(6)]
+    options = {"batch_size": 2, "max_input_length": 16, **options}
+    infer.run(networks()["random"], items, strategy, report=made.append, **options)
+    return made
+
+
+def test_the_batch_job_reads_a_schema(tmp_path):
+    (tmp_path / "person.json").write_text(json.dumps(PERSON))
+    found = job(json_schema=str(tmp_path / "person.json"))
+    outputs = [record["outputs"][0] for record in found]
+    for output in outputs:
+        if output["finished"]:
+            check(PERSON, output["text"])
+    assert sum(output["finished"] for output in outputs) > 1
+    with pytest.raises(ValueError, match="regex: expected none beside json_schema, got"):
+        job(json_schema=PERSON, regex="a")
+
+
+@pytest.mark.exhaustive
+def test_the_batch_job_takes_a_dict_or_a_pattern(tmp_path):
+    (tmp_path / "person.json").write_text(json.dumps(PERSON))
+    assert job(json_schema=PERSON) == job(json_schema=str(tmp_path / "person.json"))
+    for record in job(regex="[0-9]{3}"):
+        assert re.fullmatch("[0-9]{3}", record["outputs"][0]["text"])
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: networks()["random"])
+    (tmp_path / "schema.json").write_text('{"enum": ["left", "right"]}')
+    return str(tmp_path / "schema.json")
+
+
+def test_the_shell_takes_a_schema(shell, capsys):
+    assert command.main(["x", "y", "--json", "--json_schema", shell]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {record["outputs"][0]["text"] for record in records} <= {'"left"', '"right"'}
+    assert command.main(["x", "--regex", "("]) == 1
+    assert "decoding_jax: pattern: expected a regular" in capsys.readouterr().err
+    assert command.main(["x", "--json_schema", f"{shell}.none"]) == 1
+    assert command.main(["x", "--regex", "a", "--json_schema", shell]) == 2
+
+
+@pytest.mark.exhaustive
+def test_the_shell_takes_a_pattern(shell, capsys):
+    argv = ["x", "--strategy", "sample", "--top_k", "3", "--regex", "[0-9]{2}"]
+    assert command.main(argv) == 0
+    assert re.fullmatch("[0-9]{2}", capsys.readouterr().out.splitlines()[1])
