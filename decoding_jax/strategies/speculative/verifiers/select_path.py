@@ -41,7 +41,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array
-from decoding_jax.ops import exact
+from decoding_jax.ops import exact, gpu
 from decoding_jax.ops.gather import gather_last, gather_position
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.stages import Drafts
@@ -99,17 +99,20 @@ def bounds(target: Array, draft: Array, count: Array, most: int) -> tuple[Array,
             ceiling = jnp.where(count >= n, ceiling + power, ceiling)
         return floor, ceiling
 
-    def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        step, low, high = state
+    def halve(_: Array, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = interval
         middle = (low + high) / 2
         floor, ceiling = of_share(middle)
         clipped = jnp.clip(target, floor[..., None] * draft, ceiling[..., None] * draft)
         below = exact.sum_last(clipped) < 1
-        return step + 1, jnp.where(below, middle, low), jnp.where(below, high, middle)
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    shares = jnp.zeros(count.shape, jnp.float32), jnp.where(count > 1, 1.0, 0.0)
-    goes_on = lambda state: (state[0] < _STEPS) & (state[2] > state[1]).any()  # noqa: E731
-    _, _, share = lax.while_loop(goes_on, halve, (jnp.int32(0), *shares))
+    interval = jnp.zeros(count.shape, jnp.float32), jnp.where(count > 1, 1.0, 0.0)
+    steps = jnp.where((count > 1).any(), _STEPS, 0)
+    _, share = gpu.either(
+        lambda: lax.fori_loop(0, _STEPS, halve, interval),
+        lambda: lax.fori_loop(0, steps, halve, interval),
+    )
     return of_share(share)
 
 

@@ -1,6 +1,6 @@
-"""How many tokens a call appends where drafts are copied from the text and from a corpus.
+"""How many tokens a call appends: copied drafts, a draft model, and several drafts of it.
 
-    python -m experiments.suffix_drafts
+    python -m experiments.drafts_compared
 
 The embedded models translate held-out sentences and continue held-out functions of Python's
 standard library, greedily and at temperature 1 (block verification), with drafts of K tokens.
@@ -11,8 +11,9 @@ Drafts are copied by ``PromptLookup``, by ``SuffixDrafter`` without a corpus, an
 - ``task``: the French of other held-out sentences; the files of the running Python's standard
   library that are not held out, up to ``--corpus_tokens`` tokens.
 
-The embedded draft model is beside them. The table has the mean number of tokens that a call of the
-target appends, with a 95% interval over inputs (bootstrap).
+The embedded draft model is beside them, with one draft and with several, which ``token`` and
+``block`` verify. The table has the mean number of tokens that a call of the target appends, with a
+95% interval over inputs (bootstrap).
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ from experiments import code_data, held_out, quick
 from experiments.papers import tasks
 from experiments.papers.results import interval
 
-QUICK = {"count": 2, "others": 2, "corpus_tokens": 4096, "domains": ["translation"]}
+QUICK = {
+    "count": 2,
+    "others": 2,
+    "corpus_tokens": 4096,
+    "domains": ["translation"],
+    "num_drafts": [2],
+}
 
 
 class Domain(NamedTuple):
@@ -129,13 +136,18 @@ def measure(name: str, args: argparse.Namespace) -> None:
         drafters[f"`SuffixDrafter`, {kind}, {int(corpus.count):,} tokens"] = SuffixDrafter(
             corpus=corpus
         )
-    drafters["the draft model"] = decoding_jax.load(domain.draft)
+    drafters["the draft model"] = draft = decoding_jax.load(domain.draft)
+    size = {"num_draft_tokens": args.num_draft_tokens}
+    drawing = {"key": jax.random.key(args.seed), **size}
     for label, drafter in drafters.items():
-        size = {"num_draft_tokens": args.num_draft_tokens}
         greedy = tokens_per_call(target, domain, drafter, verifier="greedy", **size)
-        key = jax.random.key(args.seed)
-        drawn = tokens_per_call(target, domain, drafter, verifier="block", key=key, **size)
+        drawn = tokens_per_call(target, domain, drafter, verifier="block", **drawing)
         print(f"| {name} | {label} | {greedy} | {drawn} |", flush=True)
+    for count in args.num_drafts:
+        for verifier in ("token", "block"):
+            given = {"num_drafts": count, "verifier": verifier, **drawing}
+            drawn = tokens_per_call(target, domain, draft, **given)
+            print(f"| {name} | {count} drafts of it, `{verifier}` | | {drawn} |", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--others", type=int, default=128, help="other inputs, for outputs")
     parser.add_argument("--corpus_tokens", type=int, default=2**20)
     parser.add_argument("--num_draft_tokens", type=int, default=4)
+    parser.add_argument("--num_drafts", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--seed", type=int, default=0)
     args = quick.parse(parser, argv, QUICK)
     print("| domain | drafter | greedy | temperature 1 |")
