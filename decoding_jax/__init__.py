@@ -25,11 +25,14 @@ from decoding_jax.strategies import (
     BeamSearch,
     BestFirstSearch,
     BestKSearch,
+    ConditionalSample,
     ConstrainedBeamSearch,
     ContrastiveSearch,
     DiverseBeamSearch,
     Greedy,
+    PowerSample,
     Sample,
+    SMCSample,
     SpeculativeSample,
     StochasticBeamSearch,
 )
@@ -52,11 +55,14 @@ beam_sample = registry.STRATEGIES["beam_sample"].function
 beam_search = registry.STRATEGIES["beam_search"].function
 best_first_search = registry.STRATEGIES["best_first_search"].function
 best_k_search = registry.STRATEGIES["best_k_search"].function
+conditional_sample = registry.STRATEGIES["conditional_sample"].function
 constrained_beam_search = registry.STRATEGIES["constrained_beam_search"].function
 contrastive_search = registry.STRATEGIES["contrastive_search"].function
 diverse_beam_search = registry.STRATEGIES["diverse_beam_search"].function
 greedy = registry.STRATEGIES["greedy"].function
+power_sample = registry.STRATEGIES["power_sample"].function
 sample = registry.STRATEGIES["sample"].function
+smc_sample = registry.STRATEGIES["smc_sample"].function
 speculative_sample = registry.STRATEGIES["speculative_sample"].function
 stochastic_beam_search = registry.STRATEGIES["stochastic_beam_search"].function
 
@@ -68,6 +74,7 @@ __all__ = [
     "BeamSearch",
     "BestFirstSearch",
     "BestKSearch",
+    "ConditionalSample",
     "ConstrainedBeamSearch",
     "Constraints",
     "ContrastiveSearch",
@@ -83,8 +90,10 @@ __all__ = [
     "ModelOutput",
     "NanLogitsWarning",
     "PowerPenalty",
+    "PowerSample",
     "Prefix",
     "Prompt",
+    "SMCSample",
     "Sample",
     "SpeculativeSample",
     "StochasticBeamSearch",
@@ -100,6 +109,7 @@ __all__ = [
     "best_k_mean",
     "best_k_search",
     "codes",
+    "conditional_sample",
     "constrained_beam_search",
     "constraints",
     "contrastive_search",
@@ -109,9 +119,11 @@ __all__ = [
     "greedy",
     "load",
     "load_drafter",
+    "power_sample",
     "pytree",
     "sample",
     "share_prefix",
+    "smc_sample",
     "speculative_sample",
     "stochastic_beam_search",
     "strategies",

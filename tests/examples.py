@@ -94,6 +94,27 @@ def eta(l, text, epsilon):
     return threshold(l, min(epsilon, np.sqrt(epsilon) * np.exp(-surprise(l)[1])))
 
 
+def top_n_sigma(l, text, n):
+    finite = l[l > -INF]
+    if not len(finite):
+        return l
+    return np.where(l >= l.max() - n * finite.std() * (1 + 4e-6), l, -INF)
+
+
+def top_h(l, text, alpha):
+    """Adds tokens in descending order while the entropy of what is kept is within its bound."""
+    if alpha >= 1 or l.max() == -INF:
+        return l
+    out = np.full(l.shape, -INF)
+    for i in sorted((i for i in range(len(l)) if l[i] > -INF), key=lambda i: (-l[i], i)):
+        longer = out.copy()
+        longer[i] = l[i]
+        if out.max() > -INF and surprise(longer)[1] > alpha * surprise(l)[1] * (1 + 4e-6):
+            break
+        out = longer
+    return out
+
+
 def repetition_penalty(l, text, penalty):
     out = l.copy()
     for i in set(text):
@@ -335,6 +356,26 @@ TRANSFORMS: dict[str, TransformExample] = {
         texts=(0.3, 0.1, 0, 0.05, 0.2),
         refused=(3.0, -1),
         random=lambda n: n.between(0, 0.5, 0.0, 1.0),
+    ),
+    "top_n_sigma": _of_one_number(
+        top_n_sigma,
+        "n",
+        number=1.1,
+        rows=(0.0, 0.7, 5.0),
+        two=(1, 0.3),
+        texts=(0, 1, 0.5, 2, 3),
+        refused=(-1, INF),
+        random=lambda n: n.between(0, 3, 100.0, 0.0),
+    ),
+    "top_h": _of_one_number(
+        top_h,
+        "alpha",
+        number=0.62,
+        rows=(0.0, 0.43, 1.0),
+        two=(1, 0.3),
+        texts=(0.1, 0.9, 0.5, 1, 0),
+        refused=(1.1, -0.1),
+        random=lambda n: n.between(0.05, 0.99, 1.0, 0.0),
     ),
     "repetition_penalty": _of_one_number(
         repetition_penalty,

@@ -169,15 +169,23 @@ def project(model: SupportsProject, hidden: Array, vocab_size: int, *, name: str
     return as_logits(model.project(hidden), shape, name, "project", "[..., V]")
 
 
-def transformed(transform: Transform, logits: Array, prefix: Prefix) -> Array:
+def transformed(
+    transform: Transform, logits: Array, prefix: Prefix, name: str = "transform"
+) -> Array:
     """Applies a transform to logits ``[B, W, T, V]``, and returns float32 logits.
+
+    Args:
+      transform: the transform.
+      logits: the logits.
+      prefix: the paths to them.
+      name: the name of the argument that it was passed as, for the error.
 
     Raises:
       ValueError: for a result of another shape or dtype.
     """
     changed = transform(logits, prefix)
     shape = logits.shape
-    return as_logits(changed, shape, "transform", "a transform", "[B, W, T, V]")
+    return as_logits(changed, shape, name, "a transform", "[B, W, T, V]")
 
 
 def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transform | None) -> Array:

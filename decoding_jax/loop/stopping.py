@@ -195,6 +195,26 @@ def ban_end_tokens(stop: Stop, logits: Array, length: Array) -> Array:
     return jnp.where(is_end & early[..., None], -jnp.inf, logits)
 
 
+def ban_unfinished(stop: Stop, logits: Array, length: Array, max_new_tokens: int) -> Array:
+    """Bans the tokens after which a sequence would reach its limit unfinished.
+
+    They are known beforehand where nothing but end tokens ends a text. Where stop sequences or
+    strings do, nothing is banned.
+
+    Args:
+      stop: the conditions.
+      logits: float32 ``[B, W, V]``.
+      length: int32 ``[B, W]``, the number of new tokens before the one to be chosen.
+      max_new_tokens: L.
+    """
+    if jnp.shape(stop.sequences)[-1] or strings_of(stop) is not None:
+        return logits
+    is_last = length + 1 >= limits(stop, logits.shape[0], max_new_tokens)[:, None]
+    vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
+    is_end = is_end_token(stop, vocab)[:, None]
+    return jnp.where(is_last[..., None] & ~is_end, -jnp.inf, logits)
+
+
 def strings_of(stop: Stop) -> StopStrings | None:
     """The stop strings, compiled.
 

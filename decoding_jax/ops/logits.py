@@ -104,6 +104,23 @@ def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
     return peak, exact.sum_last(exact.exp(logits - peak))[..., None]
 
 
+def log_total(logits: Array) -> Array:
+    """The logarithm of the softmax's denominator, equal to the bit in every program.
+
+    Args:
+      logits: float32 ``[..., V]``, no NaN and no +inf.
+
+    Returns:
+      float32 ``[...]``; -inf where all logits are.
+
+    Example:
+      >>> log_total(jnp.log(jnp.array([0.25, 0.5, 0.0]))).round(4)
+      Array(-0.2877, dtype=float32)
+    """
+    peak, total = normaliser(logits)
+    return jnp.where(total > 0, peak + exact.log(jnp.maximum(total, 1.0)), -jnp.inf)[..., 0]
+
+
 def lowest_argmax(logits: Array) -> Array:
     """The lowest id among the largest of ``logits [..., V]``, int32. No logit is NaN.
 

@@ -23,7 +23,9 @@ from decoding_jax.strategies.best_first import (
     best_first_search,
     best_k_search,
 )
+from decoding_jax.strategies.conditional import ConditionalSample, conditional_sample
 from decoding_jax.strategies.contrastive import ContrastiveSearch, contrastive_search
+from decoding_jax.strategies.particles import PowerSample, SMCSample, power_sample, smc_sample
 from decoding_jax.strategies.speculative import SpeculativeSample, speculative_sample
 from decoding_jax.strategies.token_by_token import (
     ArithmeticSample,
@@ -40,10 +42,13 @@ __all__ = [
     "BeamSearch",
     "BestFirstSearch",
     "BestKSearch",
+    "ConditionalSample",
     "ConstrainedBeamSearch",
     "ContrastiveSearch",
     "DiverseBeamSearch",
     "Greedy",
+    "PowerSample",
+    "SMCSample",
     "Sample",
     "SpeculativeSample",
     "StochasticBeamSearch",
@@ -52,11 +57,14 @@ __all__ = [
     "beam_search",
     "best_first_search",
     "best_k_search",
+    "conditional_sample",
     "constrained_beam_search",
     "contrastive_search",
     "diverse_beam_search",
     "greedy",
+    "power_sample",
     "sample",
+    "smc_sample",
     "speculative_sample",
     "stochastic_beam_search",
 ]

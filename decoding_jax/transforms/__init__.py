@@ -23,7 +23,17 @@ from decoding_jax.transforms.repetition import (
     PresencePenalty,
     RepetitionPenalty,
 )
-from decoding_jax.transforms.truncation import Epsilon, Eta, MinP, Temperature, TopK, TopP, Typical
+from decoding_jax.transforms.truncation import (
+    Epsilon,
+    Eta,
+    MinP,
+    Temperature,
+    TopH,
+    TopK,
+    TopNSigma,
+    TopP,
+    Typical,
+)
 
 allowed_tokens = AllowedTokens
 banned_sequences = BannedSequences
@@ -40,7 +50,9 @@ prefix_allowed_tokens = PrefixAllowedTokens
 presence_penalty = PresencePenalty
 repetition_penalty = RepetitionPenalty
 temperature = Temperature
+top_h = TopH
 top_k = TopK
+top_n_sigma = TopNSigma
 top_p = TopP
 typical = Typical
 
@@ -62,7 +74,9 @@ __all__ = [
     "PresencePenalty",
     "RepetitionPenalty",
     "Temperature",
+    "TopH",
     "TopK",
+    "TopNSigma",
     "TopP",
     "Trie",
     "Typical",
@@ -82,7 +96,9 @@ __all__ = [
     "presence_penalty",
     "repetition_penalty",
     "temperature",
+    "top_h",
     "top_k",
+    "top_n_sigma",
     "top_p",
     "typical",
 ]

@@ -1,4 +1,4 @@
-"""Temperature, and truncations: top-k, top-p, typical, min-p, epsilon, eta.
+"""Temperature, and truncations: top-k, top-p, typical, min-p, epsilon, eta, top-n-sigma, top-H.
 
 Min-p, epsilon and eta compare a token's ``exp(logit - peak)`` with a threshold times the sum of
 these. A probability that equals its threshold is kept. A probability that is lower by at most
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from decoding_jax import fields, rows
 from decoding_jax.base import Prefix
@@ -24,6 +25,7 @@ from decoding_jax.pytrees import pytree
 Array = jax.Array
 
 _SMALLEST = 1e-30  # temperatures below it count as 0
+_BANNED = 0x7F800000  # the integer image of infinity
 
 
 @pytree
@@ -317,3 +319,125 @@ class Eta:
         mean = exact.sum_last(jnp.where(weights > 0, weights * below, 0.0))[..., None]
         by_entropy = jnp.sqrt(epsilon) * exact.exp(mean / jnp.maximum(total, 1.0))
         return _at_least(logits, weights, jnp.minimum(epsilon * total, by_entropy))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class TopNSigma:
+    """Keeps tokens whose logit is within n standard deviations of the largest: top-n-sigma.
+
+    ``l_i >= max_j l_j - n sigma``, to a relative 4e-6, where sigma is the standard deviation of the
+    logits of all tokens that are not banned, each with the same weight. A temperature before it or
+    after it changes nothing about the tokens that are kept. Tang, Liu, Xu, Zhu, Wang, Chen & Zhao
+    (2024), "Top-n-sigma: not all logits are you need", arXiv:2411.07641.
+
+    Attributes:
+      n: 0 (the most probable token and its equals) and above: a number or float32 ``[B]``. A
+        traced value below 0 counts as 0.
+
+    Raises:
+      ValueError: for a negative or non-finite number, unless it is traced.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.array([0.0, 1.0, 4.0, 5.0])[None, None, None, :]
+      >>> transforms.top_n_sigma(1.0)(logits, None)[0, 0, 0]
+      Array([-inf, -inf,   4.,   5.], dtype=float32)
+    """
+
+    n: Any = fields.number("a finite number of 0 or more", lambda x: (x >= 0) & np.isfinite(x))
+
+    def __post_init__(self) -> None:
+        fields.check(self, fields.label(self))
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = clean(logits)
+        n = jnp.maximum(rows.per_row(self, "n", logits), 0.0)
+        below = vocab.below_max(logits)
+        exists = logits > -jnp.inf
+        count = jnp.maximum(exact.sum_last(exists.astype(jnp.float32)), 1.0)[..., None]
+
+        def mean(x: Array) -> Array:
+            return exact.sum_last(jnp.where(exists, x, 0.0))[..., None] / count
+
+        sigma = jnp.sqrt(mean(jnp.square(below - mean(below))))
+        return jnp.where(below >= -n * sigma * (1.0 + SLACK), logits, -jnp.inf)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class TopH:
+    """Keeps the most probable tokens as far as their entropy is bounded: top-H.
+
+    The longest prefix S of the tokens, most probable first and equal ones by lowest id, with
+    ``H(q) <= alpha H(p)``, to a relative 4e-6, where q is p normalised over S; at least one token.
+    The entropy of q grows with every token, so S is found by bisection. Baghaei Potraghloo,
+    Azizi, Kundu & Pedram (2025), "Top-H decoding: adapting the creativity and coherence with
+    bounded entropy in text generation", arXiv:2509.02510. (``top_h`` of ``transformers`` instead
+    bounds ``-sum_{i in S} p_i log p_i``, over at most 100 tokens.)
+
+    Attributes:
+      alpha: from 0 (one token) to 1 (every token): a number or float32 ``[B]``; traced values
+        outside are clipped.
+
+    Raises:
+      ValueError: for a number outside [0, 1] that is not traced.
+
+    Example:
+      >>> from decoding_jax import transforms
+      >>> logits = jnp.log(jnp.array([0.05, 0.4, 0.35, 0.2]))[None, None, None, :]
+      >>> transforms.top_h(0.6)(logits, None)[0, 0, 0] > -jnp.inf
+      Array([False,  True,  True, False], dtype=bool)
+    """
+
+    alpha: Any = fields.probability()
+
+    def __post_init__(self) -> None:
+        fields.check(self, fields.label(self))
+
+    def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        logits = clean(logits)
+        alpha = jnp.clip(rows.per_row(self, "alpha", logits[..., 0]), 0.0, 1.0)
+        below = vocab.below_max(logits)
+        weights = exact.exp(below)
+        surprises = jnp.where(weights > 0, weights * -below, 0.0)
+        # The integer images of surprises are in the same order, 0 first.
+        key = lax.bitcast_convert_type(jnp.abs(below), jnp.int32)
+
+        def sums(keep: Array) -> tuple[Array, Array]:
+            kept = (jnp.where(keep, x, 0.0) for x in (weights, surprises))
+            total, surprise = map(exact.sum_last, kept)
+            return total, surprise
+
+        def entropy(total: Array, surprise: Array) -> Array:
+            return jnp.log(jnp.maximum(total, 1.0)) + surprise / jnp.maximum(total, 1.0)
+
+        most = alpha * entropy(*sums(weights > 0)) * (1.0 + SLACK)
+
+        def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = low + (high - low) // 2
+            fits = entropy(*sums(key <= middle[..., None])) <= most
+            return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+
+        # All tokens up to `low` fit, and all up to `high` do not; -1 is no token, _BANNED has none.
+        low, high = jnp.full(most.shape, -1), jnp.full(most.shape, _BANNED)
+        low, high = lax.fori_loop(0, 31, halve, (low.astype(jnp.int32), high.astype(jnp.int32)))
+        tied = key == high[..., None]
+        total, surprise = sums(key <= low[..., None])
+        value = lax.bitcast_convert_type(high, jnp.float32)
+        weight = exact.exp(-value)
+
+        def halve_tied(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = low + (high - low) // 2
+            added = middle.astype(jnp.float32) * weight
+            fits = entropy(total + added, surprise + added * value) <= most
+            return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+
+        some = jnp.where(low < 0, 1, 0).astype(jnp.int32)  # one token always fits
+        bounds = some, jnp.full_like(some, logits.shape[-1] + 1)
+        count, _ = lax.fori_loop(0, logits.shape[-1].bit_length() + 1, halve_tied, bounds)
+        first = lax.cumsum(tied.astype(jnp.int32), axis=tied.ndim - 1) <= count[..., None]
+        keep = (key <= low[..., None]) | (tied & first) | (alpha >= 1)[..., None]
+        return jnp.where(keep, logits, -jnp.inf)

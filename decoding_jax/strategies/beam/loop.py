@@ -14,14 +14,14 @@ import jax.numpy as jnp
 
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import model_calls
+from decoding_jax.loop import model_calls, shared_cache
 from decoding_jax.loop.sequences import check_lengths, over_axes
+from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops.logits import are_nan, log_softmax
-from decoding_jax.strategies.beam import competition, shared_cache
+from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, still_running
 from decoding_jax.strategies.beam.length_penalty import LengthPenalty, check_length_penalty
-from decoding_jax.strategies.beam.shared_cache import SharedCache
 
 
 class BeamInfo(NamedTuple):

@@ -233,6 +233,7 @@ def known() -> dict[str, Tested]:
             )
             for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
         ),
+        _public("conditional_sample", independent=True, lockstep=False),
         *_beams(),
         *_tree_searches(),
         *(_speculative(verifier) for verifier in speculative.VERIFIERS),

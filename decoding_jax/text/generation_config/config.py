@@ -76,7 +76,7 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "top_k": _used("`transforms.top_k` where `do_sample`; 0 keeps all; see `penalty_alpha`", 50),
     "top_p": _used("`transforms.top_p` where `do_sample`", 1.0),
     "min_p": _used("`transforms.min_p` where `do_sample`"),
-    "top_h": _refused("there is no such transform"),
+    "top_h": _refused("`transforms.top_h` has the bound of the paper, which keeps other tokens"),
     "typical_p": _used("`transforms.typical` where `do_sample`; refused with beams", 1.0),
     "epsilon_cutoff": _used("`transforms.epsilon` where `do_sample`", 0.0),
     "eta_cutoff": _used("`transforms.eta` where `do_sample`", 0.0),

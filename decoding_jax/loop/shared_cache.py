@@ -1,4 +1,4 @@
-"""How the hypotheses of a beam search share a cache.
+"""How the hypotheses of a beam search, or particles, share a cache.
 
 All hypotheses of a row grow by one token a step, and any number of them may continue the same
 hypothesis of the step before. Their keys and values are kept in one of two ways, which depends on
