@@ -15,6 +15,7 @@ from decoding_jax.models import T5
 from decoding_jax.models.caches import Cache
 
 WARPED = transforms.chain(transforms.temperature(0.8), transforms.top_k(40), transforms.top_p(0.9))
+FEW = transforms.allowed_tokens(tuple(range(100)))
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},
     "sample": {"num_samples": 2},
@@ -22,9 +23,12 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "arithmetic_sample": {"num_samples": 2},
     "beam_search": {"beam_size": 4},
     "beam_sample": {"beam_size": 4},
+    "conditional_sample": {"num_samples": 2, "language": FEW},
     "constrained_beam_search": {"beam_size": 4, "constraints": Constraints(phrases=((7, 8),))},
     "contrastive_search": {"penalty_alpha": 0.6, "top_k": 4},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.5},
+    "power_sample": {"num_samples": 4},
+    "smc_sample": {"num_samples": 4, "language": FEW},
     "stochastic_beam_search": {"beam_size": 4},
     "best_first_search": {"num_return": 2, "budget": 24},
     "best_k_search": {"num_return": 2, "budget": 24, "k": 2},

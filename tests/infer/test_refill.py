@@ -31,6 +31,9 @@ IDS = [DRAWN.integers(1, 7, 1 + i % 5).tolist() for i in range(COUNT)]
 TEMPERATURES = DRAWN.uniform(0.5, 1.5, COUNT).astype(np.float32)
 LIMITS = DRAWN.integers(1, 7, COUNT)
 
+LANGUAGE = transforms.prefix_allowed_tokens(
+    transforms.Trie.from_sequences([(1,), (2, 3), (4, 1, 5), (4, 6), (5, 5, 2)], eos_ids=0)
+)
 STRATEGIES = {
     "greedy": {},
     "sample": {"num_samples": 3},
@@ -39,6 +42,9 @@ STRATEGIES = {
     "beam_sample": {"beam_size": 3},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2},
     "stochastic_beam_search": {"beam_size": 3},
+    "conditional_sample": {"num_samples": 2, "language": LANGUAGE},
+    "smc_sample": {"num_samples": 3, "language": LANGUAGE, "ess_threshold": TEMPERATURES / 2},
+    "power_sample": {"num_samples": 3, "alpha": 2 * TEMPERATURES},
     "constrained_beam_search": {"beam_size": 3, "constraints": Constraints(phrases=((3, 1),))},
     "beam_search_with_phrases": {"beam_size": 3, "phrases": ((3, 1),), "tokenizer": Digits()},
     "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},
@@ -59,6 +65,7 @@ SHOWN = ("arithmetic_sample", "beam_search")
 RELEASE = (
     *("beam_sample", "diverse_beam_search", "best_first_search"),
     *("block", "greedy verifier", "gumbel", "code", "lookup", "tree", "tree by block"),
+    *("conditional_sample", "power_sample"),
 )
 every = pytest.mark.parametrize(
     "name",

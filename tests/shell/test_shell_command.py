@@ -151,7 +151,8 @@ def test_the_shell_has_the_defaults_of_python(capsys, monkeypatch):
 EXHAUSTIVE = ("speculative_sample", "constrained_beam_search")  # They need more than a name.
 RELEASE = (
     *("arithmetic_sample", "beam_sample", "best_first_search", "best_k_search"),
-    *("contrastive_search", "diverse_beam_search", "greedy", "stochastic_beam_search"),
+    *("conditional_sample", "contrastive_search", "diverse_beam_search", "greedy"),
+    *("power_sample", "smc_sample", "stochastic_beam_search"),
 )
 
 

@@ -123,13 +123,15 @@ NAMES = tiers.values(
     exhaustive=[
         *("sample", "arithmetic_sample", "beam_search", "beam_sample", "best_first_search"),
         *("constrained_beam_search", "diverse_beam_search", "stochastic_beam_search"),
-        "speculative_sample",
+        *("conditional_sample", "power_sample", "smc_sample", "speculative_sample"),
     ],
 )
 WAITS = {
     # Whether more is in the frontier than may stay there; to drop it takes longer than the wait.
     "best_first_search": ["cond"],
     "best_k_search": ["cond"],
+    # The texts that a step rejects, each as long as it was.
+    "conditional_sample": ["while"],
     # The model's calls for the tokens of a draft, whose number may differ from block to block.
     "speculative_sample": ["while"],
 }

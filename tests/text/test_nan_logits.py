@@ -47,6 +47,8 @@ BANNED_DRAFT = dataclasses.replace(DRAFT, table=DRAFT.table.at[:, :, 5, 1].set(-
 SETTINGS = {
     **examples.STRATEGIES,
     "arithmetic_sample": {"num_samples": 8},
+    "smc_sample": {"num_samples": 8},
+    "conditional_sample": {"num_samples": 8},
     "beam_sample": {"beam_size": 4},
     "beam_search": {"beam_size": 4},
     "best_first_search": {"budget": 12, "num_return": 4, "gamma": 0.0},
@@ -59,7 +61,10 @@ SETTINGS = {
     "speculative_sample": {"num_samples": 8, "num_draft_tokens": 2},
     "stochastic_beam_search": {"beam_size": 4},
 }
-SAMPLERS = ("greedy", "arithmetic_sample", "sample", "speculative_sample")
+SAMPLERS = (
+    *("greedy", "arithmetic_sample", "sample", "smc_sample", "conditional_sample"),
+    "speculative_sample",
+)
 
 
 @functools.cache
@@ -109,7 +114,7 @@ def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
                 assert not (is_spoiled and got.finished[row, n])
             num_nan += is_spoiled
         order = np.select([got.log_prob[row] == -np.inf, got.nan_logits[row]], [2, 1], 0)
-        if name not in SAMPLERS:
+        if name not in (*SAMPLERS, "power_sample"):  # Particles are in no order.
             assert (np.diff(order) >= 0).all()
     assert num_nan or name not in SAMPLERS[1:]
     assert got.nan_logits.shape[1] == 1 or not got.nan_logits.all()
@@ -178,10 +183,11 @@ def text_settings(name):
 WARNING = r"model: its logits are NaN for text 1, of 3; these end there with a log_prob of NaN"
 STREAMED = ("greedy", "sample", "beam_search")
 # What a door makes of NaN depends on the output alone, and each strategy's output is tested above.
-MORE = ("best_k_search", "speculative_sample")
+MORE = ("best_k_search", "smc_sample", "speculative_sample")
 OTHERS = (
     *("arithmetic_sample", "beam_sample", "best_first_search", "constrained_beam_search"),
     *("contrastive_search", "diverse_beam_search", "stochastic_beam_search"),
+    *("conditional_sample", "power_sample"),
 )
 
 
