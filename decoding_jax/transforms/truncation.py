@@ -421,8 +421,8 @@ class TopH:
             return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
 
         # All tokens up to `low` fit, and all up to `high` do not; -1 is no token, _BANNED has none.
-        low, high = jnp.full(most.shape, -1), jnp.full(most.shape, _BANNED)
-        low, high = lax.fori_loop(0, 31, halve, (low.astype(jnp.int32), high.astype(jnp.int32)))
+        ends = (jnp.full(most.shape, end, jnp.int32) for end in (-1, _BANNED))
+        low, high = lax.fori_loop(0, 31, halve, tuple(ends))
         tied = key == high[..., None]
         total, surprise = sums(key <= low[..., None])
         value = lax.bitcast_convert_type(high, jnp.float32)
@@ -435,7 +435,7 @@ class TopH:
             fits = entropy(total + added, surprise + added * value) <= most
             return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
 
-        some = jnp.where(low < 0, 1, 0).astype(jnp.int32)  # one token always fits
+        some = (low < 0).astype(jnp.int32)  # one token always fits
         bounds = some, jnp.full_like(some, logits.shape[-1] + 1)
         count, _ = lax.fori_loop(0, logits.shape[-1].bit_length() + 1, halve_tied, bounds)
         first = lax.cumsum(tied.astype(jnp.int32), axis=tied.ndim - 1) <= count[..., None]

@@ -365,7 +365,7 @@ class ConditionalSample(Strategy):
         sequences = state.sequences
         exists = state.accepted | jnp.isnan(sequences.log_prob)
         log_prob = jnp.where(exists, sequences.log_prob, -jnp.inf)
-        count = state.accepted.sum(-1).astype(jnp.float32)
+        count = state.accepted.sum(-1, dtype=jnp.int32).astype(jnp.float32)
         acceptance = count / state.num_attempts.astype(jnp.float32)
         some = count > 0
         error = jnp.sqrt((1.0 - acceptance) / jnp.maximum(count, 1.0))

@@ -97,7 +97,9 @@ def learn(
       log_bound: float32 ``[B, N]``, the bound of the text itself.
       rejected: bool ``[B, N]``, the texts to store; the others are skipped.
     """
-    order = jnp.argsort(~rejected, axis=-1, stable=True).astype(jnp.int32)
+    lanes = jnp.arange(rejected.shape[1], dtype=jnp.int32)[None]
+    # Rejected lanes first.
+    order = jnp.sort(jnp.where(rejected, lanes, lanes + lanes.size), -1) % lanes.size
     count = rejected.sum(-1, dtype=jnp.int32)
 
     def add(i: Array, failures: Failures) -> Failures:
