@@ -204,7 +204,10 @@ class SMCSample(Strategy):
         return log_probs
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
-        """See ``Strategy.init``. All particles continue the prompt."""
+        """See ``Strategy.init``. All particles continue the prompt.
+
+        A language gives all of them the same weight at their first token, so none is resampled.
+        """
         batch, size = prompt.tokens.shape
         lanes, limit = self.num_samples, check_lengths(model, size, self.max_new_tokens)
         logits, shared = shared_cache.open_cache(model, prompt, lanes, limit)
@@ -221,23 +224,19 @@ class SMCSample(Strategy):
             step=jnp.int32(0),
         )
         logits = jnp.broadcast_to(logits[:, None], (batch, lanes, logits.shape[-1]))
-        return self.advance(logits, prompt, state)[0]
+        return state._replace(particles=self.grown(logits, prompt, state), step=jnp.int32(1))
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
-        """See ``Strategy.step``: the last tokens are fed, the next ones drawn and weighed."""
+        """See ``Strategy.step``: tokens are fed, the next ones drawn and weighed; resampling."""
         token = state.particles.token
         logits, shared = shared_cache.extend_hypotheses(model, prompt, state.shared, token)
-        state, parent = self.advance(logits, prompt, state)
-        return state._replace(shared=shared_cache.reorder(model, shared, parent))
-
-    def advance(self, logits: Array, prompt: Prompt, state: State) -> tuple[State, Array]:
-        """Draws, weighs and resamples; returns the state and int32 ``[B, N]``, the parents."""
         particles = self.grown(logits, prompt, state)
         state = state._replace(particles=particles, step=state.step + 1)
         size = effective_sample_size(particles.log_weight)
         threshold = rows.per_row(self, "ess_threshold", size)
         wanted = (size < threshold * self.num_samples) & ~self.row_done(state)
-        return self.resampled(state, wanted)
+        state, parent = self.resampled(state, wanted)
+        return state._replace(shared=shared_cache.reorder(model, shared, parent))
 
     def proposals(self, allowed: Array, path: Prefix) -> tuple[Array, Array]:
         """The logits that tokens are drawn by, and the mass that they hold.
@@ -331,7 +330,9 @@ class SMCSample(Strategy):
         """See ``Strategy.finalize``; the particles are resampled once more unless ``weighted``."""
         before, log_weight = state, state.particles.log_weight
         size = effective_sample_size(log_weight)
+        is_nan = jnp.isnan(state.particles.sequences.log_prob).any(-1)
         log_normaliser = before.log_normaliser + log_mean(log_weight)
+        log_normaliser = jnp.where(is_nan, jnp.nan, log_normaliser)
         if not self.weighted:
             wanted = log_weight.max(-1) > log_weight.min(-1)
             # Where steps resample, the number of tokens is at most L.
