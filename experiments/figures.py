@@ -22,7 +22,6 @@ FIGURES = {
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
-    "conditional": ("measured/conditional.json", "conditional"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
