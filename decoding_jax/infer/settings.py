@@ -253,19 +253,21 @@ def bound(
 def _constrained(
     strategy: Callable[..., DecodeOutput], settings: Settings, model: tuple[Any, Tokenizer]
 ) -> Callable[..., DecodeOutput]:
-    """The strategy with the constraint of the settings before its transform."""
+    """The strategy with the constraint of the settings: its language, or before its transform."""
     net, tokenizer = model
-    transform, size = unbound(strategy)[1].get("transform"), vocabulary_size(net)
+    given, size = unbound(strategy)[1], vocabulary_size(net)
     found = []
     if settings.json_schema is not None:
         found += [constraints.json_schema(settings.json_schema, tokenizer, vocab_size=size)]
     if settings.regex is not None:
         found += [constraints.regex(settings.regex, tokenizer, vocab_size=size)]
-    if not found and transform is None:
-        return strategy
-    transform = transforms.chain(*found, transform) if transform is not None else found[0]
+    made = {n: given[n] for n in ("transform", "language") if given.get(n) is not None}
+    if found:
+        name = "language" if "language" in inspect.signature(strategy).parameters else "transform"
+        made[name] = transforms.chain(*found, made[name]) if name in made else found[0]
     continued = not isinstance(net, EncoderDecoder)
-    return functools.partial(strategy, transform=with_begun(transform, lambda: continued))
+    made = {name: with_begun(part, lambda: continued) for name, part in made.items()}
+    return functools.partial(strategy, **made) if made else strategy
 
 
 def _of_object(strategy: loop.Strategy) -> Callable[..., DecodeOutput]:

@@ -162,7 +162,10 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     settings = {**settings_of(options.strategy), **options.settings, **named}
     if "max_new_tokens" not in options.settings:
         del settings["max_new_tokens"]  # ``generate`` warns where its default cuts a text.
-    settings["transform"] = transform_of(chosen, options.constraint)
+    has_language = "language" in inspect.signature(function).parameters
+    settings["transform"] = transform_of(chosen, None if has_language else options.constraint)
+    if has_language:
+        settings["language"] = options.constraint
     if draws(function, settings):
         settings["key"] = jax.random.key(options.seed or 0)
     elif options.seed is not None:

@@ -124,8 +124,9 @@ class Call:
             check_arguments(caller, model, tokenizer, texts, strategy, key, given, checked)
             named = limits.named_length(max_new_tokens, stop)
             ids = inputs.fitted(model, tokenizer, texts, named, default, truncate=truncate)
-            if "transform" in settings:
-                settings["transform"] = _with_begun(settings["transform"], model, tokenizer, ids)
+            for name in ("transform", "language"):
+                if name in settings:
+                    settings[name] = _with_begun(settings[name], model, tokenizer, ids)
         else:
             inputs.check_tokenizer(tokenizer)
             inputs.check_texts(texts)
