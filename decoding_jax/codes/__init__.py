@@ -1,6 +1,16 @@
 """Arithmetic codes: exact integer distributions, their inversion, and point sets."""
 
-from decoding_jax.codes.arithmetic import Code, choose, is_alone, start, step
+from decoding_jax.codes.arithmetic import (
+    AFTER,
+    ORDERS,
+    Code,
+    by_probability,
+    choose,
+    is_alone,
+    renewed,
+    start,
+    step,
+)
 from decoding_jax.codes.cdf import (
     IntegerDistribution,
     block_count,
@@ -14,12 +24,15 @@ from decoding_jax.codes.cdf import (
 from decoding_jax.codes.point_sets import POINTS, Points, points
 
 __all__ = [
+    "AFTER",
+    "ORDERS",
     "POINTS",
     "Code",
     "IntegerDistribution",
     "Points",
     "block_count",
     "block_sums",
+    "by_probability",
     "choose",
     "draw",
     "draw_weighted",
@@ -27,6 +40,7 @@ __all__ = [
     "invert",
     "is_alone",
     "points",
+    "renewed",
     "start",
     "step",
     "weighted_distribution",

@@ -39,7 +39,7 @@ def lattice(key: Array, num_samples: int) -> Array:
       >>> [int(d) == 2**62 for d in (x[1:] - x[:-1]) % 2**64]
       [True, True, True]
     """
-    return uint64.add(jnp.asarray(_cells(num_samples)), _shift(key, num_samples))
+    return uint64.add(jnp.asarray(cells(num_samples)), _shift(key, num_samples))
 
 
 def stratified(key: Array, num_samples: int) -> Array:
@@ -49,7 +49,7 @@ def stratified(key: Array, num_samples: int) -> Array:
     than 2.
     """
     shift, jitter = random.split_key(key)
-    starts = jnp.asarray(_cells(num_samples))
+    starts = jnp.asarray(cells(num_samples))
     widest = uint64.from_int(2**64 // num_samples - 1)
     inside = uint64.multiply_high(
         random.bits(jitter, (num_samples, 2)),
@@ -137,7 +137,7 @@ def points(points: str | Points, keys: Array, num_samples: int) -> Array:
     return codes
 
 
-def _cells(num_samples: int) -> np.ndarray:
+def cells(num_samples: int) -> np.ndarray:
     """``floor(i 2**64 / N)``: uint32 ``[N, 2]``."""
     index = np.arange(num_samples, dtype=np.uint64)
     size = np.uint64(num_samples)

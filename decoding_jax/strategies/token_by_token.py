@@ -263,6 +263,11 @@ class ArithmeticSample(TokenByToken):
       num_samples: N, the number of samples of a row.
       points: ``lattice`` (the paper's), ``stratified``, ``antithetic``, ``iid`` (plain sampling),
         ``radical_inverse``, or a function of your own (``codes.Points``).
+      order: of the tokens in the interval of their prefix: ``id``, or ``probability``, the most
+        probable ones first. Equal codes then mean alike after different prefixes.
+      after: what chooses the tokens of a sample that no other may share a prefix with:
+        ``independent`` bits (the paper), or the next ``lattice``, which spreads such samples over
+        each other's later tokens.
       max_new_tokens: L, the maximum number of new tokens.
       transform: applied to the logits before the choice.
       stop: when a sequence ends.
@@ -270,8 +275,8 @@ class ArithmeticSample(TokenByToken):
         token under the distribution that it was drawn from.
 
     Raises:
-      ValueError: for an unknown point set, a raw key, a prompt of wrong shapes, ``num_samples``
-        below 1, or a length that the model cannot hold.
+      ValueError: for an unknown point set, ``order`` or ``after``, a raw key, a prompt of wrong
+        shapes, ``num_samples`` below 1, or a length that the model cannot hold.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -286,6 +291,8 @@ class ArithmeticSample(TokenByToken):
 
     num_samples: int = fields.count()
     points: str | codes.Points = fields.field(_check_points, static=True, default="lattice")
+    order: str = fields.choice(*codes.ORDERS, default="id")
+    after: str = fields.choice(*codes.AFTER, default="independent")
     with_sample_log_prob: bool = fields.switch(default=False)
 
     draws: ClassVar[bool] = True
@@ -299,10 +306,11 @@ class ArithmeticSample(TokenByToken):
         return self.with_sample_log_prob
 
     def start(self, key: Array, batch_size: int) -> codes.Code:
-        return codes.start(self.points, random.row_keys(key, batch_size), self.num_samples)
+        keys = random.row_keys(key, batch_size)
+        return codes.start(self.points, keys, self.num_samples, self.after)
 
     def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
-        return codes.choose(chooser, logits, step)
+        return codes.choose(chooser, logits, step, order=self.order)
 
 
 arithmetic_sample = as_function(ArithmeticSample)

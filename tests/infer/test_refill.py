@@ -38,6 +38,7 @@ STRATEGIES = {
     "greedy": {},
     "sample": {"num_samples": 3},
     "arithmetic_sample": {"num_samples": 3},
+    "several codes": {"num_samples": 3, "order": "probability", "after": "lattice"},
     "beam_search": {"beam_size": 3, "length_penalty": TEMPERATURES},
     "beam_sample": {"beam_size": 3},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2},
@@ -88,7 +89,8 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **s
         del settings["transform"]
     drafts = "num_draft_tokens" in settings
     module = infer if name in infer.__all__ else decoding_jax
-    function = getattr(module, "speculative_sample" if drafts else name)
+    named = {"several codes": "arithmetic_sample"}.get(name, name)
+    function = getattr(module, "speculative_sample" if drafts else named)
     decoder = RowDecoder(
         model,
         functools.partial(function, **settings),

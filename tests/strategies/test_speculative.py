@@ -15,6 +15,7 @@ import decoding_jax
 from decoding_jax import Prompt, Stop, loop, models, strategies
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
+    CodeVerifier,
     Eagle,
     ModelDrafter,
     NextToken,
@@ -100,6 +101,11 @@ def test_code_and_gumbel_do_not_depend_on_the_drafter(name):
     drafter, settings = DRAFTERS[name], {"max_new_tokens": LENGTH, "stop": STOP}
     spread = decoding_jax.arithmetic_sample(MODEL, PROMPT, KEY, num_samples=4, **settings)
     same_text(run("code", drafter=drafter, stop=STOP), spread)
+    several = {"order": "probability", "after": "lattice"}
+    spread = decoding_jax.arithmetic_sample(
+        MODEL, PROMPT, KEY, num_samples=4, **settings, **several
+    )
+    same_text(run(CodeVerifier(**several), drafter=drafter, stop=STOP), spread)
     same_text(run("gumbel", drafter=drafter, stop=STOP), run("gumbel", stop=STOP))
 
 

@@ -69,6 +69,8 @@ def arithmetic_sample(
     state_callback_fn: StateCallback | None = None,
     logit_callback_fn: LogitCallback | None = None,
     points: str | codes.Points = "lattice",
+    order: str = "id",
+    after: str = "independent",
 ) -> Decodes:
     """Draws exact samples that are jointly evenly spread; see ``strategies.arithmetic_sample``.
 
@@ -80,13 +82,13 @@ def arithmetic_sample(
         transform, temperature, topk, topp, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, state_callback_fn, logit_callback_fn: as for ``temperature_sample``, but
         ``topk`` is 0 by default, which keeps all tokens.
-      points: the point set, as for ``strategies.arithmetic_sample``.
+      points, order, after: as for ``strategies.arithmetic_sample``.
 
     Returns:
       As ``temperature_sample``.
 
     Raises:
-      ValueError: for an unknown point set, or ``max_decode_steps`` above L.
+      ValueError: for an unknown point set, ``order`` or ``after``, or ``max_decode_steps`` above L.
 
     Example:
       >>> inputs = jnp.zeros((1, 1), jnp.int32)
@@ -95,7 +97,15 @@ def arithmetic_sample(
       Array(6, dtype=int32)
     """
     callbacks = _callbacks(arguments, state_callback_fn, logit_callback_fn)
-    return _sample(strategies.ArithmeticSample, arguments, sampling, callbacks, points=points)
+    return _sample(
+        strategies.ArithmeticSample,
+        arguments,
+        sampling,
+        callbacks,
+        points=points,
+        order=order,
+        after=after,
+    )
 
 
 def _callbacks(

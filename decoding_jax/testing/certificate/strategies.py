@@ -234,6 +234,7 @@ def known() -> dict[str, Tested]:
             for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
         ),
         _public("conditional_sample", independent=True, lockstep=False),
+        _public("arithmetic_sample/several", spread=1.0, order="probability", after="lattice"),
         *_beams(),
         *_tree_searches(),
         *(_speculative(verifier) for verifier in speculative.VERIFIERS),

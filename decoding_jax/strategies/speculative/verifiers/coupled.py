@@ -153,30 +153,36 @@ def exponentials(keys: Array, position: Array, size: int) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class CodeVerifier:
-    """Decodes the sequences of ``arithmetic_sample`` with the same key and points.
+    """Decodes the sequences of ``arithmetic_sample`` with the same key and settings.
 
     The samples of a row are spread as evenly as theirs. The draft decodes the remaining code of the
     lane by the draft's distribution. Once that code is used up, target and draft decode the same
-    random bits at each position. A drafted token is accepted if both decode the same token.
+    random bits at each position, or the same next code. A drafted token is accepted if both decode
+    the same token.
 
     Attributes:
-      points: the point set, as for ``arithmetic_sample``.
+      points, order, after: as for ``arithmetic_sample``.
     """
 
     points: str | codes.Points = fields.field(static=True, default="lattice")
+    order: str = fields.choice(*codes.ORDERS, default="id")
+    after: str = fields.choice(*codes.AFTER, default="independent")
 
     def init(self, key: Array, batch_size: int, lanes: int) -> tuple[Any, Any]:
         """See ``Verifier.init``."""
-        code = codes.start(self.points, random.row_keys(key, batch_size), lanes)
-        return code.keys, (code.offset, code.last)
+        code = codes.start(self.points, random.row_keys(key, batch_size), lanes, self.after)
+        return code.keys, _carried(code)
 
     def draw(
         self, keys: Any, state: Any, distribution: Softmax, position: Array, counter: Array
     ) -> tuple[Array, Any]:
         """See ``Verifier.draw``."""
-        code = codes.Code(state[0], state[1], keys)
-        token, code = codes.choose(code, distribution.logits, position, distribution.sums)
-        return token, (code.offset, code.last)
+        offset, last, *used = state
+        code = codes.Code(offset, last, keys, *used)
+        token, code = codes.choose(
+            code, distribution.logits, position, distribution.sums, self.order
+        )
+        return token, _carried(code)
 
     def verify(
         self,
@@ -198,8 +204,10 @@ class CodeVerifier:
             )
             token, new = self.draw(keys, state, distribution, position + t, counter)
             # The code advances only while the drafted tokens are those that the target decodes.
-            where = matching[..., None]
-            state = tuple(jnp.where(where, n, s) for n, s in zip(new, state, strict=True))
+            state = tuple(
+                jnp.where(matching.reshape(matching.shape + (1,) * (n.ndim - 2)), n, s)
+                for n, s in zip(new, state, strict=True)
+            )
             chosen = lax.dynamic_update_index_in_dim(chosen, token, t, 2)
             matching &= token == lax.dynamic_index_in_dim(drafted, t, 2, keepdims=False)
             return chosen, state, matching
@@ -207,3 +215,9 @@ class CodeVerifier:
         carry = jnp.zeros_like(drafted), state, jnp.ones(position.shape, bool)
         chosen, state, _ = lax.fori_loop(0, target.logits.shape[2], decode, carry)
         return Verification(chosen, count_matching(draft, chosen), state)
+
+
+def _carried(code: codes.Code) -> tuple[Array, ...]:
+    """What a code's tokens change, for the verifier's state."""
+    used = () if code.used is None else (code.used,)
+    return code.offset, code.last, *used

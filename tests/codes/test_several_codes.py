@@ -1,0 +1,83 @@
+"""Codes after the first, and orders of tokens: every sample is exact, by enumeration.
+
+All probabilities are multiples of 1/8, so the intervals of a code end on a grid. The middles of its
+cells, as shifts of the lattices, give each text as often as all 2**64 shifts do. The rows of one
+batch are all combinations of the shifts and factors of a text's codes.
+"""
+
+import functools
+import itertools
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import codes
+from decoding_jax.codes import point_sets
+from decoding_jax.ops import random, uint64
+
+pytestmark = pytest.mark.optimized
+
+EIGHTHS = np.array([[4, 1, 2, 1], [2, 4, 1, 1], [2, 2, 2, 2], [1, 1, 4, 2], [2, 2, 0, 4]])
+"""The probabilities of four tokens after each of them, and (last) of the first token."""
+N, LENGTH, FACTORS = 4, 3, 2
+GRIDS = (32, 32, 8)
+"""The cells of the three codes: a text of three tokens narrows the last of them once."""
+
+
+def middle(cell, grid):
+    return uint64.from_int((2 * cell + 1) * 2**63 // grid)
+
+
+def rows():
+    """Of every row the shift of the first code, and the bits of shift and factor of the later."""
+    later = (range(n) for grid in GRIDS[1:] for n in (grid, FACTORS))
+    found = list(itertools.product(range(GRIDS[0]), *later))
+    first = np.stack([middle(row[0], GRIDS[0]) for row in found])
+    bits = np.zeros((len(found), 4, 2), np.uint32)
+    for i, row in enumerate(found):
+        for k, value in enumerate(row[1:]):
+            bits[i, k] = [value, 0] if k % 2 else middle(value, GRIDS[1 + k // 2])
+    return first, bits
+
+
+@functools.partial(jax.jit, static_argnames="order")
+def decode(first, bits, keys, order, logits):
+    """The tokens ``[B, N, LENGTH]`` of lattices whose shifts and factors are given."""
+    code = codes.start("lattice", keys, N, "lattice")
+    points = jnp.asarray(point_sets.cells(N))[None]
+    code = code._replace(offset=uint64.add(*jnp.broadcast_arrays(points, first[:, None])))
+    previous, tokens = jnp.full(code.offset.shape[:2], 4), []
+    with mock.patch.object(
+        random, "bits_at", lambda keys, index: jnp.take_along_axis(bits, index[..., None], 1)
+    ):
+        for position in range(LENGTH):
+            previous, code = codes.choose(code, logits[previous], position, order=order)
+            tokens.append(previous)
+    return jnp.stack(tokens, -1)
+
+
+@pytest.mark.parametrize("order", codes.ORDERS)
+def test_every_sample_has_every_text_as_often_as_it_is_probable(order):
+    first, bits = rows()
+    with np.errstate(divide="ignore"):
+        logits = np.log(EIGHTHS).astype(np.float32)
+    keys = random.row_keys(jax.random.key(0), len(first))
+    tokens = np.asarray(decode(first, bits, keys, order, logits))
+    index = (tokens * 4 ** np.arange(LENGTH)[::-1]).sum(-1)  # [rows, N]
+    p = np.array([EIGHTHS[4] / 8])
+    for _ in range(LENGTH - 1):
+        p = p.reshape(-1, 1) * np.tile(EIGHTHS[:4] / 8, (p.size // 4, 1))
+    for lane in range(N):
+        counts = np.bincount(index[:, lane], minlength=4**LENGTH)
+        np.testing.assert_array_equal(counts, p.reshape(-1) * len(first))
+    # The number of samples with any prefix is N p, rounded up or down, as for the first code alone.
+    for length in range(1, LENGTH + 1):
+        of = 4**length
+        prefix = index // 4 ** (LENGTH - length)
+        counts = (prefix[..., None] == np.arange(of)).sum(1)
+        expected = N * p.reshape(of, -1).sum(-1)
+        assert (counts >= np.floor(expected)).all()
+        assert (counts <= np.ceil(expected)).all()
