@@ -2,6 +2,7 @@
 
 from decoding_jax.estimators import (
     choice,
+    control_variates,
     diversity,
     ngrams,
     pairwise,
@@ -13,6 +14,7 @@ from decoding_jax.estimators import (
 
 __all__ = [
     "choice",
+    "control_variates",
     "diversity",
     "ngrams",
     "pairwise",
