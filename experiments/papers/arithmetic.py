@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from decoding_jax import transforms
 from experiments.papers import arithmetic_report, arithmetic_results, command
 from experiments.papers.arithmetic_bound import measure_bound
 from experiments.papers.arithmetic_estimates import diversity_of, label
+from experiments.papers.arithmetic_variants import measure_surprise
 from experiments.papers.decoding import Decode, Decoder, batches, keys_of
 from experiments.papers.lattice import deterministic
 from experiments.papers.metrics import Scores
@@ -58,6 +59,7 @@ def run(
     runs: int = 8,
     point_sets: Sequence[str] = ("stratified", "antithetic", "radical_inverse", "deterministic"),
     point_counts: Sequence[int] = (8, 32),
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
     beams: Sequence[int] = (2, 4, 8, 16, 32),
     diversity_count: int = 8,
     bound_counts: Sequence[int] = (2, 8, 32, 128),
@@ -74,13 +76,15 @@ def run(
       model_name: what the results call it.
       task: inputs and references.
       output_dir: the folder of the records and results.
-      metrics: names of ``metrics.METRICS``.
+      metrics: names of ``metrics.METRICS``, and ``log_prob``, the model's own of a text.
       settings: pairs of a temperature and a top-k, or None for the whole vocabulary.
       max_samples: the largest N, a power of 2. Every power of 2 up to it is measured.
       runs: how often each input is decoded with each point set, 2 or more.
       point_sets: names of the library's point sets, and ``deterministic``, the lattice without a
         random shift.
       point_counts: the N at which other point sets are measured, at the last of ``settings``.
+      variants: by name, further settings of ``arithmetic_sample``; each is measured beside the
+        lattice, at all ``settings`` and N, and so is the lattice with a control variate.
       beams: the numbers of beams; those of stochastic beam search are drawn at the last of
         ``settings``.
       diversity_count: the N at which diversity is measured, one of ``beams``.
@@ -110,8 +114,9 @@ def run(
     for count in bound_counts:
         if count not in counts:
             raise ValueError(f"bound_counts: expected powers of 2 up to {max_samples}, got {count}")
+    variants = {name: dict(given) for name, given in (variants or {}).items()}
     decoder = Decoder(model, task, batch_size, max_new_tokens, max_input_tokens)
-    scores = Scores(metrics, task.references)
+    scores = Scores([name for name in metrics if name != "log_prob"], task.references)
     described = {
         "model": model_name,
         "task": task.describe(),
@@ -121,6 +126,7 @@ def run(
         "runs": runs,
         "point_sets": list(point_sets),
         "point_counts": list(point_counts),
+        **({"variants": variants} if variants else {}),
         "beams": list(beams),
         "diversity_count": diversity_count,
         "bound_counts": list(bound_counts),
@@ -130,12 +136,18 @@ def run(
         "max_input_tokens": max_input_tokens,
         "seed": seed,
     }
-    found = cells(settings, max_samples, runs, point_sets, point_counts, beams)
+    found = cells(settings, max_samples, runs, point_sets, point_counts, variants, beams)
     work: dict[str, Callable[[], Any]] = {}
     for name, cell in found.items():
         for rows in batches(len(task.inputs) * cell.runs, batch_size):
             work[f"{name}, rows {rows.start} to {rows.stop}"] = functools.partial(
                 measure, decoder, scores, name, cell, rows, diversity_count, seed
+            )
+    for pair in settings if variants else ():
+        name = f"lattice, {label(pair)}"
+        for rows in batches(len(task.inputs) * runs, batch_size):
+            work[f"surprise, {label(pair)}, rows {rows.start} to {rows.stop}"] = functools.partial(
+                measure_surprise, decoder, found[name], _transform(pair), name, rows, seed
             )
     for pair in settings if bound_counts else ():
         name = f"bound, {label(pair)}"
@@ -173,6 +185,7 @@ def cells(
     runs: int,
     point_sets: Sequence[str],
     point_counts: Sequence[int],
+    variants: Mapping[str, Mapping[str, Any]],
     beams: Sequence[int],
 ) -> dict[str, Cell]:
     """All ways of decoding by name."""
@@ -182,6 +195,8 @@ def cells(
         iid = _sampled("iid", pair, max_samples)
         found[f"iid, {of}"] = Cell(iid, 1, pairs=1, are_independent=True)
         found[f"lattice, {of}"] = Cell(_sampled("lattice", pair, max_samples), runs)
+        for name, given in variants.items():
+            found[f"{name}, {of}"] = Cell(_sampled("lattice", pair, max_samples, **given), runs)
     last = settings[-1]
     for points in point_sets:
         for count in point_counts:
@@ -205,7 +220,7 @@ def _transform(pair: Sequence[float | None]) -> Any:
     return transforms.chain(*parts)
 
 
-def _sampled(points: str, pair: Sequence[float | None], count: int) -> Decode:
+def _sampled(points: str, pair: Sequence[float | None], count: int, **given: Any) -> Decode:
     chosen = deterministic if points == "deterministic" else points
 
     def decode(model: Any, prompt: Any, keys: Any, **limits: Any) -> Any:
@@ -216,6 +231,7 @@ def _sampled(points: str, pair: Sequence[float | None], count: int) -> Decode:
             num_samples=count,
             points=chosen,
             transform=_transform(pair),
+            **given,
             **limits,
         )
 
@@ -244,13 +260,14 @@ def measure(
     inputs = [row // cell.runs for row in rows]
     batch = decoder(cell.decode, inputs, keys_of(seed, name, rows))
     found = []
-    for input_, row in zip(inputs, batch.completions, strict=True):
+    log_probs = np.asarray(batch.output.log_prob, np.float64).round(4).tolist()
+    for b, (input_, row) in enumerate(zip(inputs, batch.completions, strict=True)):
         texts = [completion.text for completion in row]
         step = max(1, len(texts) // diversity_count)  # Every step-th of a lattice are a lattice.
         sets = [texts[i::step][:diversity_count] for i in range(step)]
         diversity = [diversity_of(each) for each in (sets if cell.are_independent else sets[:1])]
         value: dict[str, Any] = {
-            "scores": scores(input_, texts),
+            "scores": {**scores(input_, texts), "log_prob": log_probs[b]},
             "diversity": round(sum(diversity) / len(diversity), 4),
         }
         if cell.pairs:

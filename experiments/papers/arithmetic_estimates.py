@@ -58,12 +58,26 @@ def variance_lattice(scores: np.ndarray, count: int) -> np.ndarray:
       scores: float64 ``[n, R, M]``, R at least 2.
       count: N, a divisor of M.
     """
-    runs, size = scores.shape[1:]
-    centred = scores - scores.mean((1, 2), keepdims=True)
-    parts = centred.reshape(len(scores), runs, count, size // count).mean(2)
+    return variance_of_parts(parts_of(scores, count).mean(-1))
+
+
+def parts_of(scores: np.ndarray, count: int) -> np.ndarray:
+    """The lattices of N in lattices of M: ``[n, R, M]`` as ``[n, R, M/N, N]``."""
+    inputs, runs, size = scores.shape
+    return scores.reshape(inputs, runs, count, size // count).swapaxes(2, 3)
+
+
+def variance_of_parts(means: np.ndarray) -> np.ndarray:
+    """The variance of means of which those of one run depend on each other: float64 ``[n]``.
+
+    Args:
+      means: float64 ``[n, R, P]``, of P parts of each of R runs.
+    """
+    runs = means.shape[1]
+    centred = means - means.mean((1, 2), keepdims=True)
     whole = centred.mean(-1)
     products = whole.sum(1) ** 2 - (whole**2).sum(1)
-    return (parts**2).mean((1, 2)) - products / (runs * (runs - 1))
+    return (centred**2).mean((1, 2)) - products / (runs * (runs - 1))
 
 
 def oracle_independent(scores: np.ndarray, count: int) -> np.ndarray:

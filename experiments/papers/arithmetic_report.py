@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from experiments.papers import arithmetic_plot, arithmetic_variants
 from experiments.papers.arithmetic_estimates import label
-from experiments.papers.arithmetic_plot import plot
 from experiments.papers.results import shown, signed, table
 
-__all__ = ["markdown", "plot"]
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    """All panels, or those of the variants where the run has some."""
+    (arithmetic_variants if "variants" in data else arithmetic_plot).plot(data, path)
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -26,6 +30,7 @@ def markdown(data: dict[str, Any]) -> str:
             *_best(data),
             *_diversity(data),
             *_points(data),
+            *(arithmetic_variants.markdown(data) if "variants" in data else ()),
         ]
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.papers import arithmetic_variants
 from experiments.papers.arithmetic_estimates import (
     halved,
     label,
@@ -30,6 +31,10 @@ def analyse(
         rows = [row["scores"][metric] for row in measured[name]]
         return np.asarray(rows).reshape(inputs, cells[name].runs, -1)
 
+    def surprises(of: str) -> np.ndarray:
+        return np.asarray(measured[f"surprise, {of}"]).reshape(inputs, given["runs"], -1)
+
+    varied = "variants" in given
     deviation, means, oracle = [], [], []
     for pair in given["settings"]:
         of = label(pair)
@@ -45,13 +50,15 @@ def analyse(
                     "difference": gap,
                 }
             )
-            alone = np.asarray([row[metric] for row in measured.get(f"bound, {of}", [])])
+            known = metric != "log_prob"  # The bound is of scores of texts.
+            bounds = measured.get(f"bound, {of}", []) if known else []
+            alone = np.asarray([row[metric] for row in bounds])
             for count in counts:
                 theirs = variance_independent(iid, count)
                 ours = variance_lattice(lattice, count)
                 ratio = interval(ratio_of_deviations, ours, theirs, seed=seed)
                 bound = above = None
-                if count in given["bound_counts"]:
+                if known and count in given["bound_counts"]:
                     least = alone[:, given["bound_counts"].index(count)] / count
                     bound = interval(ratio_of_deviations, least, theirs, seed=seed)
                     both = [ours, theirs], [least, theirs]
@@ -108,6 +115,7 @@ def analyse(
         "diversity": _diversity(measured, given),
         "points": _points(scores, given),
         "prefixes": _prefixes(measured, given),
+        **({"variants": arithmetic_variants.analyse(scores, surprises, given)} if varied else {}),
     }
 
 

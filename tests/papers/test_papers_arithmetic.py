@@ -10,11 +10,12 @@ from experiments.papers import command
 pytestmark = pytest.mark.exhaustive
 
 
-def test_the_quick_form_and_its_continuation(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["arithmetic", "arithmetic_spread"])
+def test_the_quick_form_and_its_continuation(name, tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu", "rouge_score"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(ROOT)
-    arguments = ["--gin_file=configs/papers/arithmetic_quick.gin", f'--gin.OUTPUT_DIR="{tmp_path}"']
+    arguments = [f"--gin_file=configs/papers/{name}_quick.gin", f'--gin.OUTPUT_DIR="{tmp_path}"']
     assert command.main("experiments.papers.arithmetic", arguments) == 0, capsys.readouterr().err
     found = (tmp_path / "arithmetic.json").read_text()
     data = json.loads(found)
