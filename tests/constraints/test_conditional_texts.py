@@ -1,0 +1,77 @@
+"""Exact conditional samples and particles of texts that follow a pattern."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiers
+
+pytest.importorskip("outlines_core")
+from languages import Pieces
+
+import decoding_jax
+from decoding_jax import Prompt, Stop, constraints
+from decoding_jax.shell import command
+from decoding_jax.testing import TableLM, chi_square, enumerate_distribution
+from decoding_jax.testing.certificate.comparisons import outcome_index
+
+# Token 4 ends a text.
+TOKENIZER = Pieces(["a", "b", "ab", "é"])
+MODEL = TableLM.random(jax.random.key(3), 5)
+CONSTRAINT = constraints.regex("(ab|é){1,2}b?|a", TOKENIZER)
+SETTINGS = {"max_new_tokens": 6, "stop": Stop(eos_ids=(4,))}
+ROWS = 1_500
+
+
+@pytest.mark.parametrize("name", tiers.values("conditional_sample", exhaustive=["smc_sample"]))
+def test_texts_of_a_pattern_follow_the_conditional(name):
+    """1,500 rows, chi-square at level 0.001; for particles, the mean weights within 0.03."""
+    prompt = Prompt(np.tile(np.int32([[1, 2]]), (ROWS, 1)), np.full(ROWS, 2, np.int32))
+    one = Prompt(prompt.tokens[:1], prompt.length[:1])
+    want = enumerate_distribution(MODEL, one, transform=CONSTRAINT, **SETTINGS)
+    mass = np.where(want.finished, np.exp(want.log_prob), 0.0)
+    prob = mass / mass.sum()
+    assert np.abs(prob - want.prob).sum() / 2 > 0.1  # masking is another distribution
+    beside = {"smc_sample": {"weighted": True}, "conditional_sample": {"max_prefixes": 64}}[name]
+    output = jax.device_get(
+        getattr(decoding_jax, name)(
+            MODEL if name == "conditional_sample" else MODEL.lockstep(),
+            prompt,
+            jax.random.key(1),
+            num_samples=2 if name == "conditional_sample" else 16,
+            language=CONSTRAINT,
+            **beside,
+            **SETTINGS,
+        )
+    )
+    index = outcome_index(want, output.tokens.reshape(-1, 6), output.length.ravel())
+    if name == "conditional_sample":
+        kept = output.info.accepted.ravel()
+        assert kept.mean() > 0.9
+        counts = np.bincount(index[kept], minlength=len(prob))
+        assert chi_square(counts, prob).p_value > 1e-3
+    else:
+        share = np.exp(np.float64(output.info.log_weight)).ravel()
+        law = np.bincount(index[share > 0], share[share > 0], len(prob)) / share.sum()
+        assert np.abs(law - prob).sum() / 2 < 0.03
+
+
+@pytest.mark.exhaustive
+def test_a_pattern_of_the_shell_is_the_language(monkeypatch, capsys):
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (MODEL, TOKENIZER))
+    seen = {}
+    generate = decoding_jax.generate
+
+    def noted(*args, **settings):
+        seen.update(settings)
+        return generate(*args, **settings)
+
+    monkeypatch.setattr(command, "generate", noted)
+    argv = ["ab", "--strategy", "conditional_sample", "--max_new_tokens", "6", "--regex", "a|ab"]
+    assert command.main(argv) == 0
+    assert seen["language"] is not None
+    assert seen["transform"] is None
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        if line:
+            assert re.fullmatch("a|ab", line.split()[-1])
