@@ -36,7 +36,8 @@ def decoded(
 
     ``outputs`` has the order of the strategy, so ``outputs[i]`` is sequence i of a sampler.
     ``rank`` is 1 for the highest score; equal scores are ranked in the order of ``outputs``, and
-    NaN is last. Where the model's logits were NaN, the record also has an ``error``.
+    NaN is last. Where the model's logits were NaN, or where there is no
+    completion, the record also has an ``error``.
 
     Args:
       index: the index of the input, from 0.
@@ -75,6 +76,8 @@ def decoded(
         record["num_cut"] = num_cut
     if num_nan := sum(c.nan_logits for c in completions):
         record["error"] = f"NaN logits: {num_nan} of {len(completions)} outputs"
+    if not completions:
+        record["error"] = "no output: no text of the language was reached"
     return record
 
 

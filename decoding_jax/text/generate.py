@@ -22,7 +22,7 @@ from decoding_jax.text.stop_strings import StopTexts
 from decoding_jax.text.streaming import Clock, run_until
 from decoding_jax.text.token_scores import compiled_scores
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits
+from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_text
 
 
 def generate(
@@ -106,7 +106,8 @@ def generate(
     Returns:
       For every text, its completions in the order of the strategy, each with the strategy's
       ``info``. Where the model's logits are NaN, a completion has ``nan_logits`` and a
-      ``NanLogitsWarning`` names its text.
+      ``NanLogitsWarning`` names its text. A text has fewer completions, or none, where fewer
+      samples reached the ``language`` of a strategy that has one.
 
     Raises:
       ValueError: for an unknown strategy or setting, a missing key, an empty text, or a text that
@@ -161,6 +162,8 @@ def generate(
             bar.update(len(members))
     warn_of_cut(results, call.limits)
     warn_of_nan_logits(results)
+    if call.settings.get("language") is not None:
+        warn_of_no_text(results)
     return results
 
 

@@ -90,13 +90,25 @@ def nan_logits_message(results: Sequence[Sequence[Completion]]) -> str | None:
     rows = [i for i, row in enumerate(results) if any(c.nan_logits for c in row)]
     if not rows:
         return None
+    return (
+        f"model: its logits are NaN for {_listed(rows, len(results))}; these end there with a "
+        "log_prob of NaN"
+    )
+
+
+def warn_of_no_text(results: Sequence[Sequence[Completion]]) -> None:
+    """Warns of texts without any completion, where no sample reached the language."""
+    if rows := [i for i, row in enumerate(results) if not row]:
+        listed = _listed(rows, len(results))
+        warn(f"texts: got no completion for {listed}: no text of its language was reached")
+
+
+def _listed(rows: Sequence[int], count: int) -> str:
+    """Names some of the ``count`` texts."""
     names = [str(i) for i in rows[:_SHOWN]]
     if len(rows) > _SHOWN:
         names.append(f"{len(rows) - _SHOWN:,} more")
     listed = f"text {names[0]}"
     if len(names) > 1:
         listed = f"texts {', '.join(names[:-1])} and {names[-1]}"
-    return (
-        f"model: its logits are NaN for {listed}, of {len(results):,}; these end there with a "
-        "log_prob of NaN"
-    )
+    return f"{listed}, of {count:,}"
