@@ -116,10 +116,15 @@ class EagleNetwork(nn.Module):
         return self.run_layers(embedded, states, position, lambda index: held)
 
     def extend(
-        self, cache: caches.Cache, embedded: Array, states: Array, start: Array
+        self,
+        cache: caches.Cache,
+        embedded: Array,
+        states: Array,
+        start: Array,
+        visible: Array | None = None,
     ) -> tuple[Array, caches.Cache]:
         """Runs new entries; see ``DraftHead.extend`` and ``prefill``."""
-        seen, cache = view.view_of(cache, embedded.shape[2], start, None, None)
+        seen, cache = view.view_of(cache, embedded.shape[2], start, visible, None)
 
         def cache_of(index: int) -> view.LayerCache:
             prompt: Any = cache.prompt[index]
@@ -236,10 +241,15 @@ class EagleHead:
         return caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
 
     def extend(
-        self, cache: caches.Cache, tokens: Array, states: Array, start: Array
+        self,
+        cache: caches.Cache,
+        tokens: Array,
+        states: Array,
+        start: Array,
+        visible: Array | None = None,
     ) -> tuple[Array, caches.Cache]:
         """See ``DraftHead.extend``."""
-        return self.apply(EagleNetwork.extend, cache, self._embed(tokens), states, start)
+        return self.apply(EagleNetwork.extend, cache, self._embed(tokens), states, start, visible)
 
     def project(self, states: Array) -> Array:
         """See ``DraftHead.project``."""

@@ -75,20 +75,30 @@ class TableHead:
         return HeadCache(numbers, length, empty)
 
     def extend(
-        self, cache: HeadCache, tokens: Array, states: Array, start: Array
+        self,
+        cache: HeadCache,
+        tokens: Array,
+        states: Array,
+        start: Array,
+        visible: Array | None = None,
     ) -> tuple[Array, HeadCache]:
-        """See ``DraftHead.extend``."""
+        """See ``DraftHead.extend``. Of a tree, the entry before is the last slot that is seen."""
         slot = start[..., None] + count_up(tokens.shape)
-        place = cache.length[:, None, None] + slot + 1
+        depth = slot if visible is None else visible.sum(-1, dtype=jnp.int32)
+        place = cache.length[:, None, None] + depth + 1
         numbers, states = self._continued(tokens, states, place)
         before, after = (write(cache.slots[..., i], slot, numbers[..., i]) for i in range(2))
         # The entry before slot 0 is the prompt's last one, if it has any.
         last = jnp.maximum(cache.length - 1, 0)[:, None]
         last = jnp.take_along_axis(cache.prompt[..., 1], last, 1)
         last = jnp.where(cache.length[:, None] > 0, last, before[:, :, 0])
-        earlier = jnp.concatenate([last[..., None], after[:, :, :-1]], -1)
-        follows = jnp.cumprod(((before == earlier) & (before >= 0)).astype(jnp.int32), -1)
-        sound = jnp.take_along_axis(follows, jnp.clip(slot, 0, before.shape[-1] - 1), -1) == 1
+        if visible is None:
+            earlier = jnp.concatenate([last[..., None], after[:, :, :-1]], -1)
+            follows = jnp.cumprod(((before == earlier) & (before >= 0)).astype(jnp.int32), -1)
+            sound = jnp.take_along_axis(follows, jnp.clip(slot, 0, before.shape[-1] - 1), -1) == 1
+        else:
+            parent = jnp.where(visible, count_up(visible.shape), 0).max(-1)
+            sound = jnp.take_along_axis(after, parent, -1) == numbers[..., 0]
         states = jnp.where(sound[..., None], states, jnp.nan)
         return states, cache._replace(slots=jnp.stack([before, after], -1))
 

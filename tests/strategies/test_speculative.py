@@ -136,12 +136,15 @@ def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
     assert (got.info.emitted == LENGTH - 1).all()
 
 
-@pytest.mark.parametrize("size", tiers.values(3, exhaustive=[1, 2, 8]))
-def test_a_head_that_predicts_its_target_takes_the_fewest_calls(size):
+@pytest.mark.parametrize(
+    "case", tiers.values((3, 1), (2, 2), exhaustive=[(1, 1), (2, 1), (8, 1), (3, 3)])
+)
+def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
     """Its table gives NaN after an entry that is missing, stale or of other features."""
+    size, drafts = case
     ids = np.arange(5, dtype=np.int32)
     eagle = Eagle(TableHead(MODEL, MODEL, ids), vocab_size=5, token_ids=ids)
-    got = run("token", drafter=eagle, num_draft_tokens=size)
+    got = run("token", drafter=eagle, num_draft_tokens=size, num_drafts=drafts)
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
     assert (got.info.emitted == LENGTH - 1).all()
@@ -265,7 +268,7 @@ def test_a_context_that_is_full_takes_one_more_token():
         ),
         (
             {"num_drafts": 2, "drafter": PromptLookup()},
-            "drafter: expected a language model for several drafts, got",
+            "drafter: expected a language model or an Eagle for several drafts, got",
         ),
         ({"num_drafts": 0}, "num_drafts: expected an int of 1 or more, got 0"),
         ({"model": MODEL.lockstep()}, "model: expected one with ragged=True, got one whose rows"),

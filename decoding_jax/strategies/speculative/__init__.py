@@ -22,6 +22,7 @@ from decoding_jax.strategies.speculative.drafters import (
     PromptLookup,
     SuffixDrafter,
     SupportsBind,
+    TreeDrafter,
 )
 from decoding_jax.strategies.speculative.speculative_sample import (
     SpeculativeSample,
@@ -68,6 +69,7 @@ __all__ = [
     "SuffixDrafter",
     "SupportsBind",
     "TokenVerifier",
+    "TreeDrafter",
     "TreeVerifier",
     "Verification",
     "Verifier",

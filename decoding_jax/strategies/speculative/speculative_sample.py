@@ -70,6 +70,7 @@ from decoding_jax.strategies.speculative.stages import (
     Stages,
     count_block,
     no_info,
+    seen_features,
 )
 from decoding_jax.strategies.speculative.tree_drafts import TREE
 from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier
@@ -304,7 +305,7 @@ class SpeculativeSample(Strategy):
         cache, drafter_state = stages.keep(model, drafter, inputs, result, cache, drafter_state)
         if isinstance(drafter, FeatureDrafter):
             start = inputs.sequences.length - 1
-            drafter_state = drafter.observe(drafter_state, scores.features, start)
+            drafter_state = drafter.observe(drafter_state, seen_features(scores, result), start)
         # Append: return prefix + x_1 .. x_n, t, cut where a stop condition or the limit applies.
         sequences, appended = append(
             state.sequences,

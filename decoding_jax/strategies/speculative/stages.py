@@ -167,6 +167,14 @@ class Stages(NamedTuple):
     keep: Callable[..., tuple[Cache, Any]]
 
 
+def seen_features(scores: Scores, result: BlockResult) -> tuple[Array, ...]:
+    """The target's hidden states ``[B, W, K + 1, D]`` of the last token and the accepted ones."""
+    if result.nodes is None:
+        return scores.features
+    index = result.nodes[..., None]
+    return tuple(jnp.take_along_axis(x, index, axis=2) for x in scores.features)
+
+
 def count_leading(accept: Array) -> Array:
     """Counts the values of ``accept [..., K]`` that are true before the first false one.
 

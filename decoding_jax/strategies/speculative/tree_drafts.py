@@ -22,7 +22,13 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops import random
 from decoding_jax.strategies.speculative import distributions
 from decoding_jax.strategies.speculative.appending import place_tokens
-from decoding_jax.strategies.speculative.drafters import Drafter, Guesser, ModelDrafter, Path
+from decoding_jax.strategies.speculative.drafters import (
+    Drafter,
+    Guesser,
+    ModelDrafter,
+    Path,
+    TreeDrafter,
+)
 from decoding_jax.strategies.speculative.stages import (
     BlockInputs,
     BlockResult,
@@ -42,16 +48,22 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
     if not isinstance(verifier, TreeVerifier):
         name = type(verifier).__name__.removesuffix("Verifier").lower()
         raise ValueError(f"verifier: expected token or block for several drafts, got {name}")
-    if not isinstance(drafter, ModelDrafter):
+    if not isinstance(drafter, TreeDrafter):
         raise ValueError(
-            f"drafter: expected a language model for several drafts, got a {type(drafter).__name__}"
+            "drafter: expected a language model or an Eagle for several drafts, got a "
+            f"{type(drafter).__name__}"
         )
-    if drafter.greedy or drafter.min_confidence > 0:
+    greedy = getattr(drafter, "greedy", False)
+    min_confidence = getattr(drafter, "min_confidence", 0.0)
+    if greedy or min_confidence > 0:
         raise ValueError(
             "drafter: expected drawn drafts of equal length where there are several, got "
-            f"greedy={drafter.greedy} and min_confidence={drafter.min_confidence}"
+            f"greedy={greedy} and min_confidence={min_confidence}"
         )
-    for name, candidate in (("model", model), ("drafter", drafter.model)):
+    candidates = {"model": model}
+    if isinstance(drafter, ModelDrafter):
+        candidates["drafter"] = drafter.model
+    for name, candidate in candidates.items():
         if not (candidate.tree and isinstance(candidate, SupportsKeep)):
             raise ValueError(
                 f"{name}: expected one with tree and keep for several drafts, got one without"
@@ -59,17 +71,24 @@ def check(model: LanguageModel, drafter: Drafter | Guesser, verifier: Verifier) 
 
 
 def init_drafter(
-    drafter: ModelDrafter,
+    drafter: TreeDrafter,
     prompt: Prompt,
     lanes: int,
     max_new_tokens: int,
     max_draft_tokens: int,
     num_drafts: int,
     features: tuple[Array, ...],
-) -> Cache:
-    """The draft's cache, with slots for the longest sequence and for a tree."""
-    slots = max(max_new_tokens - 1, 1) + max_draft_tokens * num_drafts
-    return drafter.open_cache(prompt, lanes, max_new_tokens, slots)
+) -> Any:
+    """The drafter's state, with slots for the longest sequence and for a tree."""
+    return drafter.open(
+        prompt,
+        lanes=lanes,
+        slots=max(max_new_tokens - 1, 1) + max_draft_tokens * num_drafts,
+        max_new_tokens=max_new_tokens,
+        max_draft_tokens=max_draft_tokens,
+        num_drafts=num_drafts,
+        features=features,
+    )
 
 
 def num_slots(inputs: BlockInputs) -> int:
@@ -98,12 +117,12 @@ def ancestors(root: Array, level: Array, draft: Array, num_drafts: int, slot: Ar
 
 
 def propose(
-    drafter: ModelDrafter, verifier: Verifier, inputs: BlockInputs, vocab_size: int
-) -> tuple[Drafts, Cache, Array]:
+    drafter: TreeDrafter, verifier: Verifier, inputs: BlockInputs, vocab_size: int
+) -> tuple[Drafts, Any, Array]:
     """Draws C independent drafts for every lane.
 
     Returns:
-      The drafts, the draft's cache, and the number of calls of the draft.
+      The drafts, the drafter's state, and the number of calls of the drafter.
     """
     sequences, num_drafts = inputs.sequences, inputs.num_drafts
     branch = jnp.arange(num_drafts, dtype=jnp.int32)
@@ -121,20 +140,23 @@ def propose(
         return Drafts(update(drafts.tokens, token, i, 2), update(drafts.logits, logits, i, 2))
 
     def draw_next(i: Array | int, carry: Any) -> Any:
-        drafts, cache, paths = carry
+        drafts, state, paths = carry
         tokens = lax.dynamic_index_in_dim(drafts.tokens, i - 1, 2, keepdims=False)
         paths = _place_each(paths, tokens, sequences.length + i - 1)
         start = sequences.length + (i - 1) * num_drafts
         level = jnp.broadcast_to(i - 1, branch.shape)
         visible = ancestors(sequences.length - 1, level, branch, num_drafts, slot)
-        output, cache = model_calls.extend(
-            drafter.model, cache, tokens, start, visible, name="drafter"
-        )
-        return record(i, drafts, *draw(i, output.logits, paths)), cache, paths
+        logits, state = drafter.next_level(state, tokens, start, visible)
+        return record(i, drafts, *draw(i, checked(logits, shape), paths)), state, paths
+
+    def checked(logits: Array, shape: tuple[int, ...]) -> Array:
+        letters = "[B, W, C, V]"[: 3 * len(shape)] + ", V]"
+        return model_calls.as_logits(logits, (*shape, vocab_size), "drafter", "a drafter", letters)
 
     path = Path(inputs.prompt, sequences.tokens, sequences.length)
-    logits, cache = drafter.begin(inputs.drafter_state, path)
+    logits, state = drafter.begin(inputs.drafter_state, path)
     shape = (*sequences.length.shape, num_drafts)
+    logits = checked(logits, shape[:2])
     logits = jnp.broadcast_to(logits[:, :, None], (*shape, logits.shape[-1]))
     paths = jnp.broadcast_to(sequences.tokens[:, :, None], (*shape, sequences.tokens.shape[-1]))
     size = inputs.max_draft_tokens
@@ -142,10 +164,10 @@ def propose(
         jnp.zeros((*shape[:2], size, num_drafts), jnp.int32),
         jnp.zeros((*shape[:2], size, *logits.shape[2:]), jnp.float32),
     )
-    carry = record(0, drafts, *draw(0, logits, paths)), cache, paths
+    carry = record(0, drafts, *draw(0, logits, paths)), state, paths
     calls = jnp.maximum(inputs.draft_length.max(), 1)
-    drafts, cache, _ = lax.fori_loop(1, calls, draw_next, carry)
-    return drafts, cache, calls
+    drafts, state, _ = lax.fori_loop(1, calls, draw_next, carry)
+    return drafts, state, calls
 
 
 def score(model: LanguageModel, inputs: BlockInputs, drafts: Drafts) -> tuple[Scores, Cache]:
@@ -171,7 +193,7 @@ def score(model: LanguageModel, inputs: BlockInputs, drafts: Drafts) -> tuple[Sc
     paths = jnp.concatenate([sequences.tokens[:, :, None], paths[:, :, draft]], axis=2)
     depth = jnp.concatenate([jnp.zeros(1, jnp.int32), level + 1])
     allowed = inputs.allow(output.logits, paths, sequences.length[..., None] + depth[None, None])
-    return Scores(output.logits, allowed), cache
+    return Scores(output.logits, allowed, output.features), cache
 
 
 def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scores) -> BlockResult:
@@ -199,18 +221,17 @@ def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scor
 
 def keep(
     model: Any,
-    drafter: ModelDrafter,
+    drafter: TreeDrafter,
     inputs: BlockInputs,
     result: BlockResult,
     cache: Cache,
-    drafter_state: Cache,
-) -> tuple[Cache, Cache]:
+    drafter_state: Any,
+) -> tuple[Cache, Any]:
     """Moves the accepted path, in both caches, to the slots where a chain would have written it."""
     assert result.nodes is not None
-    assert isinstance(drafter.model, SupportsKeep)
     start = inputs.sequences.length
     source = start[..., None] - 1 + result.nodes[..., 1:]
-    return model.keep(cache, source, start), drafter.model.keep(drafter_state, source, start)
+    return model.keep(cache, source, start), drafter.keep(drafter_state, source, start)
 
 
 def _place_each(paths: Array, tokens: Array, position: Array) -> Array:

@@ -87,6 +87,7 @@ DRAFTS: dict[str, DraftCase] = {
     "another, 3 of 2": DraftCase(lambda model: _another(model.vocab_size), 2, num_drafts=3),
     "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
     "eagle, 3": DraftCase(_eagle, 3),
+    "eagle, 3 of 2": DraftCase(_eagle, 2, num_drafts=3),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
     "suffix, 5": DraftCase(_suffix, 5),

@@ -11,6 +11,7 @@ from decoding_jax.strategies.speculative.drafters.base import (
     Guesser,
     Path,
     SupportsBind,
+    TreeDrafter,
 )
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
 from decoding_jax.strategies.speculative.drafters.eagle import DraftHead, Eagle
@@ -69,6 +70,7 @@ __all__ = [
     "PromptLookup",
     "SuffixDrafter",
     "SupportsBind",
+    "TreeDrafter",
     "as_drafter",
     "bind_to_inputs",
 ]

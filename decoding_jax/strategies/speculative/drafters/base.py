@@ -56,6 +56,42 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class TreeDrafter(Drafter, Protocol):
+    """A ``Drafter`` that continues C drafts of every lane in one call."""
+
+    def open(self, prompt: Prompt, *, lanes: int, slots: int, **sizes: Any) -> Any:
+        """Makes the drafter's state, with this many slots in every lane.
+
+        Args:
+          prompt: B prompts.
+          lanes: W.
+          slots: for the longest sequence and for K C tokens.
+          **sizes: ``max_new_tokens``; and as for ``FeatureDrafter.init``, with ``num_drafts``.
+        """
+        ...
+
+    def next_level(
+        self, state: Any, tokens: Array, start: Array, visible: Array
+    ) -> tuple[Array, Any]:
+        """The logits ``[B, W, C, V]`` after one more token of each draft.
+
+        Args:
+          state: from ``begin`` or an earlier ``next_level``.
+          tokens: int32 ``[B, W, C]``.
+          start: int32 ``[B, W]``, the slot of the first of them.
+          visible: bool ``[B, W, C, S]``, the slots of each token's ancestors.
+        """
+        ...
+
+    def keep(self, state: Any, source: Array, start: Array) -> Any:
+        """Moves an accepted path to the slots where a chain would have written it.
+
+        The arguments are those of ``SupportsKeep.keep``.
+        """
+        ...
+
+
+@runtime_checkable
 class FeatureDrafter(Protocol):
     """A ``Drafter`` that reads hidden states of the target, a model with ``with_features``.
 

@@ -68,7 +68,12 @@ class DraftHead(Protocol):
         ...
 
     def extend(
-        self, cache: Cache, tokens: Array, states: Array, start: Array
+        self,
+        cache: Cache,
+        tokens: Array,
+        states: Array,
+        start: Array,
+        visible: Array | None = None,
     ) -> tuple[Array, Cache]:
         """Runs T new entries of every lane, and writes entry t to slot ``start + t``.
 
@@ -77,6 +82,8 @@ class DraftHead(Protocol):
           tokens: int32 ``[B, W, T]``.
           states: ``[B, W, T, D']``.
           start: int32 ``[B, W]``. Writes outside ``[0, S)`` are dropped.
+          visible: None for a chain, or bool ``[B, W, T, S]`` for a tree, as in
+            ``LanguageModel.extend``.
 
         Returns:
           The states ``[B, W, T, D']`` of the entries' tokens, and the cache.
@@ -93,7 +100,7 @@ class EagleState(NamedTuple):
 
     Attributes:
       cache: the head's cache, whose slot t has the entry of new token t.
-      state: ``[B, W, D']``, of the last token drafted.
+      state: ``[B, W, C, D']``, of the last token of each draft.
       seen: ``[B, W, K + 1, D']``, states that the target's last call gives.
       start: int32 ``[B, W]``, the slot of the entry of the first of them.
     """
@@ -155,21 +162,36 @@ class Eagle:
         max_draft_tokens: int,
         features: tuple[Array, ...],
     ) -> EagleState:
-        """See ``FeatureDrafter.init``. A prompt of n tokens has n - 1 entries."""
-        states = self.head.fuse(features)
-        cache = self.head.prefill(
-            jnp.roll(prompt.tokens, -1, 1),
-            states,
-            prompt.length - 1,
+        """See ``FeatureDrafter.init``."""
+        return self.open(
+            prompt,
             lanes=lanes,
             slots=max(max_new_tokens - 1, 1),
+            max_draft_tokens=max_draft_tokens,
+            features=features,
         )
+
+    def open(
+        self,
+        prompt: Prompt,
+        *,
+        lanes: int,
+        slots: int,
+        max_draft_tokens: int,
+        features: tuple[Array, ...],
+        num_drafts: int = 1,
+        **sizes: Any,
+    ) -> EagleState:
+        """See ``TreeDrafter.open``. A prompt of n tokens has n - 1 entries."""
+        states = self.head.fuse(features)
+        entries = jnp.roll(prompt.tokens, -1, 1), states, prompt.length - 1
+        cache = self.head.prefill(*entries, lanes=lanes, slots=slots)
         shape = (states.shape[0], lanes)
         last = gather_position(states, prompt.length[:, None] - 1)
         seen = (*shape, max_draft_tokens + 1, states.shape[-1])
         return EagleState(
             cache=cache,
-            state=jnp.broadcast_to(last, (*shape, states.shape[-1])),
+            state=jnp.broadcast_to(last[:, :, None], (*shape, num_drafts, states.shape[-1])),
             seen=jnp.broadcast_to(last[:, :, None], seen),
             start=jnp.zeros(shape, jnp.int32),
         )
@@ -186,23 +208,35 @@ class Eagle:
         states, cache = self._extend(state, tokens, state.seen, state.start)
         # Entries after the last token are of rejected ones, and are overwritten by drafted ones.
         last = jnp.clip(path.length - 1 - state.start, 0, entry.shape[-1] - 1)
-        return self._logits(state._replace(cache=cache, state=gather_position(states, last)))
+        states = jnp.broadcast_to(gather_position(states, last)[:, :, None], state.state.shape)
+        return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
 
     def next(self, state: EagleState, token: Array, slot: Array) -> tuple[Array, EagleState]:
         """See ``Drafter.next``."""
-        states, cache = self._extend(state, token[..., None], state.state[:, :, None], slot)
-        return self._logits(state._replace(cache=cache, state=states[:, :, 0]))
+        states, cache = self._extend(state, token[..., None], state.state, slot)
+        return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
+
+    def next_level(
+        self, state: EagleState, tokens: Array, start: Array, visible: Array
+    ) -> tuple[Array, EagleState]:
+        """See ``TreeDrafter.next_level``."""
+        states, cache = self._extend(state, tokens, state.state, start, visible)
+        return self._logits(states), state._replace(cache=cache, state=states)
+
+    def keep(self, state: EagleState, source: Array, start: Array) -> EagleState:
+        """See ``TreeDrafter.keep``. Moves nothing: ``begin`` writes all accepted entries anew."""
+        return state
 
     def _extend(self, state: EagleState, *entries: Array) -> tuple[Array, Cache]:
         states, cache = self.head.extend(state.cache, *entries)
         model_calls.check_same_cache(state.cache, cache, "drafter.head", "extend")
         return states, cache
 
-    def _logits(self, state: EagleState) -> tuple[Array, EagleState]:
-        """The logits ``[B, W, V]`` after the last token; -inf for tokens that are never drafted."""
-        logits = meshes.gathered(self.head.project(state.state))
+    def _logits(self, states: Array) -> Array:
+        """The logits ``[..., V]`` after states; -inf for tokens that are never drafted."""
+        logits = meshes.gathered(self.head.project(states))
         if self.token_ids is None:
-            return logits, state
+            return logits
         ids = jnp.asarray(self.token_ids, jnp.int32)
         full = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
-        return full.at[..., ids].set(logits, mode="drop"), state
+        return full.at[..., ids].set(logits, mode="drop")

@@ -74,10 +74,13 @@ class ModelDrafter:
         Raises:
           ValueError: for a model that is not ragged, or has too few positions.
         """
-        return self.open_cache(prompt, lanes, max_new_tokens, max(max_new_tokens - 1, 1))
+        slots = max(max_new_tokens - 1, 1)
+        return self.open(prompt, lanes=lanes, slots=slots, max_new_tokens=max_new_tokens)
 
-    def open_cache(self, prompt: Prompt, lanes: int, max_new_tokens: int, slots: int) -> Cache:
-        """The model's cache with this many slots in every lane; errors as for ``init``."""
+    def open(
+        self, prompt: Prompt, *, lanes: int, slots: int, max_new_tokens: int, **sizes: Any
+    ) -> Cache:
+        """See ``TreeDrafter.open``; errors as for ``init``."""
         if not self.model.ragged:
             raise ValueError(
                 "drafter: expected a model with ragged=True, got one whose rows advance in step"
@@ -122,3 +125,16 @@ class ModelDrafter:
 
     def _extend(self, cache: Cache, tokens: Array, start: Array) -> tuple[ModelOutput, Cache]:
         return model_calls.extend(self.model, cache, tokens, start, name="drafter")
+
+    def next_level(
+        self, state: Any, tokens: Array, start: Array, visible: Array
+    ) -> tuple[Array, Any]:
+        """See ``TreeDrafter.next_level``."""
+        new = tokens, start, visible
+        output, cache = model_calls.extend(self.model, state, *new, name="drafter")
+        return output.logits, cache
+
+    def keep(self, state: Any, source: Array, start: Array) -> Any:
+        """See ``TreeDrafter.keep``."""
+        model: Any = self.model
+        return model.keep(state, source, start)
