@@ -23,6 +23,7 @@ from decoding_jax.models.combined import (
     mixture,
     product,
 )
+from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
@@ -44,6 +45,8 @@ __all__ = [
     "BoundT5Gemma",
     "CheckpointError",
     "Contrasted",
+    "DFlashConfig",
+    "DFlashHead",
     "EagleConfig",
     "EagleHead",
     "GPT2Config",

@@ -16,7 +16,7 @@ import jax
 from decoding_jax import constraints as languages
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
-from decoding_jax.models.checkpoint.eagle import holds_drafter, load_drafter
+from decoding_jax.models.checkpoint.drafters import holds_drafter, load_drafter
 from decoding_jax.ops.jit import keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (

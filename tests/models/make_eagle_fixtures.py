@@ -1,4 +1,4 @@
-"""Writes ``heads``: tiny heads of EAGLE-3, and what the programs that publish them answer.
+"""Writes ``heads``: tiny heads of EAGLE-3 and DFlash, and what published programs answer.
 
     PYTHONPATH=EAGLE python tests/models/make_eagle_fixtures.py
 
@@ -43,6 +43,7 @@ def main() -> None:
     asked = {"tokens": tokens, "features": features, "d2t": d2t, "t2d": t2d}
     authors(asked)
     speculators(asked)
+    dflash(asked)
 
 
 def randomize(model: torch.nn.Module, asked: dict[str, torch.Tensor]) -> None:
@@ -132,6 +133,37 @@ def speculators(asked: dict[str, torch.Tensor]) -> None:
         # The second step feeds each entry the token of the next one, after its own state.
         answers = {"logits": found[0], "next_logits": found[1]}
         write(name, config.to_dict(), model.state_dict(), asked, answers)
+
+
+def dflash(asked: dict[str, torch.Tensor]) -> None:
+    """A block after five tokens, by the layers of ``speculators`` without a mask."""
+    from speculators.models.dflash.model_definitions import Qwen3DFlashDecoderLayer
+    from transformers import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEmbedding
+
+    settings = {**SHAPE, "num_hidden_layers": 2, "head_dim": 4, "model_type": "qwen3"}
+    config = Qwen3Config(**settings, attn_implementation="eager")
+    width, block, mask = SHAPE["hidden_size"], 4, 39
+    model = torch.nn.Module()
+    model.fc = torch.nn.Linear(3 * width, width, bias=False)
+    model.hidden_norm = Qwen3RMSNorm(width, eps=SHAPE["rms_norm_eps"])
+    model.layers = torch.nn.ModuleList(Qwen3DFlashDecoderLayer(config, i) for i in range(2))
+    model.norm = Qwen3RMSNorm(width, eps=SHAPE["rms_norm_eps"])
+    randomize(model, asked)
+    embedding = torch.randn(SHAPE["vocab_size"], width)
+    tokens = torch.tensor([[asked["tokens"][0, 5], *[mask] * (block - 1)]])
+    position = torch.arange(5 + block)[None]
+    with torch.no_grad():
+        states = model.hidden_norm(model.fc(asked["features"][:, :5]))
+        angles = Qwen3RotaryEmbedding(config)(states, position)
+        x = embedding[tokens]
+        for layer in model.layers:
+            x = layer(target_hidden=states, hidden_states=x, position_embeddings=angles)
+        logits = model.norm(x)[:, 1:] @ embedding.T
+    own = {"mask_token_id": mask, "target_layer_ids": [0, 2, 4]}
+    written = {**settings, "architectures": ["DFlashDraftModel"], "block_size": block}
+    answers = {"logits": logits, "embedding": embedding}
+    write("dflash", {**written, "dflash_config": own}, model.state_dict(), asked, answers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Heads of EAGLE-3: their networks beside the programs that publish them, and what fits a target.
+"""Heads of EAGLE-3 and DFlash: their networks beside published programs, and what fits a target.
 
 ``make_eagle_fixtures.py`` wrote the heads and the answers.
 """
@@ -12,13 +12,13 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import tiers
 from jax import numpy as jnp
 from make_eagle_fixtures import HEADS
 
 import decoding_jax
 from decoding_jax import Prompt
 from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_drafter
-from decoding_jax.strategies.speculative import Eagle
 
 CONFIG = LlamaConfig(
     vocab_size=40,
@@ -33,19 +33,23 @@ CONFIG = LlamaConfig(
 
 
 @functools.cache
-def target():
-    expected = safetensors.numpy.load_file(HEADS / "authors" / "expected.safetensors")
-    model = Llama.init(CONFIG, jax.random.key(0))
+def target(name="authors"):
+    """A target with the embeddings that a head was given, which are its projection for DFlash."""
+    expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
+    config = dataclasses.replace(CONFIG, logits_via_embedding=name == "dflash")
+    model = Llama.init(config, jax.random.key(0))
     params = {**model.params, "token_embedder": {"embedding": jnp.array(expected["embedding"])}}
     return dataclasses.replace(model, params=params)
 
 
 @functools.cache
 def drafter(name):
-    return load_drafter(HEADS / name, target())
+    return load_drafter(HEADS / name, target(name if name == "dflash" else "authors"))
 
 
-@pytest.mark.parametrize("name", ["authors", "speculators", "speculators_qwen3"])
+@pytest.mark.parametrize(
+    "name", tiers.values("authors", "speculators_qwen3", exhaustive=["speculators"])
+)
 def test_a_head_gives_the_logits_of_the_program_that_publishes_it(name):
     """After every entry of a prompt, and one entry later from the head's own states."""
     expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
@@ -74,13 +78,37 @@ def test_a_head_gives_the_logits_of_the_program_that_publishes_it(name):
     np.testing.assert_allclose(later, expected["next_logits"][0, :rows], atol=2e-6)
 
 
+def test_a_block_has_the_logits_of_the_published_layers():
+    """Five tokens before a block, as a prompt, and as slots that are written by two drafts."""
+    expected = safetensors.numpy.load_file(HEADS / "dflash" / "expected.safetensors")
+    last = expected["tokens"].astype(np.int32)[:, 5:]
+
+    @functools.partial(jax.jit, static_argnames="prompt")
+    def run(head, last, features, prompt):
+        states = head.fuse(tuple(jnp.split(features[:, None, :5], 3, -1)))
+        length = jnp.full(1, prompt)
+        cache = head.prefill(states[:, :, :prompt], length, lanes=1, slots=7)
+        at = jnp.zeros((1, 1), jnp.int32)
+        stale = jnp.concatenate([states[:, :, prompt : prompt + 1], states[:, :, :2] + 9], 2)
+        _, cache = head.draft(cache, last, stale, at, at + 1)
+        new = states[:, :, min(prompt + 1, 4) :]
+        return head.draft(cache, last, new, at + 1, at + 6 - prompt)[0]
+
+    head = drafter("dflash").head
+    for prompt in (5, 2):
+        logits = run(head, last, expected["features"], prompt=prompt)[0]
+        np.testing.assert_allclose(logits, expected["logits"], atol=3e-6)
+
+
 def test_published_settings_become_those_of_the_drafter():
     authors, other = drafter("authors"), drafter("speculators")
+    assert drafter("dflash").feature_layers == (1, 3, 5)
+    assert drafter("dflash").head.block_size == 4
     assert authors.feature_layers == (2, 3, 3)
     assert other.feature_layers == (1, 2, 4)
     assert authors.vocab_size == 40
     assert authors.token_ids.shape == (12,)
-    assert authors.head.embedding is target().params["token_embedder"]["embedding"]
+    assert authors.head.embedding is target("authors").params["token_embedder"]["embedding"]
     assert other.head.embedding.shape == (40, 8)
 
 
@@ -110,14 +138,18 @@ def test_specforge_counts_layers_by_their_outputs(tmp_path):
         ({"hidden_size": 16}, "hidden_size: expected the target's 8, got 16"),
         ({"model_type": "mixtral"}, "model_type: expected llama or qwen3, got 'mixtral'"),
         ({"norm_output": False}, "norm_output: expected True only, got False"),
-        ({"speculators_model_type": "dflash"}, "speculators_model_type: expected eagle3, got"),
-        ({"draft_vocab_size": None}, "has no draft_vocab_size, which a head of EAGLE-3 has"),
+        ({"speculators_model_type": "medusa"}, "dflash_config), got 'medusa'"),
+        ({"draft_vocab_size": None}, "expected a head of EAGLE-3 (with draft_vocab_size) or of DF"),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}},
             "eagle_aux_hidden_state_layer_ids: expected layers of the target, which has 6, got",
         ),
         ({"drop": ["d2t"]}, "draft_vocab_size: expected 40 without d2t, got 12"),
         ({"drop": ["fc.weight"]}, "lacks fc.weight"),
+        ({"name": "dflash", "vocab_size": 41}, "vocab_size: expected the target's 40, got 41"),
+        ({"name": "dflash", "hidden_size": 16}, "hidden_size: expected the target's 8, got 16"),
+        ({"name": "dflash", "num_target_layers": 9}, "num_target_layers: expected the target's 6"),
+        ({"name": "dflash", "layer_types": ["sliding_attention"] * 2}, "layer_types: expected ["),
     ],
 )
 def test_what_does_not_fit_is_an_error_of_one_line(tmp_path, changes, message):
@@ -130,11 +162,23 @@ def test_what_does_not_fit_is_an_error_of_one_line(tmp_path, changes, message):
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 
-def test_greedy_texts_are_those_of_the_target_alone():
-    alone = decoding_jax.greedy(target(), PROMPT, max_new_tokens=9)
+@pytest.mark.parametrize("name", ["authors", "dflash"])
+def test_greedy_texts_are_those_of_the_target_alone(name):
+    alone = decoding_jax.greedy(target(name), PROMPT, max_new_tokens=9)
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
-    drafted = decoding_jax.speculative_sample(target(), drafter("authors"), PROMPT, **settings)
+    drafted = decoding_jax.speculative_sample(target(name), drafter(name), PROMPT, **settings)
     np.testing.assert_array_equal(drafted.tokens, alone.tokens)
+    # A call of DFlash drafts a block.
+    calls = drafted.info.draft_calls / drafted.info.target_calls
+    assert calls == 1 if name == "dflash" else calls > 1
+
+
+def test_a_block_is_no_longer_than_the_head_was_trained_for():
+    models, settings = (target("dflash"), drafter("dflash")), {"verifier": "greedy"}
+    with pytest.raises(ValueError, match="num_draft_tokens: expected at most 3, the drafted token"):
+        decoding_jax.speculative_sample(
+            *models, PROMPT, num_draft_tokens=4, max_new_tokens=9, **settings
+        )
 
 
 def test_other_weights_compile_nothing_again():
@@ -148,12 +192,13 @@ def test_other_weights_compile_nothing_again():
     assert run.cache_size() == before
 
 
-def test_the_first_block_of_a_text_drafts_as_the_whole_text_does():
-    """The state that a block begins with does not depend on how the blocks before it were cut."""
-    whole = drafter("authors")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["authors", "dflash"])
+def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
+    """Its cache has no gaps, and nothing of rejected tokens."""
 
     @functools.partial(jax.jit, static_argnames=("size", "blocks"))
-    def logits(model, eagle: Eagle, tokens, size, blocks):
+    def logits(model, eagle, tokens, size, blocks):
         model = model.with_features(eagle.feature_layers)
         length = jnp.full(1, 4, jnp.int32)
         prompt = Prompt(tokens[:, 0, :4], length)
@@ -176,7 +221,7 @@ def test_the_first_block_of_a_text_drafts_as_the_whole_text_does():
         return result
 
     tokens = jnp.asarray(np.random.default_rng(3).integers(40, size=(1, 1, 13)), jnp.int32)
-    run = functools.partial(logits, target(), whole, tokens)
-    want = run(size=4, blocks=(4,))
+    run = functools.partial(logits, target(name), drafter(name), tokens)
+    want = run(size=3, blocks=(3, 0))
     for blocks in ((1, 2), (0, 0, 2), (2, 1)):
         np.testing.assert_allclose(run(size=3, blocks=blocks), want, atol=2e-6)

@@ -33,6 +33,7 @@ def texts_of(rows):
     return [completion.text for row in rows for completion in row]
 
 
+@pytest.mark.exhaustive
 def test_generate_reads_the_head_for_its_model(directory):
     model, tokenizer = decoding_jax.load(directory)
     settings = {"max_new_tokens": 6}
@@ -48,6 +49,7 @@ def test_generate_reads_the_head_for_its_model(directory):
         assert texts_of(drafted) == texts_of(alone)
 
 
+@pytest.mark.exhaustive
 def test_the_shell_takes_the_directory_of_a_head(directory, capsys):
     argv = ["a b c", "--model", str(directory), "--max_new_tokens", "6", "--json"]
     assert shell(argv) == 0

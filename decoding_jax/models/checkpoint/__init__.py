@@ -20,7 +20,7 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.eagle import DrafterDirectory, load_drafter
+from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_drafter
 from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x

@@ -13,7 +13,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import fields
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import (
     ACTIVATIONS,
@@ -27,77 +26,12 @@ from decoding_jax.models.checkpoint.position_settings import max_positions_of, r
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.llama import Llama
-from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.sharding import meshes, shard
-from decoding_jax.storage import StoragePath, model_path
 from decoding_jax.strategies.speculative import Eagle
 
 _SPECULATORS = "speculators_model_type"
 # Copies of the target's own weights, and older files' rotary frequencies.
 IGNORED = r"t2d|verifier_(norm|lm_head)\.weight|.*rotary_emb\.inv_freq"
-
-
-@dataclasses.dataclass(frozen=True)
-class DrafterDirectory:
-    """A drafter that is not read yet: ``generate`` and the batch job read it for their model."""
-
-    directory: StoragePath
-    settings: tuple[tuple[str, Any], ...]
-
-    def read(self, target: Any) -> Eagle:
-        """The drafter for a target; see ``load_drafter``."""
-        return load_drafter(self.directory, target, **dict(self.settings))
-
-
-def load_drafter(
-    directory: str | StoragePath, target: Any = None, *, dtype: str | None = None, **settings: Any
-) -> Any:
-    """Reads a head of EAGLE-3 as a drafter for a target.
-
-    Args:
-      directory: a directory with ``config.json`` and ``*.safetensors``, in the layout of the
-        authors, of SpecForge or of ``speculators``; or its URL, as for ``load_model``.
-      target: the model that the head was trained for, from ``load``, with or without its tokenizer.
-        The head has the target's embeddings where the files have none, and lies on its mesh. With
-        None, ``generate``, ``stream`` and the batch job read the head for the model that they are
-        given.
-      dtype: ``"float32"`` or ``"bfloat16"``; by default that of the target.
-      **settings: ``greedy`` and ``min_confidence`` of ``Eagle``.
-
-    Returns:
-      An ``Eagle``; without a target, an object for ``drafter=``.
-
-    Raises:
-      CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
-        for one of a target of another width, vocabulary or number of layers.
-    """
-    path = model_path("directory", directory)
-    if target is None:
-        given = settings if dtype is None else {"dtype": dtype, **settings}
-        return DrafterDirectory(path, tuple(given.items()))
-    target = target[0] if isinstance(target, tuple) else target
-    if isinstance(target, SharedPrefixModel):
-        target = target.model
-    if not isinstance(target, DecoderModel):
-        expected = "a decoder-only model of decoding_jax.models"
-        raise fields.error("target", expected, type(target).__name__)
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such directory")
-    file = Settings(path / CONFIG)
-    kind = file.get(_SPECULATORS, str, "eagle3")
-    if kind != "eagle3":
-        raise file.error(_SPECULATORS, kind, "eagle3")
-    if not is_head(file):
-        raise CheckpointError(f"{file.path}: has no draft_vocab_size, which a head of EAGLE-3 has")
-    config = _config(file, target, dtype or target.config.dtype)
-    tensors = Tensors(path)
-    mesh = meshes.mesh_of(target.params)
-    names = _table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
-    head = read_model(EagleHead, config, names, tensors, Layout(mesh))
-    head = dataclasses.replace(head, embedding=_embedding(tensors, target, config))
-    token_ids = _token_ids(file, tensors, config, target)
-    tensors.check_all_used(IGNORED)
-    return Eagle(head, vocab_size=target.vocab_size, token_ids=token_ids, **settings)
 
 
 def is_head(settings: Settings) -> bool:
@@ -106,13 +40,19 @@ def is_head(settings: Settings) -> bool:
     return is_eagle and settings.values.get("draft_vocab_size") is not None
 
 
-def holds_drafter(directory: str | StoragePath) -> bool:
-    """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``."""
-    path = model_path("directory", directory)
-    return (path / CONFIG).is_file() and is_head(Settings(path / CONFIG))
+def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> Eagle:
+    """Reads the head of a directory; errors as for ``load_drafter``."""
+    config = _config(file, target, dtype)
+    names = _table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
+    layout = Layout(meshes.mesh_of(target.params))
+    head = read_model(EagleHead, config, names, tensors, layout)
+    head = dataclasses.replace(head, embedding=_embedding(tensors, target, config))
+    token_ids = _token_ids(file, tensors, config, target)
+    tensors.check_all_used(IGNORED)
+    return Eagle(head, vocab_size=target.vocab_size, token_ids=token_ids)
 
 
-def _config(file: Settings, target: Any, dtype: str) -> EagleConfig:
+def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
     """The shape of the head.
 
     Raises:
@@ -127,9 +67,7 @@ def _config(file: Settings, target: Any, dtype: str) -> EagleConfig:
     if not from_speculators:
         layer.refuse(num_hidden_layers=1, norm_output=True)
     layer.refuse(pretraining_tp=1)
-    if layer.size("vocab_size") != target.vocab_size:
-        expected = f"the target's {target.vocab_size}"
-        raise layer.error("vocab_size", layer.values["vocab_size"], expected)
+    check_vocabulary(layer, target)
     feature_dim = file.size("target_hidden_size", width)
     if feature_dim != target.config.emb_dim:
         name = "target_hidden_size" if feature_dim != width else "hidden_size"
@@ -163,6 +101,27 @@ def _config(file: Settings, target: Any, dtype: str) -> EagleConfig:
     )
 
 
+def check_vocabulary(settings: Settings, target: DecoderModel) -> None:
+    """Refuses a head whose ``vocab_size`` is not that of its target.
+
+    Raises:
+      CheckpointError: for such a head.
+    """
+    if settings.size("vocab_size") != target.vocab_size:
+        expected = f"the target's {target.vocab_size}"
+        raise settings.error("vocab_size", settings.values["vocab_size"], expected)
+
+
+def check_layers(settings: Settings, name: str, found: list, first: int, count: int) -> None:
+    """Refuses numbers of layers that a target of ``count`` layers does not have.
+
+    Raises:
+      CheckpointError: for such a number.
+    """
+    if not all(isinstance(i, int) and 0 <= i + first <= count for i in found):
+        raise settings.error(name, found, f"layers of the target, which has {count}")
+
+
 def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
     """The layers of the target, by default those of the authors.
 
@@ -174,8 +133,7 @@ def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
         place, first = file.section("eagle_config"), 1
     default = [2 - first, num_layers // 2 - first, num_layers - 3 - first]
     found = place.get(name, list, default) or default
-    if not all(isinstance(i, int) and 0 <= i + first <= num_layers for i in found):
-        raise file.error(name, found, f"layers of the target, which has {num_layers}")
+    check_layers(place, name, found, first, num_layers)
     return tuple(i + first for i in found)
 
 

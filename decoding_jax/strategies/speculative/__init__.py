@@ -10,7 +10,9 @@ from decoding_jax.strategies.speculative.draft_length import (
 )
 from decoding_jax.strategies.speculative.drafters import (
     Bigram,
+    BlockHead,
     Corpus,
+    DFlash,
     Drafter,
     DraftHead,
     Eagle,
@@ -45,10 +47,12 @@ from decoding_jax.strategies.speculative.verifiers import (
 __all__ = [
     "VERIFIERS",
     "Bigram",
+    "BlockHead",
     "BlockVerifier",
     "CodeVerifier",
     "CodedTokenVerifier",
     "Corpus",
+    "DFlash",
     "DraftHead",
     "DraftLength",
     "Drafter",

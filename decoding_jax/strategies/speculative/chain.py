@@ -85,7 +85,7 @@ def propose(
     draft = record(empty_draft(inputs, drawn), 0, drawn, min_confidence)
     carry = jnp.int32(1), draft, drafter_state, drawn.state, path.tokens
     count, draft, drafter_state, _, _ = lax.while_loop(goes_on, draw_next, carry)
-    return draft, drafter_state, count
+    return draft, drafter_state, jnp.int32(1) if getattr(drafter, "one_call", False) else count
 
 
 class Drawn(NamedTuple):

@@ -14,6 +14,7 @@ from decoding_jax.strategies.speculative.drafters.base import (
     TreeDrafter,
 )
 from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToken
+from decoding_jax.strategies.speculative.drafters.dflash import BlockHead, DFlash
 from decoding_jax.strategies.speculative.drafters.eagle import DraftHead, Eagle
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
 from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
@@ -58,7 +59,9 @@ def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
 
 __all__ = [
     "Bigram",
+    "BlockHead",
     "Corpus",
+    "DFlash",
     "DraftHead",
     "Drafter",
     "Eagle",

@@ -28,8 +28,8 @@ class Drafter(Protocol):
     The same transform is applied to each distribution as to the target's, and the verifier draws
     the drafted token from it. A drafter that uses the inputs of an encoder-decoder also has
     ``bind``; see ``SupportsBind``. It may also have ``greedy`` and ``min_confidence`` (see
-    ``ModelDrafter``) and ``widens`` (see ``loop.Steps``). A guesser may have ``bind`` and
-    ``widens``.
+    ``ModelDrafter``), ``one_call`` (True if ``begin`` does all the work of a block) and ``widens``
+    (see ``loop.Steps``). A guesser may have ``bind`` and ``widens``.
     """
 
     @property

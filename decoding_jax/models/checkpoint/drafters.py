@@ -1,0 +1,84 @@
+"""Drafters in directories: heads of EAGLE-3 and of DFlash, which are trained for one target."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from decoding_jax import fields
+from decoding_jax.models.checkpoint import dflash, eagle
+from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
+from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.storage import StoragePath, model_path
+
+_KINDS = (eagle, dflash)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterDirectory:
+    """A drafter that is not read yet: ``generate`` and the batch job read it for their model."""
+
+    directory: StoragePath
+    settings: tuple[tuple[str, Any], ...]
+
+    def read(self, target: Any) -> Any:
+        """The drafter for a target; see ``load_drafter``."""
+        return load_drafter(self.directory, target, **dict(self.settings))
+
+
+def load_drafter(
+    directory: str | StoragePath, target: Any = None, *, dtype: str | None = None, **settings: Any
+) -> Any:
+    """Reads a head of EAGLE-3 or of DFlash as a drafter for a target.
+
+    Args:
+      directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
+        layout of its authors, of SpecForge or of ``speculators``, or one of DFlash in that of its
+        authors or of SpecForge; or its URL, as for ``load_model``.
+      target: the model that the head was trained for, from ``load``, with or without its tokenizer.
+        The head has the target's embeddings where the files have none, and lies on its mesh. With
+        None, ``generate``, ``stream`` and the batch job read the head for the model that they are
+        given.
+      dtype: ``"float32"`` or ``"bfloat16"``; by default that of the target.
+      **settings: ``greedy`` and ``min_confidence`` of ``Eagle`` and ``DFlash``.
+
+    Returns:
+      An ``Eagle`` or a ``DFlash``; without a target, an object for ``drafter=``.
+
+    Raises:
+      CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
+        for one of a target of another width, vocabulary or number of layers.
+      ValueError: for a target that is no decoder-only model of ``decoding_jax.models``.
+    """
+    path = model_path("directory", directory)
+    if target is None:
+        given = settings if dtype is None else {"dtype": dtype, **settings}
+        return DrafterDirectory(path, tuple(given.items()))
+    target = target[0] if isinstance(target, tuple) else target
+    if isinstance(target, SharedPrefixModel):
+        target = target.model
+    if not isinstance(target, DecoderModel):
+        expected = "a decoder-only model of decoding_jax.models"
+        raise fields.error("target", expected, type(target).__name__)
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such directory")
+    file = Settings(path / CONFIG)
+    kind = next((kind for kind in _KINDS if kind.is_head(file)), None)
+    if kind is None:
+        named = file.values.get("speculators_model_type", file.values.get("architectures"))
+        raise CheckpointError(
+            f"{file.path}: expected a head of EAGLE-3 (with draft_vocab_size) or of DFlash (with "
+            f"dflash_config), got {named!r}"
+        )
+    drafter = kind.read(file, Tensors(path), target, dtype or target.config.dtype)
+    return dataclasses.replace(drafter, **settings)
+
+
+def holds_drafter(directory: str | StoragePath) -> bool:
+    """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``."""
+    path = model_path("directory", directory)
+    if not (path / CONFIG).is_file():
+        return False
+    file = Settings(path / CONFIG)
+    return any(kind.is_head(file) for kind in _KINDS)
