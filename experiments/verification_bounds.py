@@ -9,10 +9,11 @@ and add one token, such that the output continued by the target has the target's
 (Thomas and Pal 2026, arXiv:2602.16961, state it for one draft and for several). The rules are
 
 - ``token``: Miao et al. 2023, "SpecInfer", Algorithm 2, which is ``verifier="token"``;
-- ``traversal``: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"
-  (arXiv:2505.12398), on the tree of the drafts' distinct paths;
-- ``ordered``: block verification of one path, as in Thomas and Pal: at each node, the tokens are
-  ordered by p / q, and the last draft in the lexicographic order is selected;
+- ``traversal``: from the leaves to the root, as Weng et al. 2025, "Traversal Verification for
+  Speculative Tree Decoding" (arXiv:2505.12398), on the tree of the drafts' distinct paths, in a
+  form for independent draws;
+- ``ordered``: block verification of one path, to which Thomas and Pal reduce several. At each node,
+  the tokens are ordered by p / q, and the last draft in the lexicographic order is selected;
 - ``block``: block verification of one path, selected as ``verifiers/select_path.py`` explains,
   which is ``verifier="block"``.
 

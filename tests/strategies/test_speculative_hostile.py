@@ -169,7 +169,8 @@ def test_a_row_without_a_prompt_harms_no_other():
 
 
 @pytest.mark.release
-def test_a_tree_of_drafts_is_streamed():
+@pytest.mark.parametrize("verifier", ["token", "block"])
+def test_a_tree_of_drafts_is_streamed(verifier):
     *early, last = loop.stream(
         strategies.speculative_sample,
         SPARSE,
@@ -178,10 +179,11 @@ def test_a_tree_of_drafts_is_streamed():
         drafter=DRAFT,
         num_draft_tokens=3,
         num_drafts=2,
+        verifier=verifier,
         **SHORT,
     )
     assert len(early) > 1
-    assert same_bits(last, speculate(num_drafts=2))
+    assert same_bits(last, speculate(verifier, num_drafts=2))
     for part in early:
         real = np.arange(SHORT["max_new_tokens"]) < np.asarray(part.length)[..., None]
         assert (np.where(real, part.tokens - last.tokens, 0) == 0).all()

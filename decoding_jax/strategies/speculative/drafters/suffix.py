@@ -27,7 +27,7 @@ _BETWEEN, _AFTER, _BEFORE = -1, -2, -3  # two texts; the end of the corpus; the 
 class Corpus:
     """Texts in which suffixes are found: their tokens, and the orders of their suffixes.
 
-    Corpora of one padded size share compiled programs.
+    Corpora of one padded size share compiled programs. ``jax.device_put`` keeps one on the device.
 
     Attributes:
       tokens: int32 ``[N]``, the texts one after another, with -1 between them and -2 at the end.

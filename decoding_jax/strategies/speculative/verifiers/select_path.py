@@ -2,13 +2,14 @@
 
 Thomas and Pal 2026, "Greedy Multi-Path Block Verification for Faster Decoding in Speculative
 Sampling" (arXiv:2602.16961), split the verification of several paths into the selection of one
-and block verification of it. Given which drafts are selected from, the selected token has another
-distribution than a draft's token, which takes the draft's place in block verification.
+and block verification of it. A selected token does not have the draft's distribution; its own
+distribution takes the draft's place in block verification. They rank the paths by an order of
+tokens. The selection here prefers tokens at random, and comes close to the optimum, which
+``python -m experiments.verification_bounds`` computes.
 
-Their selection takes the drafts in a fixed order of tokens. The one here comes closer to the
-optimum. At a node with n drafts, let q be the draft's distribution, and let R p be the mass that
-block verification may accept, where p is the target's distribution and R the joint ratio of the
-node. With a share g in [0, 1], let
+At a node with n drafts, let q be the draft's distribution, and let R p be the mass that block
+verification may accept, where p is the target's distribution and R the joint ratio of the node.
+With a share g in [0, 1], let
 
     a = g**(n - 1),   b = 1 + g + ... + g**(n - 1),   s = clip(R p, a q, b q),
 
@@ -22,14 +23,15 @@ draft where none is preferred. Then s is the distribution of the selected token:
   ``(1 - g**n) / (1 - g) q(x) preferred(x) = b q(x) preferred(x)``, and otherwise with
   ``g**(n - 1) q(x) (1 - preferred(x)) = a q(x) (1 - preferred(x))``. Their sum is s(x).
 
-For each a and b, s has the largest ``sum(min(R p, s))`` of all distributions between a q and b q,
-and g is where the mass that a wastes below and the mass that b loses above are equal. With n = 1,
-s is q.
+The token is accepted with probability ``sum(min(R p, s))``. Of all distributions between a q and
+b q, whatever g is, s has the largest: no such sum exceeds ``1 - sum(max(a q - R p, 0))``, which
+falls as g grows, or ``sum(min(R p, b q))``, which grows. Both are equal where s sums to 1, and s
+attains them. With n = 1, s is q.
 
 The next tokens of the drafts that agree with the selected token are independent draws, whichever
 draft was selected and however many agree. By induction from the leaves, block verification with s
-in the place of q therefore accepts a node with probability R, and what follows the node has the
-target's distribution.
+in the place of q therefore accepts a node or what is below it with probability R, and what follows
+the node has the target's distribution.
 """
 
 from __future__ import annotations
