@@ -110,6 +110,8 @@ def test_what_follows_a_suffix_is_what_half_of_its_occurrences_go_on_with():
     assert guess([6, 5]) == [-1, -1]  # nothing follows 5
     assert guess([6, 6, 5]) == [-1, -1]
     assert guess([8, 8]) == [8, 8]
+    with pytest.raises(ValueError, match="corpus: expected a Corpus, such as"):
+        SuffixDrafter(corpus=texts)
     with pytest.raises(ValueError, match="texts: expected one token or more, got"):
         Corpus.of([[]])
     with pytest.raises(ValueError, match="texts: expected token ids of 0 and above, got -2"):

@@ -100,6 +100,12 @@ def _suffix_order(tokens: np.ndarray) -> np.ndarray:
             return order.astype(np.int32)
 
 
+def _checked_corpus(name: str, value: Any) -> Corpus:
+    if not isinstance(value, Corpus):
+        raise fields.error(name, "a Corpus, such as Corpus.of makes of lists of tokens", value)
+    return value
+
+
 @pytree
 @dataclasses.dataclass(frozen=True)
 class SuffixDrafter(PromptLookup):
@@ -121,7 +127,7 @@ class SuffixDrafter(PromptLookup):
       corpus: a ``Corpus``, such as of documents, code, or earlier outputs; or None.
 
     Raises:
-      ValueError: for a size below 1.
+      ValueError: for a size below 1, or a corpus that is no ``Corpus``.
 
     Example:
       >>> from decoding_jax import Prompt
@@ -133,7 +139,9 @@ class SuffixDrafter(PromptLookup):
     """
 
     size: int = fields.count(default=16)
-    corpus: Corpus | None = fields.field(shared_axes=None, default=None)
+    corpus: Corpus | None = fields.field(
+        _checked_corpus, expected="a Corpus", shared_axes=None, default=None
+    )
 
     def guess(self, state: Any, path: Path, count: int) -> Array:
         """See ``Guesser.guess``."""
