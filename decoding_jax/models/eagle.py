@@ -217,7 +217,8 @@ class EagleHead:
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
         names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
-        return {name: getattr(self.config, name) for name in names}
+        sizes = {name: getattr(self.config, name) for name in names}
+        return sizes if self.embedding is None else {**sizes, "embeddings": self.embedding.shape[0]}
 
     def for_model_axis(self, size: int) -> EagleHead:
         """See ``Llama.for_model_axis``."""

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,12 +15,14 @@ import pytest
 import safetensors.numpy
 import tiers
 from jax import numpy as jnp
-from make_eagle_fixtures import HEADS
+from machine import need_devices
 
 import decoding_jax
-from decoding_jax import Prompt
+from decoding_jax import Prompt, sharding
 from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_drafter
+from decoding_jax.sharding import meshes
 
+HEADS = Path(__file__).parent / "heads"
 CONFIG = LlamaConfig(
     vocab_size=40,
     emb_dim=8,
@@ -171,6 +174,21 @@ def test_greedy_texts_are_those_of_the_target_alone(name):
     # A call of DFlash drafts a block.
     calls = drafted.info.draft_calls / drafted.info.target_calls
     assert calls == 1 if name == "dflash" else calls > 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["authors", "speculators", "dflash"])
+def test_heads_lie_on_the_mesh_of_their_target(name):
+    need_devices(4)
+    model = target("dflash" if name == "dflash" else "authors")
+    settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
+    alone = decoding_jax.greedy(model, PROMPT, max_new_tokens=9)
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    model = sharding.shard(model, mesh)
+    head = load_drafter(HEADS / name, model)
+    assert meshes.mesh_of(head.head.params) == mesh
+    drafted = decoding_jax.speculative_sample(model, head, PROMPT, **settings)
+    np.testing.assert_array_equal(drafted.tokens, alone.tokens)
 
 
 def test_a_block_is_no_longer_than_the_head_was_trained_for():
