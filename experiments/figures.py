@@ -24,6 +24,7 @@ FIGURES = {
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
+    "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
     "papers_best_k_differences": (
         "papers/best_k_differences.json",

@@ -1,10 +1,10 @@
 """Variants of arithmetic sampling beside the lattice, and beside an order that knew the scores.
 
-A code of a text can spread only what neighbouring codes have in common. If texts owned their
-intervals in the order of their scores, a lattice of N would take every M/N-th of M sorted scores.
-That order is not known before texts are whole, so no decoder has it. Its deviation shows what is
-left to a better order: it is estimated from M independent samples of each input, for N of at most
-M/4, since for N = M there is but one lattice.
+A code of a text can spread only what neighbouring codes have in common. If the scores rose along
+the first half of the codes and fell along the second, a shifted lattice would see a function
+without jumps, as even as the scores allow. Scores are not known before texts are whole, so no
+decoder has that order: its deviation shows what knowing the scores would still take off. It is
+estimated from all samples of an input by one code, independent or of lattices.
 
 A control variate corrects a mean after the fact (``estimators.control_variates``). Each input's
 coefficient is from lattices of N of all other inputs, as a user with one call has it.
@@ -69,17 +69,18 @@ def measure_surprise(
 
 
 def variance_ordered(scores: np.ndarray, count: int) -> np.ndarray:
-    """The variance of the mean of every M/N-th of the sorted scores of each input: float64 ``[n]``.
+    """The variance of the mean of every M/N-th of scores that rise and then fall: float64 ``[n]``.
 
     Args:
-      scores: float64 ``[n, runs, samples]``, independent, M of an input in all.
+      scores: float64 ``[n, M]``, the samples of each input.
       count: N, a divisor of M.
 
     Example:
-      >>> variance_ordered(np.array([[[1.0, 4.0, 2.0, 3.0]]]), 2)  # Of 1 and 3, or of 2 and 4.
-      array([0.25])
+      >>> variance_ordered(np.array([[1.0, 4.0, 2.0, 3.0]]), 2)  # Of 1 and 4, or of 3 and 2.
+      array([0.])
     """
-    ordered = np.sort(scores.reshape(len(scores), -1), -1)
+    ordered = np.sort(scores, -1)
+    ordered = np.concatenate([ordered[:, ::2], ordered[:, 1::2][:, ::-1]], -1)
     return ordered.reshape(len(scores), count, -1).mean(1).var(-1)
 
 
@@ -119,10 +120,9 @@ def analyse(
                 lattice = variance_lattice(samples, count)
                 row = {"setting": of, "metric": metric, "N": count}
                 row["lattice"] = interval(ratio_of_deviations, lattice, theirs, seed=seed)
-                row["ordered"] = None
-                if 4 * count <= largest:
-                    ordered = variance_ordered(iid, count)
-                    row["ordered"] = interval(ratio_of_deviations, ordered, theirs, seed=seed)
+                pooled = np.concatenate([iid, samples], 1).reshape(len(iid), -1)
+                known, one = variance_ordered(pooled, count), pooled.var(-1)
+                row["ordered"] = interval(ratio_of_deviations, known, one / count, seed=seed)
                 varied = {
                     name: variance_lattice(scores(f"{name}, {of}", metric), count)
                     for name in given["variants"]
@@ -163,7 +163,7 @@ def markdown(data: dict[str, Any]) -> Iterator[str]:
                     ["above the lattice", *(signed(r[name]["above lattice"], 2) for r in mine)],
                     ["below one half", *(r[name]["halved"] for r in mine)],
                 ]
-            ordered = [shown(r["ordered"], 2) if r["ordered"] else "" for r in mine]
+            ordered = (shown(r["ordered"], 2) for r in mine)
             rows.append(["an order that knew the scores", *ordered])
         yield table(["setting", *(f"N = {n}" for n in counts)], rows)
 
@@ -174,7 +174,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
     settings = [label(pair) for pair in data["settings"]]
     figure, axes = drawing.panels(len(settings), 2, 2.7 * len(settings))
     names = ["lattice", *data["variants"], CONTROLLED, "ordered"]
-    words = {"lattice": "one code", "ordered": "order of the scores"}
+    words = {"lattice": "one code", "ordered": "knowing the scores"}
     for i, setting in enumerate(settings):
         for j, metric in enumerate(metrics):
             ax = axes[2 * i + j]
@@ -186,10 +186,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
             for k, (name, shift) in enumerate(
                 zip(names, 2 ** drawing.shifts(len(names), 0.13), strict=True)
             ):
-                found = [(r["N"] * shift, _ratio(r[name])) for r in rows if r[name]]
-                if not found:
-                    continue
-                at, ratios = zip(*found, strict=True)
+                at, ratios = [r["N"] * shift for r in rows], [_ratio(r[name]) for r in rows]
                 line, of = drawing.LINES[k % 4], words.get(name, name)
                 drawing.intervals(ax, at, ratios, k, line, markersize=4, label=of)
             ax.axhline(0.5, color=drawing.GREY, linewidth=0.9)
@@ -198,7 +195,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
             ax.set_title(f"{SHOWN[metric]},\n{setting}")
             if j == 0:
                 ax.set_ylabel("over independent")
-    axes[0].legend(fontsize=9, labelspacing=0.2, loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.save(figure, path)
 
 

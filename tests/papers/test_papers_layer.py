@@ -18,6 +18,7 @@ from decoding_jax.infer.command import register_names
 from experiments.papers import (
     arithmetic_estimates,
     arithmetic_report,
+    arithmetic_variants,
     bayes_risk,
     best_k_differences,
     best_k_report,
@@ -214,6 +215,18 @@ def test_the_variance_of_lattices_is_unbiased(count):
     means = [np.mean([score[(s + 8 // count * i) % 8] for i in range(count)]) for s in range(8)]
     found = arithmetic_estimates.variance_lattice(pairs, count)
     assert found.mean() == pytest.approx(np.var(means))
+
+
+def test_a_control_variate_that_is_the_score_leaves_no_variance():
+    scores = np.random.default_rng(0).normal(size=(5, 3, 8))
+    shifted = scores + np.arange(5.0)[:, None, None]
+    for count in (2, 8):
+        found = arithmetic_variants.variance_controlled(shifted, 2 * scores, count)
+        np.testing.assert_allclose(found, 0, atol=1e-9)
+        # Where no surprise varies, nothing is corrected.
+        found = arithmetic_variants.variance_controlled(shifted, 0 * scores, count)
+        expected = arithmetic_estimates.variance_lattice(shifted, count)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
