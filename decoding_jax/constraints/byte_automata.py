@@ -5,6 +5,7 @@ Regular expressions and texts are those of UTF-8, so an accepted sequence of byt
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -66,8 +67,11 @@ def of_pattern(pattern: str, name: str = "pattern") -> ByteAutomaton:
     if not isinstance(pattern, str):
         raise fields.error(name, "a regular expression", pattern)
     inner = without_anchors(pattern)
-    if re.search(r"[\^$]|\\[Az]", re.sub(r"\[(?:\\.|[^\]\\])*\]|\\[^Az]", "", inner)):
-        raise fields.error(name, "anchors at the beginning and the end alone", pattern)
+    bare = re.sub(r"\[(?:\\.|[^\]\\])*\]|\\[^Az]", "", inner)
+    if re.search(r"[\^$]|\\[Az]", bare):
+        raise fields.error(name, "no anchors but ^ at the beginning and $ at the end", pattern)
+    if min(itertools.accumulate((c == "(") - (c == ")") for c in bare), default=0) < 0:
+        raise fields.error(name, "an opening parenthesis for each closing one", pattern)
     core = outlines_core()
     single = {bytes([byte]): [byte] for byte in range(_BYTES)}
     try:

@@ -134,6 +134,8 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
       >>> constraints.by_row([answer, city, answer]).start.tolist()
       [0, 16, 0]
     """
+    if not isinstance(constraints, Sequence):
+        raise fields.error("constraints", "a list of constraints", constraints)
     different = list({id(made): made for made in constraints}.values())
     for made in different:
         known = isinstance(made, PrefixAllowedTokens) and isinstance(made.language, Automaton)

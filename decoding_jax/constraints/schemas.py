@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from decoding_jax import fields
@@ -66,6 +67,17 @@ _KEYWORDS = {
 _COMBINED = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 _REFUSED = ("not", "if", "then", "else", "$dynamicRef", "$recursiveRef")
 _OF_TYPES = {keyword for keywords in _KEYWORDS.values() for keyword in keywords}
+# What the values of keywords have to be.
+_SHAPES: dict[tuple[str, ...], tuple[str, Callable[[Any], bool]]] = {
+    ("$ref", "format"): ("a string", lambda x: isinstance(x, str)),
+    ("enum", "anyOf", "oneOf", "allOf", "prefixItems"): ("a list", lambda x: isinstance(x, list)),
+    ("properties",): ("schemas by their names", lambda x: isinstance(x, dict)),
+    ("required",): ("a list of names", lambda x: isinstance(x, list) and _are_names(x)),
+    ("type",): ("a type, or a list of types", lambda x: x and _are_names(x)),
+    _BOUNDS: ("a number", lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)),
+}
+# Classes of characters that JSON Schema takes from ECMA-262, where they are of ASCII.
+_ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 # Keywords with a value that asks for nothing.
 _IDLE = (("uniqueItems", False), ("minProperties", 0), ("unevaluatedProperties", False))
 
@@ -108,9 +120,12 @@ def _read(schema: Schema, name: str) -> Any:
             schema = json.loads(schema)
         except json.JSONDecodeError as error:
             raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
-    if not isinstance(schema, (Mapping, bool)):
+    if not isinstance(schema, (dict, bool)):
         raise fields.error(name, "a JSON Schema: a dict, a string or a class of pydantic", schema)
-    return schema
+    try:
+        return json.loads(json.dumps(schema, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
 
 
 class _Rewriting:
@@ -130,6 +145,10 @@ class _Rewriting:
         schema = {} if schema is True else schema
         if not isinstance(schema, Mapping):
             raise fields.error(place, "a schema that some value follows", schema)
+        for keywords, (expected, is_good) in _SHAPES.items():
+            for keyword in keywords:
+                if keyword in schema and not is_good(schema[keyword]):
+                    raise fields.error(f"{place}.{keyword}", expected, schema[keyword])
         combined = [keyword for keyword in _COMBINED if keyword in schema]
         refused = [keyword for keyword in _REFUSED if keyword in schema]
         if refused or len(combined) > 1:
@@ -161,12 +180,14 @@ class _Rewriting:
         self._open.pop()
         return made
 
-    def _target(self, ref: Any, place: str) -> Any:
-        target, keys = self._root, str(ref).split("/")
-        for key in (key.replace("~1", "/").replace("~0", "~") for key in keys[1:]):
-            if keys[0] != "#" or not isinstance(target, Mapping) or key not in target:
-                raise fields.error(f"{place}.$ref", "a place in the schema, such as #/$defs/A", ref)
-            target = target[key]
+    def _target(self, ref: str, place: str) -> Any:
+        target, (first, *keys) = self._root, ref.split("/")
+        known = first == "#"
+        for key in (key.replace("~1", "/").replace("~0", "~") for key in keys):
+            known = known and isinstance(target, Mapping) and key in target
+            target = target[key] if known else None
+        if not known:
+            raise fields.error(f"{place}.$ref", "a place in the schema, such as #/$defs/A", ref)
         return target
 
     def _enum(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -196,7 +217,8 @@ class _Rewriting:
         for i, (kinds, marks) in enumerate(parts):
             for others, other_marks in parts[:i]:
                 both = marks.keys() & other_marks.keys()
-                if kinds & others and not any(marks[k].isdisjoint(other_marks[k]) for k in both):
+                marked = any(marks[k].isdisjoint(other_marks[k]) for k in both)
+                if kinds & others - ({"object"} if marked else set()):
                     raise _unfollowed(place, "a oneOf of schemas that one value may follow")
         return made
 
@@ -224,8 +246,6 @@ class _Rewriting:
         return {"type": "boolean"}, ()
 
     def _integer(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        if any(isinstance(given.get(bound), bool) for bound in _BOUNDS):
-            raise _unfollowed(place, "bounds that are no numbers")
         low = [math.ceil(given["minimum"])] if "minimum" in given else []
         low += [math.floor(given["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in given else []
         high = [math.floor(given["maximum"])] if "maximum" in given else []
@@ -253,15 +273,15 @@ class _Rewriting:
         return {"type": "string", **_counts(given, place)}, given
 
     def _array(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        followed = ("items", "minItems", "maxItems")
+        followed, counts = ("items", "minItems", "maxItems"), _counts(given, place)
         if "prefixItems" in given:
             parts = given["prefixItems"]
-            if not given.get("minItems", 0) <= len(parts) <= given.get("maxItems", math.inf):
+            if not counts.get("minItems", 0) <= len(parts) <= counts.get("maxItems", math.inf):
                 return {}, ()
             made = [self.of(part, f"{place}.prefixItems[{i}]") for i, part in enumerate(parts)]
             return {"type": "array", "prefixItems": made}, (*followed, "prefixItems")
         items = self.of(given.get("items", True), f"{place}.items")
-        return {"type": "array", "items": items, **_counts(given, place)}, followed
+        return {"type": "array", "items": items, **counts}, followed
 
     def _object(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
         followed = ("properties", "required", "additionalProperties")
@@ -295,6 +315,11 @@ def _kinds(schema: Mapping[str, Any], place: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
+def _are_names(value: Any) -> bool:
+    """Whether a value is a string, or consists of strings."""
+    return isinstance(value, (str, list)) and all(isinstance(part, str) for part in value)
+
+
 def _kinds_of_value(value: Any) -> set[str]:
     """The types of a value."""
     if isinstance(value, bool):
@@ -317,11 +342,13 @@ def _matching(pattern: str) -> dict[str, Any]:
 
 
 def _inner(pattern: Any, place: str) -> str:
-    """The expression of a ``pattern``, without its anchors.
+    """The expression of a ``pattern``, without its anchors and with classes of ASCII.
 
     Raises:
       ValueError: for one of strings with characters that JSON escapes.
     """
+    if isinstance(pattern, str):
+        pattern = re.sub(r"\\.", lambda escape: _ASCII.get(escape[0], escape[0]), pattern)
     transitions, _ = byte_automata.of_pattern(pattern, place)
     if (transitions[:, [*range(32), ord('"'), ord("\\")]] >= 0).any():
         expected = r'one without quotes, backslashes and control characters, as [^"\\\x00-\x1f]*'

@@ -13,7 +13,6 @@ from typing import Any
 
 from decoding_jax import fields, gin_config
 from decoding_jax.base import DecodeOutput
-from decoding_jax.batches import read_drafter
 from decoding_jax.infer import manifest, progress, records, summaries
 from decoding_jax.infer.decoding import ItemDecoder, Shard, decode_shards
 from decoding_jax.infer.describe import describe, digest
@@ -96,8 +95,6 @@ def run(
     check_source(source)
     directory = _directory(output_dir, report)
     function, settings = bound(strategy, settings, model)
-    drafter = read_drafter(settings.drafter, model[0])
-    settings = dataclasses.replace(settings, drafter=drafter)
     processes = processes_of(model[0])
     decoder = ItemDecoder(model, function, settings)
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))

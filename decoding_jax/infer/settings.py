@@ -14,6 +14,7 @@ import jax
 
 from decoding_jax import constraints, fields, gin_config, loop, suggestions, transforms
 from decoding_jax.base import DecodeOutput, Stop
+from decoding_jax.batches import read_drafter
 from decoding_jax.batches.decoder import unbound
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
@@ -226,12 +227,13 @@ def bound(
       model: the model and its tokenizer, which is bound to a function that takes one.
 
     Returns:
-      The function, whose transform begins with the constraint of the settings, and the settings
-      of the job with the drafter of the strategy if it has one.
+      The function, whose transform begins with the constraint of the settings; and the settings,
+      with the drafter of the strategy if it has one, which is read where it is a directory.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
     """
+    settings = dataclasses.replace(settings, drafter=read_drafter(settings.drafter, model[0]))
     if isinstance(strategy, loop.Strategy):
         if (drafter := getattr(strategy, "drafter", None)) is not None:
             if settings.drafter is not None:

@@ -111,6 +111,19 @@ def test_texts_of_schemas_are_valid(kind, count):
             checked.validate(json.loads(text))
 
 
+def test_digits_and_letters_of_a_schema_are_of_ascii():
+    """As in ECMA-262, which JSON Schema refers to; those of ``regex`` are of Unicode."""
+    arabic_digit, tokenizer = "\u0663".encode(), languages.ByteTokenizer()
+    schema = {"type": "string", "pattern": r"^[\w-]+\d$"}
+    for made, text, is_valid in (
+        (constraints.regex(r"\d", tokenizer), arabic_digit, True),
+        (constraints.json_schema(schema, tokenizer), b'"a-_7"', True),
+        (constraints.json_schema(schema, tokenizer), b'"a-' + arabic_digit, False),
+        (constraints.json_schema(schema, tokenizer), '"é'.encode(), False),
+    ):
+        assert (accepted(made, [byte + 3 for byte in text]) is not None) == is_valid
+
+
 def test_choices_are_the_texts_however_they_are_divided():
     tokenizer = Pieces(["y", "e", "s", "es", "yes", "no", "n", "o"])
     made = constraints.choice(["yes", "no", "yes"], tokenizer)
@@ -150,6 +163,7 @@ def test_classes_of_pydantic_and_strings_are_schemas():
     assert not re.fullmatch(pattern, '{"score": 6}')
 
 
+TAGGED = {"type": ["object", "null"], "required": ["k"]}  # Only objects have a tag.
 BAD = [
     ({"type": "integer", "minimum": 7}, "schema: expected keywords that constraints follow"),
     ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "got uniqueItems"),
@@ -175,7 +189,16 @@ BAD = [
     ({"type": "string", "minLength": -1}, "schema.minLength: expected an int of 0 or more"),
     ({"properties": {}, "required": ["a"]}, "schema.required: expected names of properties, got"),
     ({"enum": [1], "type": "string"}, "schema.enum: expected one value of the type or more"),
-    ({"type": "integer", "exclusiveMinimum": True}, "got bounds that are no numbers"),
+    ({"type": "integer", "exclusiveMinimum": True}, "schema.exclusiveMinimum: expected a number,"),
+    ({"type": 5}, "schema.type: expected a type, or a list of types, got 5"),
+    ({"properties": ["a"]}, "schema.properties: expected schemas by their names, got ['a']"),
+    ({"properties": {}, "required": "a"}, "schema.required: expected a list of names, got 'a'"),
+    ({"anyOf": 5}, "schema.anyOf: expected a list, got 5"),
+    ({"prefixItems": [], "minItems": "1"}, "schema.minItems: expected an int of 0 or more"),
+    ({"const": float("inf")}, "schema: expected a schema as JSON, got Out of range float values"),
+    ({"$ref": "other.json"}, "schema.$ref: expected a place in the schema, such as #/$defs/A, got"),
+    ({"oneOf": [TAGGED | {"properties": {"k": {"const": i}}} for i in (1, 2)]}, "got a oneOf of"),
+    ({"type": "string", "pattern": "a)|(b"}, "schema.pattern: expected an opening parenthesis for"),
 ]
 
 
@@ -194,6 +217,11 @@ def test_schemas_that_are_not_followed_get_one_line(schema, words):
             "pattern: expected a regular expression in the syntax",
         ),
         (lambda t: constraints.regex(3, t), "pattern: expected a regular expression, got 3"),
+        (lambda t: constraints.regex("a)|(b", t), "pattern: expected an opening parenthesis for"),
+        (
+            lambda t: constraints.by_row(constraints.choice(["a"], t)),
+            "constraints: expected a list of constraints, got PrefixAllowedTokens",
+        ),
         (lambda t: constraints.choice("yes", t), "texts: expected a list of texts, none of them"),
         (lambda t: constraints.choice(["a", ""], t), "texts: expected a list of texts, none of"),
         (lambda t: constraints.regex("a", object()), "vocab_size: expected the number of tokens"),

@@ -1,12 +1,15 @@
 """A head of EAGLE-3 in a directory, by ``generate``, the shell, and a refilled job of gin files."""
 
+import functools
 import json
 
 import jax
+import numpy as np
 import pytest
 from test_eagle import HEADS, target
 
 import decoding_jax
+from decoding_jax.infer import BatchDecoder
 from decoding_jax.infer.command import main as infer
 from decoding_jax.models import save_model
 from decoding_jax.shell.command import main as shell
@@ -47,6 +50,14 @@ def test_generate_reads_the_head_for_its_model(directory):
             model, tokenizer, TEXTS, drafter=drafter, **speculation, **settings
         )
         assert texts_of(drafted) == texts_of(alone)
+    strategy = functools.partial(
+        decoding_jax.speculative_sample, verifier="greedy", num_draft_tokens=2, **settings
+    )
+    head = decoding_jax.load_drafter(HEADS / "authors")
+    decoder = BatchDecoder((model, tokenizer), strategy, drafter=head, max_input_length=8)
+    batch = {"inputs": np.array(TEXTS), "index": np.arange(len(TEXTS))}
+    found = decoder(batch)["outputs"]
+    assert [output["text"] for row in found for output in row] == texts_of(alone)
 
 
 @pytest.mark.exhaustive

@@ -150,7 +150,7 @@ def propose(
         return record(i, drafts, *draw(i, checked(logits, shape), paths)), state, paths
 
     def checked(logits: Array, shape: tuple[int, ...]) -> Array:
-        letters = "[B, W, C, V]"[: 3 * len(shape)] + ", V]"
+        letters = "[B, W, C"[: 3 * len(shape) - 1] + ", V]"
         return model_calls.as_logits(logits, (*shape, vocab_size), "drafter", "a drafter", letters)
 
     path = Path(inputs.prompt, sequences.tokens, sequences.length)
