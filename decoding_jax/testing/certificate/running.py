@@ -78,6 +78,14 @@ class CountTraces:
     def tree(self) -> bool:
         return self.model.tree
 
+    @property
+    def num_layers(self) -> int | None:
+        return getattr(self.model, "num_layers", None)
+
+    def with_features(self, layers: tuple[int, ...]) -> CountTraces:
+        """The model that returns hidden states, with the same counter."""
+        return dataclasses.replace(self, model=self.model.with_features(layers))
+
     def prefill(self, tokens: Array, length: Array, **settings: Any) -> tuple[ModelOutput, Cache]:
         """Counts the call, and calls the model."""
         self.counter.count += 1

@@ -69,10 +69,11 @@ def _suffix(model: Any) -> speculative.SuffixDrafter:
     return speculative.SuffixDrafter(size=4, corpus=speculative.Corpus.of(texts.tolist()))
 
 
-def _eagle(model: TableLM) -> speculative.Eagle:
+def _eagle(model: Any) -> speculative.Eagle:
     """A head that sees the target's features, errs, and never drafts token 0."""
     ids = np.arange(1, model.vocab_size, dtype=np.int32)
-    head = TableHead(model, _another(model.vocab_size), ids)
+    table = getattr(model, "model", model)  # of a model that counts how often it is traced
+    head = TableHead(table, _another(model.vocab_size), ids)
     return speculative.Eagle(head, vocab_size=model.vocab_size, token_ids=ids)
 
 
