@@ -17,7 +17,7 @@ and add one token, such that the output continued by the target has the target's
 - ``block``: block verification of one path, selected as ``verifiers/select_path.py`` explains,
   which is ``verifier="block"``.
 
-The third column is the mean total variation distance of the first token's distributions.
+``distance`` is the mean total variation distance of the first token's distributions.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def optimum(pair: Pair, num_drafts: int) -> float:
                 gain.append(len(path))
         right.append(orders * math.prod(probability(pair.q, draft) for draft in drafts))
     left = sparse.csr_matrix((values, (rows, columns)), (len(leaves) + len(right), len(gain)))
-    # Both sides of the leaves sum to 1, so that none is below the target's probability.
+    # Both sides sum to 1 over the sequences: where none has more than its probability, all have it.
     most = [probability(pair.p, tokens) for tokens in leaves]
     of_leaves, of_sets = left[: len(leaves)], left[len(leaves) :]
     result = optimize.linprog(

@@ -32,7 +32,15 @@ from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.llama import Llama, LlamaConfig
 from decoding_jax.models.positions import RopeScaling
 from decoding_jax.models.t5 import T5, T5Config
-from decoding_jax.strategies.speculative import Bigram, Heuristic, Measured, NextToken, PromptLookup
+from decoding_jax.strategies.speculative import (
+    Bigram,
+    Corpus,
+    Heuristic,
+    Measured,
+    NextToken,
+    PromptLookup,
+    SuffixDrafter,
+)
 from decoding_jax.testing.table_lm import CHECKSUMS, TableLM
 
 VOCAB, LENGTH = 5, 6
@@ -150,6 +158,12 @@ def strategies(model: Any, draft: Any) -> dict[str, Callable[..., DecodeOutput]]
             verifier="gumbel",
         ),
         "speculative_sample, tree": speculate(draft, num_draft_tokens=2, num_drafts=2),
+        "speculative_sample, tree by block": speculate(
+            draft, num_draft_tokens=2, num_drafts=2, verifier="block"
+        ),
+        "speculative_sample, suffix": speculate(
+            SuffixDrafter(corpus=Corpus.of([[1, 2, 3], [3, 0, 1]])), num_draft_tokens=2
+        ),
         "speculative_sample, next token": speculate(
             NextToken(np.array([2, 3, -1, 1, 0], np.int32)), num_draft_tokens=1
         ),

@@ -109,7 +109,7 @@ def bounds(target: Array, draft: Array, count: Array, most: int) -> tuple[Array,
         below = exact.sum_last(clipped) < 1
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    interval = jnp.zeros(count.shape, jnp.float32), jnp.where(count > 1, 1.0, 0.0)
+    interval = jnp.zeros(count.shape, jnp.float32), (count > 1).astype(jnp.float32)
     steps = jnp.where((count > 1).any(), _STEPS, 0)
     _, share = gpu.either(
         lambda: lax.fori_loop(0, _STEPS, halve, interval),
@@ -150,7 +150,7 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         chosen = lax.argmax(candidates, candidates.ndim - 1, jnp.int32)
         token, ratio = gather_last(tokens, chosen), gather_last(ratio, chosen)
         node = 1 + i * num_drafts + chosen
-        # R p / s is above 1 where s is below R p, and 1 where they are equal.
+        # R p / s is below 1 only where s is a q.
         next_joint = jnp.where(ratio < floor, ratio / jnp.maximum(floor, 1e-37), 1.0)
         mass = exact.sum_last(distributions.excess(p, jnp.abs(ceiling[..., None] * q)))
         new = Selection(token, node, draft, next_joint, ceiling, mass, preferred)
@@ -158,7 +158,10 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         agreeing &= tokens == token[..., None]
         return jax.tree.map(update, selection, new), agreeing, node, next_joint
 
-    integers, numbers = jnp.zeros((*shape, size), jnp.int32), jnp.zeros((*shape, size))
-    empty = Selection(*(integers,) * 3, *(numbers,) * 3, jnp.zeros((*shape, size, num_drafts)))
-    carry = empty, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(length), jnp.ones(shape)
+    integers = jnp.zeros((*shape, size), jnp.int32)
+    preferred = jnp.zeros((*shape, size, num_drafts), jnp.float32)
+    numbers = preferred[..., 0]
+    empty = Selection(*(integers,) * 3, *(numbers,) * 3, preferred)
+    agreeing, joint = jnp.ones((*shape, num_drafts), bool), jnp.ones(shape, jnp.float32)
+    carry = empty, agreeing, jnp.zeros_like(length), joint
     return lax.fori_loop(0, length.max(), select, carry)[0]
