@@ -186,10 +186,10 @@ def test_without_a_target_of_its_own_it_is_sampling():
     assert same_bits(output.tokens, run(num_samples=6).tokens)
 
 
-@pytest.mark.parametrize("row", [0, 1])
-def test_a_language_that_cannot_be_reached_leaves_nothing(row):
-    """Row ``row`` is limited to one token, which is shorter than every text of its language."""
-    limit = np.where(np.arange(2) == row, 1, LENGTH).astype(np.int32)
+@pytest.mark.parametrize(("row", "most"), [(0, 1), (1, 0)])
+def test_a_language_that_cannot_be_reached_leaves_nothing(row, most):
+    """Row ``row`` is limited to fewer tokens than the shortest text of its language has."""
+    limit = np.where(np.arange(2) == row, most, LENGTH).astype(np.int32)
     stop = Stop(eos_ids=(1,), max_new_tokens=limit)
     output = run(language=LANGUAGE, stop=stop, num_samples=8)
     assert not output.length[row].any()

@@ -142,7 +142,7 @@ class SMCSample(Strategy):
         logarithm of the potential of each text so far, in nats. ``prefix`` is a ``Prefix`` with
         tokens ``[B, N, 1, L]``, and ``done``, bool ``[B, N, 1]``, says which texts are whole. The
         values of whole texts define the target; those before only guide the particles. NaN counts
-        as -inf. None is 0 for every text.
+        as -inf, and +inf as the largest float. None is 0 for every text.
       finished_only: whether a text that ends unfinished, at its limit or without an allowed token,
         is outside the target; by default, if there is a language.
       resampling: at which points the weights are read off: ``systematic`` (one shift of N equal
@@ -214,9 +214,10 @@ class SMCSample(Strategy):
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         drawing, resampling = random.split(random.row_keys(key, batch))
         zeros = jnp.zeros((batch, lanes), jnp.float32)
+        excluded = empty.done & self.only_finished  # Rows whose limit is 0.
         state = State(
             shared=shared,
-            particles=Particles(empty, empty.length, zeros, zeros),
+            particles=Particles(empty, empty.length, jnp.where(excluded, -jnp.inf, zeros), zeros),
             token_keys=random.lane_keys(drawing, lanes),
             keys=resampling,
             log_normaliser=zeros[:, 0],
