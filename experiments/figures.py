@@ -22,6 +22,7 @@ FIGURES = {
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
+    "conditional": ("measured/conditional.json", "conditional"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),

@@ -18,6 +18,7 @@ from experiments.benchmarks import job_start, run
 FORMS = {
     "constraints": ("constraints.json",),
     "arithmetic_variance": ("variance.json", "variance.png"),
+    "conditional": ("conditional.json", "conditional.png"),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),

@@ -235,7 +235,7 @@ def known() -> dict[str, Tested]:
             )
             for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
         ),
-        _public("conditional_sample", independent=True, lockstep=False),
+        _public("conditional_sample", independent=True, lockstep=False, max_prefixes=32),
         _public("arithmetic_sample/several", spread=1.0, order="probability", after="lattice"),
         *_beams(),
         *_tree_searches(),
