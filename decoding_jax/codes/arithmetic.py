@@ -125,7 +125,7 @@ def choose(
       logits: float ``[B, N, V]``, after any transform. -inf is never chosen, NaN counts as
         -inf and +inf as the largest float. Where every token is banned, the token is 0.
       position: int32, a scalar or ``[B, N]``: the index of this new token. Two calls with the same
-        position for a sample draw the same bits.
+        position for a sample draw the same bits. Samples with several codes do not need it.
       sums: the ``block_sums`` of the logits, if they are already known.
       order: of the tokens' intervals in that of their prefix, one of ``ORDERS``.
 

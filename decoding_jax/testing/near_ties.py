@@ -83,7 +83,7 @@ def code_differences(
     points: str | codes.Points = "lattice",
     transform: Transform | None = None,
 ) -> list[Difference]:
-    """Finds the lanes in which two arithmetic samplings differ.
+    """Finds the lanes in which two arithmetic samplings differ, by one code in the order of ids.
 
     Args:
       model: the model of both.

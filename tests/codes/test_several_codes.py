@@ -81,3 +81,23 @@ def test_every_sample_has_every_text_as_often_as_it_is_probable(order):
         expected = N * p.reshape(of, -1).sum(-1)
         assert (counts >= np.floor(expected)).all()
         assert (counts <= np.ceil(expected)).all()
+
+
+def test_the_first_tokens_are_the_most_probable_and_the_others_follow_by_id():
+    rng = np.random.default_rng(0)
+    logits = rng.integers(-3, 3, (20, 100)).astype(np.float32)  # Ties at the end of the first ones.
+    logits[:5, 10:] = -np.inf  # Fewer tokens than come first.
+    logits[5:10, ::3] = -np.inf
+    offset = random.bits(jax.random.key(0), (20, 200, 2))
+    wide = np.broadcast_to(logits[:, None], (20, 200, 100))
+    narrow = jax.jit(codes.narrow, static_argnames="order")
+    token = narrow(offset, jnp.full_like(offset, 0xFFFFFFFF), wide, None, order="probability")[0]
+    for row, point, found in zip(logits, np.asarray(offset), np.asarray(token), strict=True):
+        first = np.argsort(-row, kind="stable")[:32]
+        order = [*first, *sorted({*range(100)} - {*first.tolist()})]
+        ends = np.cumsum(np.exp(row[order].astype(np.float64)))
+        share = point[:, 0] / 2.0**32
+        expected = np.searchsorted(ends / ends[-1], share, side="right")
+        near = np.abs(share[:, None] - ends / ends[-1]).min(-1) < 1e-5
+        assert near.mean() < 0.05
+        np.testing.assert_array_equal(found[~near], np.asarray(order)[expected][~near])
