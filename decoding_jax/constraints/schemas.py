@@ -97,7 +97,7 @@ def pattern_of(schema: Schema, name: str = "schema") -> str:
       >>> pattern_of({"type": "integer", "minimum": 0})
       '(0|[1-9][0-9]*)'
     """
-    root = _read(schema, name)
+    root = as_json(schema, name)
     rewritten = _Rewriting(root, name)
     made = json.dumps(rewritten.of(root, name), ensure_ascii=False)
     core = byte_automata.outlines_core()
@@ -111,8 +111,12 @@ def pattern_of(schema: Schema, name: str = "schema") -> str:
     return pattern
 
 
-def _read(schema: Schema, name: str) -> Any:
-    """The schema as a dict or a bool."""
+def as_json(schema: Schema, name: str) -> Any:
+    """The schema as a dict or a bool.
+
+    Raises:
+      ValueError: in one line, for anything that is no schema as JSON.
+    """
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
     if isinstance(schema, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from decoding_jax import constraints, fields, gin_config, loop, suggestions, tra
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.batches import read_drafter
 from decoding_jax.batches.decoder import unbound
+from decoding_jax.constraints import schemas
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
@@ -58,13 +58,10 @@ def _widths(name: str, value: Any) -> Any:
 
 
 def _schema(name: str, value: Any) -> Any:
-    """A schema, read from its file where it is given by a path."""
-    if not isinstance(value, (str, Path, CloudPath)):
-        return value
-    try:
-        return json.loads(storage_path(name, value).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{name}: expected a file with JSON, got {error}") from None
+    """A schema as JSON, read from its file where it is given by a path."""
+    if isinstance(value, (str, Path, CloudPath)):
+        value = storage_path(name, value).read_text(encoding="utf-8")
+    return None if value is None else schemas.as_json(value, name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +82,8 @@ class Settings:
         also used if ``stop.eos_ids`` is None. Stop strings hold for all inputs but those with
         ``Item.stop_strings`` of their own.
       json_schema: keeps every text to JSON that is valid by a schema (``constraints.json_schema``):
-        the path or URL of a file, or a dict. The constraint comes before the strategy's transform.
+        the path or URL of a file, a dict, or a class of pydantic. The constraint comes before the
+        strategy's transform.
       regex: keeps every text to a regular expression (``constraints.regex``).
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
@@ -265,7 +263,13 @@ def _constrained(
         found += [constraints.regex(settings.regex, tokenizer, vocab_size=size)]
     made = {n: given[n] for n in ("transform", "language") if given.get(n) is not None}
     if found:
-        name = "language" if "language" in inspect.signature(strategy).parameters else "transform"
+        parameters = inspect.signature(strategy).parameters
+        name = "language" if "language" in parameters else "transform"
+        kinds = {parameter.kind for parameter in parameters.values()}
+        if name not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            constraint = "regex" if settings.json_schema is None else "json_schema"
+            expected = "none for a strategy that takes no transform"
+            raise fields.error(constraint, expected, getattr(settings, constraint))
         made[name] = transforms.chain(*found, made[name]) if name in made else found[0]
     continued = not isinstance(net, EncoderDecoder)
     made = {name: with_begun(part, lambda: continued) for name, part in made.items()}

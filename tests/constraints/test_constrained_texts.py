@@ -254,6 +254,29 @@ def test_the_batch_job_reads_a_schema(tmp_path):
     assert sum(output["finished"] for output in outputs) > 1
     with pytest.raises(ValueError, match="regex: expected none beside json_schema, got"):
         job(json_schema=PERSON, regex="a")
+    (tmp_path / "person.json").write_text("{")
+    with pytest.raises(ValueError, match="json_schema: expected a schema as JSON, got Expecting"):
+        job(json_schema=str(tmp_path / "person.json"))
+    with pytest.raises(ValueError, match="json_schema: expected a schema as JSON, got Object of"):
+        job(json_schema={"const": object()})
+
+
+def test_a_constraint_needs_a_strategy_with_a_transform():
+    def without(model, prompt):
+        raise NotImplementedError
+
+    with pytest.raises(ValueError, match="regex: expected none for a strategy that takes no tran"):
+        infer.run(networks()["random"], [infer.Item("x")], without, report=print, regex="a")
+
+
+def test_a_class_of_pydantic_is_the_schema_of_a_job():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Person(pydantic.BaseModel):
+        name: str
+
+    options = infer.settings.JobSettings(json_schema=Person)
+    assert options.json_schema == Person.model_json_schema()
 
 
 @pytest.mark.exhaustive
