@@ -27,6 +27,7 @@ from adapted import (
 import decoding_jax
 from decoding_jax import adapters
 from decoding_jax.testing import check_model, chi_square, enumerate_distribution
+from decoding_jax.testing.conformance import check_features, make_trial
 
 FUNCTIONS = {"next token": next_token, "every token": every_token}
 
@@ -60,6 +61,19 @@ def test_the_model_keeps_the_protocol_to_the_bit(function):
 def test_contrastive_search_compares_the_hidden_states_of_the_function():
     got = run("contrastive_search", from_logits(with_states, hidden=True), DRAFT)
     assert_same(got, run("contrastive_search", TABLE, DRAFT))
+
+
+def with_all_states(table, tokens, length):
+    """As ``with_states``, with the states of two layers and their input."""
+    logits, states = with_states(table, tokens, length)
+    return logits, (states + 2, states + 1, states)
+
+
+def test_a_tuple_of_hidden_states_has_those_of_layers():
+    model = from_logits(with_all_states, hidden=True)
+    assert model.num_layers == 2
+    check_features(make_trial(model, seed=0, tolerance=0.0))
+    assert from_logits(with_states, hidden=True).num_layers is None
 
 
 def test_hidden_states_keep_the_protocol():

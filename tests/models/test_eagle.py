@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+import examples
 import jax
 import numpy as np
 import pytest
@@ -18,9 +19,19 @@ from jax import numpy as jnp
 from machine import need_devices
 
 import decoding_jax
-from decoding_jax import Prompt, sharding
-from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_drafter
+from decoding_jax import Prompt, sharding, transforms
+from decoding_jax.models import (
+    CheckpointError,
+    EagleConfig,
+    EagleHead,
+    Llama,
+    LlamaConfig,
+    load_drafter,
+    with_shared_prefix,
+)
 from decoding_jax.sharding import meshes
+from decoding_jax.strategies.speculative import Eagle
+from decoding_jax.t5x.rescaled import Rescaled
 
 HEADS = Path(__file__).parent / "heads"
 CONFIG = LlamaConfig(
@@ -243,3 +254,37 @@ def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
     want = run(size=3, blocks=(3, 0))
     for blocks in ((1, 2), (0, 0, 2), (2, 1)):
         np.testing.assert_allclose(run(size=3, blocks=blocks), want, atol=2e-6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["t5", "gpt2", "shared prefix", "rescaled"])
+def test_a_target_of_any_family_gives_its_states(family):
+    """An encoder-decoder, another family, and models around a model."""
+    example = examples.NETWORKS["t5" if family == "t5" else "gpt2"]
+    model = example.kind.init(example.config, jax.random.key(0))
+    if family == "t5":
+        model = model.bind(PROMPT.tokens, PROMPT.length)
+    prompt = PROMPT
+    if family == "shared prefix":
+        model = with_shared_prefix(model, [7, 3])
+        prefixed = np.concatenate([np.tile([7, 3], (3, 1)), PROMPT.tokens], 1)
+        prompt = Prompt(prefixed.astype(np.int32), PROMPT.length + 2)
+    if family == "rescaled":
+        model = Rescaled(model, transforms.temperature(0.5))
+    config = EagleConfig(
+        vocab_size=64,
+        emb_dim=8,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=4,
+        mlp_dim=12,
+        num_layers=1,
+        max_positions=64,
+        feature_layers=(0, 1, 1),
+        feature_dim=32,
+    )
+    head = EagleHead.init(config, jax.random.key(1), jax.random.normal(jax.random.key(2), (64, 8)))
+    settings = {"max_new_tokens": 6, "num_draft_tokens": 2, "verifier": "greedy"}
+    alone = decoding_jax.greedy(model, prompt, max_new_tokens=6)
+    drafted = decoding_jax.speculative_sample(model, Eagle(head, 64), prompt, **settings)
+    np.testing.assert_array_equal(drafted.tokens, alone.tokens)
