@@ -173,8 +173,8 @@ def compiled(tokens: Any, schema: Any) -> tuple[Any, dict[str, Any]]:
     made = constraints.json_schema(schema, tokens)
     seconds = time.process_time() - start
     language = made.language
-    states, classes = language.transitions.shape
-    size = language.transitions.nbytes + language.token_class.nbytes
+    _, states, classes = language.transitions.shape
+    size = sum(array.nbytes for array in jax.tree.leaves(language))
     return made, {"states": states, "classes": classes, "MB": size / 1e6, "seconds": seconds}
 
 
@@ -188,7 +188,7 @@ def wide_model(size: int, positions: int) -> Any:
 
 def following(made: Any, count: int) -> np.ndarray:
     """Tokens that follow a constraint for as long as ``count``, without its end."""
-    table, token_class = made.language.transitions, made.language.token_class
+    table, token_class = made.language.transitions[0], made.language.token_class[0]
     lasting = table >= 0
     for _ in range(count):  # The classes after which one more token is allowed.
         lasting = (table >= 0) & lasting.any(1)[table]

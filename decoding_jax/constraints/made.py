@@ -13,7 +13,7 @@ from decoding_jax.constraints import byte_automata, schemas
 from decoding_jax.constraints.token_automata import over_tokens
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.transforms import Automaton, PrefixAllowedTokens
+from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
 
 
 def regex(
@@ -77,7 +77,7 @@ def json_schema(
       >>> schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
       >>> made = constraints.json_schema(schema, ByteTokenizer())
       >>> made.language.transitions.shape
-      (16, 16)
+      (1, 16, 16)
     """
     made = byte_automata.of_pattern(schemas.pattern_of(schema), "schema")
     return _over_tokens(made, tokenizer, vocab_size, "schema", schema)
@@ -101,7 +101,7 @@ def choice(
       >>> from decoding_jax import constraints
       >>> from decoding_jax.text import ByteTokenizer
       >>> made = constraints.choice(["yes", "no"], ByteTokenizer())
-      >>> bool((made.language.transitions[0] >= 0).sum() == 2)
+      >>> bool((made.language.transitions[0, 0] >= 0).sum() == 2)
       True
     """
     expected = "a list of texts, none of them empty"
@@ -138,30 +138,22 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
         raise fields.error("constraints", "a list of constraints", constraints)
     different = list({id(made): made for made in constraints}.values())
     for made in different:
-        known = isinstance(made, PrefixAllowedTokens) and isinstance(made.language, Automaton)
-        if not known or np.ndim(made.language.token_class) != 1 or np.ndim(made.start):
+        known = isinstance(made, PrefixAllowedTokens)
+        known = known and isinstance(made.language, CompressedAutomaton)
+        if not known or np.ndim(made.start) or len(made.language.transitions) != 1:
             raise fields.error("constraints", "those of regex, json_schema or choice", made)
-    kinds = {(made.language.size, made.first is None) for made in different}
+    kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
     if len(kinds) != 1:
         raise fields.error("constraints", "one or more, for one tokenizer", sorted(kinds))
-    tables = [np.asarray(made.language.transitions) for made in different]
-    states, columns = (max(table.shape[axis] for table in tables) for axis in (0, 1))
-    count = round_up(len(different))
-    transitions = np.full((count, states, columns), -1, np.int32)
-    token_class = np.zeros((count, different[0].language.size), np.int32)
-    for i, (table, made) in enumerate(zip(tables, different, strict=True)):
-        moved = np.where(table < 0, -1, table + i * states)
-        transitions[i, : table.shape[0], : table.shape[1]] = moved
-        token_class[i] = made.language.token_class
-    number = {id(made): i * states for i, made in enumerate(different)}
-    offset = np.array([number[id(made)] for made in constraints], np.int32)
-    return PrefixAllowedTokens(
-        Automaton(transitions, token_class),
-        start=offset + np.array([made.start for made in constraints], np.int32),
-        first=None
-        if different[0].first is None
-        else offset + np.array([made.first for made in constraints], np.int32),
-    )
+    padding = [different[0]] * (round_up(len(different)) - len(different))
+    language = CompressedAutomaton.joined([made.language for made in [*different, *padding]])
+    number = {id(made): g * language.transitions.shape[1] for g, made in enumerate(different)}
+
+    def of_rows(name: str) -> np.ndarray:
+        return np.array([number[id(made)] + getattr(made, name) for made in constraints], np.int32)
+
+    first = None if different[0].first is None else of_rows("first")
+    return PrefixAllowedTokens(language, start=of_rows("start"), first=first)
 
 
 def _over_tokens(

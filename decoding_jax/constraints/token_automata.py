@@ -14,7 +14,7 @@ import numpy as np
 from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.byte_automata import ByteAutomaton, distinct, reaching
 from decoding_jax.text.token_texts import TokenTexts
-from decoding_jax.transforms import Automaton, PrefixAllowedTokens
+from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
 
 _STATES = 64  # whose tokens are found together, which bounds the memory of it
 _LEAST = 8  # states and classes of a table, which is padded so that few programs are compiled
@@ -61,7 +61,7 @@ def over_tokens(
     padding = [(0, to - size) for to, size in zip(shape, table.shape, strict=True)]
     padded = np.pad(table, padding, constant_values=-1)
     return PrefixAllowedTokens(
-        Automaton(padded, token_class.astype(np.int32)),
+        CompressedAutomaton.of_classes(padded, token_class.astype(np.int32)),
         start=int(numbers[0]),
         first=int(numbers[starts[1]]) if len(starts) == 2 else None,
     )
@@ -102,18 +102,25 @@ def _classes(
     different = sorted(set(texts) - {b""})
     place = {text: i for i, text in enumerate(different)} | {b"": len(different)}
     begins = np.arange(len(transitions)) if states is None else np.asarray(states)
+    # States that few texts leave are together, so that most parts are about few texts.
+    order = np.argsort((transitions[begins] >= 0).sum(1), kind="stable")
     parts: list[np.ndarray] = []  # the class of each text for some of the states
     tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
-    for few in np.array_split(begins, -(-len(begins) // _STATES)):
-        after = np.full((len(different) + 1, len(few)), -1, np.int32)
-        for start, text, state in _edges(transitions, different, few):
-            after[text, start] = state
+    for few in np.array_split(begins[order], -(-len(begins) // _STATES)):
+        edges = list(_edges(transitions, different, few))
+        found = np.unique(np.concatenate([text for _, text, _ in edges]))
+        after = np.full((len(found) + 1, len(few)), -1, np.int32)
+        for start, text, state in edges:
+            after[np.searchsorted(found, text), start] = state
         first, number = distinct(after)
-        parts.append(number)
+        part = np.full(len(different) + 1, number[-1])
+        part[found] = number[:-1]
+        parts.append(part)
         tables.append(after[first])
     first, number = distinct(np.stack(parts, axis=1))
-    rows = [table[part[first]].T for table, part in zip(tables, parts, strict=True)]
-    return number[[place[text] for text in texts]], np.concatenate(rows)
+    rows = np.empty((len(begins), len(first)), np.int32)
+    rows[order] = np.concatenate([x[part[first]].T for x, part in zip(tables, parts, strict=True)])
+    return number[[place[text] for text in texts]], rows
 
 
 def _edges(
@@ -142,7 +149,7 @@ def _edges(
     state = np.repeat(transitions[states[start], byte], count)
     start = np.repeat(start, count)
     position = 1
-    while len(text):
+    while position == 1 or len(text):
         whole = length[text] == position
         yield start[whole], text[whole], state[whole]
         start, text, state = start[~whole], text[~whole], state[~whole]

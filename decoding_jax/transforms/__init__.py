@@ -14,7 +14,12 @@ Programs write the lower-case names, which are aliases of the classes::
 
 from decoding_jax.transforms.bias import AllowedTokens, LogitBias
 from decoding_jax.transforms.composition import Chain, chain
-from decoding_jax.transforms.languages import Automaton, PrefixAllowedTokens, Trie
+from decoding_jax.transforms.languages import (
+    Automaton,
+    CompressedAutomaton,
+    PrefixAllowedTokens,
+    Trie,
+)
 from decoding_jax.transforms.lengths import ForcedFirstToken, ForcedLastToken, MinLength
 from decoding_jax.transforms.repetition import (
     BannedSequences,
@@ -61,6 +66,7 @@ __all__ = [
     "Automaton",
     "BannedSequences",
     "Chain",
+    "CompressedAutomaton",
     "Epsilon",
     "Eta",
     "ForcedFirstToken",

@@ -7,7 +7,6 @@ A state of a language is an int32. ``prefix_allowed_tokens`` needs ``depth``, ``
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,59 +135,38 @@ class Trie:
 
 
 _TRANSITIONS = "a table [states, V] of states, -1 for none"
-_CLASSES = "the column of each token, [V], of a table [states, columns]"
 
 
 def _as_transitions(name: str, transitions: Any) -> Any:
     if not fields.is_readable(transitions):
         return transitions
     array = np.asarray(transitions)
-    good = array.ndim in (2, 3) and array.size and array.dtype.kind == "i"
-    if not good or array.min() < -1 or array.max() >= math.prod(array.shape[:-1]):
+    good = array.ndim == 2 and array.size and array.dtype.kind == "i"
+    if not good or array.min() < -1 or array.max() >= len(array):
         raise fields.error(name, _TRANSITIONS, array)
     return transitions if isinstance(transitions, jax.Array) else array.astype(np.int32)
-
-
-def _as_classes(name: str, classes: Any) -> Any:
-    if not fields.is_readable(classes):
-        return classes
-    array = np.asarray(classes)
-    good = array.ndim in (1, 2) and array.size and array.dtype.kind == "i"
-    if not good or array.min() < 0:
-        raise fields.error(name, _CLASSES, array)
-    return classes if isinstance(classes, jax.Array) else array.astype(np.int32)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Automaton:
-    """A finite automaton over the vocabulary, given by its transition table.
-
-    Tokens that lead from each state to the same state may share a column of the table, as in the
-    automata of ``decoding_jax.constraints``.
+    """A finite automaton over the vocabulary, given by its full transition table.
 
     Attributes:
       transitions: int32 ``[N, V]`` or plain lists, the state after each state and token, and -1 for
-        a token that may not follow. With classes of tokens, ``[N, C]``; and ``[G, N, C]`` for G
-        automata, in which g N + s is the number of state s of automaton g.
-      token_class: int32 ``[V']``, the column of each token, or ``[G, V']``; None where every token
-        has its own. Tokens from V' on may not follow any state.
+        a token that may not follow.
 
     Raises:
       ValueError: for numbers that are not states, or another number of axes, of a table that is not
-        traced; and by a strategy, for a vocabulary of another size, or one of less than V' tokens.
+        traced.
 
     Example:
       >>> even_ones = Automaton([[0, 1, -1], [1, 0, -1]])
       >>> even_ones.advance(jnp.array([0, 1, 1]), jnp.array([1, 1, 2]))
       Array([ 1,  0, -1], dtype=int32)
-      >>> odd_tokens_count = Automaton([[0, 1], [1, 0]], token_class=[0, 1, 0, 1])
-      >>> odd_tokens_count.advance(jnp.array([0, 1, 1]), jnp.array([3, 1, 2]))
-      Array([1, 0, 1], dtype=int32)
     """
 
     transitions: Any = fields.field(_as_transitions, expected=_TRANSITIONS, shared_axes=None)
-    token_class: Any = fields.field(_as_classes, expected=_CLASSES, shared_axes=None, default=None)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))
@@ -206,48 +184,117 @@ class Automaton:
         """The length of the longest sequence, which an automaton does not bound."""
         return np.iinfo(np.int32).max
 
-    @property
-    def size(self) -> int:
-        """The number of tokens that the table or the classes have, V or V'."""
-        tokens = self.transitions if self.token_class is None else self.token_class
-        return tokens.shape[-1]
-
     def advance(self, state: Array, token: Array) -> Array:
         """The state after one more token: int32, of the arguments' shape; -1 is dead."""
-        real = (state >= 0) & (token >= 0) & (token < self.size)
-        state, column = jnp.clip(state, 0), jnp.clip(token, 0, self.size - 1)
-        if self.token_class is not None:
-            column = self._classes()[self._automaton(state), column]
-        return jnp.where(real, self._table()[state, column], -1)
+        table = jnp.asarray(self.transitions, jnp.int32)
+        real = (state >= 0) & (token >= 0) & (token < table.shape[1])
+        index = jnp.clip(state, 0), jnp.clip(token, 0, table.shape[1] - 1)
+        return jnp.where(real, table[index], -1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
-        allowed = (self._table()[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
-        if self.token_class is None:
-            rows.check_vocab(self, "transitions", allowed, vocab_size)
-            return allowed
-        classes, rest = self._classes(), vocab_size - self.size
-        if rest < 0:
-            expected = f"the columns of at most the vocabulary's {vocab_size} tokens"
-            raise fields.error(f"{fields.label(self)}.token_class", expected, self.size)
-        if len(classes) == 1:
-            allowed = jnp.take(allowed, classes[0], axis=-1)
-        else:
-            of_state = classes[self._automaton(jnp.clip(state, 0))]
-            allowed = jnp.take_along_axis(allowed, of_state, axis=-1)
-        return jnp.pad(allowed, [(0, 0)] * state.ndim + [(0, rest)])
+        table = jnp.asarray(self.transitions, jnp.int32)
+        rows.check_vocab(self, "transitions", table, vocab_size)
+        return (table[jnp.clip(state, 0)] >= 0) & (state >= 0)[..., None]
 
-    def _table(self) -> Array:
-        """int32 ``[G N, C]``."""
-        return jnp.asarray(self.transitions, jnp.int32).reshape(-1, self.transitions.shape[-1])
 
-    def _classes(self) -> Array:
-        """int32 ``[G, V']``."""
-        return jnp.asarray(self.token_class, jnp.int32).reshape(-1, self.size)
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompressedAutomaton:
+    """Automata over the vocabulary whose tables hardly grow with it; made by ``of_classes``.
 
-    def _automaton(self, state: Array) -> Array:
-        """The automaton that each state is of."""
-        return state // self.transitions.shape[-2]
+    Tokens that lead from each state to the same state are one class, of which the table has one
+    column. States that allow the same tokens share a row of bits. State s of automaton g has the
+    number g N + s, so rows may have different automata.
+
+    Attributes:
+      transitions: int32 ``[G, N, C]``, the state after each state and class, and -1 for none.
+      token_class: int32 ``[G, V']``, the class of each token. Tokens from V' on may not follow any
+        state.
+      row: int32 ``[G, N]``, the row of bits of each state, g U + u.
+      bits: uint32 ``[G, U, K]``: bit i of word k says whether token 32 k + i may follow.
+
+    Example:
+      >>> odd_ones = CompressedAutomaton.of_classes(np.array([[0, 1], [1, 0]]), np.array([0, 1, 0]))
+      >>> odd_ones.advance(jnp.array([0, 1, 1]), jnp.array([1, 1, 2]))
+      Array([1, 0, 1], dtype=int32)
+    """
+
+    transitions: Any = fields.field(shared_axes=None)
+    token_class: Any = fields.field(shared_axes=None)
+    row: Any = fields.field(shared_axes=None)
+    bits: Any = fields.field(shared_axes=None)
+
+    @classmethod
+    def of_classes(cls, table: np.ndarray, token_class: np.ndarray) -> CompressedAutomaton:
+        """Makes one automaton on the host.
+
+        Args:
+          table: int ``[N, C]``, the state after each state and class, or -1.
+          token_class: int ``[V']``, the class of each token.
+        """
+        rows_of_classes, row = np.unique(table >= 0, axis=0, return_inverse=True)
+        allowed = rows_of_classes[:, token_class]
+        count = 1 << (len(allowed) - 1).bit_length()  # so that few programs are compiled
+        allowed = np.pad(allowed, [(0, count - len(allowed)), (0, -allowed.shape[1] % 32)])
+        bits = np.ascontiguousarray(np.packbits(allowed, axis=1, bitorder="little")).view("<u4")
+        tables = table, token_class, row.reshape(-1)
+        return cls(*(part[None].astype(np.int32) for part in tables), bits[None].astype(np.uint32))
+
+    @classmethod
+    def joined(cls, automata: Sequence[CompressedAutomaton]) -> CompressedAutomaton:
+        """Several automata as one; automaton g has the states from g N on.
+
+        Args:
+          automata: one or more, for one vocabulary.
+        """
+        states, classes = np.max([x.transitions.shape[1:] for x in automata], axis=0)
+        rows = max(x.bits.shape[1] for x in automata)
+
+        def joined(name: str, shape: tuple[int, ...], step: int = 0) -> np.ndarray:
+            parts = [np.asarray(getattr(x, name))[0] for x in automata]
+            whole = np.zeros((len(parts), *shape), parts[0].dtype) - (name == "transitions")
+            for g, (to, part) in enumerate(zip(whole, parts, strict=True)):
+                moved = part if not step else np.where(part < 0, -1, part + g * step)
+                to[tuple(slice(n) for n in part.shape)] = moved
+            return whole
+
+        size, words = automata[0].token_class.shape[-1], automata[0].bits.shape[-1]
+        return cls(
+            transitions=joined("transitions", (states, classes), states),
+            token_class=joined("token_class", (size,)),
+            row=joined("row", (states,), rows),
+            bits=joined("bits", (rows, words)),
+        )
+
+    @property
+    def depth(self) -> int:
+        """The length of the longest sequence, which an automaton does not bound."""
+        return np.iinfo(np.int32).max
+
+    def advance(self, state: Array, token: Array) -> Array:
+        """The state after one more token: int32, of the arguments' shape; -1 is dead."""
+        _, states, classes = self.transitions.shape
+        size = self.token_class.shape[-1]
+        real = (state >= 0) & (token >= 0) & (token < size)
+        state, token = jnp.clip(state, 0), jnp.clip(token, 0, size - 1)
+        column = jnp.asarray(self.token_class, jnp.int32)[state // states, token]
+        table = jnp.asarray(self.transitions, jnp.int32).reshape(-1, classes)
+        return jnp.where(real, table[state, column], -1)
+
+    def allowed(self, state: Array, vocab_size: int) -> Array:
+        """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
+        size, words = self.token_class.shape[-1], self.bits.shape[-1]
+        if size > vocab_size:
+            expected = f"tokens of the model's vocabulary of {vocab_size}"
+            raise fields.error(f"{fields.label(self)}.token_class", expected, size)
+        row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
+        of_state = jnp.asarray(self.bits, jnp.uint32).reshape(-1, words)[row]
+        place = jnp.arange(32, dtype=jnp.uint32).reshape((1,) * row.ndim + (1, 32))
+        allowed = (of_state[..., None] >> place) & 1 == 1
+        allowed = allowed.reshape(*row.shape, -1)[..., :vocab_size] & (state >= 0)[..., None]
+        rest = vocab_size - allowed.shape[-1]
+        return jnp.pad(allowed, [(0, 0)] * row.ndim + [(0, rest)])
 
 
 def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndarray:

@@ -127,13 +127,18 @@ PATTERNS = [
 ]
 
 
+def tables(made):
+    """The transitions ``[N, C]`` and classes ``[V]`` of a constraint."""
+    return made.language.transitions[0], made.language.token_class[0]
+
+
 def walk(made, rng, *, begun, length=60):
     """The tokens of a text that follows a constraint at random, by its arrays; or None if cut.
 
     The last id that is allowed ends a text in the automata of these tests' tokenizers only if it is
     an end token, so a walk is over where nothing follows.
     """
-    table, token_class = np.asarray(made.language.transitions), made.language.token_class
+    table, token_class = tables(made)
     distance = np.full(len(table), 10**6)
     distance[(table < 0).all(1)] = 0  # what nothing follows
     for _ in range(len(table)):

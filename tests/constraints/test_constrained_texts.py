@@ -4,11 +4,14 @@ import dataclasses
 import functools
 import json
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import gin
 
 pytest.importorskip("outlines_core")
 import languages
@@ -82,11 +85,10 @@ def test_samples_follow_the_masked_distribution():
 
 
 def dense(constraint):
-    """The automaton of the same language with a column for each token."""
-    language = constraint.language
-    return transforms.prefix_allowed_tokens(
-        transforms.Automaton(language.transitions[:, language.token_class], np.arange(8))
-    )
+    """The automaton of the same language whose classes have a token each."""
+    table, token_class = languages.tables(constraint)
+    made = transforms.CompressedAutomaton.of_classes(table[:, token_class], np.arange(8))
+    return transforms.prefix_allowed_tokens(made)
 
 
 SPECULATIVE = {"drafter": TableLM.random(jax.random.key(8), 8), "num_draft_tokens": 3}
@@ -309,3 +311,22 @@ def test_the_shell_takes_a_pattern(shell, capsys):
     argv = ["x", "--strategy", "sample", "--top_k", "3", "--regex", "[0-9]{2}"]
     assert command.main(argv) == 0
     assert re.fullmatch("[0-9]{2}", capsys.readouterr().out.splitlines()[1])
+
+
+def test_a_gin_file_for_t5x_makes_a_constraint(tmp_path, monkeypatch):
+    """The one of docs/t5x.md; ``tests/t5x/test_gin.py`` reads it with T5X."""
+    package = Path(decoding_jax.__file__).parent
+    source = package / "models" / "embedded" / "translation-en-fr-draft" / "spiece.model"
+    (tmp_path / "spiece.model").symlink_to(source)
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "t5x.md").read_text()
+    [block] = [text for text in page.split("```") if "@constraints.regex()" in text]
+    with gin.unlock_config():
+        gin.clear_config()
+        gin.parse_config(block)
+        name = "decoding_jax.t5x.decode_fns.temperature_sample.transform"
+        transform = gin.query_parameter(name).scoped_configurable_fn()
+        gin.clear_config()
+    want = constraints.regex("[0-9]{4}", decoding_jax.load("translation-en-fr-draft")[1])
+    for one, other in zip(jax.tree.leaves(transform), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(one, other)
