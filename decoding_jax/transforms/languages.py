@@ -238,8 +238,12 @@ class CompressedAutomaton:
         count = 1 << (len(allowed) - 1).bit_length()  # so that few programs are compiled
         allowed = np.pad(allowed, [(0, count - len(allowed)), (0, -allowed.shape[1] % 32)])
         bits = np.ascontiguousarray(np.packbits(allowed, axis=1, bitorder="little")).view("<u4")
-        tables = table, token_class, row.reshape(-1)
-        return cls(*(part[None].astype(np.int32) for part in tables), bits[None].astype(np.uint32))
+        return cls(
+            transitions=table[None].astype(np.int32),
+            token_class=token_class[None].astype(np.int32),
+            row=row.reshape(1, -1).astype(np.int32),
+            bits=bits[None].astype(np.uint32),
+        )
 
     @classmethod
     def joined(cls, automata: Sequence[CompressedAutomaton]) -> CompressedAutomaton:
