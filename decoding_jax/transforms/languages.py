@@ -170,14 +170,6 @@ class Automaton:
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))
-        table, classes = self.transitions, self.token_class
-        if classes is None or not (fields.is_readable(table) and fields.is_readable(classes)):
-            return
-        columns, name = table.shape[-1], f"{fields.label(self)}.token_class"
-        if (greatest := np.asarray(classes).max()) >= columns:
-            raise fields.error(name, f"columns of the table's {columns}", greatest)
-        if classes.ndim == 2 and table.shape[:-2] != classes.shape[:1]:
-            raise fields.error(name, f"classes [V], or [G, V] for a table {table.shape}", classes)
 
     @property
     def depth(self) -> int:

@@ -243,14 +243,6 @@ def test_another_start_or_other_tokens_do_not_retrace():
         ),
         (lambda: Automaton([0, 1]), "automaton.transitions: expected a table [states, V] of"),
         (
-            lambda: Automaton([[0, 0]], [0, 2]),
-            "automaton.token_class: expected columns of the table's 2, got 2",
-        ),
-        (
-            lambda: Automaton([[0, 0]], [[0, 1], [0, 1]]),
-            "automaton.token_class: expected classes [V], or [G, V] for a table (1, 2), got",
-        ),
-        (
             lambda: Automaton([[0.5]]),
             "automaton.transitions: expected a table [states, V] of states,",
         ),
