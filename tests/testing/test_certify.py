@@ -296,13 +296,21 @@ def test_mistakes_of_beams_are_found(monkeypatch):
         exhaustive=[
             "arithmetic_sample/lattice",
             "best_k_search",
+            "conditional_sample",
             "constrained_beam_search",
             "contrastive_search",
             "diverse_beam_search",
             "sample",
+            "smc_sample",
             "stochastic_beam_search",
         ],
-        release=["beam_search/1", "beam_sample/1", "beam_sample/2", "best_first_search"],
+        release=[
+            "beam_search/1",
+            "beam_sample/1",
+            "beam_sample/2",
+            "best_first_search",
+            "power_sample",
+        ],
     ),
 )
 def test_the_library_holds(name):

@@ -236,6 +236,8 @@ def known() -> dict[str, Tested]:
             for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
         ),
         _public("conditional_sample", independent=True, lockstep=False, max_prefixes=32),
+        # Of other powers, and of languages, particles are only near the target.
+        _public("power_sample", independent=True, alpha=1.0),
         _public("arithmetic_sample/several", spread=1.0, order="probability", after="lattice"),
         *_beams(),
         *_tree_searches(),
