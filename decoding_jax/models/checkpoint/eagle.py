@@ -22,7 +22,7 @@ from decoding_jax.models.checkpoint.directory import (
     Tensors,
 )
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
-from decoding_jax.models.checkpoint.position_settings import max_positions_of, rope_of
+from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.llama import Llama
@@ -66,7 +66,8 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
         raise layer.error("model_type", family, "llama or qwen3")
     if not from_speculators:
         layer.refuse(num_hidden_layers=1, norm_output=True)
-    layer.refuse(pretraining_tp=1)
+    num_layers = layer.size("num_hidden_layers", 1)
+    layer.refuse(pretraining_tp=1, layer_types=[FULL] * num_layers, use_sliding_window=False)
     check_vocabulary(layer, target)
     feature_dim = file.size("target_hidden_size", width)
     if feature_dim != target.config.emb_dim:
@@ -82,7 +83,7 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
         num_kv_heads=layer.size("num_key_value_heads", heads),
         head_dim=layer.size("head_dim", 128 if family == "qwen3" else width // heads),
         mlp_dim=layer.size("intermediate_size"),
-        num_layers=layer.size("num_hidden_layers", 1),
+        num_layers=num_layers,
         max_positions=max_positions_of(layer, scaling),
         rope_theta=theta,
         rope_scaling=scaling,
