@@ -114,8 +114,13 @@ def test_what_follows_a_suffix_is_what_half_of_its_occurrences_go_on_with():
         SuffixDrafter(corpus=texts)
     with pytest.raises(ValueError, match="texts: expected one token or more, got"):
         Corpus.of([[]])
-    with pytest.raises(ValueError, match="texts: expected token ids of 0 and above, got -2"):
-        Corpus.of([[1, -2]])
+    for token in (-2, 2**31):
+        message = f"texts: expected token ids of 0 and above, of 32 bits, got {token}"
+        with pytest.raises(ValueError, match=message):
+            Corpus.of([[1, token]])
+    for texts in ([1, 2], [[1.5]], ["abc"]):
+        with pytest.raises(ValueError, match="texts: expected a list of token ids for each text"):
+            Corpus.of(texts)
     with pytest.raises(ValueError, match="padded_size: expected 3 or more"):
         Corpus.of([[1], [1]], padded_size=2)
 

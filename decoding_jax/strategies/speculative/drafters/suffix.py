@@ -57,15 +57,21 @@ class Corpus:
           padded_size: N; by default, the next power of two.
 
         Raises:
-          ValueError: for texts without tokens, negative tokens, or an N that is too small.
+          ValueError: for texts without tokens, for what are no token ids, or an N that is too small.
         """
+        texts = list(texts)
+        for text in texts:
+            ids = np.asarray(text)
+            if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+                raise fields.error("texts", "a list of token ids for each text", text)
+            if ids.size and not 0 <= ids.min() <= ids.max() < 2**31:
+                worst = ids.min() if ids.min() < 0 else ids.max()
+                raise fields.error("texts", "token ids of 0 and above, of 32 bits", worst)
         parts = [part for text in texts if len(text) for part in ([_BETWEEN], text)]
         if not parts:
             raise fields.error("texts", "one token or more", texts)
         tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])[1:]
         count = len(tokens)
-        if (tokens < 0).sum() != len(parts) // 2 - 1:
-            raise fields.error("texts", "token ids of 0 and above", tokens.min())
         size = padded_size or 1 << count.bit_length()
         if size < count:
             raise fields.error("padded_size", f"{count} or more, the number of tokens", size)
@@ -122,7 +128,8 @@ class SuffixDrafter(PromptLookup):
     of them go on with the same tokens, these are drafted.
 
     Attributes:
-      size: the maximum length of a match, 1 or more.
+      size: the maximum length of a match, 1 or more. The longest match in a corpus is found for
+        sizes up to 64, by which it is sorted.
       source: further tokens of each row, as for ``PromptLookup``.
       corpus: a ``Corpus``, such as of documents, code, or earlier outputs; or None.
 
