@@ -57,7 +57,7 @@ class Corpus:
           padded_size: N; by default, the next power of two.
 
         Raises:
-          ValueError: for texts without tokens, for what are no token ids, or an N that is too small.
+          ValueError: for texts without tokens, or not of token ids, or an N that is too small.
         """
         texts = list(texts)
         for text in texts:
