@@ -173,6 +173,14 @@ def test_what_does_not_fit_is_an_error_of_one_line(tmp_path, changes, message):
     assert "\n" not in str(error.value)
 
 
+def test_settings_of_a_drafter_are_checked_before_it_is_read():
+    with pytest.raises(ValueError, match="dtype: expected float32 or bfloat16, got 'int3'"):
+        load_drafter(HEADS / "authors", dtype="int3")
+    with pytest.raises(TypeError, match="greddy"):
+        load_drafter(HEADS / "authors", greddy=True)
+    assert load_drafter(HEADS / "authors", greedy=True).read(target()).greedy
+
+
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 

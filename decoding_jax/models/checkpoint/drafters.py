@@ -28,7 +28,12 @@ class DrafterDirectory:
 
 
 def load_drafter(
-    directory: str | StoragePath, target: Any = None, *, dtype: str | None = None, **settings: Any
+    directory: str | StoragePath,
+    target: Any = None,
+    *,
+    dtype: str | None = None,
+    greedy: bool = False,
+    min_confidence: float = 0.0,
 ) -> Any:
     """Reads a head of EAGLE-3 or of DFlash as a drafter for a target.
 
@@ -41,7 +46,7 @@ def load_drafter(
         None, ``generate``, ``stream`` and the batch job read the head for the model that they are
         given.
       dtype: ``"float32"`` or ``"bfloat16"``; by default that of the target.
-      **settings: ``greedy`` and ``min_confidence`` of ``Eagle`` and ``DFlash``.
+      greedy, min_confidence: as in ``ModelDrafter``.
 
     Returns:
       An ``Eagle`` or a ``DFlash``; without a target, an object for ``drafter=``.
@@ -49,12 +54,15 @@ def load_drafter(
     Raises:
       CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
         for one of a target of another width, vocabulary or number of layers.
-      ValueError: for a target that is no decoder-only model of ``decoding_jax.models``.
+      ValueError: for a target that is no decoder-only model of ``decoding_jax.models``, or another
+        ``dtype``.
     """
+    if dtype not in (None, "float32", "bfloat16"):
+        raise fields.error("dtype", "float32 or bfloat16", dtype)
+    settings = {"greedy": greedy, "min_confidence": min_confidence}
     path = model_path("directory", directory)
     if target is None:
-        given = settings if dtype is None else {"dtype": dtype, **settings}
-        return DrafterDirectory(path, tuple(given.items()))
+        return DrafterDirectory(path, (("dtype", dtype), *settings.items()))
     target = target[0] if isinstance(target, tuple) else target
     if isinstance(target, SharedPrefixModel):
         target = target.model
