@@ -202,6 +202,7 @@ def following(made: Any, count: int) -> np.ndarray:
 
 def step_at(made: Any, model: Any, rows: int, tokens: np.ndarray) -> Callable[[], Any]:
     """One step of sampling after some tokens of a text, compiled."""
+    made = jax.tree.map(jnp.asarray, made)
     strategy = strategies.Sample(max_new_tokens=len(tokens) + 1, transform=made)
     prompt = Prompt(jnp.ones((rows, 4), jnp.int32), jnp.full(rows, 4, jnp.int32))
     state = jax.jit(lambda s, m: s.init(m, prompt, jax.random.key(0)))(strategy, model)
