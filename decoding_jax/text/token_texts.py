@@ -103,9 +103,15 @@ def texts_by_decoding(
       decode: the text of ids.
       is_empty: for each token, whether it is left out of texts.
       byte: for each token, the byte that it stands for, or -1.
+
+    Raises:
+      ValueError: if no token has a text of its own, as among too few tokens of a vocabulary.
     """
     ids = [i for i, empty in enumerate(is_empty) if not empty and byte[i] < 0]
-    before = next(i for i in ids if decode([i]).strip() and decode([i, i]).startswith(decode([i])))
+    whole = (i for i in ids if decode([i]).strip() and decode([i, i]).startswith(decode([i])))
+    before = next(whole, None)
+    if before is None:
+        raise ValueError(f"expected tokens with texts, got none among the first {len(is_empty)}")
     skipped = len(decode([before]))
     begun: list[bytes] = [b""] * len(is_empty)
     first: list[bytes | None] = [None] * len(is_empty)

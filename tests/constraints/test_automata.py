@@ -124,6 +124,11 @@ def test_digits_and_letters_of_a_schema_are_of_ascii():
         assert (accepted(made, [byte + 3 for byte in text]) is not None) == is_valid
 
 
+def test_a_vocabulary_without_texts_gets_one_line():
+    with pytest.raises(ValueError, match="constraints: expected tokens with texts, got none among"):
+        constraints.choice(["a"], languages.byte_fallback(), vocab_size=5)
+
+
 def test_choices_are_the_texts_however_they_are_divided():
     tokenizer = Pieces(["y", "e", "s", "es", "yes", "no", "n", "o"])
     made = constraints.choice(["yes", "no", "yes"], tokenizer)
