@@ -40,7 +40,6 @@ NOT_RUN = {
     "python -m experiments.tpu_ledger": "takes minutes: tests/sharding/test_tpu_ledger.py",
     "python -m experiments.gpu_ledger": "takes minutes: tests/test_gpu_ledger.py",
     "python -m experiments.audit": "needs other projects: tests/audit/test_audit.py",
-    "python -m experiments.constraints": "takes minutes: tests/test_quick_forms.py",
     "python -m experiments.site": "takes a minute: tests/site/test_site.py",
     "python -m experiments.papers": "takes minutes: tests/papers/ runs the quick forms",
     "python -m experiments.notebooks.execute": "minutes: tests/notebooks/test_notebooks.py",
