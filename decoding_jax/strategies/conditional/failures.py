@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -60,13 +61,14 @@ def children(failures: Failures, node: Array) -> Array:
 
 def bounds_of_tokens(failures: Failures, is_child: Array, vocab_size: int) -> Array:
     """The bound of every token after each node, float32 ``[B, N, V]``; ``is_child`` as above."""
-    batch, lanes, _ = is_child.shape
-    row = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
-    lane = jnp.arange(lanes, dtype=jnp.int32)[None, :, None]
-    token = jnp.where(is_child, failures.token[:, None], vocab_size)
-    bound = jnp.broadcast_to(failures.log_bound[:, None], is_child.shape)
-    zeros = jnp.zeros((batch, lanes, vocab_size), jnp.float32)
-    return zeros.at[row, lane, token].set(bound, mode="drop")
+
+    def of_lane(is_child: Array, token: Array, bound: Array) -> Array:
+        place = jnp.where(is_child, token, vocab_size)
+        return jnp.zeros(vocab_size, jnp.float32).at[place].set(bound, mode="drop")
+
+    # Rows that are sharded stay where they are under ``vmap``, unlike with an index of rows.
+    of_row = jax.vmap(of_lane, (0, None, None))
+    return jax.vmap(of_row)(is_child, failures.token, failures.log_bound)
 
 
 def child_at(failures: Failures, is_child: Array, token: Array) -> Array:
@@ -122,7 +124,6 @@ def _insert(failures: Failures, text: Array, size: Array) -> tuple[Failures, Arr
       text: int32 ``[B, L]``.
       size: int32 ``[B]``, the number of its tokens; -1 for a row without a text.
     """
-    row = jnp.arange(text.shape[0], dtype=jnp.int32)
     missing = failures.parent.shape[1]
     nodes = jnp.zeros((text.shape[0], text.shape[1] + 1), jnp.int32)
 
@@ -134,8 +135,8 @@ def _insert(failures: Failures, text: Array, size: Array) -> tuple[Failures, Arr
         is_new = (found < 0) & (i < size)
         place = jnp.where(is_new, failures.used, missing)
         failures = failures._replace(
-            parent=failures.parent.at[row, place].set(parent, mode="drop"),
-            token=failures.token.at[row, place].set(token, mode="drop"),
+            parent=_set(failures.parent, place, parent),
+            token=_set(failures.token, place, token),
             used=failures.used + is_new.astype(jnp.int32),
         )
         return failures, nodes.at[:, i + 1].set(jnp.where(is_new, place, found))
@@ -147,7 +148,7 @@ def _lower(
     failures: Failures, nodes: Array, size: Array, bound: Array, log_prob: Array, log_rest: Array
 ) -> Failures:
     """Lowers the bounds of a text and, from its end to its beginning, of the nodes before it."""
-    row, missing = jnp.arange(nodes.shape[0], dtype=jnp.int32), failures.parent.shape[1]
+    missing = failures.parent.shape[1]
 
     def ascend(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         bounds, bound = carry
@@ -156,7 +157,19 @@ def _lower(
         joined = jnp.logaddexp(log_rest[:, before], log_prob[:, before] + bound)
         bound = jnp.where(depth < size, joined, bound)
         place = jnp.where(depth <= size, nodes[:, depth], missing)
-        return bounds.at[row, place].min(bound, mode="drop"), bound
+        return _lower_one(bounds, place, bound), bound
 
     bounds, _ = lax.fori_loop(0, size.max() + 1, ascend, (failures.log_bound, bound))
     return failures._replace(log_bound=bounds)
+
+
+@jax.vmap
+def _set(values: Array, place: Array, value: Array) -> Array:
+    """``values [B, S]`` with ``value [B]`` at ``place [B]``; a place beyond S is no place."""
+    return values.at[place].set(value, mode="drop")
+
+
+@jax.vmap
+def _lower_one(values: Array, place: Array, value: Array) -> Array:
+    """``values [B, S]``, of which that at ``place [B]`` is at most ``value [B]``."""
+    return values.at[place].min(value, mode="drop")
