@@ -16,27 +16,23 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import attention, caches, layers, positions, view
 from decoding_jax.models.caches import KeyValue
-from decoding_jax.models.llama import LlamaConfig, LlamaLayer, repeated_heads
+from decoding_jax.models.feature_head import FeatureHead, FeatureHeadConfig
+from decoding_jax.models.llama import LlamaLayer
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
-class DFlashConfig(LlamaConfig):
-    """The shape of a head, whose layers are those of a ``LlamaConfig``.
+class DFlashConfig(FeatureHeadConfig):
+    """The shape of a head; see ``FeatureHeadConfig`` too.
 
     Attributes:
-      feature_layers: the layers of the target, as for ``SupportsFeatures.with_features``.
-      feature_dim: D, the width of the target's hidden states.
       block_size: b, the number of tokens of a block, the last token included.
       mask_token_id: the token of the masks.
     """
 
-    feature_layers: tuple[int, ...] = dataclasses.field(kw_only=True)
-    feature_dim: int = dataclasses.field(kw_only=True)
     block_size: int = dataclasses.field(kw_only=True)
     mask_token_id: int = dataclasses.field(kw_only=True)
 
@@ -126,7 +122,7 @@ class DFlashNetwork(nn.Module):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class DFlashHead:
+class DFlashHead(FeatureHead):
     """The head of DFlash with its parameters, a ``strategies.speculative.BlockHead``.
 
     Example:
@@ -147,12 +143,9 @@ class DFlashHead:
         the embeddings.
     """
 
-    params: Any
-    config: DFlashConfig = fields.field(static=True)
-    embedding: Any = None
     output: Any = None
 
-    widens = True
+    network = DFlashNetwork
 
     @classmethod
     def init(cls, config: DFlashConfig, key: Array, embedding: Any = None) -> Self:
@@ -164,14 +157,6 @@ class DFlashHead:
         return cls(params, config, embedding)
 
     @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.config.feature_layers
-
-    @property
     def block_size(self) -> int:
         return self.config.block_size
 
@@ -180,25 +165,6 @@ class DFlashHead:
         """See ``sharding.SupportsPartitionRules``."""
         own = {"*fusion/kernel": PartitionSpec(), "output": layers.PARTITION_RULES["*logits_bias"]}
         return {**own, **layers.PARTITION_RULES}
-
-    @property
-    def sharded_sizes(self) -> dict[str, int]:
-        """See ``sharding.SupportsPartitionRules``."""
-        names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
-        return {name: getattr(self.config, name) for name in names}
-
-    def for_model_axis(self, size: int) -> DFlashHead:
-        """See ``Llama.for_model_axis``."""
-        params, config = repeated_heads(self.params, self.config, size)
-        return dataclasses.replace(self, params=params, config=config)
-
-    def apply(self, method: Any, *args: Any) -> Any:
-        """Calls a method of the network."""
-        return DFlashNetwork(self.config).apply({"params": self.params}, *args, method=method)
-
-    def fuse(self, features: tuple[Array, ...]) -> Array:
-        """See ``BlockHead.fuse``."""
-        return self.apply(DFlashNetwork.fuse, features)
 
     def prefill(self, states: Array, length: Array, *, lanes: int, slots: int) -> caches.Cache:
         """See ``BlockHead.prefill``."""

@@ -15,28 +15,20 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from decoding_jax import fields
 from decoding_jax.base import Array
 from decoding_jax.models import caches, layers, positions, view
-from decoding_jax.models.llama import (
-    LlamaAttention,
-    LlamaConfig,
-    LlamaLayer,
-    LlamaMlp,
-    repeated_heads,
-)
+from decoding_jax.models.feature_head import FeatureHead, FeatureHeadConfig
+from decoding_jax.models.llama import LlamaAttention, LlamaLayer, LlamaMlp
 from decoding_jax.pytrees import pytree
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleConfig(LlamaConfig):
-    """The shape of a head, whose layers are those of a ``LlamaConfig``.
+class EagleConfig(FeatureHeadConfig):
+    """The shape of a head; see ``FeatureHeadConfig`` too.
 
     ``vocab_size`` is the number of tokens that the head drafts.
 
     Attributes:
-      feature_layers: the layers of the target, as for ``SupportsFeatures.with_features``.
-      feature_dim: D, the width of the target's hidden states.
       residual_norm: whether the first layer adds to the normalised state (``norm_before_residual``
         of ``speculators``).
       fusion_norm: ``"none"``, or where hidden states of the target are normalised before they are
@@ -44,8 +36,6 @@ class EagleConfig(LlamaConfig):
       output_norm: whether states are continued after the final norm instead of before it.
     """
 
-    feature_layers: tuple[int, ...] = dataclasses.field(kw_only=True)
-    feature_dim: int = dataclasses.field(kw_only=True)
     residual_norm: bool = dataclasses.field(default=False, kw_only=True)
     fusion_norm: str = dataclasses.field(default="none", kw_only=True)
     output_norm: bool = dataclasses.field(default=False, kw_only=True)
@@ -162,7 +152,7 @@ class EagleNetwork(nn.Module):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class EagleHead:
+class EagleHead(FeatureHead):
     """The head of EAGLE-3 with its parameters, a ``strategies.speculative.DraftHead``.
 
     Attributes:
@@ -182,11 +172,7 @@ class EagleHead:
       (1, 2, 4)
     """
 
-    params: Any
-    config: EagleConfig = fields.field(static=True)
-    embedding: Any = None
-
-    widens = True
+    network = EagleNetwork
 
     @classmethod
     def init(cls, config: EagleConfig, key: Array, embedding: Any = None) -> Self:
@@ -195,14 +181,6 @@ class EagleHead:
         embedded = jnp.ones((1, 1, 1, config.emb_dim), config.dtype)
         given = (x,) * len(config.feature_layers), embedded, jnp.ones(1, jnp.int32)
         return cls(EagleNetwork(config).init(key, *given)["params"], config, embedding)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.config.feature_layers
 
     @property
     def partition_rules(self) -> Mapping[str, PartitionSpec]:
@@ -216,22 +194,8 @@ class EagleHead:
     @property
     def sharded_sizes(self) -> dict[str, int]:
         """See ``sharding.SupportsPartitionRules``."""
-        names = ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")
-        sizes = {name: getattr(self.config, name) for name in names}
+        sizes = super().sharded_sizes
         return sizes if self.embedding is None else {**sizes, "embeddings": self.embedding.shape[0]}
-
-    def for_model_axis(self, size: int) -> EagleHead:
-        """See ``Llama.for_model_axis``."""
-        params, config = repeated_heads(self.params, self.config, size)
-        return dataclasses.replace(self, params=params, config=config)
-
-    def apply(self, method: Any, *args: Any) -> Any:
-        """Calls a method of the network."""
-        return EagleNetwork(self.config).apply({"params": self.params}, *args, method=method)
-
-    def fuse(self, features: tuple[Array, ...]) -> Array:
-        """See ``DraftHead.fuse``."""
-        return self.apply(EagleNetwork.fuse, features)
 
     def prefill(
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
