@@ -188,6 +188,32 @@ def transformed(
     return as_logits(changed, shape, name, "a transform", "[B, W, T, V]")
 
 
+def language_logits(
+    logits: Array,
+    prefix: Prefix,
+    language: Transform | None,
+    stop: Stop,
+    *,
+    only_finished: bool,
+) -> Array:
+    """Logits in which the tokens that leave a language are -inf: float32 ``[B, W, V]``.
+
+    Args:
+      logits: float32 ``[B, W, V]``.
+      prefix: the paths to them, one for each lane.
+      language: a transform, or None for every text.
+      stop: the stop conditions.
+      only_finished: whether texts that reach their limit unfinished are outside the language.
+    """
+    if language is not None:
+        changed = transformed(language, logits[:, :, None], prefix, name="language")
+        logits = clean(changed)[:, :, 0]
+    if only_finished:
+        limit = prefix.tokens.shape[-1]
+        logits = stopping.ban_unfinished(stop, logits, prefix.length[:, :, 0], limit)
+    return logits
+
+
 def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transform | None) -> Array:
     """The logits by which a strategy chooses, in which tokens that may not come next are -inf.
 

@@ -7,12 +7,12 @@ Where rows are refilled (``loop.refill``), each row has its own number. Steps ta
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from decoding_jax import fields
-from decoding_jax.base import Array, LanguageModel, Stop
+from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.loop import stopping
 from decoding_jax.ops import exact
 from decoding_jax.ops.logits import log_prob_of
@@ -142,6 +142,25 @@ def new_values(old: Sequences, new: Sequences, value: Array, values: Array) -> A
     position = jnp.arange(values.shape[-1], dtype=jnp.int32)[None, None]
     is_new = (position >= old.length[..., None]) & (position < new.length[..., None])
     return jnp.where(is_new, value[..., None], values)
+
+
+def output_of_some(sequences: Sequences, exists: Array, info: Any) -> DecodeOutput:
+    """The output of a strategy whose score is ``log_prob``, and which may lack sequences.
+
+    Args:
+      sequences: the sequences.
+      exists: bool ``[B, N]``. The others have length 0 and a ``log_prob`` of -inf.
+      info: of the strategy.
+    """
+    log_prob = jnp.where(exists, sequences.log_prob, -jnp.inf)
+    return DecodeOutput(
+        tokens=jnp.where(exists[..., None], sequences.tokens, 0),
+        length=jnp.where(exists, sequences.length, 0),
+        log_prob=log_prob,
+        score=log_prob,
+        finished=sequences.finished & exists,
+        info=info,
+    )
 
 
 def check_lengths(

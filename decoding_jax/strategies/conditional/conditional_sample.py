@@ -17,13 +17,14 @@ from decoding_jax.loop.sequences import (
     check_lengths,
     empty_sequences,
     new_values,
+    output_of_some,
     over_axes,
     per_lane,
 )
 from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import random
 from decoding_jax.ops.gather import gather_last
-from decoding_jax.ops.logits import clean, log_total
+from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.conditional import failures
 from decoding_jax.strategies.conditional.failures import Attempts, Failures
@@ -305,13 +306,9 @@ class ConditionalSample(Strategy):
         logits = allowed[:, :, 0]
         total = log_total(logits)[..., None]
         log_probs = logits - jnp.where(total == -jnp.inf, 0.0, total)
-        kept = log_probs
-        if self.language is not None:
-            kept = model_calls.transformed(self.language, allowed, path, name="language")
-            kept = clean(kept)[:, :, 0]
-        if self.only_finished:
-            limit = path.tokens.shape[-1]
-            kept = stopping.ban_unfinished(self.stop, kept, path.length[:, :, 0], limit)
+        kept = model_calls.language_logits(
+            logits, path, self.language, self.stop, only_finished=self.only_finished
+        )
         return log_probs, (kept > -jnp.inf) & (log_probs > -jnp.inf)
 
     def judged(self, state: State, drawn: Drawn) -> State:
@@ -364,27 +361,20 @@ class ConditionalSample(Strategy):
         """See ``Strategy.finalize``: what is not accepted has no text."""
         sequences = state.sequences
         exists = state.accepted | jnp.isnan(sequences.log_prob)
-        log_prob = jnp.where(exists, sequences.log_prob, -jnp.inf)
         count = state.accepted.sum(-1, dtype=jnp.int32).astype(jnp.float32)
         acceptance = count / state.num_attempts.astype(jnp.float32)
         some = count > 0
         error = jnp.sqrt((1.0 - acceptance) / jnp.maximum(count, 1.0))
-        return DecodeOutput(
-            tokens=jnp.where(exists[..., None], sequences.tokens, 0),
-            length=jnp.where(exists, sequences.length, 0),
-            log_prob=log_prob,
-            score=log_prob,
-            finished=sequences.finished & exists,
-            info=ConditionalInfo(
-                model_calls=state.calls,
-                accepted=state.accepted,
-                num_attempts=state.num_attempts,
-                acceptance=acceptance,
-                log_language_prob=jnp.where(some, jnp.log(count) - state.log_trials, -jnp.inf),
-                relative_error=jnp.where(some, error, jnp.inf),
-                log_bound=state.failures.log_bound[:, 0],
-            ),
+        info = ConditionalInfo(
+            model_calls=state.calls,
+            accepted=state.accepted,
+            num_attempts=state.num_attempts,
+            acceptance=acceptance,
+            log_language_prob=jnp.where(some, jnp.log(count) - state.log_trials, -jnp.inf),
+            relative_error=jnp.where(some, error, jnp.inf),
+            log_bound=state.failures.log_bound[:, 0],
         )
+        return output_of_some(sequences, exists, info)
 
 
 def log_uniform(bits: Array) -> Array:

@@ -23,13 +23,14 @@ from decoding_jax.loop.sequences import (
     append_token,
     check_lengths,
     empty_sequences,
+    output_of_some,
     per_lane,
 )
 from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import exact, random
 from decoding_jax.ops.gather import gather_items
-from decoding_jax.ops.logits import clean, log_total
+from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
 
 RESAMPLING = {"systematic": "lattice", "stratified": "stratified", "multinomial": "iid"}
@@ -257,14 +258,9 @@ class SMCSample(Strategy):
         is_dead_end = total == -jnp.inf
         log_probs = log_probs - jnp.where(is_dead_end, 0.0, total)[..., None]
         changed = self.tilted(log_probs)
-        if self.language is not None:
-            changed = model_calls.transformed(
-                self.language, changed[:, :, None], path, name="language"
-            )
-            changed = clean(changed)[:, :, 0]
-        if self.only_finished:
-            limit = path.tokens.shape[-1]
-            changed = stopping.ban_unfinished(self.stop, changed, path.length[:, :, 0], limit)
+        changed = model_calls.language_logits(
+            changed, path, self.language, self.stop, only_finished=self.only_finished
+        )
         # What is not changed has a mass of exactly 1, since both sums are the same.
         mass = log_total(changed) - log_total(log_probs)
         return changed, jnp.where(is_dead_end, 0.0, mass)
@@ -343,22 +339,15 @@ class SMCSample(Strategy):
             log_weight = state.particles.log_weight
         sequences = state.particles.sequences
         exists = log_weight > -jnp.inf
-        log_prob = jnp.where(exists, sequences.log_prob, -jnp.inf)
         total = log_mean(log_weight) + jnp.log(jnp.float32(self.num_samples))
-        return DecodeOutput(
-            tokens=jnp.where(exists[..., None], sequences.tokens, 0),
-            length=jnp.where(exists, sequences.length, 0),
-            log_prob=log_prob,
-            score=log_prob,
-            finished=sequences.finished & exists,
-            info=SMCInfo(
-                model_calls=before.step,
-                log_weight=jnp.where(exists, log_weight - total[:, None], -jnp.inf),
-                log_normaliser=log_normaliser,
-                effective_sample_size=size,
-                num_resamplings=before.num_resamplings,
-            ),
+        info = SMCInfo(
+            model_calls=before.step,
+            log_weight=jnp.where(exists, log_weight - total[:, None], -jnp.inf),
+            log_normaliser=log_normaliser,
+            effective_sample_size=size,
+            num_resamplings=before.num_resamplings,
         )
+        return output_of_some(sequences, exists, info)
 
 
 def _value(value: Any, shape: tuple[int, ...]) -> Array:
