@@ -25,6 +25,7 @@ from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.testing import TableLM, enumerate_distribution
 from decoding_jax.testing.certificate.comparisons import outcome_index
 from experiments import drawing, quick
+from experiments.audit.measure import total_variation
 from experiments.results import write_json, write_tables
 
 TOKENS = ("[", "]", ",", "0", "1", "")
@@ -55,11 +56,6 @@ def prompts(rows: int) -> Prompt:
     return Prompt(tokens, jnp.full(rows, PROMPT.shape[1], jnp.int32))
 
 
-def distance(law: np.ndarray, target: np.ndarray) -> float:
-    """The total variation."""
-    return float(np.abs(law - target).sum() / 2)
-
-
 def measure(seed: int, rows: int, particles: Sequence[int]) -> dict[str, Any]:
     """The distributions of all texts of the language, their distances, and what each cost."""
     model = TableLM.random(jax.random.key(seed), len(TOKENS), sharpness=1.5)
@@ -70,13 +66,13 @@ def measure(seed: int, rows: int, particles: Sequence[int]) -> dict[str, Any]:
     target, key = prob / prob.sum(), jax.random.key(seed + 1)
     draw = np.random.default_rng(seed)
 
-    def entry(name: str, law: np.ndarray, runs: int, **more: Any) -> dict[str, Any]:
+    def entry(name: str, probs: np.ndarray, runs: int, **more: Any) -> dict[str, Any]:
         exact = draw.multinomial(runs, target, 200) / runs if runs else target[None]
-        noise = float(np.mean([distance(one, target) for one in exact]))
+        noise = float(np.mean([total_variation(one, target) for one in exact]))
         return {
             "name": name,
-            "law": law[whole].tolist(),
-            "distance": distance(law, target),
+            "probs": probs[whole].tolist(),
+            "distance": total_variation(probs, target),
             "noise": noise,
             **more,
         }
@@ -84,8 +80,8 @@ def measure(seed: int, rows: int, particles: Sequence[int]) -> dict[str, Any]:
     def drawn(output: Any, weight: np.ndarray) -> np.ndarray:
         index = outcome_index(masked, output.tokens.reshape(-1, LENGTH), output.length.ravel())
         weight = weight.ravel()
-        law = np.bincount(index[weight > 0], weight[weight > 0], len(target))
-        return law / law.sum()
+        probs = np.bincount(index[weight > 0], weight[weight > 0], len(target))
+        return probs / probs.sum()
 
     found = [entry("masked", masked.prob, 0), entry("conditional", target, 0)]
     for count in particles:
@@ -159,12 +155,12 @@ def plot(results: dict[str, Any], path: Path) -> None:
     """Draws the probability of each text under each distribution."""
     figure, (axes,) = drawing.panels(height=4.0)
     entries = [e for e in results["entries"] if e["name"] != "conditional_sample"]
-    target = next(e for e in entries if e["name"] == "conditional")["law"]
+    target = next(e for e in entries if e["name"] == "conditional")["probs"]
     order = np.argsort(-np.asarray(target))
     for i, entry in enumerate(entries):
         label = f"{entry['name']} ({entry['distance']:.3f})"
-        law = np.asarray(entry["law"])[order]
-        axes.plot(np.arange(len(law)), law, label=label, linestyle="none", **drawing.look(i))
+        probs = np.asarray(entry["probs"])[order]
+        axes.plot(np.arange(len(probs)), probs, label=label, linestyle="none", **drawing.look(i))
     axes.set_yscale("log")
     axes.set_xticks(range(len(order)), [results["texts"][k] for k in order], rotation=60)
     axes.set_ylabel("probability")

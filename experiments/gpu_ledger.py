@@ -30,7 +30,6 @@ from unittest import mock
 import jax
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
-from tqdm import tqdm
 
 from decoding_jax.models import Llama, quantize
 from experiments import results
@@ -112,7 +111,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     layers = CONFIGS[setting.model].num_layers
     a_layer = {name: (deep[name] - shallow[name]) / (DEEP - SHALLOW) for name in deep}
     whole = {name: shallow[name] + (layers - SHALLOW) * a_layer[name] for name in deep}
-    model, _ = _model(setting, layers)
+    model = _model(setting, layers)
     tokens = setting.rows * (setting.prompt_length + NEW_TOKENS * _lanes(setting))
     floor = weight_bytes(model) + tokens * token_bytes(CONFIGS[setting.model])
     return {
@@ -131,22 +130,21 @@ def _lanes(setting: Setting) -> int:
     return int(lanes.get("num_samples", lanes.get("beam_size", 1)))
 
 
-def _model(setting: Setting, layers: int) -> tuple[Any, Any]:
-    """The network of that many layers and its config, of abstract arrays."""
+def _model(setting: Setting, layers: int) -> Any:
+    """The network of that many layers, of abstract arrays."""
     config = dataclasses.replace(
         CONFIGS[setting.model], num_layers=layers, max_positions=8192, attention="pallas"
     )
     model = abstract(lambda: Llama.init(config, jax.random.key(0)))
     if setting.weights != "bfloat16":
         model = jax.eval_shape(lambda m: quantize(m, setting.weights), model)
-    return model, config
+    return model
 
 
 def _case(setting: Setting, layers: int) -> Case:
-    model, _ = _model(setting, layers)
     return Case(
-        setting.strategy, model, batch=setting.rows, prompt_length=setting.prompt_length,
-        max_new_tokens=NEW_TOKENS,
+        setting.strategy, _model(setting, layers), batch=setting.rows,
+        prompt_length=setting.prompt_length, max_new_tokens=NEW_TOKENS,
     )  # fmt: skip
 
 
@@ -251,12 +249,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("--tools: expected a folder with jax-cuda12-plugin, got none", file=sys.stderr)
         return 1
     set_flags()
-    with tqdm([s for s in settings if s.name() not in ledger["rows"]], unit="program") as progress:
-        for setting in progress:
-            progress.set_description(setting.name())
-            row = {**measure(setting), "jax": metadata.version("jax")}
-            ledger["rows"][setting.name()] = row
-            results.write_json(args.out, ledger)
+    version = {"jax": metadata.version("jax")}
+    results.add_rows(ledger, settings, lambda s: {**measure(s), **version}, args.out)
     return 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 
 def write_json(path: Path, results: Any) -> None:
@@ -14,6 +16,28 @@ def write_json(path: Path, results: Any) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     part.replace(path)
+
+
+def add_rows(
+    ledger: dict[str, Any],
+    settings: Sequence[Any],
+    measure: Callable[[Any], dict[str, Any]],
+    out: Path,
+) -> None:
+    """Measures the settings that a ledger lacks, and writes it after each, so that a run continues.
+
+    Args:
+      ledger: its ``rows`` are by the settings' names, and grow.
+      settings: with a method ``name``.
+      measure: makes the row of a setting.
+      out: the ledger's file.
+    """
+    missing = [s for s in settings if s.name() not in ledger["rows"]]
+    with tqdm(missing, unit="program") as progress:
+        for setting in progress:
+            progress.set_description(setting.name())
+            ledger["rows"][setting.name()] = measure(setting)
+            write_json(out, ledger)
 
 
 def marks(name: str) -> tuple[str, str]:

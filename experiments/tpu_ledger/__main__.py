@@ -18,8 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from experiments import results
 
 
@@ -48,12 +46,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     from experiments.tpu_ledger.rows import measure
 
-    missing = [s for s in settings if s.name() not in ledger["rows"]]
-    with tqdm(missing, unit="program") as progress:
-        for setting in progress:
-            progress.set_description(setting.name())
-            ledger["rows"][setting.name()] = {**measure(setting), **_versions()}
-            results.write_json(args.out, ledger)
+    results.add_rows(ledger, settings, lambda s: {**measure(s), **_versions()}, args.out)
     return 0
 
 

@@ -53,8 +53,8 @@ def test_texts_of_a_pattern_follow_the_conditional(name):
         assert chi_square(counts, prob).p_value > 1e-3
     else:
         share = np.exp(np.float64(output.info.log_weight)).ravel()
-        law = np.bincount(index[share > 0], share[share > 0], len(prob)) / share.sum()
-        assert np.abs(law - prob).sum() / 2 < 0.03
+        probs = np.bincount(index[share > 0], share[share > 0], len(prob)) / share.sum()
+        assert np.abs(probs - prob).sum() / 2 < 0.03
 
 
 @pytest.mark.exhaustive

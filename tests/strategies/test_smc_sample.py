@@ -146,8 +146,8 @@ def total_variation(output, row, want):
     share = np.exp(np.asarray(output.info.log_weight[row::2], np.float64)).ravel()
     tokens, length = output.tokens[row::2], output.length[row::2]
     index = outcome_index(want, tokens.reshape(-1, LENGTH), length.ravel())
-    law = np.bincount(index[share > 0], share[share > 0], len(want.prob))
-    return np.abs(law / law.sum() - want.prob / want.prob.sum()).sum() / 2
+    probs = np.bincount(index[share > 0], share[share > 0], len(want.prob))
+    return np.abs(probs / probs.sum() - want.prob / want.prob.sum()).sum() / 2
 
 
 @pytest.mark.exhaustive
