@@ -113,6 +113,7 @@ def measure_batch(
                 "loop_ms": 1e3 * statistics.median(seconds[name]) / iterations,
                 "accepted": float(info.acceptance_rate),
                 "accepted_over_K": float(info.accepted.sum() / info.proposed.sum()),
+                "accepted_by_depth": [round(float(x), 3) for x in info.acceptance_by_depth],
                 "R": float(info.tokens_per_iteration),
                 "c": c,
                 "v": v,

@@ -164,6 +164,12 @@ def test_counts_add_up():
     assert (info.emitted == got.length - 1).all()
     assert (info.accepted + info.rejected <= info.emitted).all()
     assert (info.accepted <= info.proposed).all()
+    for total, name in (("proposed", "depth"), ("accepted", "depth"), ("accepted", "draft")):
+        parts = getattr(info, f"{total}_by_{name}")
+        assert (parts.sum(-1) == getattr(info, total)).all()
+        assert (np.diff(parts) <= 0).all()
+    assert (info.accepted_by_depth <= info.proposed_by_depth).all()
+    assert np.isclose(info.acceptance_by_depth.sum(), info.accepted.sum() / info.blocks.sum())
     assert (info.blocks <= info.target_calls).all()
     assert info.target_calls == info.blocks.max()
     assert info.draft_calls <= 3 * info.target_calls

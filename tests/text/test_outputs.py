@@ -112,16 +112,21 @@ def test_a_completions_numbers_are_pythons():
         TABLE, Digits(), ["12"], verifier="greedy", max_new_tokens=4, stop=NO_ENDS, **settings
     )
     assert "np." not in repr(completion)
-    assert {type(value) for value in completion.info} <= {int, float}
+    assert {type(value) for value in completion.info} <= {int, float, np.ndarray}
 
 
 def test_rates_of_one_completion_are_those_of_its_counts():
     """A completion has plain numbers where an output has an array of all lanes."""
-    of_lane = Info(3, 3, blocks=3, proposed=6, accepted=3, rejected=1, emitted=5)
-    of_all = Info(3, 3, *(np.full((1, 1), count) for count in of_lane[2:]))
+    counts = {"blocks": 3, "proposed": 6, "accepted": 3, "rejected": 1, "emitted": 5}
+    by_depth = {"proposed_by_depth": np.array([3, 3]), "accepted_by_depth": np.array([2, 1])}
+    by_depth["accepted_by_draft"] = np.array([3])
+    of_lane = Info(3, 3, **counts, **by_depth)
+    of_all = Info(3, 3, *(np.asarray(count)[None, None] for count in of_lane[2:]))
     for name in ("acceptance_rate", "tokens_per_call", "tokens_per_iteration"):
         assert float(getattr(of_lane, name)) == float(getattr(of_all, name))
     assert float(of_lane.acceptance_rate) == 0.75
+    for info in (of_lane, of_all):
+        np.testing.assert_allclose(info.acceptance_by_depth, [2 / 3, 1 / 3], 1e-6)
 
 
 class Terminal(io.StringIO):

@@ -197,7 +197,7 @@ def verify(verifier: Verifier, inputs: BlockInputs, draft: Draft, scores: Scores
         tokens=tokens,
         accepted=accepted,
         verifiable=draft.length,
-        proposed=draft.length,
+        proposed=draft.valid.astype(jnp.int32),
         distribution=model_distribution(scores.logits, scores.allowed, target),
         drawn_from=target,
         dead=scores.allowed.dead,

@@ -255,7 +255,7 @@ class SpeculativeSample(Strategy):
             verifier_state=verifier_state,
             drafter_state=drafter_state,
             length_state=draft_length.init(*shape),
-            info=no_info(*shape),
+            info=no_info(*shape, draft_length.max_draft_tokens, self.num_drafts),
             sample_log_prob=record(recorded, position, sequences, drawn_from, token[..., None]),
         )
 

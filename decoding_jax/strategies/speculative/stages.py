@@ -126,7 +126,7 @@ class BlockResult(NamedTuple):
       tokens: int32 ``[B, W, K + 1]``: the accepted tokens and the final token.
       accepted: int32 ``[B, W]``, the number of accepted tokens.
       verifiable: int32 ``[B, W]``, the maximum number of tokens that could have been accepted.
-      proposed: int32 ``[B, W]``, the number of drafted tokens.
+      proposed: int32 ``[B, W, K]``, the number of drafted tokens of each depth.
       distribution: the target's untransformed distribution along the tokens, ``[B, W, K + 1, V]``,
         used for the reported ``log_prob``; its peak is NaN where the model's logits are.
       drawn_from: the target's transformed distribution along the tokens.
@@ -134,6 +134,8 @@ class BlockResult(NamedTuple):
       verifier_state: the verifier's state after the final token.
       nodes: int32 ``[B, W, K + 1]``, in a tree: the index, among the T tokens fed, of the token
         before each of these tokens. None for a single draft.
+      draft: int32 ``[B, W, K]``, in a tree: the draft of each accepted token. None for a single
+        draft.
     """
 
     tokens: Array
@@ -145,6 +147,7 @@ class BlockResult(NamedTuple):
     dead: Array
     verifier_state: Any
     nodes: Array | None = None
+    draft: Array | None = None
 
 
 class Stages(NamedTuple):
@@ -211,6 +214,12 @@ class Info(NamedTuple):
       accepted: int32 ``[B, W]``, drafted tokens that are part of the output.
       rejected: int32 ``[B, W]``, blocks in which a drafted token was rejected and replaced.
       emitted: int32 ``[B, W]``, tokens appended by blocks, which are all but the first.
+      proposed_by_depth: int32 ``[B, W, K]``, ``proposed`` by depth: the first number counts the
+        first tokens of drafts.
+      accepted_by_depth: int32 ``[B, W, K]``, ``accepted`` by depth. A block accepts at most one
+        token of each depth.
+      accepted_by_draft: int32 ``[B, W, C]``, ``accepted`` by draft. A token that several drafts
+        share counts for the first of them that the verifier accepts.
     """
 
     target_calls: Array
@@ -220,12 +229,25 @@ class Info(NamedTuple):
     accepted: Array
     rejected: Array
     emitted: Array
+    proposed_by_depth: Array
+    accepted_by_depth: Array
+    accepted_by_draft: Array
 
     @property
     def acceptance_rate(self) -> Array:
         """a: the fraction of verified draft tokens that were accepted, float32 ``[]``."""
         accepted, rejected = _sum(self.accepted), _sum(self.rejected)
         return accepted / jnp.maximum(accepted + rejected, 1)
+
+    @property
+    def acceptance_by_depth(self) -> Array:
+        """The fraction of blocks that accepted a token of each depth, float32 ``[K]``.
+
+        Their sum is the mean number of accepted tokens of a block.
+        """
+        accepted = jnp.asarray(self.accepted_by_depth)
+        accepted = accepted.reshape(-1, accepted.shape[-1]).sum(0, dtype=jnp.int32)
+        return accepted / jnp.maximum(_sum(self.blocks), 1)
 
     @property
     def tokens_per_call(self) -> Array:
@@ -244,10 +266,13 @@ def _sum(counts: Array | int) -> Array:
     return jnp.sum(jnp.asarray(counts), dtype=jnp.int32)
 
 
-def no_info(batch_size: int, lanes: int) -> Info:
+def no_info(batch_size: int, lanes: int, max_draft_tokens: int, num_drafts: int) -> Info:
     """The counts before the loop."""
     zero, zeros = jnp.int32(0), jnp.zeros((batch_size, lanes), jnp.int32)
-    return Info(zero, zero, zeros, zeros, zeros, zeros, zeros)
+    by_depth, by_draft = (
+        jnp.zeros((batch_size, lanes, size), jnp.int32) for size in (max_draft_tokens, num_drafts)
+    )
+    return Info(zero, zero, zeros, zeros, zeros, zeros, zeros, by_depth, by_depth, by_draft)
 
 
 def count_block(
@@ -263,12 +288,24 @@ def count_block(
       draft_calls: int32, calls of the drafter.
     """
     rejected = live & (result.accepted < result.verifiable) & (appended > result.accepted)
+    proposed = jnp.where(live[..., None], result.proposed, 0)
+    accepted = jnp.where(live, jnp.minimum(result.accepted, appended), 0)
+    depth = jnp.arange(proposed.shape[-1], dtype=jnp.int32)[None, None]
+    at_depth = (depth < accepted[..., None]).astype(jnp.int32)
+    of_draft = accepted[..., None]
+    if result.draft is not None:
+        draft = jnp.arange(info.accepted_by_draft.shape[-1], dtype=jnp.int32)[None, None, None]
+        of_draft = jnp.where(result.draft[..., None] == draft, at_depth[..., None], 0)
+        of_draft = of_draft.sum(2, dtype=jnp.int32)
     return Info(
         target_calls=info.target_calls + 1,
         draft_calls=info.draft_calls + draft_calls,
         blocks=info.blocks + live.astype(jnp.int32),
-        proposed=info.proposed + jnp.where(live, result.proposed, 0),
-        accepted=info.accepted + jnp.where(live, jnp.minimum(result.accepted, appended), 0),
+        proposed=info.proposed + proposed.sum(-1, dtype=jnp.int32),
+        accepted=info.accepted + accepted,
         rejected=info.rejected + rejected.astype(jnp.int32),
         emitted=info.emitted + appended,
+        proposed_by_depth=info.proposed_by_depth + proposed,
+        accepted_by_depth=info.accepted_by_depth + at_depth,
+        accepted_by_draft=info.accepted_by_draft + of_draft,
     )

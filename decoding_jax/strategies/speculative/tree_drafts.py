@@ -206,16 +206,19 @@ def verify(verifier: Verifier, inputs: BlockInputs, drafts: Drafts, scores: Scor
         jnp.take_along_axis(x, path.nodes[..., None], axis=2)
         for x in (scores.logits, scores.allowed.logits)
     )
+    depth = jnp.arange(inputs.max_draft_tokens, dtype=jnp.int32)[None, None]
+    drafted = depth < inputs.draft_length[..., None]
     return BlockResult(
         tokens=path.tokens,
         accepted=path.accepted,
         verifiable=inputs.draft_length,
-        proposed=inputs.draft_length * inputs.num_drafts,
+        proposed=jnp.where(drafted, inputs.num_drafts, 0),
         distribution=distributions.of_model(logits),
         drawn_from=distributions.softmax(allowed),
         dead=jnp.take_along_axis(scores.allowed.dead, path.nodes, axis=2),
         verifier_state=inputs.verifier_state,
         nodes=path.nodes,
+        draft=(path.nodes[..., 1:] - 1) % inputs.num_drafts,
     )
 
 
