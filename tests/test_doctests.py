@@ -40,6 +40,7 @@ LONG = {
         "ops.top_k",
         "strategies.beam.stochastic_beam_search",
         "strategies.best_first.best_k",
+        "strategies.particles.smc_sample",
         "strategies.speculative.speculative_sample",
         "t5x.decode_fns.beams",
         "t5x.decode_fns.sampling",

@@ -117,6 +117,7 @@ def test_an_object_is_streamed_and_run_inside_of_jit():
         next(loop.stream(made, MODEL, PROMPT, max_new_tokens=3))
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_of_a_function_that_builds_steps_still_works(monkeypatch):
     """The earlier way, with one warning."""
 
@@ -209,6 +210,7 @@ def test_values_of_numpy_and_jax_are_taken_as_those_of_python():
     assert type(made.early_stopping) is str
 
 
+@pytest.mark.exhaustive
 def test_a_drafter_in_an_object_is_bound_by_generate():
     model, tokenizer = decoding_jax.load("translation-en-fr-draft")
     settings = {"num_draft_tokens": 2, "max_new_tokens": 4, "verifier": "greedy"}

@@ -259,11 +259,16 @@ def merge_as_printed(argv, place):
 # These pages take longest; the gate runs them with the exhaustive tests.
 LONG = (
     "docs/adapters.md",
+    "docs/conditional.md",
+    "docs/constraints.md",
     "docs/engines.md",
     "docs/estimators.md",
     "docs/generation_config.md",
+    "docs/models.md",
+    "docs/quantization.md",
     "docs/rollouts.md",
     "docs/shared_prefix.md",
+    "docs/speculative.md",
     "docs/stopping.md",
     "docs/strategies.md",
     "docs/streaming.md",

@@ -8,6 +8,7 @@ import json
 
 import jax
 import pytest
+import tiers
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
 
@@ -47,8 +48,9 @@ def test_an_experiment(name, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) > 2
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["verification_bounds", "drafts_compared"])
+@pytest.mark.parametrize(
+    "name", tiers.values(exhaustive=["verification_bounds"], release=["drafts_compared"])
+)
 def test_an_experiment_that_prints_a_table(name, capsys):
     importlib.import_module(f"experiments.{name}").main(["--quick"])
     assert 5 <= len(capsys.readouterr().out.splitlines()) <= 9

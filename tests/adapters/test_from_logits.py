@@ -76,6 +76,7 @@ def test_a_tuple_of_hidden_states_has_those_of_layers():
     assert from_logits(with_states, hidden=True).num_layers is None
 
 
+@pytest.mark.exhaustive
 def test_hidden_states_keep_the_protocol():
     names = check_model(from_logits(with_states, hidden=True))
     assert {"check_hidden", "check_tree", "check_keep"} <= set(names)

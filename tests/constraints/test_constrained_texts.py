@@ -174,7 +174,7 @@ def check(schema, text):
     ("network", "count"),
     [
         ("random", 3),
-        pytest.param("random", 500, marks=pytest.mark.exhaustive),
+        pytest.param("random", 500, marks=pytest.mark.release),
         pytest.param("python-code", 500, marks=pytest.mark.exhaustive),
     ],
 )
@@ -198,6 +198,7 @@ def test_finished_texts_are_valid(network, count):
     assert len(finished) > len(names) / 4
 
 
+@pytest.mark.exhaustive
 def test_first_words_of_translations_have_no_space():
     """The text of an encoder-decoder begins; that of a decoder continues its prompt."""
     model, tokenizer = decoding_jax.load("translation-en-fr-draft")
@@ -246,6 +247,7 @@ def job(**options):
     return made
 
 
+@pytest.mark.exhaustive
 def test_the_batch_job_reads_a_schema(tmp_path):
     (tmp_path / "person.json").write_text(json.dumps(PERSON))
     found = job(json_schema=str(tmp_path / "person.json"))

@@ -48,6 +48,7 @@ def test_pass_at_k_of_a_lattice_is_that_of_a_smaller_one(k):
     assert float(estimates.mean()) == pytest.approx(of_lattice(k).any(1).mean(), abs=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_the_samples_of_a_call_are_in_the_order_of_the_lattice():
     """Codes rise by a quarter from sample to sample, so tokens rise, but for one step round."""
     model = TableLM.random(jax.random.key(0), 9, sharpness=0.1)

@@ -37,6 +37,7 @@ def columns(index):
     return {"inputs": [TEXTS[i] for i in index], "index": index, "note": list(map(str, index))}
 
 
+@pytest.mark.exhaustive
 def test_a_batch_is_decoded_as_in_the_job():
     expected = of_job()
     decoder = BatchDecoder(make_model, STRATEGY, **SETTINGS)

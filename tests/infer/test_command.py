@@ -64,6 +64,7 @@ def test_a_job_of_faulty_inputs_fails(command, capsys, monkeypatch, tmp_path):
     assert (summary["faulty"], summary["faults"]) == (3, {"empty": 2, "too long": 1})
 
 
+@pytest.mark.exhaustive
 def test_phrases_are_strings_or_tokens(command):
     """Strings are encoded by the model's own tokenizer, in which token i is byte i - 3."""
     files = [INFER[0], "strategies/constrained_beam_search.gin", INFER[2]]

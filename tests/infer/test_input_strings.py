@@ -36,6 +36,7 @@ def source(folder, own=OWN, **settings):
     return infer.JsonLines(str(folder / "inputs.jsonl"), stop_strings="stop", **settings)
 
 
+@pytest.mark.exhaustive
 def test_each_input_ends_with_its_own_strings_or_with_those_of_the_job(model, tmp_path):
     made = []
     settings = {"stop": Stop(strings=OF_JOB), "batch_size": 2, "max_input_length": 8}

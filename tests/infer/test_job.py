@@ -81,6 +81,7 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
         assert abs(one.log_prob - eight.log_prob) < 1e-4
 
 
+@pytest.mark.exhaustive
 def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     model, tokenizer = decoding_jax.load(byte_t5)
     sharded, _ = decoding_jax.load(byte_t5, mesh={"data": 4, "model": 1}, scan_layers=True)
@@ -282,6 +283,7 @@ def test_settings_with_a_value_for_each_input_follow_their_inputs(decode, device
     assert got == [[v] * n for v, n in zip(values, limits, strict=True) if v != 3]
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_may_be_an_object(decode):
     """Its fields are its settings, which may have one value for each input."""
     sample = decoding_jax.Sample

@@ -209,7 +209,7 @@ def test_processes_with_different_inputs_are_refused(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_process_that_fails_alone_does_not_wait(folder, tmp_path):
     missing = f"--gin.MODEL_DIR={str(tmp_path / 'missing')!r}"
     status, printed = end(start(folder, tmp_path / "out", missing))

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from jax.interpreters.mlir import ir, make_ir_context
 from jax.sharding import AxisType
 
@@ -138,6 +139,7 @@ def test_keys_that_no_query_sees_may_be_nan():
     np.testing.assert_allclose(got, want, atol=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_its_gradient_is_that_of_the_definition():
     query, parts = step_of_decoding(2, 2, 2, 1, 2, 16, 9, 12, bias=True)
 
@@ -175,7 +177,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", tiers.of_table(CONFIGS, exhaustive=["llama"]))
 def test_a_network_decodes_the_same(family):
     cls, config = CONFIGS[family]
     model = cls.init(config, jax.random.key(3))

@@ -141,7 +141,7 @@ def test_the_beams_of_all_texts_have_the_formulas_log_probs(name):
 
 
 @pytest.mark.parametrize(
-    "name", tiers.values("guided by row", exhaustive=["contrasted", "mixture"])
+    "name", tiers.values(exhaustive=["guided by row"], release=["contrasted", "mixture"])
 )
 def test_samples_and_speculation_follow_the_enumerated_distribution(name):
     """Lanes: chi-square, 4,096 samples of a row, level 1e-3."""
@@ -165,7 +165,12 @@ def plain(table, start, text):
 
 
 @pytest.mark.parametrize(
-    "name", tiers.of_table(CASES, exhaustive=[*OTHERS, "contrasted", "mixture"])
+    "name",
+    tiers.values(
+        "guided by row",
+        exhaustive=["product by row"],
+        release=[name for name in CASES if not name.endswith(("guided by row", "product by row"))],
+    ),
 )
 def test_the_methods_keep_the_protocol(name):
     """Except that the end of a guided model's prompt matters."""
@@ -220,6 +225,7 @@ def test_other_numbers_do_not_compile_again():
         assert decoding_jax.greedy.cache_size() == before
 
 
+@pytest.mark.exhaustive
 def test_what_a_model_does_not_know_is_nan_or_banned():
     """NaN logits of a part end a text; tokens that only the amateur bans win."""
     spoiled = TableLM(jnp.full_like(ONE.table, jnp.nan), ONE.features)
@@ -245,11 +251,12 @@ def of_network(model):
     return models.guided(models.contrasted(model, model.early_exit(1)), 1.5, [3, 1, 4])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_network_with_scanned_layers_keeps_the_protocol():
     check_model(of_network(with_scanned_layers(LLAMA)), tolerance=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_networks_layer_by_layer_scanned_and_in_bfloat16():
     tokens = np.array([[[5, 6, 7]], [[8, 9, 1]], [[2, 2, 3]]], np.int32)
 
@@ -286,6 +293,7 @@ def test_the_layer_that_diverges_most_is_contrasted():
         np.testing.assert_allclose(got[i], want, 1e-5, 1e-5)
 
 
+@pytest.mark.exhaustive
 def test_hidden_states_are_those_of_the_first_part():
     network = GPT2.init(GPT2Config(17, 16, num_heads=2, mlp_dim=24, num_layers=2), KEY)
     settings = {"penalty_alpha": 0.6, "top_k": 3, "max_new_tokens": 4}

@@ -70,6 +70,7 @@ def test_the_shell_takes_the_directory_of_a_head(directory, capsys):
     assert json.loads(capsys.readouterr().out)["outputs"][0]["text"] == want
 
 
+@pytest.mark.exhaustive
 def test_a_job_by_the_names_of_its_files(directory, tmp_path, monkeypatch):
     """Six inputs in batches of two rows, which are refilled."""
     monkeypatch.chdir(tmp_path)

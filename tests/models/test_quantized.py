@@ -1,6 +1,7 @@
 """Networks with weights of 8 and 4 bits compute what those weights stand for, in every form."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -72,9 +73,11 @@ def llama(**changes):
 DEFAULT = ("llama3", "gpt2", "t5")
 
 
-@pytest.mark.parametrize("weights", tiers.values("int8", exhaustive=["int4-8"]))
 @pytest.mark.parametrize(
-    "family", tiers.values(*DEFAULT, exhaustive=[f for f in FAMILIES if f not in DEFAULT])
+    ("family", "weights"),
+    tiers.combinations(
+        itertools.product(FAMILIES, ("int8", "int4-8")), [(f, "int8") for f in DEFAULT]
+    ),
 )
 def test_a_family_computes_with_the_numbers_that_its_weights_stand_for(family, weights):
     model = load_model(FIXTURES / family, weights=weights)
@@ -168,6 +171,7 @@ def test_asymmetric_integers(tokens):
     np.testing.assert_array_equal(y, x @ wide)
 
 
+@pytest.mark.exhaustive
 def test_a_model_and_what_is_made_of_it():
     model = quantize(llama(), "int8")
     early = model.early_exit(1)

@@ -121,22 +121,22 @@ def run(strategy: str, model: Any, draft: Any = None) -> Any:
 
 
 CASES = [
-    ("llama", "beam_search", {}),
     *(
         pytest.param(name, strategy, settings, marks=pytest.mark.exhaustive)
         for name, strategy, settings in [
-            ("llama", "sample", {}),
+            ("llama", "beam_search", {}),
             ("llama", "sample", {"prefill_chunk": 3}),
             ("llama", "contrastive_search", {"prefill_chunk": 3}),
             ("gemma", "beam_search", {"scan_layers": True, "prefill_chunk": 3}),
             ("gpt2", "greedy", {}),
-            ("narrow", "beam_search", {}),
             ("t5_decoder", "beam_search", {"prefill_chunk": 3}),
         ]
     ),
     *(
         pytest.param(name, strategy, settings, marks=pytest.mark.release)
         for name, strategy, settings in [
+            ("llama", "sample", {}),
+            ("narrow", "beam_search", {}),
             ("llama", "greedy", {}),
             ("llama", "best_k_search", {}),
             ("gpt_neox", "sample", {}),

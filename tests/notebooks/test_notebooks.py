@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import tiers
 from pages import ROOT
 
 pytest.importorskip("nbformat", reason="the extra notebooks is not installed")
@@ -14,6 +15,8 @@ from decoding_jax.testing.certificate import devices
 from experiments.notebooks import execute
 
 NOTEBOOKS = execute.notebooks()
+# These take longest; `.ci/run release` runs them.
+LONG = ("2_arithmetic_sampling", "3_speculation")
 # Quick compilation, as in ``conftest.py``, which configures this process and not the kernel.
 QUICK = {
     "XLA_FLAGS": " ".join(f"{name}={value}" for name, value in devices.quick_flags().items()),
@@ -66,8 +69,14 @@ def test_all_notebooks_are_listed_and_install_in_the_same_way():
     assert len(first_cells) == 1
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    tiers.values(
+        exhaustive=[path for path in NOTEBOOKS if path.stem not in LONG],
+        release=[path for path in NOTEBOOKS if path.stem in LONG],
+    ),
+    ids=lambda path: path.stem,
+)
 def test_a_fresh_kernel_shows_it_again(path):
     """No cell fails or warns, and the cells tagged ``check`` print what is stored."""
     for package in NEEDED:

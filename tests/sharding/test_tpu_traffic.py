@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -127,7 +128,7 @@ def test_pieces_of_one_layer_of_a_stack_count_as_the_layer():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", tiers.values(True, release=[False]))
 @needs_libtpu
 def test_quantised_weights_are_read_narrow(scan_layers):
     """A step reads what the weights take, and no kernel is written in another form."""

@@ -75,6 +75,7 @@ def check_exhaustive(output, row, penalty, transform=None, model=MODEL):
         assert not output.tokens[row, n].any()
 
 
+@pytest.mark.exhaustive
 def test_exhaustive_with_the_gnmt_penalty_and_bans():
     penalty = GNMTPenalty(0.6)
     ban = transforms.banned_sequences(((1, 0), (1, 1), (1, 2)))  # a dead end after token 1

@@ -245,6 +245,7 @@ def test_stream_ends_with_what_run_gives():
     assert all((a.info.completed <= b.info.completed).all() for a, b in itertools.pairwise(parts))
 
 
+@pytest.mark.exhaustive
 def test_pruning_changes_nothing_while_the_frontier_holds_the_budget():
     model = TableLM.random(jax.random.key(3), V, sharpness=0.3)
     sizes = {**SEARCH, "gamma": 0.0, "budget": 20, "num_return": 8}

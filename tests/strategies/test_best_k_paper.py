@@ -71,6 +71,7 @@ def test_room_is_made_for_all_children_that_gamma_admits():
         assert max_children(gamma) >= (equal >= gamma).sum() == count
 
 
+@pytest.mark.exhaustive
 def test_nothing_that_gamma_admits_is_cut():
     # Twenty equally likely tokens of 24: the default gamma of 0.05 admits all of them.
     model = chain({last: dict.fromkeys(range(4, 24), 0.05) for last in range(24)}, 24)
@@ -129,6 +130,7 @@ def test_the_presets_of_the_paper():
     assert BestKSearch(**mean, **SEARCH)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [pytest.param("last", marks=pytest.mark.exhaustive), "mean"])
 def test_the_presets_in_gin_are_those_in_python(name):
     gin = pytest.importorskip("gin")

@@ -154,6 +154,7 @@ def test_a_language_that_cannot_be_reached_ends_in_one_mark():
     assert output.info.model_calls < 200
 
 
+@pytest.mark.exhaustive
 def test_without_a_language_every_text_is_a_sample():
     output = run(num_samples=6)
     assert output.info.accepted.all()
@@ -173,6 +174,7 @@ def test_a_row_alone_and_in_another_order_is_the_row_in_its_batch():
         assert same_bits(got[::-1], want)
 
 
+@pytest.mark.exhaustive
 def test_rare_languages_are_drawn_with_the_right_odds():
     """Two texts behind tokens of 1e-9: their odds, 2 to 1, by 2,000 rows at level 0.001."""
     table = np.full((11, 5, 4, 4), -40.0, np.float32)

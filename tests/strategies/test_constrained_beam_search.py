@@ -144,6 +144,7 @@ def test_a_full_pool_closes_a_row_as_in_the_plain_version(early_stopping):
         check(output, want, row)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_saturating_width_is_exhaustive_search(penalty):
     """81 hypotheses hold all texts of four tokens from a vocabulary of three, in order."""

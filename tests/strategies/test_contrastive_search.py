@@ -160,6 +160,7 @@ def test_a_row_does_not_depend_on_others_and_may_have_its_own_alpha():
         np.testing.assert_array_equal(single.tokens[0], batch.tokens[row])
 
 
+@pytest.mark.exhaustive
 def test_a_stream_grows_to_the_same_tokens():
     whole = run()
     parts = list(

@@ -125,6 +125,7 @@ def test_what_follows_a_suffix_is_what_half_of_its_occurrences_go_on_with():
         Corpus.of([[1], [1]], padded_size=2)
 
 
+@pytest.mark.exhaustive
 def test_draft_lengths_follow_acceptance():
     heuristic = Heuristic(max_draft_tokens=8, first=5)
     update = jax.jit(heuristic.update)

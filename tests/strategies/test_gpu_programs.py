@@ -119,11 +119,14 @@ def pieces(end: Node) -> int:
 
 
 NAMES = tiers.values(
-    *("greedy", "sample, top-k and top-p", "contrastive_search", "best_k_search"),
+    *("greedy", "sample, top-k and top-p", "best_k_search"),
     exhaustive=[
-        *("sample", "arithmetic_sample", "beam_search", "beam_sample", "best_first_search"),
-        *("constrained_beam_search", "diverse_beam_search", "stochastic_beam_search"),
-        *("conditional_sample", "power_sample", "smc_sample", "speculative_sample"),
+        *("arithmetic_sample", "beam_search", "contrastive_search", "constrained_beam_search"),
+        *("conditional_sample", "smc_sample", "speculative_sample"),
+    ],
+    release=[
+        *("sample", "beam_sample", "best_first_search", "diverse_beam_search"),
+        *("stochastic_beam_search", "power_sample"),
     ],
 )
 WAITS = {

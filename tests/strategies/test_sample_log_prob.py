@@ -49,7 +49,7 @@ def draw(name, **settings):
     ("name", "transform"),
     tiers.combinations(
         [(name, transform) for name in SAMPLERS for transform in (TRANSFORM, None)],
-        [("sample", TRANSFORM), ("token", None)],
+        [("sample", TRANSFORM)],
         lambda case: [case[0]],
     ),
 )
@@ -77,6 +77,7 @@ def test_without_a_transform_it_is_the_models():
     np.testing.assert_allclose(got.sample_log_prob.sum(-1), got.log_prob, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_streams_have_it_of_the_tokens_so_far():
     settings = {"num_samples": 16, "max_new_tokens": LENGTH, "stop": STOP}
     settings |= {"transform": TRANSFORM, "with_sample_log_prob": True}

@@ -158,7 +158,7 @@ def test_a_guess_outside_the_vocabulary_is_ignored(verifier):
     assert (got.info.proposed == 0).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_a_row_without_a_prompt_harms_no_other():
     """Lengths that are known are refused; traced ones are not looked at."""
     empty = Prompt(PROMPT.tokens, jnp.array([3, 0]))

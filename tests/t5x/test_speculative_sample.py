@@ -123,8 +123,10 @@ def rescaled_distribution(row):
 @pytest.mark.parametrize(
     ("drafter", "settings"),
     [
-        (DRAFT, {"verifier": "block", "num_draft_tokens": 2}),
-        pytest.param(DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}, marks=pytest.mark.exhaustive),
+        pytest.param(
+            DRAFT, {"verifier": "block", "num_draft_tokens": 2}, marks=pytest.mark.exhaustive
+        ),
+        pytest.param(DRAFT, {"num_draft_tokens": 2, "num_drafts": 2}, marks=pytest.mark.release),
         pytest.param(Bigram(DRAFT.table[0, 0]), {"num_draft_tokens": 2}, marks=pytest.mark.release),
     ],
 )

@@ -168,6 +168,7 @@ def test_a_run_goes_on_where_it_was_killed(monkeypatch, capsys, tmp_path):
     assert len(ran) == 3  # a case, again in another order, and a refusal
 
 
+@pytest.mark.exhaustive
 def test_cases_pair_every_setting_with_every_strategy():
     strategies = list(find([]))
     drafted = [s for s in strategies if s.draft is not None]

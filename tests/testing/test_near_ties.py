@@ -33,6 +33,7 @@ def by_code(model, key=KEY):
     return decoding_jax.arithmetic_sample(model, PROMPT, key, **settings)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("error", [0.0, 0.01, 0.1])
 def test_margins_are_within_what_the_error_explains(error):
     best = greedy_differences(MODEL, PROMPT, greedy(off_by(error)), greedy(MODEL))

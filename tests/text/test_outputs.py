@@ -91,6 +91,7 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
     assert all(s.min_new_tokens == (0 if stop is None else stop.min_new_tokens) for s in seen)
 
 
+@pytest.mark.exhaustive
 def test_greedy_verification_needs_no_key_by_any_door():
     settings = {"strategy": "speculative_sample", "drafter": TABLE, "verifier": "greedy"}
     settings |= {"num_draft_tokens": 2, "max_new_tokens": 4, "stop": NO_ENDS}

@@ -245,6 +245,7 @@ def test_a_stream_gives_each_text_its_own_values():
     assert [len(row[0].tokens) if row else 0 for row in last] != [5] * COUNT
 
 
+@pytest.mark.exhaustive
 def test_models_with_a_value_for_each_text_follow_their_texts():
     """A batch of two texts, in the order of their lengths, has the prompts of these texts."""
     scale, negative = each(0.5, 1.5, 2, 1, 3), [[1], [2, 3], [4], [5, 1, 2], [6]]

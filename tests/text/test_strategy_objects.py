@@ -142,6 +142,7 @@ class Mine(Greedy):
         return super().step(model, prompt, state)
 
 
+@pytest.mark.exhaustive
 def test_an_object_of_ones_own_class():
     want = decoded(decoding_jax.generate, strategy="greedy", max_new_tokens=5)
     bonus = np.arange(5.0)
