@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.lines import Line2D
 
 from experiments import drawing
@@ -196,7 +197,48 @@ def _latencies(data: dict[str, Any]) -> list[list[str]]:
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
-    """Over K: the time of a token, the tokens of a loop, the time of a loop, and the speed-up."""
+    """Panels over K, or over the temperature where there is one K."""
+    if len(data["sizes"]) > 1:
+        _plot_over_k(data, path)
+    else:
+        _plot_over_temperature(data, path)
+
+
+def _plot_over_temperature(data: dict[str, Any], path: Path) -> None:
+    """The acceptance, the score above plain decoding, the time of a token, and its percentiles."""
+    figure, axes = drawing.panels(2, 2, 7.0)
+    (size,) = data["sizes"]
+    x = np.asarray([temperature for temperature, _ in data["settings"]])
+    ways = [values["ways"][str(size)] for values in data["results"]["settings"].values()]
+    names = ("acceptance", "score above plain")
+    panels = [
+        (names[0], [w[names[0]] for w in ways]),
+        (f"{data['metrics'][0]} above plain", [w[names[1]] for w in ways]),
+        ("speed-up", [w["speed-up"] for w in ways]),
+    ]
+    for ax, (words, found) in zip(axes, panels, strict=False):
+        drawing.intervals(ax, x, found, 0, "-")
+        ax.set_ylabel(words)
+    axes[0].set_ylim(0, 1)
+    axes[1].axhline(0, color=drawing.GREY, linewidth=0.9)
+    axes[2].set_ylim(0)
+    shifts = drawing.shifts(len(PERCENTILES), 0.03)
+    for i, (q, shift) in enumerate(zip(PERCENTILES, shifts, strict=True)):
+        found = [w["latency over plain"][str(q)] for w in ways]
+        drawing.intervals(axes[3], x + shift, found, i, "-", label=f"{q}th")
+    axes[3].set_ylabel("percentile of a token's\ntime / plain decoding")
+    axes[3].set_ylim(0)
+    axes[3].legend(loc="lower right", ncols=3, columnspacing=1, handlelength=2)
+    for ax in axes:
+        ax.set_xlabel("temperature")
+        ax.set_xticks(x)
+    for ax in axes[2:]:
+        ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    drawing.save(figure, path)
+
+
+def _plot_over_k(data: dict[str, Any], path: Path) -> None:
+    """The time of a token, the tokens of a loop, the time of a loop, and the speed-up."""
     figure, axes = drawing.panels(2, 2, 7.4)
     sizes, settings = data["sizes"], data["results"]["settings"]
     names = ("tokens a loop over K + 1", "loop over a plain token", "speed-up of the loop")

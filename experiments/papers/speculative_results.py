@@ -17,12 +17,14 @@ def label(pair: Sequence[float]) -> str:
     """The name of a temperature and a top-p.
 
     Example:
-      >>> label((0.0, 1.0)), label((1.0, 0.8)), label((0.8, 0.95))
-      ('greedy', 'nucleus 0.8', 'temperature 0.8, top-p 0.95')
+      >>> label((0.0, 1.0)), label((1.0, 0.8)), label((0.8, 0.95)), label((0.5, 1.0))
+      ('greedy', 'nucleus 0.8', 'temperature 0.8, top-p 0.95', 'temperature 0.5')
     """
     temperature, top_p = pair
     if temperature == 0:
         return "greedy"
+    if top_p == 1:
+        return f"temperature {temperature:g}"
     if temperature == 1:
         return f"nucleus {top_p:g}"
     return f"temperature {temperature:g}, top-p {top_p:g}"

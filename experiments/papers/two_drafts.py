@@ -1,8 +1,9 @@
 """Two drafts of one target, compared input by input after two runs of ``papers.speculative``.
 
     python -m experiments.papers.two_drafts runs/papers/speculative_code \
-        runs/papers/speculative_code_deep --out runs/papers/two_drafts.md
+        runs/papers/speculative_code_deep --out runs/papers/two_drafts
 
+It writes ``two_drafts.md`` and ``two_drafts.json`` into that folder.
 The runs must have the same settings but for the draft and ``REPEATS``. Differences are of the same
 inputs, and their intervals are by the bootstrap over inputs.
 """
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.papers.results import difference, interval, shown, table
+from experiments.papers.results import Estimate, difference, interval, shown, table
 from experiments.papers.speculative_results import (
     acceptance,
     label,
@@ -44,8 +45,11 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return settings, values
 
 
-def markdown(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
-    """The table of two runs.
+FIGURES = ("acceptance", "tokens of a loop", "speed-up")
+
+
+def compare(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Each figure of both drafts and its difference, over settings and K, as JSON values.
 
     Args:
       runs: what ``read`` returns for each.
@@ -60,46 +64,61 @@ def markdown(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
         raise ValueError(
             f"runs: expected equal ones, got different settings ({', '.join(different)})"
         )
-    names = [settings["draft"] for settings, _ in runs]
     rows = []
     for pair in one["settings"]:
         measured = [
             [values[f"{label(pair)}, input {i}"] for i in range(one["task"]["inputs"])]
             for _, values in runs
         ]
-        rows += [[label(pair), *_row(measured, size, one["seed"])] for size in one["sizes"]]
+        rows += [
+            {"setting": label(pair), "K": size, **_figures(measured, size, one["seed"])}
+            for size in one["sizes"]
+        ]
+    drafts = [settings["draft"] for settings, _ in runs]
+    return {"experiment": "two drafts of one target", **one, "draft": drafts, "rows": rows}
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The table of what ``compare`` returns."""
+    names = data["draft"]
     header = ["setting", "K"]
-    for what in ("acceptance", "tokens of a loop", "speed-up"):
+    for what in FIGURES:
         header += [*(f"{what}, {name}" for name in names), "difference"]
+    rows = [
+        [row["setting"], row["K"], *(shown(x, 2) for what in FIGURES for x in row[what])]
+        for row in data["rows"]
+    ]
     return (
-        f"# Two drafts of {one['model']}: {names[0]} and {names[1]}\n\n"
-        f"{one['task']['inputs']} inputs of the task {one['task']['name']}, at most"
-        f" {one['max_new_tokens']} tokens. Differences are of the first draft above the second, for"
-        " the same inputs. Brackets hold 95% intervals, by the bootstrap over inputs.\n\n"
+        f"# Two drafts of {data['model']}: {names[0]} and {names[1]}\n\n"
+        f"{data['task']['inputs']} inputs of the task {data['task']['name']}, at most"
+        f" {data['max_new_tokens']} tokens. Differences are of the first draft above the second,"
+        " for the same inputs. Brackets hold 95% intervals, by the bootstrap over inputs.\n\n"
         + table(header, rows)
     )
 
 
-def _row(measured: Sequence[Sequence[dict[str, Any]]], size: int, seed: int) -> list[Any]:
-    """K, then each figure of both drafts and its difference."""
+def _figures(
+    measured: Sequence[Sequence[dict[str, Any]]], size: int, seed: int
+) -> dict[str, list[Estimate]]:
+    """Each figure of both drafts, and the difference of the first above the second."""
 
     def column(run: int, way: str, name: str) -> np.ndarray:
         return np.asarray([row[way][name] for row in measured[run]], float)
 
-    figures = (
-        (acceptance, [(str(size), "accepted"), (str(size), "rejected")]),
-        (quotient, [(str(size), "emitted"), (str(size), "blocks")]),
+    k = str(size)
+    figures: tuple[tuple[Callable[..., np.ndarray], list[tuple[str, str]]], ...] = (
+        (acceptance, [(k, "accepted"), (k, "rejected")]),
+        (quotient, [(k, "emitted"), (k, "blocks")]),
         (
             quotient_of_quotients,
-            [(way, name) for way in ("target", str(size)) for name in ("seconds", "tokens")],
+            [(way, name) for way in ("target", k) for name in ("seconds", "tokens")],
         ),
     )
-    found: list[Any] = [size]
-    for statistic, names in figures:
+    found = {}
+    for what, (statistic, names) in zip(FIGURES, figures, strict=True):
         both = [[column(run, *name) for name in names] for run in (0, 1)]
         estimates = [interval(statistic, *columns, seed=seed) for columns in both]
-        estimates.append(difference(statistic, both[0], both[1], seed=seed))
-        found += [shown(estimate, 2) for estimate in estimates]
+        found[what] = [*estimates, difference(statistic, both[0], both[1], seed=seed)]
     return found
 
 
@@ -108,15 +127,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs=2, help="folders of two runs")
-    parser.add_argument("--out", type=Path, help="a file for the table, which is also printed")
+    parser.add_argument("--out", type=Path, help="a folder for the table, which is also printed")
     args = parser.parse_args(argv)
     try:
-        text = markdown([read(folder) for folder in args.runs])
+        data = compare([read(folder) for folder in args.runs])
     except ValueError as e:
         parser.error(str(e))
+    text = markdown(data)
     print(text)
     if args.out:
-        args.out.write_text(text, "utf-8")
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "two_drafts.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        (args.out / "two_drafts.md").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

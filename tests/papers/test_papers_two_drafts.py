@@ -36,14 +36,17 @@ def write(folder, draft, accepted, **changes):
 def test_differences_are_of_the_same_inputs(tmp_path, capsys):
     """One draft is accepted once more for every input, whichever is resampled."""
     runs = [write(tmp_path / "a", "wide", [4, 2]), write(tmp_path / "b", "deep", [3, 1])]
-    two_drafts.main([*runs, "--out", str(tmp_path / "table.md")])
-    text = (tmp_path / "table.md").read_text()
+    two_drafts.main([*runs, "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "two_drafts.md").read_text()
     assert text in capsys.readouterr().out
     row = [cell.strip() for cell in text.splitlines()[-1].split("|")[1:-1]]
     assert row[:2] == ["greedy", "2"]
     assert row[2:5] == ["0.75 (0.50 to 1.00)", "0.50 (0.25 to 0.75)", "0.25 (0.25 to 0.25)"]
     assert row[5].startswith("2.40 (")
     assert row[8:] == ["2.00 (2.00 to 2.00)"] * 2 + ["0.00 (0.00 to 0.00)"]
+    data = json.loads((tmp_path / "out" / "two_drafts.json").read_text())
+    assert data["draft"] == ["wide", "deep"]
+    assert data["rows"][0]["acceptance"] == [[0.75, 0.5, 1], [0.5, 0.25, 0.75], [0.25] * 3]
 
 
 @pytest.mark.parametrize(
