@@ -257,6 +257,20 @@ def as_count(name: str, value: Any, minimum: int = 1) -> int:
     return whole
 
 
+def as_layers(layers: Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """Checks that these are numbers of layers, from 0 to ``num_layers``.
+
+    Raises:
+      ValueError: for any other value; the argument is ``layers``.
+    """
+    for layer in layers:
+        if type(layer) is bool or not isinstance(layer, (int, np.integer)):
+            raise error("layers", "whole numbers", layer)
+        if not 0 <= layer <= num_layers:
+            raise error("layers", f"numbers from 0 to {num_layers}", layer)
+    return tuple(int(layer) for layer in layers)
+
+
 def as_switch(name: str, value: Any) -> bool:
     """Checks that a value is a bool, and returns it as one.
 

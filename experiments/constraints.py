@@ -1,6 +1,6 @@
 """What constraints cost: seconds to compile, megabytes, and the time of a constrained step.
 
-Ten schemas are compiled for a tokenizer, and for a synthetic vocabulary of 128,256 tokens: those of
+Ten schemas, and some that are nested, are compiled for a tokenizer, and for a synthetic vocabulary of 128,256 tokens: those of
 the tokenizer and random pairs and triples of them. A step of sampling, of the embedded model
 of code with random embeddings of as many tokens, is then timed without a constraint and with the
 schema of a recipe, after 64 and after 512 tokens of a text: CPU seconds of the process,
@@ -131,6 +131,16 @@ SCHEMAS = {
     ),
 }
 
+NODE = record(1, value=WHOLE, left={"$ref": "#"}, right={"$ref": "#"})
+COMMENT = record(text=TEXT, replies=some({"$ref": "#"}))
+NESTED = {  # and their depths
+    "comments with replies, 4 levels": (COMMENT, 4),
+    "comments with replies, 16 levels": (COMMENT, 16),
+    "binary tree, 4 levels": (NODE, 4),
+    "binary tree, 8 levels": (NODE, 8),
+    "any value, 4 levels": ({}, 4),
+}
+
 
 TIMED = "recipe"  # whose texts have no longest one
 
@@ -170,10 +180,10 @@ def vocabulary(gpt2: Path | None) -> tuple[str, Vocabulary]:
     return "python-code", Vocabulary(tokenizer.token_texts(tokenizer.vocab_size).begun[1:])
 
 
-def compiled(tokens: Any, schema: Any) -> tuple[Any, dict[str, Any]]:
+def compiled(tokens: Any, schema: Any, depth: int | None) -> tuple[Any, dict[str, Any]]:
     """The constraint of a schema, and what it took."""
     start = time.process_time()
-    made = constraints.json_schema(schema, tokens)
+    made = constraints.json_schema(schema, tokens, max_depth=depth)
     seconds = time.process_time() - start
     language = made.language
     _, states, classes = language.transitions.shape
@@ -265,8 +275,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {"compiled": [], "steps": []}
     timed = None
     for label, used in ((name, tokens), ("synthetic", tokens.widened(args.wide))):
-        for of, schema in SCHEMAS.items():
-            made, figures = compiled(used, schema)
+        flat = {of: (schema, None) for of, schema in SCHEMAS.items()}
+        for of, (schema, depth) in {**flat, **NESTED}.items():
+            made, figures = compiled(used, schema, depth)
             row = {"vocabulary": label, "tokens": used.vocab_size, "schema": of, **figures}
             found["compiled"].append(row)
             print("  ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))

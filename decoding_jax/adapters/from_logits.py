@@ -43,10 +43,8 @@ class UncachedModel:
         Raises:
           ValueError: for a number outside 0 to that of the layers.
         """
-        for layer in layers:
-            if not 0 <= layer <= (self.num_layers or 0):
-                raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layer)
-        return dataclasses.replace(self, feature_layers=tuple(layers))
+        layers = fields.as_layers(layers, self.num_layers or 0)
+        return dataclasses.replace(self, feature_layers=layers)
 
     @property
     def ragged(self) -> bool:

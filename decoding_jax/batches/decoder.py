@@ -119,14 +119,14 @@ class RowDecoder:
         """The steps so far; none where batches are not refilled."""
         return self._batches.row_steps
 
-    def expect(self, count: int, stop: Stop | None = None) -> None:
-        """Sets the number of inputs, and perhaps stop conditions with a value for each of them.
+    def expect(self, count: int, **settings: Any) -> None:
+        """Sets the number of inputs, and settings with a value for each of them.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
-        self._inputs.expect(count, **({} if stop is None else {"stop": stop}))
+        self._inputs.expect(count, **settings)
 
     def readers(self) -> dict[str, Any]:
         """The models that read the inputs, by name: the target, and a drafter that is a model."""

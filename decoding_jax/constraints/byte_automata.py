@@ -67,7 +67,7 @@ def of_pattern(pattern: str, name: str = "pattern") -> ByteAutomaton:
     if not isinstance(pattern, str):
         raise fields.error(name, "a regular expression", pattern)
     inner = without_anchors(pattern)
-    bare = re.sub(r"\[(?:\\.|[^\]\\])*\]|\\[^Az]", "", inner)
+    bare = _without_classes(inner)
     if re.search(r"[\^$]|\\[Az]", bare):
         raise fields.error(name, "no anchors but ^ at the beginning and $ at the end", pattern)
     if min(itertools.accumulate((c == "(") - (c == ")") for c in bare), default=0) < 0:
@@ -108,6 +108,20 @@ def without_anchors(pattern: str) -> str:
       ('a+', 'a\\$')
     """
     return re.sub(r"(?<!\\)((?:\\\\)*)\$$", r"\1", pattern.removeprefix("^"))
+
+
+def _without_classes(pattern: str) -> str:
+    r"""A pattern with an x for each class of characters, and for each escape that is no anchor.
+
+    Example:
+      >>> _without_classes(r"[]^]a[[0-9]^$]\^b\z")
+      'xaxxb\\z'
+    """
+    made = re.sub(r"\\[^Az]", "x", pattern, flags=re.DOTALL)
+    count = 1
+    while count:  # The innermost classes come first.
+        made, count = re.subn(r"\[\^?\]?[^\[\]]*\]", "x", made)
+    return made
 
 
 def of_texts(texts: Sequence[str]) -> ByteAutomaton:

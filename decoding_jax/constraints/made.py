@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints import byte_automata, schemas
+from decoding_jax.constraints import byte_automata, definitions, grammars, schemas
+from decoding_jax.constraints.byte_automata import ByteAutomaton
 from decoding_jax.constraints.token_automata import over_tokens
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
+
+KINDS = ("json_schema", "regex", "grammar")
+"""The constraints that programs have settings for."""
 
 
 def regex(
@@ -51,25 +55,33 @@ def regex(
       >>> made.text, made.finished
       ('Où est la gare ?', True)
     """
-    made = byte_automata.of_pattern(pattern)
-    return _over_tokens(made, tokenizer, vocab_size, "pattern", pattern)
+    return _made("regex", pattern, None, tokenizer, vocab_size, "pattern")
 
 
 def json_schema(
-    schema: schemas.Schema, tokenizer: Tokenizer, *, vocab_size: int | None = None
+    schema: schemas.Schema,
+    tokenizer: Tokenizer,
+    *,
+    max_depth: int | None = None,
+    vocab_size: int | None = None,
 ) -> PrefixAllowedTokens:
     """Keeps each text to JSON that is valid by a schema; otherwise as ``regex``.
 
     Properties are in the order of the schema, with at most one space between the parts of the text.
     ``docs/constraints.md`` lists the keywords that are followed; any other one that restricts
-    values is an error, as is a schema that refers to itself.
+    values is an error.
 
     Args:
       schema: a JSON Schema as a dict or a string, or a class of pydantic.
       tokenizer, vocab_size: as for ``regex``.
+      max_depth: for a schema that refers to itself, how many of its values may be open at once, the
+        outermost one included: a tree of nodes has at most so many levels. With it, ``{}`` and
+        items and properties without a schema are values of any type, of at most so many levels.
 
     Raises:
-      ValueError: in one line, for a schema with a keyword that is not followed, and as ``regex``.
+      ValueError: in one line, for a schema with a keyword that is not followed; for one that refers
+        to itself without ``max_depth``, or has no text of that depth, or an automaton of more than
+        65,536 states; and as ``regex``.
 
     Example:
       >>> from decoding_jax import constraints
@@ -78,9 +90,52 @@ def json_schema(
       >>> made = constraints.json_schema(schema, ByteTokenizer())
       >>> made.language.transitions.shape
       (1, 16, 16)
+      >>> lists = {"type": "array", "items": {"$ref": "#"}}
+      >>> nested = constraints.json_schema(lists, ByteTokenizer(), max_depth=2)
+      >>> state = int(nested.start)
+      >>> for byte in b"[[]]":
+      ...     token_class = nested.language.token_class[0, byte + 3]
+      ...     state = nested.language.transitions[0, state, token_class]
+      >>> bool(nested.language.transitions[0, state, nested.language.token_class[0, 1]] >= 0)
+      True
     """
-    made = byte_automata.of_pattern(schemas.pattern_of(schema), "schema")
-    return _over_tokens(made, tokenizer, vocab_size, "schema", schema)
+    return _made("json_schema", schema, max_depth, tokenizer, vocab_size, "schema")
+
+
+def grammar(
+    text: str,
+    tokenizer: Tokenizer,
+    *,
+    max_depth: int | None = None,
+    vocab_size: int | None = None,
+) -> PrefixAllowedTokens:
+    r"""Keeps each text to a context-free grammar in Lark's notation; otherwise as ``regex``.
+
+    Texts are those of the rule ``start``. They parse with ``lark.Lark(text,
+    lexer="dynamic_complete")``: a text is divided into terminals in any way that a rule allows.
+    After each terminal, at most one match of the terminals of ``%ignore`` is allowed.
+
+    Args:
+      text: the grammar.
+      tokenizer, vocab_size: as for ``regex``.
+      max_depth: how often a rule may be within itself, the outermost included. Rules need it that
+        contain themselves between other symbols; those that only begin or end with themselves are
+        repetitions, and do not nest.
+
+    Raises:
+      ValueError: in one line, for a grammar that ``lark`` does not read, or whose terminals have
+        look-around or back-references; where ``max_depth`` is as for ``json_schema``; and as
+        ``regex``.
+
+    Example:
+      >>> from decoding_jax import constraints
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> sums = 'start: part ("+" part)*\npart: /[0-9]/ | "(" start ")"'
+      >>> made = constraints.grammar(sums, ByteTokenizer(), max_depth=3)
+      >>> made.language.transitions.shape
+      (1, 12, 8)
+    """
+    return _made("grammar", text, max_depth, tokenizer, vocab_size, "grammar")
 
 
 def choice(
@@ -120,7 +175,7 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
     again.
 
     Args:
-      constraints: of ``regex``, ``json_schema`` or ``choice``, for one tokenizer. A row without a
+      constraints: of the other functions of this module, for one tokenizer. A row without a
         constraint takes ``regex("(?s:.*)", tokenizer)``.
 
     Raises:
@@ -156,8 +211,74 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
     return PrefixAllowedTokens(language, start=of_rows("start"), first=first)
 
 
+def of_settings(
+    settings: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int
+) -> PrefixAllowedTokens | None:
+    """The constraint among the settings of a program, whose names are those in errors.
+
+    Args:
+      settings: perhaps one of ``json_schema``, ``regex`` and ``grammar``, and ``max_depth``; None
+        is as none.
+      tokenizer, vocab_size: as for ``regex``.
+
+    Raises:
+      ValueError: for several constraints, and as for each of them.
+
+    Example:
+      >>> from decoding_jax.text import ByteTokenizer
+      >>> of_settings({"regex": None}, ByteTokenizer(), 10) is None
+      True
+    """
+    kind = check_single(settings)
+    if kind is None:
+        return None
+    return _made(kind, settings[kind], settings.get("max_depth"), tokenizer, vocab_size, kind)
+
+
+def check_single(settings: Mapping[str, Any]) -> str | None:
+    """The name of the constraint among settings, or None.
+
+    Raises:
+      ValueError: for several constraints.
+    """
+    given = [kind for kind in KINDS if settings.get(kind) is not None]
+    if len(given) > 1:
+        raise fields.error(given[1], f"none beside {given[0]}", settings[given[1]])
+    return given[0] if given else None
+
+
+def free(like: PrefixAllowedTokens) -> PrefixAllowedTokens:
+    """A constraint that allows every token after every other one, for the tokenizer of another."""
+    classes = np.zeros(like.language.token_class.shape[-1], np.int32)
+    language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
+    return PrefixAllowedTokens(language, start=0, first=None if like.first is None else 0)
+
+
+def _made(
+    kind: str,
+    value: Any,
+    max_depth: int | None,
+    tokenizer: Tokenizer,
+    vocab_size: int | None,
+    name: str,
+) -> PrefixAllowedTokens:
+    """The constraint of a kind; ``name`` is that of the argument ``value``."""
+    if max_depth is not None:
+        max_depth = fields.as_count("max_depth", max_depth)
+    if kind == "regex":
+        made = byte_automata.of_pattern(value, name)
+    else:
+        patterns, places = (
+            schemas.patterns_of(value, name, nested=max_depth is not None)
+            if kind == "json_schema"
+            else grammars.patterns_of(value, name)
+        )
+        made = definitions.of_patterns(patterns, places, max_depth, name)
+    return _over_tokens(made, tokenizer, vocab_size, name, value)
+
+
 def _over_tokens(
-    made: byte_automata.ByteAutomaton,
+    made: ByteAutomaton,
     tokenizer: Tokenizer,
     vocab_size: int | None,
     name: str,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.constraints import byte_automata
+from decoding_jax.constraints import byte_automata, definitions
 
 Schema = Any
 """A dict, a string of JSON, or a class of pydantic."""
@@ -82,33 +82,48 @@ _ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A
 _IDLE = (("uniqueItems", False), ("minProperties", 0), ("unevaluatedProperties", False))
 
 
-def pattern_of(schema: Schema, name: str = "schema") -> str:
-    """The regular expression of the texts that a schema allows, or of some of them.
+def patterns_of(
+    schema: Schema, name: str = "schema", *, nested: bool = False
+) -> tuple[list[str], list[str]]:
+    """The regular expressions of the texts that a schema allows, or of some of them.
 
     Args:
       schema: a dict, a string of JSON, or a class of pydantic.
       name: the name of the argument, for errors.
+      nested: whether values of any type are followed, which may be within each other.
+
+    Returns:
+      An expression for the schema and one for each schema that is referred to, with references as
+      ``definitions.of_patterns`` takes them; and where each of them is, for errors.
 
     Raises:
-      ValueError: in one line, for a schema with a keyword that is not followed, for one that
-        refers to itself, and for anything that is no schema.
+      ValueError: in one line, for a schema with a keyword that is not followed, and for anything
+        that is no schema.
 
     Example:
-      >>> pattern_of({"type": "integer", "minimum": 0})
-      '(0|[1-9][0-9]*)'
+      >>> patterns_of({"type": "integer", "minimum": 0})
+      (['(0|[1-9][0-9]*)'], ['schema'])
     """
     root = as_json(schema, name)
-    rewritten = _Rewriting(root, name)
-    made = json.dumps(rewritten.of(root, name), ensure_ascii=False)
-    core = byte_automata.outlines_core()
+    if _MARK in json.dumps(root, ensure_ascii=False):
+        raise fields.error(name, "one without the private character U+E000", root)
+    made = _Rewriting(root, name, nested).definitions()
+    return [_pattern(*one) for one in made], [place for _, place in made]
+
+
+def _pattern(rewritten: dict[str, Any], place: str) -> str:
+    """The expression of a rewritten schema."""
+    made, core = json.dumps(rewritten, ensure_ascii=False), byte_automata.outlines_core()
     try:
         pattern = core.json_schema.build_regex_from_schema(made)
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{name}: expected one that outlines_core takes ({reason})") from None
+        raise ValueError(f"{place}: expected one that outlines_core takes ({reason})") from None
     for label, own in _OWN.items():
         pattern = pattern.replace(f'"{_MARK}{label}"', own)
-    return pattern
+    return re.sub(
+        f'"{_MARK}definition ([0-9]+)"', lambda m: definitions.reference(int(m[1])), pattern
+    )
 
 
 def as_json(schema: Schema, name: str) -> Any:
@@ -138,11 +153,22 @@ class _Rewriting:
     Args:
       root: the whole schema, which references are about.
       name: its name, for errors.
+      nested: whether values of any type are followed.
     """
 
-    def __init__(self, root: Any, name: str):
-        self._root, self._name = root, name
-        self._open: list[str] = []  # the references that are being followed
+    def __init__(self, root: Any, name: str, nested: bool):
+        self._root, self._name, self._nested = root, name, nested
+        self._numbers: dict[str, int] = {}  # of each reference
+        self._found: list[tuple[Any, str]] = []  # the schema and its place, by number
+        self._exclusive: list[tuple[Any, str]] = []  # those with oneOf
+
+    def definitions(self) -> list[tuple[dict[str, Any], str]]:
+        """The rewritten schema, those that are referred to, and where each of them is."""
+        self._reference("#", self._root, self._name)
+        made = [(self.of(schema, place), place) for schema, place in self._found]  # which grows
+        for schema, place in self._exclusive:
+            self._check_exclusive(schema, place)
+        return made
 
     def of(self, schema: Any, place: str) -> dict[str, Any]:
         """The rewritten schema; ``place`` is where it is, for errors."""
@@ -163,7 +189,13 @@ class _Rewriting:
                 if (keyword == "type" or keyword in _OF_TYPES) and keyword not in idle:
                     raise _unfollowed(place, f"{keyword} beside {combined[0]}")
             return getattr(self, f"_{combined[0].removeprefix('$').lower()}")(schema, place)
-        made = [self._of_type(kind, schema, place) for kind in _kinds(schema, place)]
+        kinds = _kinds(schema, place)
+        if not kinds and self._nested:
+            return self._reference("any", {"type": list(_KEYWORDS)}, f"{self._name} (any value)")
+        if not kinds:
+            expected = "a schema with a type, or max_depth for values of any type"
+            raise fields.error(place, expected, dict(schema))
+        made = [self._of_type(kind, schema, place) for kind in kinds]
         return made[0] if len(made) == 1 else {"anyOf": made}
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -175,14 +207,15 @@ class _Rewriting:
         return made
 
     def _ref(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        ref = schema["$ref"]
-        if ref in self._open or ref == "#":
-            expected = "a schema whose texts have a bounded depth"
-            raise ValueError(f"{place}: expected {expected}, got {ref}, which refers to itself")
-        self._open.append(ref)
-        made = self.of(self._target(ref, place), f"{self._name}{ref[1:].replace('/', '.')}")
-        self._open.pop()
-        return made
+        ref, under = schema["$ref"], f"{self._name}{schema['$ref'][1:].replace('/', '.')}"
+        return self._reference(ref, self._target(ref, place), under)
+
+    def _reference(self, ref: str, target: Any, place: str) -> dict[str, Any]:
+        """The name of the expression of a schema that is compiled once."""
+        if ref not in self._numbers:
+            self._numbers[ref] = len(self._found)
+            self._found.append((target, place))
+        return {"const": f"{_MARK}definition {self._numbers[ref]}"}
 
     def _target(self, ref: str, place: str) -> Any:
         target, (first, *keys) = self._root, ref.split("/")
@@ -216,7 +249,11 @@ class _Rewriting:
         return self._anyof(schema, place, "allOf")
 
     def _oneof(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        made = self._anyof(schema, place, "oneOf")
+        self._exclusive.append((schema, place))
+        return self._anyof(schema, place, "oneOf")
+
+    def _check_exclusive(self, schema: Mapping[str, Any], place: str) -> None:
+        """Checks that no value follows two schemas of a ``oneOf``, once all schemas are known."""
         parts = [self._marks(part, place) for part in schema["oneOf"]]
         for i, (kinds, marks) in enumerate(parts):
             for others, other_marks in parts[:i]:
@@ -224,11 +261,12 @@ class _Rewriting:
                 marked = any(marks[k].isdisjoint(other_marks[k]) for k in both)
                 if kinds & others - ({"object"} if marked else set()):
                     raise _unfollowed(place, "a oneOf of schemas that one value may follow")
-        return made
 
     def _marks(self, schema: Any, place: str) -> tuple[set[str], dict[str, set[str]]]:
         """The types of a schema's values, and the constants of properties that they must have."""
-        while isinstance(schema, Mapping) and "$ref" in schema:
+        followed: set[str] = set()
+        while isinstance(schema, Mapping) and schema.get("$ref", place) not in {place, *followed}:
+            followed.add(schema["$ref"])
             schema = self._target(schema["$ref"], place)
         if not isinstance(schema, Mapping) or "type" not in schema:
             return set(_KEYWORDS), {}
@@ -237,7 +275,7 @@ class _Rewriting:
             part = schema.get("properties", {}).get(name)
             if isinstance(part, Mapping) and ("const" in part or "enum" in part):
                 values = part.get("enum", [part.get("const")])
-                marks[name] = {json.dumps(value, sort_keys=True) for value in values}
+                marks[name] = {_canonical(value) for value in values}
         kinds = {*_kinds(schema, place)}
         return kinds | ({"number"} if "integer" in kinds else set()), marks
 
@@ -309,14 +347,26 @@ class _Rewriting:
 def _kinds(schema: Mapping[str, Any], place: str) -> tuple[str, ...]:
     """The types that a schema names, or else those that its keywords are about."""
     about = [kind for kind, keywords in _KEYWORDS.items() if any(k in schema for k in keywords)]
-    kinds = schema.get("type", about[-1:] or None)
-    if kinds is None:
-        raise fields.error(place, "a schema with a type", dict(schema))
+    kinds = schema.get("type", about[-1:])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     for kind in kinds:
         if kind not in _KEYWORDS:
             raise fields.error(f"{place}.type", f"one of {', '.join(_KEYWORDS)}", kind)
     return tuple(dict.fromkeys(kinds))
+
+
+def _canonical(value: Any) -> str:
+    """A text that equal values have in common, such as 1 and 1.0.
+
+    Example:
+      >>> _canonical({"a": 1.0}) == _canonical({"a": 1}) != _canonical({"a": True})
+      True
+    """
+
+    def number(text: str) -> float:
+        return int(float(text)) if float(text).is_integer() else float(text)
+
+    return json.dumps(json.loads(json.dumps(value), parse_float=number), sort_keys=True)
 
 
 def _are_names(value: Any) -> bool:

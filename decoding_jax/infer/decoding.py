@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +14,11 @@ from decoding_jax import batches, text
 from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
 from decoding_jax.batches.decoder import unbound
-from decoding_jax.infer import records
+from decoding_jax.constraints import made as constraints
+from decoding_jax.infer import progress, records
 from decoding_jax.infer.scoring import Scorer
-from decoding_jax.infer.settings import Settings
-from decoding_jax.infer.sources import Item
+from decoding_jax.infer.settings import Settings, settings_of_constraint
+from decoding_jax.infer.sources import Item, schema_text
 from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
@@ -63,7 +65,13 @@ class ItemDecoder:
         independent: bool = False,
     ):
         self._model, self._tokenizer = model
-        self._settings = settings
+        self._settings, self._strategy = settings, strategy
+        size = vocabulary_size(self._model)
+        self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
+        self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
+        name = constraints.check_single(vars(settings)) or ""
+        constrained = settings_of_constraint(strategy, self._constraint, name, self._model)
+        strategy = functools.partial(strategy, **constrained)
         self.stop = text.with_end_tokens(settings.stop, self._tokenizer)
         self._shared = widths.shared_size(self._model)
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
@@ -91,15 +99,48 @@ class ItemDecoder:
         self.rows.prepare(self.widths[-1])
         self.scorer = Scorer.wanted(self._model, settings, self.widths)
 
-    def expect(self, strings: Sequence[Sequence[str] | None]) -> None:
-        """Sets the stop strings of the inputs of the job, each None for those of the job.
+    def expect(
+        self, strings: Sequence[Sequence[str] | None], json_schemas: Sequence[str | None]
+    ) -> None:
+        """Sets what the inputs of the job have of their own, each None for that of the job.
+
+        Args:
+          strings: the stop strings of each input.
+          json_schemas: the schema of each input, as JSON.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
-            inputs.
+            inputs, and for a strategy that takes no transform.
         """
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
-        self.rows.expect(len(strings), stop)
+        settings: dict[str, Any] = {} if stop is None else {"stop": stop}
+        of_inputs = self._constraint_of_inputs(json_schemas)
+        if of_inputs is not None:
+            settings |= settings_of_constraint(
+                self._strategy, of_inputs, "json_schema", self._model
+            )
+        self.rows.expect(len(strings), **settings)
+
+    def _constraint_of_inputs(self, json_schemas: Sequence[str | None]) -> Any:
+        """One constraint for all inputs, or None where none has a valid schema.
+
+        Inputs without a schema have that of the job. Those whose schema is not valid are faulty.
+        """
+        made: dict[str | None, Any] = {}
+        size = vocabulary_size(self._model)
+        different = [schema for schema in dict.fromkeys(json_schemas) if schema is not None]
+        if not different:
+            return None
+        for schema in tqdm(different, "compiling", unit="schema", **progress.on_stderr()):
+            given = {"json_schema": schema, "max_depth": self._settings.max_depth}
+            try:
+                made[schema] = constraints.of_settings(given, self._tokenizer, size)
+            except ValueError as error:
+                self._faulty_schemas[schema] = str(error)
+        if not made:
+            return None
+        of_job = self._constraint or constraints.free(next(iter(made.values())))
+        return constraints.by_row([made.get(schema, of_job) for schema in json_schemas])
 
     def decode(
         self, items: Sequence[Item], numbers: Sequence[int]
@@ -163,6 +204,8 @@ class ItemDecoder:
         """
         if item.error is not None:
             raise ValueError(item.error)
+        if (schema := schema_text(item)) in self._faulty_schemas:
+            raise ValueError(self._faulty_schemas[schema])
         try:
             tokens = self._tokenizer.encode(item.inputs)
         except Exception as e:  # Tokenizers raise exceptions of many types; the job goes on.

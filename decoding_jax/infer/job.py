@@ -13,6 +13,7 @@ from typing import Any
 
 from decoding_jax import fields, gin_config
 from decoding_jax.base import DecodeOutput
+from decoding_jax.constraints import made as constraints
 from decoding_jax.infer import manifest, progress, records, summaries
 from decoding_jax.infer.decoding import ItemDecoder, Shard, decode_shards
 from decoding_jax.infer.describe import describe, digest
@@ -100,7 +101,7 @@ def run(
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))
     if inputs.count == 0:
         raise ValueError("source: expected at least one input, got none")
-    decoder.expect(inputs.stop_strings)
+    decoder.expect(inputs.stop_strings, inputs.json_schemas)
     together = -(-(decoder.rows.together or 1) // settings.shard_size)  # shards
     depends_on = _identity(inputs)
     if directory is not None:
@@ -191,7 +192,7 @@ def _dependencies(
     depends_on |= {} if decoder.scorer is None else decoder.scorer.settings
     for name in ("truncate", "with_info", "with_num_tokens"):
         depends_on |= {name: True} if getattr(settings, name) else {}
-    for name in ("json_schema", "regex"):
+    for name in (*constraints.KINDS, "max_depth"):
         value = getattr(settings, name)
         depends_on |= {} if value is None else {name: value}
     if settings.drafter is not None:

@@ -14,7 +14,7 @@ import jaxlib
 
 import decoding_jax
 from decoding_jax.infer import locks
-from decoding_jax.infer.sources import Item
+from decoding_jax.infer.sources import Item, schema_text
 from decoding_jax.storage import StoragePath, create
 from decoding_jax.text import Tokenizer
 
@@ -38,6 +38,7 @@ class Inputs:
       of_shards: one digest for the inputs of each shard.
       shard_size: the number of inputs of every shard except the last, which may have fewer.
       stop_strings: the stop strings of each input, or None where it has those of the job.
+      json_schemas: the schema of each input, as JSON, or None where it has that of the job.
       files: the names of the files that the inputs are from, if there are several.
     """
 
@@ -46,6 +47,7 @@ class Inputs:
     of_shards: list[str]
     shard_size: int
     stop_strings: list[tuple[str, ...] | None]
+    json_schemas: list[str | None]
     files: list[str]
 
     def size_of(self, shard: int) -> int:
@@ -64,17 +66,20 @@ def survey(source: Iterable[Item], shard_size: int) -> Inputs:
     count, of_shards = 0, []
     stop_strings: list[tuple[str, ...] | None] = []
     files: dict[str, None] = {}
-    different: dict[tuple[str, ...] | None, tuple[str, ...] | None] = {}
+    json_schemas: list[str | None] = []
+    different: dict[Any, Any] = {}  # each value once
     for items in chunks(source, shard_size):
         count += len(items)
         of_shards.append(_digest_of(items))
         for item in items:
             own = None if item.stop_strings is None else tuple(item.stop_strings)
             stop_strings.append(different.setdefault(own, own))
+            schema = schema_text(item)
+            json_schemas.append(different.setdefault(schema, schema))
             if item.file is not None:
                 files[item.file] = None
     whole = hashlib.sha256("".join(of_shards).encode()).hexdigest()
-    return Inputs(count, whole, of_shards, shard_size, stop_strings, list(files))
+    return Inputs(count, whole, of_shards, shard_size, stop_strings, json_schemas, list(files))
 
 
 def unchanged(source: Iterable[Item], inputs: Inputs) -> Iterator[list[Item]]:
@@ -180,8 +185,10 @@ def _digest_of(items: Sequence[Item]) -> str:
 
 def _given(item: Item) -> tuple[Any, ...]:
     """The fields of an item, without the last ones that few jobs have."""
-    if item.file is not None:
+    if item.json_schema is not None:
         return item
+    if item.file is not None:
+        return item[:5]
     return item[:3] if item.stop_strings is None else item[:4]
 
 

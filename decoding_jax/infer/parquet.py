@@ -41,10 +41,10 @@ class ParquetRows:
       >>> path = pathlib.Path(tempfile.mkdtemp()) / "inputs.parquet"
       >>> table = pyarrow.table({"key": [7, 8], "en": ["Good morning.", None]})
       >>> pyarrow.parquet.write_table(table, path)
-      >>> for item in ParquetRows(str(path), column="en", id_column="key"):
+      >>> for item in ParquetRows(str(path), column="en", id_column="key"):  # doctest: +ELLIPSIS
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7, stop_strings=None, file=None)
-      Item(inputs='', error="not text: 'en' is null", id=8, stop_strings=None, file=None)
+      Item(inputs='Good morning.', error=None, id=7, ..., json_schema=None)
+      Item(inputs='', error="not text: 'en' is null", id=8, ..., json_schema=None)
     """
 
     path: Paths

@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 
 import jax
 
-from decoding_jax import constraints, fields, gin_config, loop, suggestions, transforms
+from decoding_jax import fields, gin_config, loop, suggestions, transforms
 from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.batches import read_drafter
 from decoding_jax.batches.decoder import unbound
-from decoding_jax.constraints import schemas
+from decoding_jax.constraints import made, schemas
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_stop, values_of
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.sharding.meshes import mesh_of
-from decoding_jax.storage import CloudPath, storage_path
+from decoding_jax.storage import CloudPath, read_text
 from decoding_jax.text import Tokenizer
-from decoding_jax.text.inputs import check_tokenizer, vocabulary_size
+from decoding_jax.text.inputs import check_tokenizer
 from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,9 +59,18 @@ def _widths(name: str, value: Any) -> Any:
 
 def _schema(name: str, value: Any) -> Any:
     """A schema as JSON, read from its file where it is given by a path."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        raise fields.error(name, "the path of a file, or a dict", value)
     if isinstance(value, (str, Path, CloudPath)):
-        value = storage_path(name, value).read_text(encoding="utf-8")
+        value = read_text(name, value)
     return None if value is None else schemas.as_json(value, name)
+
+
+def _grammar(name: str, value: Any) -> str | None:
+    """The text of a grammar's file."""
+    if value is not None and not isinstance(value, (str, Path, CloudPath)):
+        raise fields.error(name, "the path of a file", value)
+    return None if value is None else read_text(name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,9 @@ class Settings:
         the path or URL of a file, a dict, or a class of pydantic. The constraint comes before the
         strategy's transform.
       regex: keeps every text to a regular expression (``constraints.regex``).
+      grammar: keeps every text to a grammar (``constraints.grammar``), the path or URL of a file.
+      max_depth: how often values or rules may be within themselves, for schemas, of inputs too, and
+        a grammar.
       drafter: the drafter, for a strategy such as ``decoding_jax.speculative_sample``: a model, a
         model and its tokenizer, or a drafter, as for ``decoding_jax.generate``.
       refill: whether an input takes the place of one that has ended while the other rows of the
@@ -114,6 +126,8 @@ class Settings:
     stop: Stop | None = fields.field(check_stop, default=None)
     json_schema: Any = fields.field(_schema, default=None)
     regex: str | None = None
+    grammar: Any = fields.field(_grammar, default=None)
+    max_depth: int | None = fields.count(default=None)
     drafter: Any = None
     refill: bool = fields.switch(default=True)
     with_tokens: bool = fields.switch(default=False)
@@ -125,8 +139,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        if self.json_schema is not None and self.regex is not None:
-            raise fields.error("regex", "none beside json_schema", self.regex)
+        made.check_single(vars(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,8 +238,8 @@ def bound(
       model: the model and its tokenizer, which is bound to a function that takes one.
 
     Returns:
-      The function, whose transform begins with the constraint of the settings; and the settings,
-      with the drafter of the strategy if it has one, which is read where it is a directory.
+      The function; and the settings, with the drafter of the strategy if it has one, which is read
+      where it is a directory.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
@@ -238,7 +251,7 @@ def bound(
                 expected = "none beside that of the strategy"
                 raise fields.error("drafter", expected, settings.drafter)
             settings = dataclasses.replace(settings, drafter=drafter)
-        return _constrained(_of_object(strategy), settings, model), settings
+        return _of_object(strategy), settings
     if not callable(strategy) or isinstance(strategy, type):
         raise fields.error("strategy", _STRATEGY, strategy)
     suggestions.check_function(strategy, {}, given_elsewhere=None)
@@ -247,33 +260,35 @@ def bound(
     strategy = gin_config.with_bindings(strategy)
     if unbound(strategy)[1].get("stop") is not None:
         raise ValueError(_OWN_STOP)
-    return _constrained(strategy, settings, model), settings
+    return strategy, settings
 
 
-def _constrained(
-    strategy: Callable[..., DecodeOutput], settings: Settings, model: tuple[Any, Tokenizer]
-) -> Callable[..., DecodeOutput]:
-    """The strategy with the constraint of the settings: its language, or before its transform."""
-    net, tokenizer = model
-    given, size = unbound(strategy)[1], vocabulary_size(net)
-    found = []
-    if settings.json_schema is not None:
-        found += [constraints.json_schema(settings.json_schema, tokenizer, vocab_size=size)]
-    if settings.regex is not None:
-        found += [constraints.regex(settings.regex, tokenizer, vocab_size=size)]
+def settings_of_constraint(
+    strategy: Callable[..., DecodeOutput], constraint: Any, name: str, model: Any
+) -> dict[str, Any]:
+    """The settings of a strategy that keep it to a constraint: its language, or its transform.
+
+    Args:
+      strategy: the strategy, with its own settings.
+      constraint: of ``decoding_jax.constraints``, which comes before the strategy's own; or None.
+      name: the name of the setting of the job that it is of, for errors.
+      model: the model.
+
+    Raises:
+      ValueError: for a strategy that takes neither.
+    """
+    given = unbound(strategy)[1]
     made = {n: given[n] for n in ("transform", "language") if given.get(n) is not None}
-    if found:
+    if constraint is not None:
         parameters = inspect.signature(strategy).parameters
-        name = "language" if "language" in parameters else "transform"
+        takes = "language" if "language" in parameters else "transform"
         kinds = {parameter.kind for parameter in parameters.values()}
-        if name not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
-            constraint = "regex" if settings.json_schema is None else "json_schema"
-            expected = "none for a strategy that takes no transform"
-            raise fields.error(constraint, expected, getattr(settings, constraint))
-        made[name] = transforms.chain(*found, made[name]) if name in made else found[0]
-    continued = not isinstance(net, EncoderDecoder)
-    made = {name: with_begun(part, lambda: continued) for name, part in made.items()}
-    return functools.partial(strategy, **made) if made else strategy
+        if takes not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise fields.error(name, "none for a strategy that takes no transform", strategy)
+        own = made.get(takes)
+        made[takes] = constraint if own is None else transforms.chain(constraint, own)
+    continued = not isinstance(model, EncoderDecoder)
+    return {name: with_begun(part, lambda: continued) for name, part in made.items()}
 
 
 def _of_object(strategy: loop.Strategy) -> Callable[..., DecodeOutput]:

@@ -34,6 +34,8 @@ class Item(NamedTuple):
         job; None for those of the job.
       file: the file that the input is from, which its record repeats; None where the job has one
         file, or none.
+      json_schema: the JSON Schema of the texts of this input, a dict or a string of JSON, in place
+        of ``json_schema``, ``regex`` or ``grammar`` of the job; None for that of the job.
     """
 
     inputs: str
@@ -41,6 +43,18 @@ class Item(NamedTuple):
     id: Any = None
     stop_strings: Sequence[str] | None = None
     file: str | None = None
+    json_schema: Any = None
+
+
+def schema_text(item: Item) -> str | None:
+    """The schema of an item as JSON.
+
+    Example:
+      >>> schema_text(Item("x", json_schema={"type": "null"}))
+      '{"type": "null"}'
+    """
+    schema = item.json_schema
+    return schema if schema is None or isinstance(schema, str) else json.dumps(schema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +104,9 @@ class JsonLines:
       stop_strings: None, or the key of a string or a list of strings that end the texts of the
         input, in place of ``stop.strings`` of the job. An object without this key has those of the
         job, and one with an empty list has none.
+      json_schema: None, or the key of a JSON Schema, an object or a string, to which the texts of
+        the input are kept, in place of the constraint of the job. An object without this key has
+        that of the job. A schema that is not valid makes the input faulty.
 
     Raises:
       ValueError: if there is no such file, or it is not whole gzip.
@@ -100,13 +117,14 @@ class JsonLines:
       >>> _ = path.write_text('{"en": "Good morning.", "id": 7}\\n{"fr": "Bonjour."}\\n')
       >>> for item in JsonLines(str(path), field="en"):  # doctest: +ELLIPSIS
       ...     print(item)
-      Item(inputs='Good morning.', error=None, id=7, stop_strings=None, file=None)
-      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", ..., file=None)
+      Item(inputs='Good morning.', error=None, id=7, ..., json_schema=None)
+      Item(inputs='{"fr": "Bonjour."}', error="no field: 'en'", ..., json_schema=None)
     """
 
     path: Paths
     field: str = "inputs"
     stop_strings: str | None = None
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
         input_files.find(self.path)
@@ -145,7 +163,12 @@ class JsonLines:
                 fault = f"not stop strings: {self.stop_strings!r} is {json.dumps(strings)}"
                 return Item(line, fault, record_id)
             strings = tuple(strings)
-        return text_item(text)._replace(id=record_id, stop_strings=strings)
+        schema = None if self.json_schema is None else value.get(self.json_schema)
+        if not isinstance(schema, (dict, str, type(None))):
+            fault = f"not a JSON Schema: {self.json_schema!r} is {json.dumps(schema)}"
+            return Item(line, fault, record_id)
+        item = text_item(text)
+        return item._replace(id=record_id, stop_strings=strings, json_schema=schema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +198,8 @@ class CsvRows:
       >>> _ = path.write_text('key,en\na,"Well, hello."\nb\n')
       >>> for item in CsvRows(str(path), column="en", id_column="key"):  # doctest: +ELLIPSIS
       ...     print(item)
-      Item(inputs='Well, hello.', error=None, id='a', stop_strings=None, file=None)
-      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', ..., file=None)
+      Item(inputs='Well, hello.', error=None, id='a', ..., json_schema=None)
+      Item(inputs='b', error='wrong number of cells: 1 for 2 columns', ..., json_schema=None)
     """
 
     path: Paths
@@ -333,8 +356,8 @@ def text_item(text: str) -> Item:
     """Returns an item of ``text``, which is faulty if the text is empty or not Unicode.
 
     Example:
-      >>> text_item("  ")
-      Item(inputs='  ', error='empty', id=None, stop_strings=None, file=None)
+      >>> text_item("  ")  # doctest: +ELLIPSIS
+      Item(inputs='  ', error='empty', id=None, ..., json_schema=None)
     """
     try:
         text.encode("utf-8")

@@ -393,10 +393,8 @@ class NetworkModel:
         Raises:
           ValueError: for a number outside 0 to that of the layers.
         """
-        for layer in layers:
-            if not 0 <= layer <= self.num_layers:
-                raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layer)
-        return dataclasses.replace(self, feature_layers=tuple(layers))  # type: ignore[type-var]
+        layers = fields.as_layers(layers, self.num_layers)
+        return dataclasses.replace(self, feature_layers=layers)  # type: ignore[type-var]
 
     def extend(
         self,

@@ -8,12 +8,11 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from decoding_jax import constraints as languages
+from decoding_jax.constraints import made
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
 from decoding_jax.models.checkpoint.drafters import holds_drafter, load_drafter
@@ -27,6 +26,7 @@ from decoding_jax.shell.options import (
     settings_of,
     transform_of,
 )
+from decoding_jax.storage import read_text
 from decoding_jax.strategies.speculative import PromptLookup, SuffixDrafter
 from decoding_jax.text import (
     Completion,
@@ -186,14 +186,12 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def _constraint(options: Any, model: Any, tokenizer: Any) -> Any:
-    """The transform of ``--json_schema`` or ``--regex``, or None."""
-    size = vocabulary_size(model)
-    if options.json_schema is not None:
-        schema = Path(options.json_schema).read_text(encoding="utf-8")
-        return languages.json_schema(schema, tokenizer, vocab_size=size)
-    if options.regex is not None:
-        return languages.regex(options.regex, tokenizer, vocab_size=size)
-    return None
+    """The transform of ``--json_schema``, ``--regex`` or ``--grammar``, or None."""
+    given = {name: getattr(options, name) for name in (*made.KINDS, "max_depth")}
+    for name in ("json_schema", "grammar"):
+        if given[name] is not None:
+            given[name] = read_text(name, given[name])
+    return made.of_settings(given, tokenizer, vocabulary_size(model))
 
 
 def _drafter(options: Any, tokenizer: Any) -> Any:
@@ -202,6 +200,8 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
         return PromptLookup()
     name, colon, file = options.drafter.partition(":")
     if name == "suffix":
+        if colon and not file:
+            raise UsageError("--drafter: expected suffix, or suffix:FILE, got no file")
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
     if holds_drafter(options.drafter):
         return load_drafter(options.drafter)

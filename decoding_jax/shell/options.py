@@ -148,6 +148,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     constraints.add_argument(
         "--regex", metavar="PATTERN", help="keep texts to a regular expression, as a whole"
     )
+    constraints.add_argument(
+        "--grammar", metavar="FILE", help="keep texts to a grammar in Lark's notation"
+    )
+    parser.add_argument(
+        "--max_depth",
+        type=int,
+        metavar="N",
+        help="how often values of a schema, and rules of a grammar, may be within themselves",
+    )
     parser.add_argument(
         "--truncate", action="store_true", help="cut texts that are too long for the model"
     )

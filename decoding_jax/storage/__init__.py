@@ -12,6 +12,7 @@ from decoding_jax.storage.paths import (
     kvstore,
     local_path,
     model_path,
+    read_text,
     storage_path,
 )
 from decoding_jax.storage.publishing import create, local_copy, write, write_bytes
@@ -26,6 +27,7 @@ __all__ = [
     "local_copy",
     "local_path",
     "model_path",
+    "read_text",
     "storage_path",
     "write",
     "write_bytes",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from decoding_jax import fields
 from decoding_jax.storage.cloud_path import SCHEMES, CloudPath, StorageError
 
 StoragePath = Path | CloudPath
@@ -41,6 +42,29 @@ def storage_path(name: str, path: str | StoragePath) -> StoragePath:
             f" {SCHEMES[-1]}, got {str(path)!r}"
         )
     return CloudPath(f"{scheme}://{key}")
+
+
+def read_text(name: str, path: str | StoragePath) -> str:
+    """Returns the text of a file in UTF-8.
+
+    Args:
+      name: the argument's name, for the error.
+      path: as for ``storage_path``.
+
+    Raises:
+      ValueError: in one line, for a file that cannot be read.
+
+    Example:
+      >>> read_text("grammar", "nowhere.lark")
+      Traceback (most recent call last):
+      ValueError: grammar: expected a text file, got 'nowhere.lark' (No such file or directory)
+    """
+    try:
+        return storage_path(name, path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        expected, got = "a text file", fields.describe(str(path))
+        raise ValueError(f"{name}: expected {expected}, got {got} ({reason})") from None
 
 
 def local_path(name: str, path: str | Path) -> Path:

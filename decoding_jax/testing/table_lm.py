@@ -134,9 +134,8 @@ class TableLM:
 
         The output of n layers is the hidden states, rolled by ``num_layers`` - n.
         """
-        if not all(0 <= layer <= self.num_layers for layer in layers):
-            raise fields.error("layers", f"numbers from 0 to {self.num_layers}", layers)
-        return dataclasses.replace(self, feature_layers=tuple(layers))
+        layers = fields.as_layers(layers, self.num_layers)
+        return dataclasses.replace(self, feature_layers=layers)
 
     def features_of(self, hidden: Array) -> tuple[Array, ...]:
         """The outputs of ``feature_layers`` for hidden states."""

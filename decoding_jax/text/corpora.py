@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decoding_jax import fields
-from decoding_jax.storage import StoragePath, storage_path
+from decoding_jax.storage import StoragePath, read_text
 from decoding_jax.strategies.speculative import Corpus
 from decoding_jax.text.loading import embedded
 from decoding_jax.text.tokenizer_files import load_tokenizer
@@ -26,7 +26,7 @@ def read_corpus(
       padded_size: see ``Corpus.of``.
 
     Raises:
-      ValueError: for a file without text.
+      ValueError: for a file without text, or that cannot be read.
 
     Example:
       >>> import pathlib, tempfile
@@ -37,7 +37,7 @@ def read_corpus(
     """
     if isinstance(tokenizer, (str, StoragePath)):
         tokenizer = load_tokenizer(embedded().get(str(tokenizer), tokenizer))
-    text = storage_path("path", path).read_text("utf-8")
+    text = read_text("path", path)
     texts = [line for line in text.splitlines() if line] if lines else [text]
     if not text.strip():
         raise fields.error("path", "a file with text", str(path))

@@ -127,6 +127,11 @@ PATTERNS = [
 ]
 
 
+def tagged(tag):
+    """The schema of an object that has a constant."""
+    return {"type": "object", "properties": {"k": {"const": tag}}, "required": ["k"]}
+
+
 def tables(made):
     """The transitions ``[N, C]`` and classes ``[V]`` of a constraint."""
     return made.language.transitions[0], made.language.token_class[0]
@@ -143,6 +148,8 @@ def walk(made, rng, *, begun, length=60):
     distance[(table < 0).all(1)] = 0  # what nothing follows
     for _ in range(len(table)):
         after = np.where(table < 0, 10**6, distance[np.clip(table, 0, None)] + 1).min(1)
+        if (distance <= after).all():
+            break
         distance = np.minimum(distance, after)
     state = int(made.start if begun or made.first is None else made.first)
     tokens = []

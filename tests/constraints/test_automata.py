@@ -159,8 +159,8 @@ def test_classes_of_pydantic_and_strings_are_schemas():
         score: int = pydantic.Field(ge=1, le=5)
         reason: str | None = None
 
-    pattern = schemas.pattern_of(Answer)
-    assert pattern == schemas.pattern_of(json.dumps(Answer.model_json_schema()))
+    [pattern], _ = schemas.patterns_of(Answer)
+    assert [pattern] == schemas.patterns_of(json.dumps(Answer.model_json_schema()))[0]
     assert re.fullmatch(pattern, '{"score": 5}')
     assert not re.fullmatch(pattern, '{"score": 6}')
 
@@ -173,13 +173,16 @@ BAD = [
     ({"allOf": [{"type": "null"}, {"type": "null"}]}, "got an allOf of several schemas"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "got a oneOf of schemas that one value"),
     ({"anyOf": [{"type": "null"}], "minLength": 2}, "got minLength beside anyOf"),
-    ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "got #, which refers to itself"),
+    (
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        "schema: expected max_depth, since it refers to",
+    ),
     (
         {"$defs": {"n": {"properties": {"l": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
-        "schema.$defs.n.properties.l: expected a schema whose texts have a bounded depth",
+        "schema.$defs.n: expected max_depth, since it refers to itself, got none",
     ),
     ({"$ref": "https://example.org/a"}, "schema.$ref: expected a place in the schema"),
-    ({}, "schema: expected a schema with a type, got {}"),
+    ({}, "schema: expected a schema with a type, or max_depth for values"),
     (False, "schema: expected a schema that some value follows"),
     ("{", "schema: expected a schema as JSON, got Expecting property name"),
     (3, "schema: expected a JSON Schema: a dict, a string or a class of pydantic, got 3"),
@@ -207,7 +210,7 @@ BAD = [
 @pytest.mark.parametrize(("schema", "words"), BAD)
 def test_schemas_that_are_not_followed_get_one_line(schema, words):
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
-        schemas.pattern_of(schema)
+        constraints.json_schema(schema, Pieces(["a"]))
     assert "\n" not in str(caught.value)
 
 

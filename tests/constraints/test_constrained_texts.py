@@ -303,7 +303,7 @@ def test_the_shell_takes_a_schema(shell, capsys):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {record["outputs"][0]["text"] for record in records} <= {'"left"', '"right"'}
     assert command.main(["x", "--regex", "("]) == 1
-    assert "decoding_jax: pattern: expected a regular" in capsys.readouterr().err
+    assert "decoding_jax: regex: expected a regular" in capsys.readouterr().err
     assert command.main(["x", "--json_schema", f"{shell}.none"]) == 1
     assert command.main(["x", "--regex", "a", "--json_schema", shell]) == 2
 
@@ -332,3 +332,92 @@ def test_a_gin_file_for_t5x_makes_a_constraint(tmp_path, monkeypatch):
     want = constraints.regex("[0-9]{4}", decoding_jax.load("translation-en-fr-draft")[1])
     for one, other in zip(jax.tree.leaves(transform), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+TREE = {
+    "type": "object",
+    "properties": {
+        "v": {"type": "integer", "minimum": 0, "maximum": 9},
+        "kids": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2},
+    },
+    "required": ["v", "kids"],
+}
+SWITCH = {"type": "boolean"}
+SUMS = 'start: part (("+" | "-") part)*\npart: /[0-9]/ | "(" start ")"\n'
+
+
+def test_inputs_have_schemas_of_their_own(tmp_path):
+    """Records do not depend on the schemas of others; the schema of an input wins over the job's.
+
+    Other schemas of the same padded sizes compile nothing.
+    """
+    kept = [TREE, SWITCH, None, TREE, {"type": "text"}, "{"]
+    lines = [{"inputs": f"x{i}", "schema": schema} for i, schema in enumerate(kept)]
+    lines.append({"inputs": "x6", "schema": 5})
+    path = tmp_path / "inputs.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    strategy = functools.partial(decoding_jax.sample, max_new_tokens=32)
+    options = {"batch_size": 2, "max_input_length": 16, "max_depth": 3, "regex": "[0-9]{3}"}
+
+    def run(source):
+        found = []
+        infer.run(networks()["random"], source, strategy, report=found.append, **options)
+        return found
+
+    found = run(infer.JsonLines(str(path), json_schema="schema"))
+    texts = [record["outputs"][0] for record in found[:4]]
+    for schema, output in zip(kept[:4], texts, strict=True):
+        if schema is None:
+            assert re.fullmatch("[0-9]{3}", output["text"])
+        elif output["finished"]:
+            check(schema, output["text"])
+    assert sum(output["finished"] for output in texts) > 2
+    assert [record["error"].partition(",")[0] for record in found[4:]] == [
+        "json_schema.type: expected one of null",
+        "json_schema: expected a schema as JSON",
+        "not a JSON Schema: 'schema' is 5",
+    ]
+    others = [{"enum": ["a", "b"]}, SWITCH, None, TREE]
+    items = [infer.Item(f"x{i}", json_schema=schema) for i, schema in enumerate(others)]
+    assert run(items)[1:] == found[1:4]
+
+
+@pytest.mark.exhaustive
+def test_the_shell_and_the_job_read_a_grammar(shell, capsys, tmp_path):
+    (tmp_path / "sums.lark").write_text(SUMS)
+    (tmp_path / "tree.json").write_text(json.dumps(TREE))
+    argv = ["x", "--strategy", "sample", "--max_depth", "2", "--json", "--max_new_tokens", "32"]
+    for name in ("grammar", "json_schema"):
+        file = tmp_path / {"grammar": "sums.lark", "json_schema": "tree.json"}[name]
+        assert command.main([*argv, f"--{name}", str(file)]) == 0
+        output = json.loads(capsys.readouterr().out)["outputs"][0]
+        records = job(**{name: str(file)}, max_depth=2)
+        for text in [r["outputs"][0]["text"] for r in [*records, {"outputs": [output]}]]:
+            if name == "grammar":
+                assert set(text) <= set("0123456789+-()")
+        with pytest.raises(ValueError, match=f"{name}.*: expected max_depth, since it refers"):
+            job(**{name: str(file)})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"json_schema": '{"type": "null"}'}, "json_schema: expected the path of a file, or a d"),
+        ({"json_schema": "none.json"}, "json_schema: expected a text file, got 'none.json' (No"),
+        ({"grammar": 3}, "grammar: expected the path of a file, got 3"),
+        ({"regex": "("}, "regex: expected a regular expression in the syntax"),
+        ({"regex": "a", "grammar": __file__}, "grammar: expected none beside regex, got"),
+        ({"max_depth": 0}, "max_depth: expected an int of 1 or more"),
+    ],
+)
+def test_bad_settings_of_a_job_get_one_line(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        job(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_suffix_without_a_file_gets_one_line(shell, capsys):
+    for drafter in ("suffix:", f"suffix:{shell}.none"):
+        assert command.main(["x", "--strategy", "speculative_sample", "--drafter", drafter])
+        [line] = capsys.readouterr().err.splitlines()
+        assert re.search("--drafter: expected suffix, or suffix:FILE|path: expected a text", line)

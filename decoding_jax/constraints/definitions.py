@@ -1,0 +1,215 @@
+"""Definitions that refer to each other, as one finite automaton, to a bounded depth.
+
+Texts that are nested without a bound are not a regular language; those that are nested at most so
+deep are one. A state of its automaton is a set of places in definitions, each with the stack of the
+places that follow where a definition has ended: a recursive transition network (Woods 1970), whose
+stacks are bounded. Each definition is compiled once, however often it is referred to.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from decoding_jax import fields
+from decoding_jax.constraints import byte_automata
+from decoding_jax.constraints.byte_automata import ByteAutomaton, distinct, reaching
+
+_MARK = "\x01"  # around the number of a definition; not in the texts of a definition with others
+_MOST_STATES = 1 << 16
+
+
+def reference(number: int) -> str:
+    """What stands for definition ``number`` in the regular expression of another one."""
+    return f"{_MARK}{number}{_MARK}"
+
+
+def of_patterns(
+    patterns: Sequence[str], places: Sequence[str], max_depth: int | None, name: str
+) -> ByteAutomaton:
+    """The automaton of the texts of the first of some definitions.
+
+    A definition may be within itself, where another one or more may lie between, so that at most
+    ``max_depth`` of it are open at once. A reference that ends a definition does not nest: the
+    definition is over before it.
+
+    Args:
+      patterns: the regular expression of each definition, in which ``reference(i)`` stands for the
+        texts of definition i. One with references has no other text with the code point U+0001.
+      places: where each definition is, for errors.
+      max_depth: 1 or more, or None for definitions that do not nest.
+      name: the name of the argument, for errors.
+
+    Raises:
+      ValueError: in one line, for an expression that cannot be compiled; for a definition within
+        itself without ``max_depth``; where no text ends within ``max_depth``; and for an automaton
+        of more than 65,536 states.
+
+    Example:
+      >>> made = of_patterns([rf"\\[({reference(0)})?\\]"], ["list"], 2, "list")
+      >>> made.transitions.shape  # [[]] and []
+      (5, 256)
+    """
+    automata = [
+        byte_automata.of_pattern(pattern, place)
+        for pattern, place in zip(patterns, places, strict=True)
+    ]
+    numbers = [{int(i) for i in re.findall(f"{_MARK}([0-9]+){_MARK}", p)} for p in patterns]
+    if not any(numbers):
+        return automata[0]
+    return _Network(automata, numbers, places, max_depth, name).automaton()
+
+
+class _Network:
+    """The places of all definitions, and the bytes and references that lead from one to another.
+
+    A configuration is a place s with a stack k, as the number k S + s. Stacks are numbered as they
+    are found; stack 0 is empty.
+    """
+
+    def __init__(
+        self,
+        automata: Sequence[ByteAutomaton],
+        numbers: Sequence[set[int]],
+        places: Sequence[str],
+        max_depth: int | None,
+        name: str,
+    ):
+        self._places, self._max_depth, self._name = places, max_depth, name
+        tables: list[np.ndarray] = []
+        may_end: list[bool] = []
+        self._starts: list[int] = []  # the first place of each definition
+        self._owner: list[int] = []  # the definition of each place
+        self._calls: list[list[tuple[int, int]]] = []  # (definition, the place after it)
+        for i, (automaton, referred) in enumerate(zip(automata, numbers, strict=True)):
+            transitions, ends = minimal(automaton)
+            begin = len(self._owner)
+            calls: list[list[tuple[int, int]]] = [[] for _ in ends]
+            for number in sorted(referred):
+                after = np.arange(len(ends))
+                for byte in reference(number).encode():
+                    after = np.where(after < 0, -1, transitions[after, byte])
+                for place in np.flatnonzero(after >= 0):
+                    calls[place].append((number, begin + int(after[place])))
+            if referred:
+                transitions[:, ord(_MARK)] = -1
+            tables.append(np.where(transitions < 0, -1, transitions + begin))
+            may_end += ends.tolist()
+            self._starts.append(begin)
+            self._owner += [i] * len(ends)
+            self._calls += calls
+        table = np.concatenate(tables)
+        first, self._class = distinct(table.T)  # Most bytes behave alike.
+        self._table, self._size = table[:, first], len(table)
+        self._accepting = may_end
+        self._reads = [bool((row >= 0).any()) for row in table]  # whether a byte may follow
+        # A place where a definition can only end needs no room on a stack.
+        self._only_ends = [
+            ended and not reads and not calls
+            for ended, reads, calls in zip(may_end, self._reads, self._calls, strict=True)
+        ]
+        self._stacks: list[tuple[int, int]] = [(-1, -1)]  # the place on top, and the rest
+        self._stack_of: dict[tuple[int, int], int] = {}
+
+    def automaton(self) -> ByteAutomaton:
+        """The automaton of all texts, without states from which none ends."""
+        start = self._closure(self._starts[0])
+        number, queue = {start: 0}, [start]
+        rows, accepting = [], []
+        for members in queue:  # which grows
+            stack, place = np.divmod(np.array(sorted(members), np.int64), self._size)
+            ends = zip(stack == 0, place, strict=True)
+            accepting.append(any(empty and self._accepting[s] for empty, s in ends))
+            first, column = distinct(self._table[place].T)
+            after = np.full(len(first), -1, np.int32)
+            for i, following in enumerate(self._table[place][:, first].T):
+                live = following >= 0
+                follows = (stack[live] * self._size + following[live]).tolist()
+                if found := frozenset[int]().union(*map(self._closure, follows)):
+                    if found not in number:
+                        number[found] = len(queue)
+                        queue.append(found)
+                    after[i] = number[found]
+            rows.append(after[column])
+            if len(queue) > _MOST_STATES:
+                expected = f"a language of at most {_MOST_STATES:,} states"
+                got = f"more, with max_depth={self._max_depth}"
+                raise ValueError(f"{self._name}: expected {expected}, got {got}")
+        return self._useful(np.stack(rows), np.array(accepting))
+
+    def _useful(self, table: np.ndarray, accepting: np.ndarray) -> ByteAutomaton:
+        """The automaton over bytes without the states from which no text ends."""
+        source, column = np.nonzero(table >= 0)
+        useful = reaching(accepting, source, table[source, column])
+        if not useful[0]:
+            raise fields.error("max_depth", "a depth at which some text ends", self._max_depth)
+        kept = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1).astype(np.int32)
+        transitions = kept[table[useful]][:, self._class]  # -1 is the last entry
+        return byte_automata.merged(ByteAutomaton(transitions, accepting[useful]))
+
+    @functools.cache  # noqa: B019  # as long as the network
+    def _closure(self, configuration: int) -> frozenset[int]:
+        """The configurations without bytes between that bytes follow, or where a text ends."""
+        found, queue = set(), [configuration]
+        seen = {configuration}
+        for one in queue:  # which grows
+            stack, place = divmod(one, self._size)
+            if self._reads[place] or (stack == 0 and self._accepting[place]):
+                found.add(one)
+            for other in self._moves(place, stack):
+                if other not in seen:
+                    seen.add(other)
+                    queue.append(other)
+        return frozenset(found)
+
+    def _moves(self, place: int, stack: int) -> Iterator[int]:
+        """The configurations that the end and the beginning of definitions lead to."""
+        if stack and self._accepting[place]:
+            top, rest = self._stacks[stack]
+            yield rest * self._size + top
+        for definition, after in self._calls[place]:
+            pushed = stack if self._only_ends[after] else self._pushed(after, stack)
+            if self._has_room(definition, pushed):
+                yield pushed * self._size + self._starts[definition]
+
+    def _pushed(self, place: int, stack: int) -> int:
+        if (place, stack) not in self._stack_of:
+            self._stack_of[place, stack] = len(self._stacks)
+            self._stacks.append((place, stack))
+        return self._stack_of[place, stack]
+
+    @functools.cache  # noqa: B019  # as long as the network
+    def _has_room(self, definition: int, stack: int) -> bool:
+        """Whether one more of a definition may begin."""
+        is_open = 0
+        while stack:
+            place, stack = self._stacks[stack]
+            is_open += self._owner[place] == definition
+        if is_open and self._max_depth is None:
+            place_of = self._places[definition]
+            raise ValueError(f"{place_of}: expected max_depth, since it refers to itself, got none")
+        return is_open < (self._max_depth or 1)
+
+
+def minimal(automaton: ByteAutomaton) -> ByteAutomaton:
+    """The automaton of the same language with the fewest states (Moore 1956).
+
+    Example:
+      >>> loop = np.full((3, 256), -1, np.int32)
+      >>> loop[[0, 1, 2], ord("a")] = [1, 2, 1]
+      >>> minimal(ByteAutomaton(loop, np.array([True, True, True]))).transitions.shape
+      (1, 256)
+    """
+    transitions, accepting = automaton
+    columns, _ = distinct(transitions.T)
+    state, count = accepting.astype(np.int64), 0
+    while True:
+        after = np.where(transitions[:, columns] < 0, -1, state[transitions[:, columns]])
+        first, state = distinct(np.concatenate([state[:, None], after], axis=1))
+        if len(first) == count:  # State 0 is the first of its class, whose number is 0.
+            table = np.where(transitions[first] < 0, -1, state[transitions[first]])
+            return ByteAutomaton(table.astype(np.int32), accepting[first])
+        count = len(first)
