@@ -1,10 +1,10 @@
 """What constraints cost: seconds to compile, megabytes, and the time of a constrained step.
 
-Ten schemas, and some that are nested, are compiled for a tokenizer, and for a synthetic vocabulary of 128,256 tokens: those of
-the tokenizer and random pairs and triples of them. A step of sampling, of the embedded model
-of code with random embeddings of as many tokens, is then timed without a constraint and with the
-schema of a recipe, after 64 and after 512 tokens of a text: CPU seconds of the process,
-medians of interleaved runs.
+Ten schemas, and some that are nested, are compiled for a tokenizer, and for a synthetic vocabulary
+of 128,256 tokens: those of the tokenizer and random pairs and triples of them. A step of sampling,
+of the embedded model of code with random embeddings of as many tokens, is then timed without a
+constraint and with the schema of a recipe, after 64 and after 512 tokens of a text: CPU seconds of
+the process, medians of interleaved runs.
 
     python -m experiments.constraints --out runs/constraints [--gpt2 DIRECTORY]
 
