@@ -351,12 +351,18 @@ def test_inputs_have_schemas_of_their_own(tmp_path):
 
     Other schemas of the same padded sizes compile nothing.
     """
-    kept = [TREE, SWITCH, None, TREE, {"type": "text"}, "{"]
+    kept = [TREE, SWITCH, None, TREE, {"enum": ["a"]}, {"type": "text"}, "{"]
     lines = [{"inputs": f"x{i}", "schema": schema} for i, schema in enumerate(kept)]
-    lines.append({"inputs": "x6", "schema": 5})
+    lines.append({"inputs": "x7", "schema": 5})
     path = tmp_path / "inputs.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    strategy = functools.partial(decoding_jax.sample, max_new_tokens=32)
+    traced = []
+
+    def counted(logits, prefix):
+        traced.append(logits.shape)
+        return logits
+
+    strategy = functools.partial(decoding_jax.sample, max_new_tokens=32, transform=counted)
     options = {"batch_size": 2, "max_input_length": 16, "max_depth": 3, "regex": "[0-9]{3}"}
 
     def run(source):
@@ -365,21 +371,23 @@ def test_inputs_have_schemas_of_their_own(tmp_path):
         return found
 
     found = run(infer.JsonLines(str(path), json_schema="schema"))
-    texts = [record["outputs"][0] for record in found[:4]]
-    for schema, output in zip(kept[:4], texts, strict=True):
+    texts = [record["outputs"][0] for record in found[:5]]
+    for schema, output in zip(kept[:5], texts, strict=True):
         if schema is None:
             assert re.fullmatch("[0-9]{3}", output["text"])
         elif output["finished"]:
             check(schema, output["text"])
     assert sum(output["finished"] for output in texts) > 2
-    assert [record["error"].partition(",")[0] for record in found[4:]] == [
+    assert [record["error"].partition(",")[0] for record in found[5:]] == [
         "json_schema.type: expected one of null",
         "json_schema: expected a schema as JSON",
         "not a JSON Schema: 'schema' is 5",
     ]
-    others = [{"enum": ["a", "b"]}, SWITCH, None, TREE]
+    others = [{"enum": ["b", "c"]}, SWITCH, None, TREE, {"enum": ["b", "c"]}]
+    count = len(traced)
     items = [infer.Item(f"x{i}", json_schema=schema) for i, schema in enumerate(others)]
-    assert run(items)[1:] == found[1:4]
+    assert run(items)[1:4] == found[1:4]
+    assert len(traced) == count
 
 
 @pytest.mark.exhaustive
