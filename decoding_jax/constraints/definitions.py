@@ -117,6 +117,8 @@ class _Network:
     def automaton(self) -> ByteAutomaton:
         """The automaton of all texts, without states from which none ends."""
         start = self._closure(self._starts[0])
+        if not start:
+            raise self._endless()
         number, queue = {start: 0}, [start]
         rows, accepting = [], []
         for members in queue:  # which grows
@@ -140,12 +142,15 @@ class _Network:
                 raise ValueError(f"{self._name}: expected {expected}, got {got}")
         return self._useful(np.stack(rows), np.array(accepting))
 
+    def _endless(self) -> ValueError:
+        return fields.error("max_depth", "a depth at which some text ends", self._max_depth)
+
     def _useful(self, table: np.ndarray, accepting: np.ndarray) -> ByteAutomaton:
         """The automaton over bytes without the states from which no text ends."""
         source, column = np.nonzero(table >= 0)
         useful = reaching(accepting, source, table[source, column])
         if not useful[0]:
-            raise fields.error("max_depth", "a depth at which some text ends", self._max_depth)
+            raise self._endless()
         kept = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1).astype(np.int32)
         transitions = kept[table[useful]][:, self._class]  # -1 is the last entry
         return byte_automata.merged(ByteAutomaton(transitions, accepting[useful]))

@@ -141,22 +141,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="TEXT",
         help="a string that ends a text; repeatable",
     )
-    constraints = parser.add_mutually_exclusive_group()
-    constraints.add_argument(
-        "--json_schema", metavar="FILE", help="keep texts to JSON that is valid by a schema"
-    )
-    constraints.add_argument(
-        "--regex", metavar="PATTERN", help="keep texts to a regular expression, as a whole"
-    )
-    constraints.add_argument(
-        "--grammar", metavar="FILE", help="keep texts to a grammar in Lark's notation"
-    )
-    parser.add_argument(
-        "--max_depth",
-        type=int,
-        metavar="N",
-        help="how often values of a schema, and rules of a grammar, may be within themselves",
-    )
+    _add_constraints(parser)
     parser.add_argument(
         "--truncate", action="store_true", help="cut texts that are too long for the model"
     )
@@ -184,6 +169,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     options.settings = {name: getattr(options, name) for name in names if name in options}
     return options
+
+
+def _add_constraints(parser: argparse.ArgumentParser) -> None:
+    constraints = parser.add_mutually_exclusive_group()
+    constraints.add_argument(
+        "--json_schema", metavar="FILE", help="keep texts to JSON that is valid by a schema"
+    )
+    constraints.add_argument(
+        "--regex", metavar="PATTERN", help="keep texts to a regular expression, as a whole"
+    )
+    constraints.add_argument(
+        "--grammar", metavar="FILE", help="keep texts to a grammar in Lark's notation"
+    )
+    parser.add_argument(
+        "--max_depth",
+        type=int,
+        metavar="N",
+        help="how often values of a schema, and rules of a grammar, may be within themselves",
+    )
 
 
 def divided(
