@@ -30,6 +30,7 @@ from decoding_jax.strategies import (
     ContrastiveSearch,
     DiverseBeamSearch,
     Greedy,
+    MetropolisSample,
     PowerSample,
     Sample,
     SMCSample,
@@ -60,6 +61,7 @@ constrained_beam_search = registry.STRATEGIES["constrained_beam_search"].functio
 contrastive_search = registry.STRATEGIES["contrastive_search"].function
 diverse_beam_search = registry.STRATEGIES["diverse_beam_search"].function
 greedy = registry.STRATEGIES["greedy"].function
+metropolis_sample = registry.STRATEGIES["metropolis_sample"].function
 power_sample = registry.STRATEGIES["power_sample"].function
 sample = registry.STRATEGIES["sample"].function
 smc_sample = registry.STRATEGIES["smc_sample"].function
@@ -87,6 +89,7 @@ __all__ = [
     "Greedy",
     "LanguageModel",
     "MeanLogProb",
+    "MetropolisSample",
     "ModelOutput",
     "NanLogitsWarning",
     "PowerPenalty",
@@ -119,6 +122,7 @@ __all__ = [
     "greedy",
     "load",
     "load_drafter",
+    "metropolis_sample",
     "power_sample",
     "pytree",
     "sample",

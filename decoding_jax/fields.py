@@ -154,6 +154,11 @@ def token_ids(axes: int, **options: Any) -> Any:
     return field(shared_axes=axes, token_ids=True, **options)
 
 
+def secret(**options: Any) -> Any:
+    """Declares a secret key of 64 bits, or one for each row: uint32 ``[2]`` or ``[B, 2]``."""
+    return field(as_words, expected="an int from 0 to 2**64 - 1", shared_axes=1, **options)
+
+
 def token_sequences(**options: Any) -> Any:
     """Declares token sequences: tuples of ids, or int32 ``[Q, M]`` or ``[B, Q, M]``."""
     expected = "sequences of token ids, such as [[5, 6]]"
@@ -368,6 +373,27 @@ def as_sequences(name: str, value: Any) -> Any:
     if np.any((array[..., :-1] >= 0) & (array[..., 1:] < 0)):
         raise ValueError(f"{name}: expected ids padded with -1 on the left, got -1 after a token")
     return value
+
+
+def as_words(name: str, value: Any) -> Any:
+    """Checks ints of 64 bits, and converts plain ones to their high and low words.
+
+    Raises:
+      ValueError: for anything but ints from 0 to ``2**64 - 1``, or an array uint32 ``[..., 2]``.
+
+    Example:
+      >>> as_words("key", 2**32 + 5).tolist(), as_words("key", (5, 6)).tolist()
+      ([1, 5], [[0, 5], [0, 6]])
+    """
+    dtype = getattr(value, "dtype", None)
+    if type(value) is object or (dtype == np.uint32 and np.shape(value)[-1:] == (2,)):
+        return value
+    numbers = value if isinstance(value, (list, tuple)) else [value]
+    is_plain = all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in numbers)
+    if not numbers or not is_plain or not all(0 <= x < 2**64 for x in numbers):
+        raise error(name, "an int from 0 to 2**64 - 1, or a list of one for each row", value)
+    words = np.array([divmod(int(x), 2**32) for x in numbers], np.uint32)
+    return words if isinstance(value, (list, tuple)) else words[0]
 
 
 def pad_left(name: str, sequences: Sequence[Sequence[int]]) -> np.ndarray:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from decoding_jax import Constraints, registry, transforms
@@ -172,6 +173,44 @@ def logit_bias(l, text, bias):
 
 def allowed_tokens(l, text, tokens):
     return np.array([x if i in tokens else -INF for i, x in enumerate(l)])
+
+
+def keyed_bits(text, key, context, size):
+    """The 64 bits of every token, high word first; None where the text is not marked."""
+    text = [int(t) for t in text]
+    ending = text[len(text) - context :]
+    seen = [text[i : i + context] for i in range(len(text) - context)]
+    if len(text) < context or ending in seen:
+        return None
+    words = np.uint32(divmod(key, 2**32) if isinstance(key, int) else key)
+    secret = jax.random.wrap_key_data(words, impl="threefry2x32")
+    for token in ending:
+        secret = jax.random.fold_in(secret, token)
+    folded = jax.vmap(jax.random.fold_in, (None, 0))(secret, np.arange(size))
+    return np.asarray(jax.random.key_data(folded)).astype(np.float64)
+
+
+def gumbel_watermark(l, text, key, context):
+    bits = keyed_bits(text, key, context, len(l))
+    if bits is None:
+        return l
+    variable = -np.log1p(-(bits[:, 0] * 2.0**-32 + bits[:, 1] * 2.0**-64))
+    return np.where(np.arange(len(l)) == np.argmax(softmax(l) / variable), l, -INF)
+
+
+def tournament_watermark(l, text, key, layers, context):
+    """Each layer is the distribution of the winner of two, drawn independently."""
+    bits = keyed_bits(text, key, context, len(l))
+    if bits is None or l.max() == -INF:
+        return l
+    p = softmax(l)
+    for layer in range(layers):
+        g = bits[:, layer // 32] // 2.0 ** (layer % 32) % 2
+        wins = np.where(g[:, None] == g, 0.5, g[:, None] > g)
+        p = 2 * p * (wins @ p)
+    return np.where(
+        p > 0, np.log(np.maximum(p, 1e-300)) + np.log(np.exp(l - l.max()).sum()) + l.max(), -INF
+    )
 
 
 def each(*values: Any) -> np.ndarray:
@@ -493,6 +532,26 @@ TRANSFORMS: dict[str, TransformExample] = {
         per_text={"tokens": np.arange(35).reshape(5, 7) % 3 > 0},
         refused=[{"tokens": []}, {"tokens": [1, -1]}],
         random=_random_allowed,
+    ),
+    "gumbel_watermark": TransformExample(
+        gumbel_watermark,
+        cases=[
+            {"key": 2**40 + 3, "context": 1},
+            {"key": np.array([[5, 6], [5, 7], [0, 1]], np.uint32), "context": 2},
+        ],
+        two=((3, 2), (2**33, 2)),
+        per_text={"key": np.arange(10, dtype=np.uint32).reshape(5, 2)},
+        refused=[{"key": -1}, {"key": 2**64}, {"key": 1.5}, {"key": 1, "context": 0}],
+    ),
+    "tournament_watermark": TransformExample(
+        tournament_watermark,
+        cases=[
+            {"key": 2**40 + 3, "layers": 2, "context": 1},
+            {"key": np.array([[5, 6], [5, 7], [0, 1]], np.uint32), "layers": 3, "context": 2},
+        ],
+        two=((3, 4, 2), (2**33, 4, 2)),
+        per_text={"key": np.arange(10, dtype=np.uint32).reshape(5, 2)},
+        refused=[{"key": "1"}, {"key": None}, {"key": 1, "layers": 65}],
     ),
     "prefix_allowed_tokens": TransformExample(
         None,  # tests/transforms/test_prefix_allowed_tokens.py

@@ -273,6 +273,7 @@ LONG = (
     "docs/strategies.md",
     "docs/streaming.md",
     "docs/token_scores.md",
+    "docs/watermarks.md",
 )
 # Blocks with these imports are run where the package is installed.
 OPTIONAL = {"from tunix.": "tunix", "import ray\n": "ray", "import apache_beam": "apache_beam"}

@@ -9,6 +9,7 @@ from decoding_jax.estimators import (
     pruning,
     quality,
     repeated,
+    watermarks,
     without_replacement,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "pruning",
     "quality",
     "repeated",
+    "watermarks",
     "without_replacement",
 ]

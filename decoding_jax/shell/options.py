@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from decoding_jax import transforms
+from decoding_jax import fields, transforms
 from decoding_jax.registry import STRATEGIES, defaults_of
 from decoding_jax.text import embedded
 
@@ -21,7 +21,8 @@ def _takes_one_number(name: str) -> bool:
     required = [setting.metadata for setting in settings if setting.default is dataclasses.MISSING]
     if len(required) != 1 or required[0].get("token_ids"):
         return False
-    return required[0].get("static") or required[0].get("shared_axes") == 0
+    is_number = required[0].get("static") or required[0].get("shared_axes") == 0
+    return is_number or required[0].get("check") is fields.as_words
 
 
 TRANSFORMS = tuple(

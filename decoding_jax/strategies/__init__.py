@@ -25,6 +25,7 @@ from decoding_jax.strategies.best_first import (
 )
 from decoding_jax.strategies.conditional import ConditionalSample, conditional_sample
 from decoding_jax.strategies.contrastive import ContrastiveSearch, contrastive_search
+from decoding_jax.strategies.metropolis_sample import MetropolisSample, metropolis_sample
 from decoding_jax.strategies.particles import PowerSample, SMCSample, power_sample, smc_sample
 from decoding_jax.strategies.speculative import SpeculativeSample, speculative_sample
 from decoding_jax.strategies.token_by_token import (
@@ -47,6 +48,7 @@ __all__ = [
     "ContrastiveSearch",
     "DiverseBeamSearch",
     "Greedy",
+    "MetropolisSample",
     "PowerSample",
     "SMCSample",
     "Sample",
@@ -62,6 +64,7 @@ __all__ = [
     "contrastive_search",
     "diverse_beam_search",
     "greedy",
+    "metropolis_sample",
     "power_sample",
     "sample",
     "smc_sample",

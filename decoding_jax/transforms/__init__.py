@@ -39,6 +39,7 @@ from decoding_jax.transforms.truncation import (
     TopP,
     Typical,
 )
+from decoding_jax.transforms.watermarks import GumbelWatermark, TournamentWatermark
 
 allowed_tokens = AllowedTokens
 banned_sequences = BannedSequences
@@ -47,6 +48,7 @@ eta = Eta
 forced_first_token = ForcedFirstToken
 forced_last_token = ForcedLastToken
 frequency_penalty = FrequencyPenalty
+gumbel_watermark = GumbelWatermark
 logit_bias = LogitBias
 min_length = MinLength
 min_p = MinP
@@ -59,6 +61,7 @@ top_h = TopH
 top_k = TopK
 top_n_sigma = TopNSigma
 top_p = TopP
+tournament_watermark = TournamentWatermark
 typical = Typical
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "ForcedFirstToken",
     "ForcedLastToken",
     "FrequencyPenalty",
+    "GumbelWatermark",
     "LogitBias",
     "MinLength",
     "MinP",
@@ -84,6 +88,7 @@ __all__ = [
     "TopK",
     "TopNSigma",
     "TopP",
+    "TournamentWatermark",
     "Trie",
     "Typical",
     "allowed_tokens",
@@ -94,6 +99,7 @@ __all__ = [
     "forced_first_token",
     "forced_last_token",
     "frequency_penalty",
+    "gumbel_watermark",
     "logit_bias",
     "min_length",
     "min_p",
@@ -106,5 +112,6 @@ __all__ = [
     "top_k",
     "top_n_sigma",
     "top_p",
+    "tournament_watermark",
     "typical",
 ]

@@ -76,6 +76,7 @@ RULES = transforms.chain(
         transforms.Automaton(np.array([[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]))
     ),
     transforms.logit_bias(np.linspace(-1, 1, VOCAB)),
+    transforms.gumbel_watermark(2**40 + 3, context=1),
 )
 TRIE = transforms.prefix_allowed_tokens(
     transforms.Trie.from_sequences(((2, 1, 3), (2, 2, 0, 1), (0, 3)), eos_ids=(4,))

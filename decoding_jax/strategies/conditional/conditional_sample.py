@@ -273,7 +273,7 @@ class ConditionalSample(Strategy):
         log_claim = jnp.where(is_first, log_mass, state.log_claim)
         # Draws and decisions have positions of their own.
         position = 2 * per_lane(state.calls, self.num_samples)
-        chance = log_uniform(random.bits_at(state.keys, position + 1))
+        chance = random.log_uniform(random.bits_at(state.keys, position + 1))
         is_dead_end = allowed[:, :, 0].max(-1) == -jnp.inf
         passed = (log_mass > -jnp.inf) & (chance <= log_mass - log_claim)
         passed |= is_dead_end & (not self.only_finished)
@@ -375,20 +375,6 @@ class ConditionalSample(Strategy):
             log_bound=state.failures.log_bound[:, 0],
         )
         return output_of_some(sequences, exists, info)
-
-
-def log_uniform(bits: Array) -> Array:
-    """The logarithm of a uniform number, of 64 random bits: uint32 ``[..., 2]`` give ``[...]``.
-
-    Small numbers have the full resolution of the bits, which rare languages need.
-
-    Example:
-      >>> log_uniform(jnp.uint32([[2**31, 0], [0, 2**31]])).round(3)
-      Array([ -0.693, -22.874], dtype=float32)
-    """
-    high, low = bits[..., 0].astype(jnp.float32), bits[..., 1].astype(jnp.float32)
-    number = high * 2.0**-32 + (low + 0.5) * 2.0**-64
-    return jnp.minimum(jnp.log(number), 0.0)
 
 
 def _is_token(token: Array, logits: Array) -> Array:

@@ -236,8 +236,16 @@ def known() -> dict[str, Tested]:
             for points in ("lattice", "stratified", "antithetic", "iid", "radical_inverse")
         ),
         _public("conditional_sample", independent=True, lockstep=False, max_prefixes=32),
-        # Of other powers, and of languages, particles are only near the target.
+        # Of other powers, and of languages, particles and chains are only near the target.
         _public("power_sample", independent=True, alpha=1.0),
+        _public(
+            "metropolis_sample",
+            independent=True,
+            lockstep=False,
+            alpha=1.0,
+            num_steps=1,
+            block_size=2,
+        ),
         _public("arithmetic_sample/several", spread=1.0, order="probability", after="lattice"),
         *_beams(),
         *_tree_searches(),

@@ -97,7 +97,9 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
         "used", "`models.guided` of a decoder-only model, without beams", None, (1,)
     ),
     "token_healing": _refused("prompts are decoded from as they are", None, False),
-    "watermarking_config": _refused("there is no watermark"),
+    "watermarking_config": _refused(
+        "`transforms.tournament_watermark` and `gumbel_watermark` have other keys"
+    ),
     # Assisted decoding
     "num_assistant_tokens": _used("`num_draft_tokens`, with a `drafter`", 20),
     "num_assistant_tokens_schedule": _used(

@@ -123,10 +123,6 @@ def choose_token(distribution: Softmax, noise: Array) -> Array:
 def exponentials(keys: Array, position: Array, size: int) -> Array:
     """A standard exponential variable for every lane, position and token.
 
-    The smallest of V such variables is about 1 / V. It is computed from a uniform number of 64 bits
-    near 0, at the full precision of float32, so the two smallest are equal about once in 1e7
-    positions.
-
     Args:
       keys: typed keys ``[B, W]``.
       position: int32 ``[B, W, T]``.
@@ -141,10 +137,7 @@ def exponentials(keys: Array, position: Array, size: int) -> Array:
         token_keys = jax.vmap(jax.random.fold_in, (None, 0))(
             jax.random.fold_in(key, position), tokens
         )
-        bits = jax.random.key_data(token_keys)[..., :2].astype(jnp.float32)
-        high, low = jnp.moveaxis(bits, -1, 0)
-        uniform = high * 2.0**-32 + (low + 0.5) * 2.0**-64
-        return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+        return random.exponential(jax.random.key_data(token_keys)[..., :2])
 
     at_positions = jax.vmap(at_position, (None, 0))
     return jax.vmap(jax.vmap(at_positions))(keys, position)
