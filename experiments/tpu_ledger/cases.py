@@ -27,6 +27,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "constrained_beam_search": {"beam_size": 4, "constraints": Constraints(phrases=((7, 8),))},
     "contrastive_search": {"penalty_alpha": 0.6, "top_k": 4},
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.5},
+    "metropolis_sample": {"num_samples": 2},
     "power_sample": {"num_samples": 4},
     "smc_sample": {"num_samples": 4, "language": FEW},
     "stochastic_beam_search": {"beam_size": 4},

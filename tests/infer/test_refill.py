@@ -46,6 +46,7 @@ STRATEGIES = {
     "conditional_sample": {"num_samples": 2, "language": LANGUAGE},
     "smc_sample": {"num_samples": 3, "language": LANGUAGE, "ess_threshold": TEMPERATURES / 2},
     "power_sample": {"num_samples": 3, "alpha": 2 * TEMPERATURES},
+    "metropolis_sample": {"num_samples": 2, "alpha": 2 * TEMPERATURES, "num_steps": 2},
     "constrained_beam_search": {"beam_size": 3, "constraints": Constraints(phrases=((3, 1),))},
     "beam_search_with_phrases": {"beam_size": 3, "phrases": ((3, 1),), "tokenizer": Digits()},
     "contrastive_search": {"penalty_alpha": TEMPERATURES / 2, "top_k": 3},

@@ -31,7 +31,7 @@ COUNTS = Path(__file__).with_name("tpu_programs.json")
 RELEASE = (
     *("sample, top-k and top-p", "beam_sample", "diverse_beam_search", "constrained_beam_search"),
     *("arithmetic_sample", "stochastic_beam_search", "best_k_search", "best_first_search"),
-    *("conditional_sample", "power_sample", "smc_sample"),
+    *("conditional_sample", "metropolis_sample", "power_sample", "smc_sample"),
     *("T5 greedy", "T5 beam_search"),
 )
 

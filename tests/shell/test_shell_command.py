@@ -152,7 +152,7 @@ EXHAUSTIVE = ("speculative_sample", "constrained_beam_search")  # They need more
 RELEASE = (
     *("arithmetic_sample", "beam_sample", "best_first_search", "best_k_search"),
     *("conditional_sample", "contrastive_search", "diverse_beam_search", "greedy"),
-    *("power_sample", "smc_sample", "stochastic_beam_search"),
+    *("metropolis_sample", "power_sample", "smc_sample", "stochastic_beam_search"),
 )
 
 

@@ -126,7 +126,7 @@ NAMES = tiers.values(
     ],
     release=[
         *("sample", "beam_sample", "best_first_search", "diverse_beam_search"),
-        *("stochastic_beam_search", "power_sample"),
+        *("stochastic_beam_search", "metropolis_sample", "power_sample"),
     ],
 )
 WAITS = {

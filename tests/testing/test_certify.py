@@ -301,6 +301,7 @@ def test_mistakes_of_beams_are_found(monkeypatch):
             "constrained_beam_search",
             "contrastive_search",
             "diverse_beam_search",
+            "metropolis_sample",
             "sample",
             "smc_sample",
             "stochastic_beam_search",

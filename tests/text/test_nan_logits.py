@@ -114,7 +114,7 @@ def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
                 assert not (is_spoiled and got.finished[row, n])
             num_nan += is_spoiled
         order = np.select([got.log_prob[row] == -np.inf, got.nan_logits[row]], [2, 1], 0)
-        if name not in (*SAMPLERS, "power_sample"):  # Particles are in no order.
+        if name not in (*SAMPLERS, "metropolis_sample", "power_sample"):  # These are in no order.
             assert (np.diff(order) >= 0).all()
     assert num_nan or name not in SAMPLERS[1:]
     assert got.nan_logits.shape[1] == 1 or not got.nan_logits.all()
@@ -187,7 +187,7 @@ MORE = ("best_k_search", "smc_sample", "speculative_sample")
 OTHERS = (
     *("arithmetic_sample", "beam_sample", "best_first_search", "constrained_beam_search"),
     *("contrastive_search", "diverse_beam_search", "stochastic_beam_search"),
-    *("conditional_sample", "power_sample"),
+    *("conditional_sample", "metropolis_sample", "power_sample"),
 )
 
 
