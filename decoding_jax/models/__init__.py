@@ -29,6 +29,7 @@ from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.models.positions import RopeScaling
 from decoding_jax.models.quantized import QuantizedArray, quantize
 from decoding_jax.models.shared_prefix import SharedPrefixModel, with_shared_prefix
@@ -59,6 +60,8 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "Mixture",
+    "MultiTokenBlock",
+    "MultiTokenConfig",
     "Product",
     "QuantizedArray",
     "RopeScaling",

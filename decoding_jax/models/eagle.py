@@ -139,7 +139,11 @@ class EagleNetwork(nn.Module):
         for index, layer in enumerate(self.layers):
             x, new = layer(x, cache_of(index), angles)
             stored.append(new)
-        return self.final_norm(x) if cfg.output_norm else x, tuple(stored)
+        return self.after_layers(x), tuple(stored)
+
+    def after_layers(self, x: Array) -> Array:
+        """The states that are continued, of the outputs of the last layer."""
+        return self.final_norm(x) if self.config.output_norm else x
 
     def project(self, states: Array) -> Array:
         """See ``DraftHead.project``."""
@@ -180,7 +184,7 @@ class EagleHead(FeatureHead):
         x = jnp.ones((1, 1, 1, config.feature_dim), config.dtype)
         embedded = jnp.ones((1, 1, 1, config.emb_dim), config.dtype)
         given = (x,) * len(config.feature_layers), embedded, jnp.ones(1, jnp.int32)
-        return cls(EagleNetwork(config).init(key, *given)["params"], config, embedding)
+        return cls(cls.network(config).init(key, *given)["params"], config, embedding)
 
     @property
     def partition_rules(self) -> Mapping[str, PartitionSpec]:
@@ -202,7 +206,7 @@ class EagleHead(FeatureHead):
     ) -> caches.Cache:
         """See ``DraftHead.prefill``."""
         embedded = self._embed(tokens[:, None])
-        _, prompt = self.apply(EagleNetwork.prefill, embedded, states, length)
+        _, prompt = self.apply(self.network.prefill, embedded, states, length)
         return caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
 
     def extend(
@@ -214,7 +218,7 @@ class EagleHead(FeatureHead):
         visible: Array | None = None,
     ) -> tuple[Array, caches.Cache]:
         """See ``DraftHead.extend``."""
-        return self.apply(EagleNetwork.extend, cache, self._embed(tokens), states, start, visible)
+        return self.apply(self.network.extend, cache, self._embed(tokens), states, start, visible)
 
     def project(self, states: Array) -> Array:
         """See ``DraftHead.project``."""

@@ -30,7 +30,7 @@ class HeadCache(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class TableHead:
-    """A ``strategies.speculative.DraftHead`` for a ``TableLM``.
+    """A ``strategies.speculative.DraftHead`` for a ``TableLM``, and a ``PredictionBlock``.
 
     A state is a hidden state of the target, which tells the checksum and the last token of a path,
     and logits. An entry continues the path by its token, and looks up the logits after it. They are
@@ -43,12 +43,15 @@ class TableHead:
         the head predict as it does.
       token_ids: int32 ``[V']``, the tokens that the head drafts.
       feature_layers: as in ``DraftHead``.
+      depth: k, of block k of multi-token prediction, whose first entry has token k of the prompt,
+        or of the text where the prompt is shorter; 1 for a head.
     """
 
     target: TableLM
     draft: TableLM
     token_ids: Any = fields.field(shared_axes=None)
     feature_layers: tuple[int, ...] = fields.field(static=True, default=(0, 2, 3))
+    depth: int = fields.field(static=True, default=1)
     widens = True
 
     @property
@@ -69,10 +72,16 @@ class TableHead:
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
     ) -> HeadCache:
         """See ``DraftHead.prefill``."""
-        place = count_up(tokens.shape) + 1
-        numbers, _ = self._continued(tokens, states[:, 0], place)
+        return self.run_prompts(tokens, states, length, lanes=lanes, slots=slots)[1]
+
+    def run_prompts(
+        self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
+    ) -> tuple[Array, HeadCache]:
+        """See ``PredictionBlock.run_prompts``."""
+        place = count_up(tokens.shape) + self.depth
+        numbers, after = self._continued(tokens, states[:, 0], place)
         empty = jnp.full((tokens.shape[0], lanes, slots, 2), -1, jnp.int32)
-        return HeadCache(numbers, length, empty)
+        return after[:, None], HeadCache(numbers, length, empty)
 
     def extend(
         self,
@@ -85,16 +94,22 @@ class TableHead:
         """See ``DraftHead.extend``. Of a tree, the entry before is the last slot that is seen."""
         slot = start[..., None] + count_up(tokens.shape)
         depth = slot if visible is None else visible.sum(-1, dtype=jnp.int32)
-        place = cache.length[:, None, None] + depth + 1
+        place = cache.length[:, None, None] + depth + self.depth
         numbers, states = self._continued(tokens, states, place)
         before, after = (write(cache.slots[..., i], slot, numbers[..., i]) for i in range(2))
-        # The entry before slot 0 is the prompt's last one, if it has any.
+        # The entry before slot 0 is the prompt's last one, if it has any. Otherwise, the first
+        # slots may be those before the first entry.
         last = jnp.maximum(cache.length - 1, 0)[:, None]
         last = jnp.take_along_axis(cache.prompt[..., 1], last, 1)
-        last = jnp.where(cache.length[:, None] > 0, last, before[:, :, 0])
+        has_any = cache.length[:, None] > 0
+        last = jnp.where(has_any, last, before[:, :, 0])
+        absent = jnp.cumprod((before < 0).astype(jnp.int32), -1) == 1
+        absent &= (count_up(before.shape) < self.depth - 1) & ~has_any[..., None]
         if visible is None:
             earlier = jnp.concatenate([last[..., None], after[:, :, :-1]], -1)
-            follows = jnp.cumprod(((before == earlier) & (before >= 0)).astype(jnp.int32), -1)
+            is_first = jnp.concatenate([absent[..., :1] & False, absent[..., :-1]], -1)
+            sound = absent | (((before == earlier) | is_first) & (before >= 0))
+            follows = jnp.cumprod(sound.astype(jnp.int32), -1)
             sound = jnp.take_along_axis(follows, jnp.clip(slot, 0, before.shape[-1] - 1), -1) == 1
         else:
             parent = jnp.where(visible, count_up(visible.shape), 0).max(-1)

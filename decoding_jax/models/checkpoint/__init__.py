@@ -58,6 +58,7 @@ _FAMILIES: dict[str, ModuleType] = {
     "m2m_100": bart,
     "marian": bart,
     "mbart": bart,
+    "mimo": llama,
     "mistral": llama,
     "mt5": t5,
     "pegasus": bart,

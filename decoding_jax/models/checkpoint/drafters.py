@@ -1,4 +1,4 @@
-"""Drafters in directories: heads of EAGLE-3 and of DFlash, which are trained for one target."""
+"""Drafters in directories: heads that are trained for one target."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.models.checkpoint import dflash, eagle
+from decoding_jax.models.checkpoint import dflash, eagle, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.storage import StoragePath, model_path
 
-_KINDS = (eagle, dflash)
+_KINDS = (eagle, dflash, multi_token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +35,13 @@ def load_drafter(
     greedy: bool = False,
     min_confidence: float = 0.0,
 ) -> Any:
-    """Reads a head of EAGLE-3 or of DFlash as a drafter for a target.
+    """Reads a head of EAGLE-3, one of DFlash, or blocks of multi-token prediction, as a drafter.
 
     Args:
       directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
-        layout of its authors, of SpecForge or of ``speculators``, or one of DFlash in that of its
-        authors or of SpecForge; or its URL, as for ``load_model``.
+        layout of its authors, of SpecForge or of ``speculators``; one of DFlash in that of its
+        authors or of SpecForge; or blocks in that of DeepSeek-V3 or MiMo, in the target's own
+        directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
         The head has the target's embeddings where the files have none, and lies on its mesh. With
         None, ``generate``, ``stream`` and the batch job read the head for the model that they are
@@ -49,7 +50,8 @@ def load_drafter(
       greedy, min_confidence: as in ``ModelDrafter``.
 
     Returns:
-      An ``Eagle`` or a ``DFlash``; without a target, an object for ``drafter=``.
+      An ``Eagle``, a ``DFlash`` or a ``MultiTokenPrediction``; without a target, an object for
+      ``drafter=``.
 
     Raises:
       CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
@@ -77,7 +79,8 @@ def load_drafter(
         named = file.values.get("speculators_model_type", file.values.get("architectures"))
         raise CheckpointError(
             f"{file.path}: expected a head of EAGLE-3 (with draft_vocab_size) or of DFlash (with "
-            f"dflash_config), got {named!r}"
+            "dflash_config), or blocks of multi-token prediction (with num_nextn_predict_layers), "
+            f"got {named!r}"
         )
     drafter = kind.read(file, Tensors(path), target, dtype or target.config.dtype)
     return dataclasses.replace(drafter, **settings)

@@ -1,7 +1,9 @@
-"""Llama, Mistral, Qwen2 and Qwen3 in the Hugging Face layout."""
+"""Llama, Mistral, Qwen2, Qwen3 and MiMo in the Hugging Face layout."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,9 @@ from decoding_jax.models.llama import Llama, LlamaConfig
 # Older files contain the rotary frequencies.
 IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
+
+BLOCKS = "num_nextn_predict_layers"
+"""The setting for the number of blocks of multi-token prediction."""
 
 NORMS = {"pre_attention_norm": "input_layernorm", "pre_mlp_norm": "post_attention_layernorm"}
 """The names of the norms of a layer, here and in the files."""
@@ -79,7 +84,7 @@ def window_of(
         # In older files of this family, an absent window means 4,096.
         window = settings.values.get("sliding_window", 4096)
         settings.refuse(layer_types=[FULL if window is None else LOCAL] * num_layers)
-    if family in ("qwen2", "qwen3") and settings.get("use_sliding_window", bool, False):
+    if family in ("qwen2", "qwen3", "mimo") and settings.get("use_sliding_window", bool, False):
         window = settings.values.get("sliding_window", 4096)
         first = settings.get("max_window_layers", int, 28)
     window, pattern = read_window(settings, window, [i >= first for i in range(num_layers)])
@@ -88,8 +93,34 @@ def window_of(
     return window, pattern
 
 
+def prediction_blocks(settings: Settings) -> list[tuple[str, str]]:
+    """The names that the tensors of blocks of multi-token prediction begin with.
+
+    Returns:
+      For each block, the one of DeepSeek-V3, after the layers of the network, and that of MiMo.
+    """
+    first, count = settings.size("num_hidden_layers"), settings.get(BLOCKS, int, 0)
+    return [(f"model.layers.{first + k}", f"model.mtp_layers.{k}") for k in range(count)]
+
+
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Llama:
-    """Reads the model of a directory."""
+    """Reads the model of a directory, without blocks of multi-token prediction."""
+    config = read_config(settings, dtype)
+    tied = config.logits_via_embedding
+    tied = tied and tensors.same("lm_head.weight", "model.embed_tokens.weight")
+    config = dataclasses.replace(config, logits_via_embedding=tied)
+    model = read_model(Llama, config, table(config), tensors, layout)
+    blocks = [rf"{re.escape(name)}\..*" for names in prediction_blocks(settings) for name in names]
+    tensors.check_all_used("|".join([IGNORED, *blocks]))
+    return model
+
+
+def read_config(settings: Settings, dtype: str) -> LlamaConfig:
+    """The shape of the network that ``config.json`` describes.
+
+    Raises:
+      CheckpointError: for a setting that is not supported.
+    """
     family = settings.get("model_type", str)
     settings.refuse(partial_rotary_factor=1.0)
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
@@ -98,8 +129,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     max_positions = max_positions_of(settings, scaling)
     window, pattern = window_of(settings, family, num_layers, max_positions)
     bias = family in ("llama", "qwen3") and settings.get("attention_bias", bool, False)
-    tied = settings.get("tie_word_embeddings", bool, False)
-    config = LlamaConfig(
+    return LlamaConfig(
         vocab_size=settings.size("vocab_size"),
         emb_dim=width,
         num_heads=heads,
@@ -113,18 +143,15 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         rope_scaling=scaling,
         activation=settings.one_of("hidden_act", ACTIVATIONS, "silu"),
         norm_epsilon=settings.get("rms_norm_eps", float, 1e-6),
-        qkv_bias=bias or family == "qwen2",
+        qkv_bias=bias or family in ("qwen2", "mimo"),
         out_bias=bias,
         mlp_bias=family == "llama" and settings.get("mlp_bias", bool, False),
         qk_norm=family == "qwen3",
         window=window,
         window_pattern=pattern,
-        logits_via_embedding=tied and tensors.same("lm_head.weight", "model.embed_tokens.weight"),
+        logits_via_embedding=settings.get("tie_word_embeddings", bool, False),
         dtype=dtype,
     )
-    model = read_model(Llama, config, table(config), tensors, layout)
-    tensors.check_all_used(IGNORED)
-    return model
 
 
 def settings_of(config: LlamaConfig) -> dict[str, Any]:

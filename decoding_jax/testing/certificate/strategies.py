@@ -77,6 +77,14 @@ def _eagle(model: Any) -> speculative.Eagle:
     return speculative.Eagle(head, vocab_size=model.vocab_size, token_ids=ids)
 
 
+def _multi_token(model: Any) -> speculative.MultiTokenPrediction:
+    """Two blocks that see the target's features and err, the second of them more often."""
+    table = getattr(model, "model", model)
+    drafts, ids = (table, _another(model.vocab_size)), np.arange(model.vocab_size, dtype=np.int32)
+    blocks = [TableHead(table, draft, ids, depth=k) for k, draft in enumerate(drafts, 1)]
+    return speculative.MultiTokenPrediction(blocks)
+
+
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
     "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
@@ -89,6 +97,8 @@ DRAFTS: dict[str, DraftCase] = {
     "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
     "eagle, 3": DraftCase(_eagle, 3),
     "eagle, 3 of 2": DraftCase(_eagle, 2, num_drafts=3),
+    "multi-token, 3": DraftCase(_multi_token, 3),
+    "multi-token, 2 of 3": DraftCase(_multi_token, 3, num_drafts=2),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
     "suffix, 5": DraftCase(_suffix, 5),

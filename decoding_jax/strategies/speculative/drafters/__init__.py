@@ -17,6 +17,10 @@ from decoding_jax.strategies.speculative.drafters.bigram import Bigram, NextToke
 from decoding_jax.strategies.speculative.drafters.dflash import BlockHead, DFlash
 from decoding_jax.strategies.speculative.drafters.eagle import DraftHead, Eagle
 from decoding_jax.strategies.speculative.drafters.language_model import ModelDrafter
+from decoding_jax.strategies.speculative.drafters.multi_token import (
+    MultiTokenPrediction,
+    PredictionBlock,
+)
 from decoding_jax.strategies.speculative.drafters.prompt_lookup import PromptLookup
 from decoding_jax.strategies.speculative.drafters.suffix import Corpus, SuffixDrafter
 
@@ -68,8 +72,10 @@ __all__ = [
     "FeatureDrafter",
     "Guesser",
     "ModelDrafter",
+    "MultiTokenPrediction",
     "NextToken",
     "Path",
+    "PredictionBlock",
     "PromptLookup",
     "SuffixDrafter",
     "SupportsBind",

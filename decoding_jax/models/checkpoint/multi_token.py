@@ -1,0 +1,93 @@
+"""Blocks of multi-token prediction in the layouts of DeepSeek-V3 and of MiMo.
+
+They are in the directory of their target, or in one of their own with the target's settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from decoding_jax.models.checkpoint import llama
+from decoding_jax.models.checkpoint.directory import CheckpointError, Settings, Tensors
+from decoding_jax.models.checkpoint.eagle import check_vocabulary
+from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
+from decoding_jax.models.decoder import DecoderModel
+from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
+from decoding_jax.sharding import meshes
+from decoding_jax.strategies.speculative import MultiTokenPrediction
+
+FAMILIES = ("llama", "mimo", "mistral", "qwen2", "qwen3")
+# Copies of the target's own weights, and older files' rotary frequencies.
+COPIES = r"\.(embed_tokens\.weight|shared_head\.head\.weight|self_attn\.rotary_emb\.inv_freq)"
+DEEPSEEK = {
+    "layers_0/embedding_norm/scale": "enorm",
+    "layers_0/state_norm/scale": "hnorm",
+    "layers_0/fusion/kernel": "eh_proj",
+    "final_norm/scale": "shared_head.norm",
+}
+MIMO = {
+    "layers_0/embedding_norm/scale": "token_layernorm",
+    "layers_0/state_norm/scale": "hidden_layernorm",
+    "layers_0/fusion/kernel": "input_proj",
+    "final_norm/scale": "final_layernorm",
+}
+
+
+def is_head(settings: Settings) -> bool:
+    """Whether a ``config.json`` names blocks of multi-token prediction."""
+    return bool(settings.values.get(llama.BLOCKS))
+
+
+def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> MultiTokenPrediction:
+    """Reads the blocks of a directory; errors as for ``load_drafter``."""
+    if type(target) is not Llama:
+        raise CheckpointError(
+            f"{file.path}: expected a Llama as the target, whose embeddings and projection the"
+            f" blocks take, got a {type(target).__name__}"
+        )
+    family = file.get("model_type", str)
+    if family not in FAMILIES:
+        raise file.error("model_type", family, "one of " + ", ".join(FAMILIES))
+    shape = llama.read_config(file, dtype)
+    _check(file, shape, target)
+    names = llama.prediction_blocks(file)
+    is_mimo = f"{names[0][1]}.input_proj.weight" in tensors
+    given = {f.name: getattr(shape, f.name) for f in dataclasses.fields(LlamaConfig)}
+    given |= {"num_layers": 1, "feature_layers": (shape.num_layers,), "feature_dim": shape.emb_dim}
+    config = MultiTokenConfig(**given, state_first=is_mimo)
+    output = None
+    if not target.config.logits_via_embedding:
+        output = target.params["logits_dense"]["kernel"]
+    layout, blocks = Layout(meshes.mesh_of(target.params)), []
+    for pair in names:
+        table = block_table(config, pair[is_mimo])
+        block = read_model(MultiTokenBlock, config, table, tensors, layout)
+        embedding = target.params["token_embedder"]["embedding"]
+        blocks.append(dataclasses.replace(block, embedding=embedding, output=output))
+    own = "|".join(re.escape(pair[is_mimo]) for pair in names)
+    tensors.check_all_used(rf"(?!({own})\.).*|({own}){COPIES}")
+    return MultiTokenPrediction(blocks)
+
+
+def _check(file: Settings, shape: LlamaConfig, target: Llama) -> None:
+    """Refuses blocks of another target, and those with windows.
+
+    Raises:
+      CheckpointError: for such blocks.
+    """
+    check_vocabulary(file, target)
+    if shape.emb_dim != target.config.emb_dim:
+        raise file.error("hidden_size", shape.emb_dim, f"the target's {target.config.emb_dim}")
+    if shape.num_layers != target.num_layers:
+        raise file.error("num_hidden_layers", shape.num_layers, f"the target's {target.num_layers}")
+    if shape.window is not None:
+        raise file.error("sliding_window", shape.window, "no window in blocks")
+
+
+def block_table(config: MultiTokenConfig, name: str) -> dict[str, Weight]:
+    """The tensor of every parameter of a block, whose names begin with ``name``."""
+    own = MIMO if config.state_first else DEEPSEEK
+    out = {ours: Weight(f"{name}.{theirs}.weight", "kernel" in ours) for ours, theirs in own.items()}
+    return out | llama.layer_table(config, "layers_0/layer", name, llama.NORMS)

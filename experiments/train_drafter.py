@@ -1,0 +1,237 @@
+"""Trains a head of EAGLE-3, or a block of multi-token prediction, for a model of the library.
+
+    python -m experiments.train_drafter --head eagle --out runs/drafter
+
+The target is the embedded model of Python code, or any Llama that ``decoding_jax.load`` reads; it
+stays as it is. The text is the standard library of the Python that runs this, as for
+``train_code``, or a folder of ``.py`` files. A head learns the target's distributions of the next
+tokens (the cross-entropy of all of them), from the hidden states of the target and then from its
+own: it is unrolled over its own states, with the attention that it has where it drafts
+("training-time test": Li et al. 2025, arXiv:2503.01840, section 3.2). Seeds are fixed; a run that
+was killed goes on from its last checkpoint. ``--export DIR`` writes the layout that
+``decoding_jax.load_drafter`` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sysconfig
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import serialization
+from tqdm import tqdm
+
+import decoding_jax
+from decoding_jax.models import EagleConfig, EagleHead, Llama, MultiTokenBlock, MultiTokenConfig
+from decoding_jax.models.attention import Part
+from decoding_jax.models.caches import KeyValue
+from experiments import code_data, quick
+from experiments.train_code import make_optimizer
+
+QUICK = {"steps": 2, "rows": 1, "length": 16, "unrolled": 2, "drafted": 64, "windows": 2}
+Head = EagleHead | MultiTokenBlock
+
+
+def head_of(kind: str, target: Llama, drafted: int, mlp: int, heads: int, key: jax.Array) -> Head:
+    """A head with random parameters, whose layer adds nothing to its input yet."""
+    shape = target.config
+    given = {
+        "emb_dim": shape.emb_dim,
+        "num_heads": heads,
+        "num_kv_heads": 1,
+        "head_dim": shape.head_dim,
+        "mlp_dim": mlp,
+        "num_layers": 1,
+        "max_positions": shape.max_positions,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": shape.rope_scaling,
+        "norm_epsilon": shape.norm_epsilon,
+        "feature_dim": shape.emb_dim,
+    }
+    embedding = target.params["token_embedder"]["embedding"]
+    depth = shape.num_layers
+    if kind == "eagle":
+        layers = (min(1, depth), depth // 2, depth)
+        head: Any = EagleHead.init(
+            EagleConfig(drafted, feature_layers=layers, **given), key, embedding
+        )
+    else:
+        config = MultiTokenConfig(shape.vocab_size, feature_layers=(depth,), **given)
+        head = MultiTokenBlock.init(config, key, embedding)
+        if not shape.logits_via_embedding:
+            head = dataclasses.replace(head, output=target.params["logits_dense"]["kernel"])
+
+    def start(path: Any, x: jax.Array) -> jax.Array:
+        return 0 * x if {part.key for part in path} & {"out", "down"} else x
+
+    return dataclasses.replace(head, params=jax.tree_util.tree_map_with_path(start, head.params))
+
+
+def unrolled(head: Head, tokens: jax.Array, states: jax.Array, steps: int) -> list[jax.Array]:
+    """The states after each entry, from the target's states, and then from the head's own.
+
+    Args:
+      head: the head.
+      tokens: int32 ``[B, T]``, of each entry.
+      states: ``[B, 1, T, D]``, of the target, before each token.
+      steps: the number of times that the head is run.
+
+    Returns:
+      For each step, ``[B, 1, T, D]``. Those of step s, from 1, are as if the s-th token of a draft
+      were drafted after the entry; they are undefined for the first s - 1 entries.
+    """
+    size = tokens.shape[1]
+    place = jnp.arange(size, dtype=jnp.int32)
+    before = (place[:, None] - place[None])[None, None]
+    embedded = head._embed(tokens[:, None])
+    held: list[KeyValue] = []
+    out = []
+    for step in range(steps):
+
+        def cache_of(index: int, step: int = step) -> Callable:
+            def layer_cache(new: KeyValue) -> tuple[list[Part], KeyValue]:
+                held.append(new)
+                # Entries of the target's states, up to the last that the draft began with; then
+                # one of each step, the nearest of which is the entry itself.
+                masks = [before >= step, *(before == step - n for n in range(1, step + 1))]
+                parts = [Part(*kept, mask) for kept, mask in zip(held, masks, strict=True)]
+                return parts, new
+
+            return layer_cache
+
+        after, _ = head.apply(
+            head.network.run_layers, embedded, states, place[None, None], cache_of
+        )
+        out.append(after)
+        states = jnp.pad(after, ((0, 0), (0, 0), (1, 0), (0, 0)))[:, :, :-1]
+    return out
+
+
+def losses(
+    head: Head, target: Llama, ids: jax.Array, tokens: jax.Array, steps: int
+) -> tuple[jax.Array, jax.Array]:
+    """The loss, and the expected rate of acceptance of each step.
+
+    Args:
+      head: the head.
+      target: the target.
+      ids: int32 ``[V']``, the target's id of each token of the head.
+      tokens: int32 ``[B, T + 1]``.
+      steps: as for ``unrolled``.
+
+    Returns:
+      The cross-entropy, in nats of a token; and float32 ``[steps]``, the probability that a token
+      drawn from the head is accepted.
+    """
+    last = (target.num_layers,)
+    reading = target.with_features((*head.feature_layers, *last))
+    length = jnp.full(tokens.shape[0], tokens.shape[1])
+    features = reading.prefill(tokens, length, lanes=1, slots=1)[0].features
+    features = jax.lax.stop_gradient(features)
+    wanted = jax.nn.softmax(target.project(features[-1][:, :, 1:]), axis=-1)
+    wanted = jnp.take(wanted, ids, axis=-1)  # of tokens that the head can draft
+    states = head.fuse(tuple(x[:, :, :-1] for x in features[:-1]))
+    loss, rates = jnp.float32(0), []
+    for step, after in enumerate(unrolled(head, tokens[:, 1:], states, steps)):
+        log_prob = jax.nn.log_softmax(head.project(after), axis=-1)
+        error = -(wanted * log_prob).sum(-1)[:, :, step:].mean()
+        loss += 0.8**step * error
+        rates.append(jnp.minimum(wanted, jnp.exp(log_prob)).sum(-1)[:, :, step:].mean())
+    return loss / sum(0.8**step for step in range(steps)), jnp.stack(rates)
+
+
+def most_frequent(tokens: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
+    """The ids of the most frequent tokens of a text, in their order: int32 ``[count]``."""
+    counts = np.bincount(tokens, minlength=vocab_size)
+    return np.sort(np.argsort(-counts, kind="stable")[:count]).astype(np.int32)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    library = Path(sysconfig.get_path("stdlib"))
+    parser.add_argument("--data", type=Path, default=library, help="a folder of .py files")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--target", default="python-code", help="a Llama, as for decoding_jax.load")
+    parser.add_argument("--head", choices=("eagle", "mtp"), default="eagle")
+    parser.add_argument("--drafted", type=int, default=1024, help="V', the vocabulary of eagle")
+    parser.add_argument("--mlp", type=int, default=128, help="the width of the feed-forward layer")
+    parser.add_argument("--heads", type=int, default=2, help="query heads, of one key-value head")
+    parser.add_argument("--unrolled", type=int, default=3, help="steps over the head's own states")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rows", type=int, default=4, help="windows a batch")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a window")
+    parser.add_argument("--learning_rate", type=float, default=3e-3)
+    parser.add_argument("--windows", type=int, default=64, help="held-out windows that are measured")
+    parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
+    parser.add_argument("--seed", type=int, default=0)
+    args = quick.parse(parser, argv, QUICK)
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    target, tokenizer = decoding_jax.load(args.target)
+    train, held_out = code_data.split(code_data.read_files(args.data))
+    texts = [
+        np.concatenate([[0, *tokenizer.encode(f.text)] for f in files]).astype(np.int32)
+        for files in (train, held_out)
+    ]
+    count = args.drafted if args.head == "eagle" else target.vocab_size
+    ids = most_frequent(texts[0], target.vocab_size, count)
+    head = head_of(args.head, target, count, args.mlp, args.heads, jax.random.key(args.seed))
+    batches, measured = (
+        code_data.Batches(text, args.length + 1, args.rows, args.seed) for text in texts
+    )
+    optimizer = make_optimizer(args.steps, args.learning_rate)
+    state = {"params": head.params, "opt": optimizer.init(head.params), "step": 0}
+    checkpoint = args.out / f"{args.head}.msgpack"
+    if checkpoint.exists():
+        state = serialization.from_bytes(state, checkpoint.read_bytes())
+    print(
+        f"{len(texts[0]):,} tokens, of which {np.isin(texts[0], ids).mean():.1%} can be drafted;"
+        f" {sum(x.size for x in jax.tree.leaves(head.params)):,} parameters of the head",
+        flush=True,
+    )
+
+    def loss_of(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        made = dataclasses.replace(head, params=params)
+        return losses(made, target, ids, tokens, args.unrolled)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params: Any, opt: Any, batch: jax.Array) -> Any:
+        (_, rates), grads = jax.value_and_grad(loss_of, has_aux=True)(params, batch)
+        updates, opt = optimizer.update(grads, opt, params)
+        return optax.apply_updates(params, updates), opt, rates
+
+    params, opt, first = state["params"], state["opt"], int(state["step"])
+    average: Any = 0.0
+    bar = tqdm(range(first, args.steps), initial=first, total=args.steps, mininterval=10)
+    since = time.time()
+    for step, batch in zip(bar, batches(first), strict=False):
+        params, opt, rates = update(params, opt, batch)
+        average = np.asarray(rates) if step == first else 0.98 * average + 0.02 * np.asarray(rates)
+        if time.time() - since > 10:
+            bar.set_postfix(accepted=" ".join(f"{rate:.3f}" for rate in average))
+            since = time.time()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
+            state = {"params": params, "opt": opt, "step": step + 1}
+            partial = checkpoint.with_suffix(".partial")
+            partial.write_bytes(serialization.to_bytes(state))
+            partial.replace(checkpoint)
+    rate_of = jax.jit(lambda params, tokens: loss_of(params, tokens)[1])
+    number = -(-args.windows // args.rows)
+    pairs = zip(range(number), measured(0), strict=False)
+    found = np.mean([rate_of(params, batch) for _, batch in pairs], axis=0)
+    print("held out, accepted of each drafted token:", " ".join(f"{rate:.3f}" for rate in found))
+
+
+if __name__ == "__main__":
+    main()
