@@ -12,8 +12,9 @@ Drafts are copied by ``PromptLookup``, by ``SuffixDrafter`` without a corpus, an
   library that are not held out, up to ``--corpus_tokens`` tokens.
 
 The embedded draft model is beside them, with one draft and with several, which ``token`` and
-``block`` verify. The table has the mean number of tokens that a call of the target appends, with a
-95% interval over inputs (bootstrap), and in how many blocks of those drawn at temperature 1 the
+``block`` verify; and the heads of ``--heads``, which ``train_drafter`` wrote for the domain's
+model. The table has the mean number of tokens that a call of the target appends, with a 95%
+interval over inputs (bootstrap), and in how many blocks of those drawn at temperature 1 the
 token of each depth was accepted.
 """
 
@@ -139,6 +140,9 @@ def measure(name: str, args: argparse.Namespace) -> None:
         drafters[f"`SuffixDrafter`, {kind}, {int(corpus.count):,} tokens"] = SuffixDrafter(
             corpus=corpus
         )
+    for directory in args.heads:
+        head = decoding_jax.load_drafter(directory, model)
+        drafters[f"`{type(head).__name__}`, {directory.name}"] = head
     drafters["the draft model"] = draft = decoding_jax.load(domain.draft)
     size = {"num_draft_tokens": args.num_draft_tokens}
     drawing = {"key": jax.random.key(args.seed), **size}
@@ -162,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus_tokens", type=int, default=2**20)
     parser.add_argument("--num_draft_tokens", type=int, default=4)
     parser.add_argument("--num_drafts", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--heads", nargs="*", type=Path, default=[], help="for one domain")
     parser.add_argument("--seed", type=int, default=0)
     args = quick.parse(parser, argv, QUICK)
     print("| domain | drafter | greedy | temperature 1 | accepted by depth |")

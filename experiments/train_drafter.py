@@ -4,12 +4,12 @@
 
 The target is the embedded model of Python code, or any Llama that ``decoding_jax.load`` reads; it
 stays as it is. The text is the standard library of the Python that runs this, as for
-``train_code``, or a folder of ``.py`` files. A head learns the target's distributions of the next
-tokens (the cross-entropy of all of them), from the hidden states of the target and then from its
-own: it is unrolled over its own states, with the attention that it has where it drafts
-("training-time test": Li et al. 2025, arXiv:2503.01840, section 3.2). Seeds are fixed; a run that
-was killed goes on from its last checkpoint. ``--export DIR`` writes the layout that
-``decoding_jax.load_drafter`` reads.
+``train_code``; or a folder of ``.py`` files, or a file whose lines are texts. A head learns the
+target's distributions of the next tokens (the cross-entropy of all of them), from the hidden states
+of the target and then from its own: it is unrolled over its own states, with the attention that it
+has where it drafts ("training-time test": Li et al. 2025, arXiv:2503.01840, section 3.2). Seeds are
+fixed; a run that was killed goes on from its last checkpoint. ``--export DIR`` writes the layout
+that ``decoding_jax.load_drafter`` reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import json
 import sysconfig
 import time
 from collections.abc import Callable, Sequence
@@ -34,22 +35,40 @@ import decoding_jax
 from decoding_jax.models import EagleConfig, EagleHead, Llama, MultiTokenBlock, MultiTokenConfig
 from decoding_jax.models.attention import Part
 from decoding_jax.models.caches import KeyValue
+from decoding_jax.models.checkpoint import eagle, llama, multi_token
+from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
+from decoding_jax.models.checkpoint.params import Weight, write_params
 from experiments import code_data, quick
 from experiments.train_code import make_optimizer
 
-QUICK = {"steps": 2, "rows": 1, "length": 16, "unrolled": 2, "drafted": 64, "windows": 2}
+QUICK = {
+    "steps": 2,
+    "rows": 1,
+    "length": 16,
+    "unrolled": 2,
+    "drafted": 64,
+    "windows": 1,
+    "files": 12,
+    "every": 4,
+}
 Head = EagleHead | MultiTokenBlock
 
 
-def head_of(kind: str, target: Llama, drafted: int, mlp: int, heads: int, key: jax.Array) -> Head:
-    """A head with random parameters, whose layer adds nothing to its input yet."""
+def head_of(kind: str, target: Llama, drafted: int, key: jax.Array, **layer: int) -> Head:
+    """A head with random parameters, whose layer adds nothing to its input yet.
+
+    Args:
+      kind: ``eagle`` or ``mtp``.
+      target: the target.
+      drafted: V', the number of tokens that ``eagle`` drafts.
+      key: a typed key.
+      **layer: ``num_heads``, ``num_kv_heads`` and ``mlp_dim`` of its layer.
+    """
     shape = target.config
     given = {
+        **layer,
         "emb_dim": shape.emb_dim,
-        "num_heads": heads,
-        "num_kv_heads": 1,
         "head_dim": shape.head_dim,
-        "mlp_dim": mlp,
         "num_layers": 1,
         "max_positions": shape.max_positions,
         "rope_theta": shape.rope_theta,
@@ -57,23 +76,25 @@ def head_of(kind: str, target: Llama, drafted: int, mlp: int, heads: int, key: j
         "norm_epsilon": shape.norm_epsilon,
         "feature_dim": shape.emb_dim,
     }
-    embedding = target.params["token_embedder"]["embedding"]
     depth = shape.num_layers
-    if kind == "eagle":
-        layers = (min(1, depth), depth // 2, depth)
-        head: Any = EagleHead.init(
-            EagleConfig(drafted, feature_layers=layers, **given), key, embedding
-        )
-    else:
-        config = MultiTokenConfig(shape.vocab_size, feature_layers=(depth,), **given)
-        head = MultiTokenBlock.init(config, key, embedding)
-        if not shape.logits_via_embedding:
-            head = dataclasses.replace(head, output=target.params["logits_dense"]["kernel"])
+    made: Any = EagleHead
+    given["feature_layers"] = (min(1, depth), depth // 2, depth)
+    config: Any = EagleConfig(drafted, **given)
+    if kind == "mtp":
+        made = MultiTokenBlock
+        config = MultiTokenConfig(shape.vocab_size, **{**given, "feature_layers": (depth,)})
 
-    def start(path: Any, x: jax.Array) -> jax.Array:
-        return 0 * x if {part.key for part in path} & {"out", "down"} else x
+    @jax.jit
+    def params(key: jax.Array) -> Any:
+        def start(path: Any, x: jax.Array) -> jax.Array:
+            return 0 * x if {part.key for part in path} & {"out", "down"} else x
 
-    return dataclasses.replace(head, params=jax.tree_util.tree_map_with_path(start, head.params))
+        return jax.tree_util.tree_map_with_path(start, made.init(config, key).params)
+
+    head = made(params(key), config, target.params["token_embedder"]["embedding"])
+    if kind == "mtp" and not shape.logits_via_embedding:
+        head = dataclasses.replace(head, output=target.params["logits_dense"]["kernel"])
+    return head
 
 
 def unrolled(head: Head, tokens: jax.Array, states: jax.Array, steps: int) -> list[jax.Array]:
@@ -92,7 +113,7 @@ def unrolled(head: Head, tokens: jax.Array, states: jax.Array, steps: int) -> li
     size = tokens.shape[1]
     place = jnp.arange(size, dtype=jnp.int32)
     before = (place[:, None] - place[None])[None, None]
-    embedded = head._embed(tokens[:, None])
+    embedded = head.embed(tokens[:, None])
     held: list[KeyValue] = []
     out = []
     for step in range(steps):
@@ -117,7 +138,7 @@ def unrolled(head: Head, tokens: jax.Array, states: jax.Array, steps: int) -> li
 
 
 def losses(
-    head: Head, target: Llama, ids: jax.Array, tokens: jax.Array, steps: int
+    head: Head, target: Llama, ids: np.ndarray, tokens: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:
     """The loss, and the expected rate of acceptance of each step.
 
@@ -149,6 +170,41 @@ def losses(
     return loss / sum(0.8**step for step in range(steps)), jnp.stack(rates)
 
 
+def export(head: Head, ids: np.ndarray, target: Llama, directory: Path) -> None:
+    """Writes a head for ``load_drafter``, as SpecForge does for EAGLE-3, and DeepSeek-V3 a block.
+
+    Args:
+      head: the head.
+      ids: int32 ``[V']``, the target's id of each token of the head.
+      target: the target.
+      directory: where ``config.json`` and ``model.safetensors`` are written to.
+    """
+    config: Any = head.config
+    params: Any = head.params
+    values = llama.settings_of_shape(config) | {"model_type": "llama", "hidden_act": "silu"}
+    if isinstance(head, MultiTokenBlock):
+        table = multi_token.block_table(config, f"model.layers.{target.num_layers}")
+        values |= {"num_hidden_layers": target.num_layers, llama.BLOCKS: 1}
+    else:
+        table = {**eagle.head_table(config, "midlayer"), "d2t": Weight("d2t")}
+        params = {**params, "d2t": ids.astype(np.int64) - np.arange(len(ids))}
+        layers = [layer - 1 for layer in config.feature_layers]
+        values |= {"vocab_size": target.vocab_size, "draft_vocab_size": len(ids)}
+        values |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": layers}}
+        values |= {"architectures": ["LlamaForCausalLMEagle3"]}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_params(directory / WEIGHTS, table, params, None)
+    (directory / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def read_files(path: Path) -> list[code_data.File]:
+    """The ``.py`` files of a folder, or the lines of a file as texts of their own."""
+    if path.is_dir():
+        return code_data.read_files(path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [code_data.File(str(i), line) for i, line in enumerate(lines) if line.strip()]
+
+
 def most_frequent(tokens: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
     """The ids of the most frequent tokens of a text, in their order: int32 ``[count]``."""
     counts = np.bincount(tokens, minlength=vocab_size)
@@ -160,38 +216,48 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     library = Path(sysconfig.get_path("stdlib"))
-    parser.add_argument("--data", type=Path, default=library, help="a folder of .py files")
+    parser.add_argument(
+        "--data", type=Path, default=library, help="a folder of .py, or a file of lines"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--target", default="python-code", help="a Llama, as for decoding_jax.load")
     parser.add_argument("--head", choices=("eagle", "mtp"), default="eagle")
     parser.add_argument("--drafted", type=int, default=1024, help="V', the vocabulary of eagle")
     parser.add_argument("--mlp", type=int, default=128, help="the width of the feed-forward layer")
-    parser.add_argument("--heads", type=int, default=2, help="query heads, of one key-value head")
+    parser.add_argument("--heads", type=int, default=2, help="of queries")
+    parser.add_argument("--kv_heads", type=int, default=1, help="of keys and values")
     parser.add_argument("--unrolled", type=int, default=3, help="steps over the head's own states")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rows", type=int, default=4, help="windows a batch")
     parser.add_argument("--length", type=int, default=128, help="tokens of a window")
     parser.add_argument("--learning_rate", type=float, default=3e-3)
-    parser.add_argument("--windows", type=int, default=64, help="held-out windows that are measured")
+    parser.add_argument(
+        "--windows", type=int, default=64, help="held-out windows that are measured"
+    )
     parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=20, help="one file in so many is held out")
+    parser.add_argument("--files", type=int, help="use so many of the files")
+    parser.add_argument("--export", type=Path, help="where to write the trained head")
     args = quick.parse(parser, argv, QUICK)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    target, tokenizer = decoding_jax.load(args.target)
-    train, held_out = code_data.split(code_data.read_files(args.data))
+    loaded: Any = decoding_jax.load(args.target, scan_layers=True)  # One layer is compiled.
+    target, tokenizer = loaded
     texts = [
-        np.concatenate([[0, *tokenizer.encode(f.text)] for f in files]).astype(np.int32)
-        for files in (train, held_out)
+        np.concatenate([[*tokenizer.eos_ids[:1], *tokenizer.encode(f.text)] for f in files])
+        for files in code_data.split(read_files(args.data)[: args.files], args.every)
     ]
+    texts = [text.astype(np.int32) for text in texts]
     count = args.drafted if args.head == "eagle" else target.vocab_size
     ids = most_frequent(texts[0], target.vocab_size, count)
-    head = head_of(args.head, target, count, args.mlp, args.heads, jax.random.key(args.seed))
+    sizes = {"num_heads": args.heads, "num_kv_heads": args.kv_heads, "mlp_dim": args.mlp}
+    head = head_of(args.head, target, count, jax.random.key(args.seed), **sizes)
     batches, measured = (
         code_data.Batches(text, args.length + 1, args.rows, args.seed) for text in texts
     )
     optimizer = make_optimizer(args.steps, args.learning_rate)
-    state = {"params": head.params, "opt": optimizer.init(head.params), "step": 0}
+    state = {"params": head.params, "opt": jax.jit(optimizer.init)(head.params), "step": 0}
     checkpoint = args.out / f"{args.head}.msgpack"
     if checkpoint.exists():
         state = serialization.from_bytes(state, checkpoint.read_bytes())
@@ -230,6 +296,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     number = -(-args.windows // args.rows)
     pairs = zip(range(number), measured(0), strict=False)
     found = np.mean([rate_of(params, batch) for _, batch in pairs], axis=0)
+    if args.export:
+        export(dataclasses.replace(head, params=params), ids, target, args.export)
     print("held out, accepted of each drafted token:", " ".join(f"{rate:.3f}" for rate in found))
 
 

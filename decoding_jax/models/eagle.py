@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -176,7 +176,7 @@ class EagleHead(FeatureHead):
       (1, 2, 4)
     """
 
-    network = EagleNetwork
+    network: ClassVar[type[EagleNetwork]] = EagleNetwork
 
     @classmethod
     def init(cls, config: EagleConfig, key: Array, embedding: Any = None) -> Self:
@@ -205,7 +205,7 @@ class EagleHead(FeatureHead):
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
     ) -> caches.Cache:
         """See ``DraftHead.prefill``."""
-        embedded = self._embed(tokens[:, None])
+        embedded = self.embed(tokens[:, None])
         _, prompt = self.apply(self.network.prefill, embedded, states, length)
         return caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
 
@@ -218,11 +218,12 @@ class EagleHead(FeatureHead):
         visible: Array | None = None,
     ) -> tuple[Array, caches.Cache]:
         """See ``DraftHead.extend``."""
-        return self.apply(self.network.extend, cache, self._embed(tokens), states, start, visible)
+        return self.apply(self.network.extend, cache, self.embed(tokens), states, start, visible)
 
     def project(self, states: Array) -> Array:
         """See ``DraftHead.project``."""
         return self.apply(EagleNetwork.project, states)
 
-    def _embed(self, tokens: Array) -> Array:
+    def embed(self, tokens: Array) -> Array:
+        """The embeddings ``[..., D']`` of tokens ``[...]``."""
         return layers.embed(self.embedding, tokens, self.config.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -60,9 +60,9 @@ class MultiTokenLayer(nn.Module):
 
 
 class MultiTokenNetwork(EagleNetwork):
-    """The network of ``MultiTokenBlock``."""
+    """The network of ``MultiTokenBlock``, whose config is a ``MultiTokenConfig``."""
 
-    config: MultiTokenConfig
+    config: Any
 
     def setup(self) -> None:
         cfg = self.config
@@ -107,7 +107,7 @@ class MultiTokenBlock(EagleHead):
 
     output: Any = None
 
-    network = MultiTokenNetwork
+    network: ClassVar[type[MultiTokenNetwork]] = MultiTokenNetwork
 
     @property
     def partition_rules(self) -> Mapping[str, PartitionSpec]:
@@ -118,7 +118,7 @@ class MultiTokenBlock(EagleHead):
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
     ) -> tuple[Array, caches.Cache]:
         """See ``PredictionBlock.run_prompts``."""
-        embedded = self._embed(tokens[:, None])
+        embedded = self.embed(tokens[:, None])
         states, prompt = self.apply(self.network.prefill, embedded, states, length)
         return states, caches.empty_slots(prompt, length, lanes=lanes, slots=slots)
 

@@ -1,14 +1,15 @@
-"""Writes ``heads``: tiny heads of EAGLE-3 and DFlash, and what published programs answer.
+"""Writes ``heads``: tiny heads, blocks, and what published programs answer.
 
     PYTHONPATH=EAGLE python tests/models/make_eagle_fixtures.py
 
-EAGLE is a checkout of github.com/SafeAILab/EAGLE; ``speculators`` 0.9 is installed. The heads are
-random and carry no licence.
+EAGLE is a checkout of github.com/SafeAILab/EAGLE; ``speculators`` 0.9 and ``transformers`` 5.23 are
+installed. The weights are random and carry no licence. A name, ``multi_token``, writes that alone.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import types
 from pathlib import Path
 
@@ -41,16 +42,18 @@ def main() -> None:
     tokens = torch.tensor(draw.integers(SHAPE["vocab_size"], size=(1, 6)))
     features = torch.randn(1, 6, 3 * SHAPE["hidden_size"])
     asked = {"tokens": tokens, "features": features, "d2t": d2t, "t2d": t2d}
-    authors(asked)
-    speculators(asked)
-    dflash(asked)
+    if sys.argv[1:] != ["multi_token"]:
+        authors(asked)
+        speculators(asked)
+        dflash(asked)
+    multi_token(asked)
 
 
 def randomize(model: torch.nn.Module, asked: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.3)
-    model.load_state_dict({k: asked[k] for k in ("d2t", "t2d")}, strict=False)
+    model.load_state_dict({k: asked[k] for k in ("d2t", "t2d") if k in asked}, strict=False)
     model.eval()
 
 
@@ -164,6 +167,51 @@ def dflash(asked: dict[str, torch.Tensor]) -> None:
     written = {**settings, "architectures": ["DFlashDraftModel"], "block_size": block}
     answers = {"logits": logits, "embedding": embedding}
     write("dflash", {**written, "dflash_config": own}, model.state_dict(), asked, answers)
+
+
+def multi_token(asked: dict[str, torch.Tensor]) -> None:
+    """A Llama with three blocks, and the logits of three drafted tokens after each prefix."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.cache_utils import MtpCache
+    from transformers.modeling_layers import MtpModel
+
+    torch.manual_seed(1)
+    count, layers = 3, 2
+    config = LlamaConfig(
+        **{**SHAPE, "num_hidden_layers": layers},
+        head_dim=4,
+        num_mtp_layers=count,
+        attn_implementation="eager",
+    )
+    target = LlamaForCausalLM(config)
+    blocks = MtpModel(target, count)
+    randomize(target, {})
+    randomize(blocks, {})  # and the target's embedding and projection again
+    tokens, logits, drafted = asked["tokens"], [], []
+    for size in range(3, tokens.shape[1]):
+        seen = tokens[:, :size]
+        with torch.no_grad():
+            states = target(seen, output_hidden_states=True).hidden_states[-1]
+            found = blocks(
+                tokens[:, 1 : size + 1],
+                states,
+                None,
+                torch.arange(1, size + 1)[None],
+                MtpCache(config=config.get_mtp_config()),
+            )
+        drafted.append(found[0])
+        logits.append(found[1])
+    tensors = dict(target.state_dict())
+    for name, value in blocks.state_dict().items():
+        _, *rest = name.partition("layers.")
+        if rest[0]:
+            number, _, name = rest[1].partition(".")
+            name = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+            tensors[f"model.layers.{layers + int(number)}.{name}"] = value
+    written = {**SHAPE, "num_hidden_layers": layers, "head_dim": 4, "model_type": "llama"}
+    written |= {"num_nextn_predict_layers": count, "tie_word_embeddings": False}
+    answers = {"logits": torch.cat(logits), "drafted": torch.cat(drafted)}
+    write("multi_token", written, tensors, asked, answers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Heads of EAGLE-3 and DFlash: their networks beside published programs, and what fits a target.
+"""Heads and blocks that read states: beside published programs, and what fits a target.
 
 ``make_eagle_fixtures.py`` wrote the heads and the answers.
 """
@@ -6,8 +6,8 @@
 import dataclasses
 import functools
 import json
+import pathlib
 import shutil
-from pathlib import Path
 
 import examples
 import jax
@@ -27,13 +27,14 @@ from decoding_jax.models import (
     Llama,
     LlamaConfig,
     load_drafter,
+    load_model,
     with_shared_prefix,
 )
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative import Eagle
+from decoding_jax.strategies.speculative import Eagle, Path
 from decoding_jax.t5x.rescaled import Rescaled
 
-HEADS = Path(__file__).parent / "heads"
+HEADS = pathlib.Path(__file__).parent / "heads"
 CONFIG = LlamaConfig(
     vocab_size=40,
     emb_dim=8,
@@ -48,7 +49,12 @@ CONFIG = LlamaConfig(
 
 @functools.cache
 def target(name="authors"):
-    """A target with the embeddings that a head was given, which are its projection for DFlash."""
+    """A target with the embeddings that a head was given, which are its projection for DFlash.
+
+    The target of the blocks is in their directory.
+    """
+    if name == "multi_token":
+        return load_model(HEADS / name)
     expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
     config = dataclasses.replace(CONFIG, logits_via_embedding=name == "dflash")
     model = Llama.init(config, jax.random.key(0))
@@ -58,7 +64,11 @@ def target(name="authors"):
 
 @functools.cache
 def drafter(name):
-    return load_drafter(HEADS / name, target(name if name == "dflash" else "authors"))
+    return load_drafter(HEADS / name, target_of(name))
+
+
+def target_of(name):
+    return target(name if name in ("dflash", "multi_token") else "authors")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +124,55 @@ def test_a_block_has_the_logits_of_the_published_layers():
         np.testing.assert_allclose(logits, expected["logits"], atol=3e-6)
 
 
+def drafted_logits(model, blocks):
+    """The logits of three drafted tokens after the prefixes of ``make_eagle_fixtures``."""
+    expected = safetensors.numpy.load_file(HEADS / "multi_token" / "expected.safetensors")
+    tokens, size = expected["tokens"].astype(np.int32), np.arange(3, 6, dtype=np.int32)
+    prompt = Prompt(np.where(np.arange(5) < size[:, None], tokens[:, :5], 0), size)
+    new = np.concatenate([tokens[:, 3:].T, expected["drafted"].astype(np.int32)], 1)[:, None]
+
+    @jax.jit
+    def run(model, blocks, prompt, new):
+        model = model.with_features(blocks.feature_layers)
+        features = model.prefill(*prompt, lanes=1, slots=8)[0].features
+        given = {"max_new_tokens": 8, "max_draft_tokens": 3, "features": features}
+        state = blocks.init(prompt, lanes=1, **given)
+        one = jnp.ones((3, 1), jnp.int32)
+        first, state = blocks.begin(state, Path(prompt, new, one))
+        second, state = blocks.next(state, new[:, :, 1], one)
+        third, _ = blocks.next(state, new[:, :, 2], one + 1)
+        return jnp.concatenate([first, second, third], 1)
+
+    return run(model, blocks, prompt, new), expected["logits"]
+
+
+def test_blocks_give_the_logits_of_transformers():
+    """Three blocks, after prefixes of other lengths, of which the shortest has no entry in one."""
+    got, want = drafted_logits(target("multi_token"), drafter("multi_token"))
+    np.testing.assert_allclose(got, want, atol=3e-6)
+
+
+@pytest.mark.exhaustive
+def test_blocks_in_the_layout_of_mimo(tmp_path):
+    """The state before the embedding, and biases of Qwen2."""
+    folder = changed(tmp_path, "multi_token", model_type="mimo")
+    names = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "eh_proj": "input_proj"}
+    names |= {"shared_head.norm": "final_layernorm"}
+    tensors = {}
+    for key, x in safetensors.numpy.load_file(folder / "model.safetensors").items():
+        name = key.replace("layers.2", "mtp_layers.0").replace("layers.3", "mtp_layers.1")
+        name = name.replace("layers.4", "mtp_layers.2")
+        for theirs, mimo in names.items():
+            name = name.replace(f".{theirs}.", f".{mimo}.")
+        tensors[name] = np.roll(x, 8, 1) if "eh_proj" in key else x
+        if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            tensors[name.replace("weight", "bias")] = np.zeros(len(x), np.float32)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    model = load_model(folder)
+    got, want = drafted_logits(model, load_drafter(folder, model))
+    np.testing.assert_allclose(got, want, atol=3e-6)
+
+
 def test_published_settings_become_those_of_the_drafter():
     authors, other = drafter("authors"), drafter("speculators")
     assert drafter("dflash").feature_layers == (1, 3, 5)
@@ -152,7 +211,7 @@ def test_specforge_counts_layers_by_their_outputs(tmp_path):
         ({"hidden_size": 16}, "hidden_size: expected the target's 8, got 16"),
         ({"model_type": "mixtral"}, "model_type: expected llama or qwen3, got 'mixtral'"),
         ({"norm_output": False}, "norm_output: expected True only, got False"),
-        ({"speculators_model_type": "medusa"}, "dflash_config), got 'medusa'"),
+        ({"speculators_model_type": "medusa"}, "predict_layers), got 'medusa'"),
         ({"draft_vocab_size": None}, "expected a head of EAGLE-3 (with draft_vocab_size) or of DF"),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}},
@@ -163,6 +222,14 @@ def test_specforge_counts_layers_by_their_outputs(tmp_path):
         ({"name": "dflash", "vocab_size": 41}, "vocab_size: expected the target's 40, got 41"),
         ({"name": "dflash", "hidden_size": 16}, "hidden_size: expected the target's 8, got 16"),
         ({"name": "dflash", "num_target_layers": 9}, "num_target_layers: expected the target's 6"),
+        ({"name": "multi_token"}, "num_hidden_layers: expected the target's 6, got 2"),
+        ({"name": "multi_token", "vocab_size": 41}, "vocab_size: expected the target's 40, got 41"),
+        (
+            {"name": "multi_token", "hidden_size": 16, "num_hidden_layers": 6},
+            "hidden_size: expected the target's 8, got 16",
+        ),
+        ({"name": "multi_token", "model_type": "deepseek_v3"}, "model_type: expected one of llama"),
+        ({"name": "multi_token", "num_hidden_layers": 6}, "lacks model.layers.6."),
         ({"name": "dflash", "layer_types": ["sliding_attention"] * 2}, "layer_types: expected ["),
     ],
 )
@@ -184,7 +251,7 @@ def test_settings_of_a_drafter_are_checked_before_it_is_read():
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 
-@pytest.mark.parametrize("name", ["authors", "dflash"])
+@pytest.mark.parametrize("name", tiers.values("authors", "dflash", exhaustive=["multi_token"]))
 def test_greedy_texts_are_those_of_the_target_alone(name):
     alone = decoding_jax.greedy(target(name), PROMPT, max_new_tokens=9)
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
@@ -196,16 +263,17 @@ def test_greedy_texts_are_those_of_the_target_alone(name):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["authors", "speculators", "dflash"])
+@pytest.mark.parametrize("name", ["authors", "speculators", "dflash", "multi_token"])
 def test_heads_lie_on_the_mesh_of_their_target(name):
     need_devices(4)
-    model = target("dflash" if name == "dflash" else "authors")
+    model = target_of(name)
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
     alone = decoding_jax.greedy(model, PROMPT, max_new_tokens=9)
     mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
     model = sharding.shard(model, mesh)
     head = load_drafter(HEADS / name, model)
-    assert meshes.mesh_of(head.head.params) == mesh
+    parts = head.blocks if name == "multi_token" else [head.head]
+    assert all(meshes.mesh_of(part.params) == mesh for part in parts)
     drafted = decoding_jax.speculative_sample(model, head, PROMPT, **settings)
     np.testing.assert_array_equal(drafted.tokens, alone.tokens)
 
@@ -218,19 +286,18 @@ def test_a_block_is_no_longer_than_the_head_was_trained_for():
         )
 
 
-def test_other_weights_compile_nothing_again():
+@pytest.mark.parametrize("name", tiers.values("authors", exhaustive=["multi_token"]))
+def test_other_weights_compile_nothing_again(name):
     run = decoding_jax.speculative_sample
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
-    first = drafter("authors")
-    run(target(), first, PROMPT, **settings)
-    other = dataclasses.replace(first, head=jax.tree.map(lambda x: x + 1, first.head))
+    run(target_of(name), drafter(name), PROMPT, **settings)
     before = run.cache_size()
-    run(target(), other, PROMPT, **settings)
+    run(target_of(name), jax.tree.map(lambda x: x + 1, drafter(name)), PROMPT, **settings)
     assert run.cache_size() == before
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["authors", "dflash"])
+@pytest.mark.parametrize("name", ["authors", "dflash", "multi_token"])
 def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
     """Its cache has no gaps, and nothing of rejected tokens."""
 
@@ -243,8 +310,7 @@ def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
         given = {"max_new_tokens": 8, "max_draft_tokens": size, "features": output.features}
         state = eagle.init(prompt, lanes=1, **given)
         new, at = tokens[:, :, 4:], 1
-        path = decoding_jax.strategies.speculative.Path
-        result, state = eagle.begin(state, path(prompt, new, jnp.full((1, 1), at)))
+        result, state = eagle.begin(state, Path(prompt, new, jnp.full((1, 1), at)))
         for accepted in blocks:
             start = jnp.full((1, 1), at - 1)
             # Tokens after the accepted ones are others, as rejected ones are.
@@ -254,7 +320,7 @@ def test_a_block_drafts_alike_however_the_blocks_before_it_were_cut(name):
             _, state = eagle.next(state, fed[:, :, 1], start + 1)
             state = eagle.observe(state, output.features, start)
             at += accepted + 1
-            result, state = eagle.begin(state, path(prompt, new, jnp.full((1, 1), at)))
+            result, state = eagle.begin(state, Path(prompt, new, jnp.full((1, 1), at)))
         return result
 
     tokens = jnp.asarray(np.random.default_rng(3).integers(40, size=(1, 1, 13)), jnp.int32)

@@ -18,6 +18,7 @@ from decoding_jax.strategies.speculative import (
     CodeVerifier,
     Eagle,
     ModelDrafter,
+    MultiTokenPrediction,
     NextToken,
     PromptLookup,
     emitted_tokens,
@@ -73,7 +74,7 @@ DRAFTERS = {
         exhaustive=["bigram, up to 6", "next token, 1"],
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "prompt lookup, 7"),
-            *("the most probable", "confident"),
+            *("the most probable", "confident", "multi-token, 3"),
         ],
     ),
 )
@@ -93,6 +94,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "bigram, up to 6"),
             *("next token, 1", "prompt lookup, 7", "suffix, 5", "the most probable", "confident"),
+            "multi-token, 3",
         ],
     ),
 )
@@ -148,6 +150,31 @@ def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
     assert (got.info.emitted == LENGTH - 1).all()
+
+
+@pytest.mark.parametrize(
+    "case",
+    tiers.values((2, 3, 1), exhaustive=[(1, 3, 1), (3, 3, 1), (3, 5, 1)], release=[(3, 2, 2)]),
+)
+def test_blocks_that_predict_their_target_take_the_fewest_calls(case):
+    """As above, with every number of blocks, and more drafted tokens than blocks."""
+    blocks, size, drafts = case
+    ids = np.arange(5, dtype=np.int32)
+    made = [TableHead(MODEL, MODEL, ids, depth=k) for k in range(1, blocks + 1)]
+    rows = np.asarray(PROMPT.length) >= blocks  # Others begin with tokens that no block can see.
+    prompt = Prompt(np.asarray(PROMPT.tokens)[rows], np.asarray(PROMPT.length)[rows])
+    got = decoding_jax.speculative_sample(
+        MODEL,
+        MultiTokenPrediction(made),
+        prompt,
+        KEY,
+        num_samples=2,
+        num_draft_tokens=size,
+        num_drafts=drafts,
+        max_new_tokens=LENGTH,
+    )
+    assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
+    assert got.info.acceptance_rate == 1
 
 
 def test_a_drafter_of_features_needs_a_model_that_has_them():

@@ -142,6 +142,8 @@ CASES = [
     ("block", DRAFTS["another, 3 of 2"], Problem("zeros", "history", "end tokens"), "as is"),
     ("token", DRAFTS["eagle, 3"], Problem("zeros", "history", "sequences"), "as is"),
     ("block", DRAFTS["eagle, 3 of 2"], Problem("smooth", "few", "end tokens"), "as is"),
+    ("block", DRAFTS["multi-token, 3"], Problem("zeros", "history", "end tokens"), "as is"),
+    ("token", DRAFTS["multi-token, 2 of 3"], Problem("smooth", "few", "sequences"), "as is"),
 ]
 
 
@@ -156,9 +158,9 @@ CASES += [
 # Other tests compare the verifiers of 2, 3 and 5, and the guesses of 6, 8 and 9, to the bit.
 # The block verifier, 1, and the trees of drafts, 7, 12 and 14, take longest.
 def tier_of(i):
-    if i == 0 or i > 14:
+    if i == 0 or i > 16:
         return ()
-    return pytest.mark.exhaustive if i in (1, 4, 7, 12, 13, 14) else pytest.mark.release
+    return pytest.mark.exhaustive if i in (1, 4, 7, 12, 13, 14, 15) else pytest.mark.release
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def is_head(settings: Settings) -> bool:
 def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> Eagle:
     """Reads the head of a directory; errors as for ``load_drafter``."""
     config = _config(file, target, dtype)
-    names = _table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
+    names = head_table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
     layout = Layout(meshes.mesh_of(target.params))
     head = read_model(EagleHead, config, names, tensors, layout)
     head = dataclasses.replace(head, embedding=_embedding(tensors, target, config))
@@ -138,8 +138,8 @@ def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
     return tuple(i + first for i in found)
 
 
-def _table(config: EagleConfig, first: str) -> dict[str, Weight]:
-    """The tensor of every parameter."""
+def head_table(config: EagleConfig, first: str) -> dict[str, Weight]:
+    """The tensor of every parameter; those of the first layer begin with ``first``."""
     out = {
         "fusion/kernel": Weight("fc.weight", True),
         "final_norm/scale": Weight("norm.weight"),

@@ -40,7 +40,9 @@ def is_head(settings: Settings) -> bool:
     return bool(settings.values.get(llama.BLOCKS))
 
 
-def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> MultiTokenPrediction:
+def read(
+    file: Settings, tensors: Tensors, target: DecoderModel, dtype: str
+) -> MultiTokenPrediction:
     """Reads the blocks of a directory; errors as for ``load_drafter``."""
     if type(target) is not Llama:
         raise CheckpointError(
@@ -89,5 +91,7 @@ def _check(file: Settings, shape: LlamaConfig, target: Llama) -> None:
 def block_table(config: MultiTokenConfig, name: str) -> dict[str, Weight]:
     """The tensor of every parameter of a block, whose names begin with ``name``."""
     own = MIMO if config.state_first else DEEPSEEK
-    out = {ours: Weight(f"{name}.{theirs}.weight", "kernel" in ours) for ours, theirs in own.items()}
+    out = {
+        ours: Weight(f"{name}.{theirs}.weight", "kernel" in ours) for ours, theirs in own.items()
+    }
     return out | llama.layer_table(config, "layers_0/layer", name, llama.NORMS)
