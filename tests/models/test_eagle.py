@@ -146,6 +146,7 @@ def drafted_logits(model, blocks):
     return run(model, blocks, prompt, new), expected["logits"]
 
 
+@pytest.mark.exhaustive
 def test_blocks_give_the_logits_of_transformers():
     """Three blocks, after prefixes of other lengths, of which the shortest has no entry in one."""
     got, want = drafted_logits(target("multi_token"), drafter("multi_token"))

@@ -1,7 +1,8 @@
-"""A head of EAGLE-3 in a directory, by ``generate``, the shell, and a refilled job of gin files."""
+"""Heads in directories, by ``generate``, the shell, and a refilled job of gin files."""
 
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -20,9 +21,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """The target with a tokenizer of one token a letter."""
+    """The target of a head of EAGLE-3, with a tokenizer of one token a letter."""
     folder = tmp_path_factory.mktemp("target")
     save_model(target(), folder)
+    return with_tokenizer(folder)
+
+
+def with_tokenizer(folder):
     vocabulary = {letter: i for i, letter in enumerate(["<unk>", *LETTERS])}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
     parts = dict.fromkeys(("normalizer", "post_processor", "decoder", "truncation", "padding"))
@@ -61,18 +66,29 @@ def test_generate_reads_the_head_for_its_model(directory):
 
 
 @pytest.mark.exhaustive
-def test_the_shell_takes_the_directory_of_a_head(directory, capsys):
+@pytest.mark.parametrize("name", ["authors", "multi_token"])
+def test_the_shell_takes_the_directory_of_a_head(name, directory, tmp_path, capsys):
+    directory, head = directory_of(name, directory, tmp_path)
     argv = ["a b c", "--model", str(directory), "--max_new_tokens", "6", "--json"]
     assert shell(argv) == 0
     want = json.loads(capsys.readouterr().out)["outputs"][0]["text"]
     more = ["--strategy", "speculative_sample", "--verifier", "greedy"]
-    assert shell([*argv, *more, "--drafter", str(HEADS / "authors")]) == 0
+    assert shell([*argv, *more, "--drafter", str(head)]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0]["text"] == want
 
 
+def directory_of(name, directory, tmp_path):
+    """The directories of a target and of its head; those of blocks are the same."""
+    if name == "authors":
+        return directory, HEADS / name
+    return (with_tokenizer(shutil.copytree(HEADS / name, tmp_path / name)),) * 2
+
+
 @pytest.mark.exhaustive
-def test_a_job_by_the_names_of_its_files(directory, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["authors", "multi_token"])
+def test_a_job_by_the_names_of_its_files(name, directory, tmp_path, monkeypatch):
     """Six inputs in batches of two rows, which are refilled."""
+    directory, found = directory_of(name, directory, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     (tmp_path / "inputs.txt").write_text("".join(f"{text}\n" for text in TEXTS))
@@ -94,5 +110,5 @@ def test_a_job_by_the_names_of_its_files(directory, tmp_path, monkeypatch):
         lines = [line for shard in shards for line in shard.read_text().splitlines()]
         return [[o["text"] for o in json.loads(line)["outputs"]] for line in lines]
 
-    head = {"HEAD_DIR": str(HEADS / "authors"), "VERIFIER": "greedy", "NUM_DRAFT_TOKENS": 2}
+    head = {"HEAD_DIR": str(found), "VERIFIER": "greedy", "NUM_DRAFT_TOKENS": 2}
     assert records("drafted", "speculative_eagle", **head) == records("alone", "greedy")
