@@ -49,7 +49,8 @@ def test_an_experiment(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", tiers.values(exhaustive=["verification_bounds"], release=["drafts_compared"])
+    "name",
+    tiers.values(exhaustive=["verification_bounds", "wide_tries"], release=["drafts_compared"]),
 )
 def test_an_experiment_that_prints_a_table(name, capsys):
     importlib.import_module(f"experiments.{name}").main(["--quick"])

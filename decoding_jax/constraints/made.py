@@ -133,7 +133,7 @@ def grammar(
       >>> sums = 'start: part ("+" part)*\npart: /[0-9]/ | "(" start ")"'
       >>> made = constraints.grammar(sums, ByteTokenizer(), max_depth=3)
       >>> made.language.transitions.shape
-      (1, 12, 8)
+      (1, 24, 8)
     """
     return _made("grammar", text, max_depth, tokenizer, vocab_size, "grammar")
 

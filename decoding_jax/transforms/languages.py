@@ -34,12 +34,19 @@ class Trie:
     tokens: edge e, in the order by node and token, leads to node e + 1. The dead state comes after
     all nodes.
 
+    Nodes are numbered level by level, so those with many children come first, in most tries. The
+    first D nodes have a row of bits each, with the number of children before each word, so that one
+    word says which edge a token is (Jacobson 1989, "Space-efficient static trees and graphs"). The
+    edges of the others are searched.
+
     Attributes:
       first_edge: int32 ``[nodes + 2]``, the first edge of each node and of the dead state, and the
         number of edges.
       token: int32 ``[edges]``, the token of each edge.
       depth: int32, the length of the longest sequence.
-      max_children: the maximum number of children of a node. Static.
+      bits: uint32 ``[D, K]``: bit i of word k of a node says whether token 32 k + i may follow.
+      rank: int32 ``[D, K]``, the number of children before each word.
+      max_children: the maximum number of children of a node from D on. Static.
 
     Example:
       >>> trie = Trie.from_sequences([(5, 6, 1), (5, 1), (7, 1)])
@@ -50,17 +57,20 @@ class Trie:
     first_edge: Any = fields.field(shared_axes=None)
     token: Any = fields.field(shared_axes=None, token_ids=True)
     depth: Any = fields.field(shared_axes=None)
+    bits: Any = fields.field(shared_axes=None)
+    rank: Any = fields.field(shared_axes=None)
     max_children: int = fields.count(0)
 
     @classmethod
     def from_sequences(
-        cls, sequences: Sequence[Sequence[int]], eos_ids: int | Sequence[int] = ()
+        cls, sequences: Sequence[Sequence[int]] | np.ndarray, eos_ids: int | Sequence[int] = ()
     ) -> Trie:
         """Makes a trie on the host, in O(n log n) time for n tokens.
 
         Args:
-          sequences: non-empty sequences of token ids, in any order. Sequences may be equal, and a
-            sequence may be a prefix of another.
+          sequences: non-empty sequences of token ids, in any order, or an int array ``[N, L]`` of
+            sequences of one length. Sequences may be equal, and a sequence may be a prefix of
+            another.
           eos_ids: end tokens, each of which may follow every whole sequence. By default no token
             may follow a sequence, which then contains its own end token.
 
@@ -74,16 +84,21 @@ class Trie:
         changed[1:] = np.logical_or.accumulate(table[1:] != table[:-1], axis=1)
         # The first occurrence of a prefix is a new edge. Edges are numbered level by level.
         new = changed & (table >= 0)
-        number = np.cumsum(new.T.ravel()).reshape(new.T.shape).T  # the node that the edge leads to
-        parent = np.concatenate([np.zeros((len(table), 1), int), number[:, :-1]], axis=1)
+        # The node that the edge leads to.
+        number = np.cumsum(new.T.ravel(), dtype=np.int32).reshape(new.T.shape).T
+        parent = np.concatenate([np.zeros((len(table), 1), np.int32), number[:, :-1]], axis=1)
         edges = int(new.sum())
         children = np.bincount(parent[new], minlength=edges + 2)
-        first_edge = np.concatenate([[0], np.cumsum(children)[: edges + 2]])
+        first_edge = np.concatenate([[0], np.cumsum(children)])[: edges + 3].astype(np.int32)
+        token = table.T[new.T].astype(np.int32)
+        bits, rank = _rows_of_bits(first_edge, token, children)
         return cls(
-            first_edge=first_edge[: edges + 3].astype(np.int32),
-            token=table.T[new.T].astype(np.int32),
+            first_edge=first_edge,
+            token=token,
             depth=np.int32(table.shape[1]),
-            max_children=int(children.max()),
+            bits=bits,
+            rank=rank,
+            max_children=int(children[len(bits) :].max()),
         )
 
     def state(self, tokens: Sequence[int]) -> int:
@@ -103,7 +118,7 @@ class Trie:
         return int(state)
 
     def advance(self, state: Array, token: Array) -> Array:
-        """The state after one more token, by binary search: int32, of the arguments' shape."""
+        """The state after one more token: int32, of the arguments' shape."""
         edges = self.token.shape[0]
         low, high = (
             jnp.asarray(self.first_edge, jnp.int32)[state],
@@ -120,6 +135,18 @@ class Trie:
 
         edge, _ = lax.fori_loop(0, self.max_children.bit_length(), halve, (low, high))
         found = (edge < high) & (tokens[jnp.clip(edge, 0, edges - 1)] == token)
+        nodes, words = self.bits.shape
+        if nodes:
+            node, word = jnp.clip(state, 0, nodes - 1), jnp.clip(token // 32, 0, words - 1)
+            place = jnp.clip(token - 32 * word, 0, 31).astype(jnp.uint32)
+            of_node = jnp.asarray(self.bits, jnp.uint32)[node, word]
+            before = lax.population_count(of_node & ((jnp.uint32(1) << place) - 1))
+            rank = jnp.asarray(self.rank, jnp.int32)[node, word] + before.astype(jnp.int32)
+            known = (of_node >> place) & 1 == 1
+            inside = (token >= 0) & (token < 32 * words)
+            has_bits = state < nodes
+            edge = jnp.where(has_bits, low + rank, edge)
+            found = jnp.where(has_bits, known & inside, found)
         return jnp.where(found, edge + 1, edges + 1)
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
@@ -131,7 +158,51 @@ class Trie:
         edge = first_edge[state][..., None] + history.positions(self.max_children, state.ndim + 1)
         real = edge < first_edge[state + 1][..., None]
         children = tokens[jnp.clip(edge, 0, tokens.shape[0] - 1)]
-        return history.scatter_counts(children, real, vocab_size) > 0
+        nodes, words = self.bits.shape
+        if self.max_children > _FEW:
+            allowed = history.scatter_counts(children, real, vocab_size) > 0
+        else:
+            # Comparisons are faster than a scatter, on TPUs above all.
+            word = jnp.arange(words, dtype=jnp.int32).reshape((1,) * (state.ndim + 1) + (-1,))
+            bit = jnp.where(real, jnp.uint32(1) << (children % 32).astype(jnp.uint32), 0)
+            here = (children // 32)[..., None] == word
+            allowed = _unpacked(jnp.where(here, bit[..., None], 0).sum(-2), vocab_size)
+        if nodes:
+            of_node = jnp.asarray(self.bits, jnp.uint32)[jnp.clip(state, 0, nodes - 1)]
+            of_node = _unpacked(of_node, vocab_size)
+            allowed = jnp.where((state < nodes)[..., None], of_node, allowed)
+        return allowed
+
+
+_FEW = 32  # children, which are compared with every word of a vocabulary
+_MOST_BYTES = 1 << 28  # of the rows of bits of a trie
+
+
+def _rows_of_bits(
+    first_edge: np.ndarray, token: np.ndarray, children: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """``Trie.bits`` and ``Trie.rank``, of the nodes up to the last one with many children.
+
+    Where that would take too much memory, the nodes after it are searched.
+    """
+    words = int(token.max()) // 32 + 1
+    many = np.flatnonzero(children[: _MOST_BYTES // (8 * words)] > _FEW)
+    nodes = int(many[-1]) + 1 if len(many) else 0
+    bits = np.zeros((nodes, words), np.uint32)
+    edges = first_edge[nodes]
+    node = np.repeat(np.arange(nodes), children[:nodes])
+    bit = np.uint32(1) << (token[:edges] % 32).astype(np.uint32)
+    np.bitwise_or.at(bits, (node, token[:edges] // 32), bit)
+    counts = np.bitwise_count(bits).astype(np.int32)
+    return bits, np.cumsum(counts, axis=1, dtype=np.int32) - counts
+
+
+def _unpacked(words: Array, vocab_size: int) -> Array:
+    """The bits of words ``[..., K]``, bool ``[..., V]``; those beyond the words are not set."""
+    place = jnp.arange(32, dtype=jnp.uint32).reshape((1,) * words.ndim + (32,))
+    found = (words[..., None] >> place) & 1 == 1
+    found = found.reshape(*words.shape[:-1], -1)[..., :vocab_size]
+    return jnp.pad(found, [(0, 0)] * (words.ndim - 1) + [(0, vocab_size - found.shape[-1])])
 
 
 _TRANSITIONS = "a table [states, V] of states, -1 for none"
@@ -286,15 +357,15 @@ class CompressedAutomaton:
             raise fields.error(f"{fields.label(self)}.token_class", expected, size)
         row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
         of_state = jnp.asarray(self.bits, jnp.uint32).reshape(-1, words)[row]
-        place = jnp.arange(32, dtype=jnp.uint32).reshape((1,) * row.ndim + (1, 32))
-        allowed = (of_state[..., None] >> place) & 1 == 1
-        allowed = allowed.reshape(*row.shape, -1)[..., :vocab_size] & (state >= 0)[..., None]
-        rest = vocab_size - allowed.shape[-1]
-        return jnp.pad(allowed, [(0, 0)] * row.ndim + [(0, rest)])
+        return _unpacked(of_state, vocab_size) & (state >= 0)[..., None]
 
 
-def _table(sequences: Sequence[Sequence[int]], ends: tuple[int, ...]) -> np.ndarray:
+def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
     """Each sequence followed by each end token, as rows padded with -1 on the right."""
+    if isinstance(sequences, np.ndarray) and sequences.ndim == 2 and sequences.size and not ends:
+        if sequences.min() < 0:
+            raise fields.error("sequences", "token ids of 0 or more", sequences.min())
+        return sequences
     length = np.array([len(s) for s in sequences], np.int64)
     if not len(length) or not length.all():
         got = "an empty sequence" if len(length) else "none"

@@ -77,6 +77,18 @@ def step(program: Program) -> list[Access]:
     return sorted(found, key=lambda a: -a.total)
 
 
+def whole(program: Program, turns: int) -> int:
+    """The bytes that a program moves whose only loop turns so many times."""
+    reader, total = _Reader(program), 0
+    for instruction in program.computations[program.entry]:
+        of_loop = instruction.opcode == "while"
+        names = instruction.called() if of_loop else []
+        moved = [a.total for name in names for a in reader.computation(name, turns)]
+        here = reader.computations[program.entry]
+        total += sum(moved) if of_loop else reader.moved(here, instruction)
+    return total
+
+
 class _Reader:
     def __init__(self, program: Program) -> None:
         self.computations: Mapping[str, dict[str, Instruction]] = {

@@ -111,6 +111,34 @@ def test_thousands_of_sequences_over_a_large_vocabulary():
         assert set(np.flatnonzero(got[b, w, 0]).tolist()) == want
 
 
+def test_nodes_with_many_children_have_rows_of_bits():
+    """Every prefix of 3,000 sequences over 100 tokens, and 2,000 other texts."""
+    rng = np.random.default_rng(1)
+    sequences = rng.integers(0, 100, (3000, 3))
+    trie = Trie.from_sequences(sequences)
+    assert 1 < len(trie.bits) < 101 < len(trie.first_edge)
+    assert 1 < trie.max_children <= 32
+    known = [{tuple(s[:n]) for s in sequences.tolist()} for n in range(5)]
+    others = rng.integers(-1, 110, (2000, 3))
+    texts = np.concatenate([sequences, others])[:, None]
+    step = jax.jit(lambda s, t: (trie.advance(s, t), trie.allowed(s, 110)))
+    state = np.zeros(texts.shape[:-1], np.int32)
+    follows = {}
+    for n in range(3):
+        for text in known[n + 1]:
+            follows.setdefault(text[:n], set()).add(text[n])
+    for n in range(3):
+        next_state, allowed = jax.device_get(step(state, texts[..., n]))
+        for i, text in enumerate(texts[:, 0].tolist()):
+            want = follows.get(tuple(text[:n]), set())
+            assert set(np.flatnonzero(allowed[i, 0]).tolist()) == want
+            if tuple(text[: n + 1]) in known[n + 1]:
+                assert next_state[i, 0] == trie.state(text[: n + 1])
+            else:
+                assert next_state[i, 0] == len(trie.first_edge) - 2
+        state = next_state
+
+
 def test_a_prefix_with_no_room_and_tokens_outside_the_vocabulary():
     prefix = make_prefix()
     prefix = prefix._replace(tokens=prefix.tokens[..., :0], length=jnp.zeros_like(prefix.length))
