@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.models.shared_prefix import prefix_of
 
 _NARROWEST = 16
 
@@ -142,7 +142,8 @@ def round_up(size: int, least: int = 1) -> int:
 
 def shared_size(model: Any) -> int:
     """F, the number of tokens that all prompts of a model begin with."""
-    return model.tokens.shape[0] if isinstance(model, SharedPrefixModel) else 0
+    tokens = prefix_of(model)
+    return 0 if tokens is None else tokens.shape[0]
 
 
 def padded_width(

@@ -197,7 +197,9 @@ class Guided(Combined):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return self.model, self.model
+        """The model, and the same model for prompts that do not begin with a shared prefix."""
+        shared = isinstance(self.model, SharedPrefixModel)
+        return self.model, self.model.model if shared else self.model
 
     @property
     def max_positions(self) -> int | None:
@@ -245,7 +247,8 @@ def guided(model: Any, scale: Any, negative: Any = None) -> Guided:
     probability after the prompt stays without.
 
     Args:
-      model: a decoder-only language model.
+      model: a decoder-only language model. If it has a shared prefix, prompts begin with it, and
+        unconditional prompts are whole: they are run without it.
       scale: 1 is the model itself, above 1 is guidance: a finite number, or one for each row
         ``[B]``.
       negative: the unconditional prompt. None is the last token of each prompt. Or token ids for
@@ -256,7 +259,7 @@ def guided(model: Any, scale: Any, negative: Any = None) -> Guided:
       A language model; its ``scale`` and ``negative`` are leaves.
 
     Raises:
-      ValueError: for no language model, one with a shared prefix, a scale that is not finite, or
+      ValueError: for no language model, a scale that is not finite, or
         prompts that are empty or have ids outside the vocabulary.
 
     Example:
@@ -268,11 +271,6 @@ def guided(model: Any, scale: Any, negative: Any = None) -> Guided:
       >>> greedy(model, prompt, max_new_tokens=4).tokens.shape
       (2, 1, 4)
     """
-    if isinstance(model, SharedPrefixModel):
-        raise ValueError(
-            "guided.model: expected a model without a shared prefix, with which no unconditional"
-            " prompt begins, got a SharedPrefixModel"
-        )
     return Guided(model, scale, _prompts_of(negative, check_model(model).vocab_size))
 
 

@@ -201,6 +201,12 @@ def with_shared_prefix(model: Any, tokens: Sequence[int] | Array) -> SharedPrefi
     return SharedPrefixModel(model, shared, *_run(model, shared))
 
 
+def prefix_of(model: Any) -> Array | None:
+    """The tokens ``[F]`` that all prompts of a model, or of one that it guides, begin with."""
+    inner = model if isinstance(model, SharedPrefixModel) else getattr(model, "model", None)
+    return inner.tokens if isinstance(inner, SharedPrefixModel) else None
+
+
 def check_decoder(model: Any) -> None:
     """Refuses a model whose prompts cannot begin with shared tokens.
 

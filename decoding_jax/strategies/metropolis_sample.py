@@ -317,8 +317,9 @@ def weight_after(text: Text, pivot: Array) -> Array:
     """
     places = jnp.arange(text.tokens.shape[-1], dtype=jnp.int32)[None, None]
     counts = (places > pivot[..., None]) & (places < text.length[..., None])
-    masses = exact.sum_last(jnp.where(counts, text.log_mass, 0.0))
-    return masses - jnp.log(jnp.maximum(text.length, 1).astype(jnp.float32))
+    # Without the barrier, the sum's slices would each be computed from the logits (``ops.exact``).
+    masses = jax.lax.optimization_barrier(jnp.where(counts, text.log_mass, 0.0))
+    return exact.sum_last(masses) - jnp.log(jnp.maximum(text.length, 1).astype(jnp.float32))
 
 
 def chosen(condition: Array, text: Text, other: Text) -> Text:

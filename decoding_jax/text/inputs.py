@@ -12,7 +12,7 @@ from decoding_jax import fields
 from decoding_jax.batches.widths import shared_size
 from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
-from decoding_jax.models.shared_prefix import SharedPrefixModel
+from decoding_jax.models.shared_prefix import prefix_of
 from decoding_jax.text.chat import Conversation, check_conversation
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -115,8 +115,8 @@ def check_tokens(model: Any, ids: Sequence[Sequence[int]]) -> None:
       ValueError: for an id outside the vocabulary, or an input that does not begin with the tokens
         that the model shares.
     """
-    if isinstance(model, SharedPrefixModel):
-        shared = np.asarray(model.tokens).tolist()
+    if (tokens := prefix_of(model)) is not None:
+        shared = np.asarray(tokens).tolist()
         for i, row in enumerate(ids):
             if list(row[: len(shared)]) != shared:
                 raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from decoding_jax import fields
 from decoding_jax.fields import describe
 from decoding_jax.models import with_shared_prefix
+from decoding_jax.models.combined import Guided
 from decoding_jax.models.shared_prefix import SharedPrefixModel, check_decoder
 from decoding_jax.storage import StoragePath, storage_path
 from decoding_jax.text.loading import Model
@@ -125,7 +127,7 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
     common.
 
     Args:
-      model: a decoder-only model from ``load``.
+      model: a decoder-only model from ``load``, which may be guided.
       ids: the tokens of the texts, none of them empty.
       wanted: the ``share_prefix`` of a call; with False, the model is returned unchanged.
 
@@ -140,6 +142,8 @@ def with_common_prefix(model: Any, ids: Sequence[list[int]], wanted: bool = True
         )
     if not wanted:
         return model
+    if isinstance(model, Guided):
+        return dataclasses.replace(model, model=with_common_prefix(model.model, ids, wanted))
     check_decoder(model.model if isinstance(model, SharedPrefixModel) else model)
     if not ids:
         return model

@@ -16,9 +16,13 @@ import tiers
 import decoding_jax
 from decoding_jax import Prompt, adapters, models
 from decoding_jax.models import GPT2, GPT2Config, Llama, LlamaConfig, with_shared_prefix
+from decoding_jax.models.shared_prefix import prefix_of
 from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.testing import TableLM, check_model, chi_square, log_probs
 from decoding_jax.testing.certificate.enumeration import exact_log_softmax
+from decoding_jax.text import shared_prefix
+from decoding_jax.text.inputs import check_tokens
+from decoding_jax.text.shared_prefix import with_common_prefix
 
 VOCAB, LENGTH = 4, 3
 ONE, OTHER = (TableLM.random(jax.random.key(i), VOCAB) for i in range(2))
@@ -277,6 +281,26 @@ def test_networks_layer_by_layer_scanned_and_in_bfloat16():
     np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
 
+@pytest.mark.exhaustive
+def test_a_guided_model_with_a_shared_prefix_is_the_guided_model(monkeypatch):
+    """Unconditional prompts do not begin with it. ``generate`` shares it as of the model itself."""
+    prompt = Prompt(np.array([[3, 1, 4, 9], [3, 1, 5, 0]], np.int32), np.array([4, 3], np.int32))
+    for negative in (None, [[2, 7], [8]]):
+        want, got = (
+            decoding_jax.beam_search(
+                models.guided(model, [1.5, 0.5], negative), prompt, beam_size=3, max_new_tokens=5
+            )
+            for model in (LLAMA, with_shared_prefix(LLAMA, [3, 1]))
+        )
+        np.testing.assert_array_equal(got.tokens, want.tokens)
+        np.testing.assert_allclose(got.log_prob, want.log_prob, rtol=1e-5)
+    monkeypatch.setattr(shared_prefix, "GRANULE", 2)
+    shared = with_common_prefix(models.guided(LLAMA, 2.0), [[3, 1, 4], [3, 1, 5, 6]])
+    assert np.asarray(prefix_of(shared)).tolist() == [3, 1]
+    with pytest.raises(ValueError, match="not begin with the 2 tokens of the model's shared"):
+        check_tokens(shared, [[3, 2, 1]])
+
+
 def test_the_layer_that_diverges_most_is_contrasted():
     parts = [exact_log_softmax(np.random.default_rng(i).normal(size=(5, 7))) for i in range(3)]
 
@@ -311,10 +335,6 @@ def test_hidden_states_are_those_of_the_first_part():
         (lambda: models.guided(ONE, 2, [[1], []]), "guided.negative: expected token ids, or"),
         (lambda: models.guided(ONE, 2, [9]), "guided.negative.tokens: expected ids from 0 to 3"),
         (lambda: models.guided(ONE, 2, "no"), "guided.negative: expected token ids, or lists"),
-        (
-            lambda: models.guided(with_shared_prefix(LLAMA, [1]), 2),
-            "guided.model: expected a model without a shared prefix",
-        ),
         (
             lambda: decoding_jax.greedy(models.guided(ONE, 2, [[1]]), PROMPT, max_new_tokens=1),
             "guided.negative: expected one prompt, or one for each of 3 rows, got 1",
