@@ -32,7 +32,7 @@ TRANSFORMS = tuple(
 
 _NOT_FROM_SHELL = (
     *("model", "prompt", "key", "drafter", "constraints", "transform", "stop"),
-    *("language", "potential"),
+    *("language", "potential", "proposal"),
     "with_sample_log_prob",  # The shell prints no figures of tokens.
 )
 

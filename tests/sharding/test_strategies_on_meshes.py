@@ -10,7 +10,7 @@ import tiers
 from jax.sharding import AxisType
 
 import decoding_jax as dj
-from decoding_jax import Constraints, Prompt, Stop, sharding, strategies, transforms
+from decoding_jax import Constraints, Prompt, Stop, models, sharding, strategies, transforms
 from decoding_jax.models import GPT2, T5, Llama
 from decoding_jax.models.gpt2 import GPT2Config
 from decoding_jax.models.llama import LlamaConfig
@@ -70,7 +70,13 @@ def table():
     return TableLM.random(jax.random.key(3), 12)
 
 
-MODELS = {"llama": llama, "gpt2": gpt2, "t5": t5, "table": table}
+def combined():
+    """A product of a guided model and of its first layer, with numbers for each row."""
+    guided = models.guided(llama(), [1.5, 0.5, 2.0, 1.0], [[5, 6], [7], [8, 9, 10], [11]])
+    return models.product([guided, llama().early_exit(1)], [[0.7, 0.5]] * 3 + [[1.0, 0.0]])
+
+
+MODELS = {"llama": llama, "gpt2": gpt2, "t5": t5, "table": table, "combined": combined}
 
 
 def decode(name, model, draft=None):
@@ -78,10 +84,10 @@ def decode(name, model, draft=None):
     if isinstance(model, T5):
         model, draft = (m.bind(*PROMPT) if isinstance(m, T5) else m for m in (model, draft))
     takes = dj.registry.STRATEGIES[name]
-    models = (model, draft) if takes.drafts else (model,)
+    arguments = (model, draft) if takes.drafts else (model,)
     keys = (jax.random.key(7),) if takes.draws else ()
     settings = {"stop": STOP, "max_new_tokens": LENGTH, **STRATEGIES[name]}
-    output = getattr(dj, name)(*models, PROMPT, *keys, **settings)
+    output = getattr(dj, name)(*arguments, PROMPT, *keys, **settings)
     return jax.device_get((output.tokens, output.length, output.log_prob))
 
 
@@ -94,7 +100,7 @@ def on_one_device(name, model):
 def _draft(model):
     if isinstance(model, TableLM):
         return TableLM.random(jax.random.key(4), 12)
-    return model.early_exit(1)
+    return model.early_exit(1) if hasattr(model, "early_exit") else None
 
 
 def check(name, kind, shape):
@@ -145,6 +151,11 @@ def test_every_strategy_on_a_mesh(name, shape):
 )
 def test_every_family_on_a_mesh(name, kind):
     check(name, kind, (2, 4))
+
+
+@pytest.mark.release
+def test_a_model_made_of_models_on_a_mesh():
+    check("beam_sample", "combined", (2, 4))
 
 
 def test_a_mesh_with_automatic_axes_and_none_in_context():

@@ -18,6 +18,7 @@ from decoding_jax.testing.certificate.comparisons import outcome_index
 LENGTH, ROWS, LEVEL = 4, 2_000, 1e-3
 MODEL = TableLM.random(jax.random.key(3), 4, sharpness=1.5)
 PROMPT = Prompt(np.array([[1, 2, 3], [3, 0, 0]], np.int32), np.array([3, 1], np.int32))
+DRAFT = TableLM.random(jax.random.key(4), 4)
 STOP = Stop(eos_ids=(1,))
 TRIE = transforms.Trie.from_sequences(
     [(0,), (0, 2), (0, 2, 3), (3, 3, 0), (2, 2), (2, 0, 3), (3, 0, 2, 2)], eos_ids=1
@@ -82,13 +83,17 @@ def texts_of(trie):
 TEXTS = texts_of(TRIE)
 CASES = {
     "language": ("smc_sample", {"language": LANGUAGE}, {"language": True, "finished": True}),
-    "potential": ("smc_sample", {"potential": potential}, {"weigh": potential_of}),
+    "potential": (
+        "smc_sample",
+        {"potential": potential, "proposal": transforms.temperature(2.0)},
+        {"weigh": potential_of},
+    ),
     "both": (
         "smc_sample",
         {"language": LANGUAGE, "potential": potential, "resampling": "stratified"},
         {"language": True, "finished": True, "weigh": potential_of},
     ),
-    "finished": ("smc_sample", {"finished_only": True}, {"finished": True}),
+    "finished": ("smc_sample", {"finished_only": True, "proposal": DRAFT}, {"finished": True}),
     "power": ("power_sample", {"alpha": 2.5, "resampling": "multinomial"}, {"alpha": 2.5}),
 }
 

@@ -43,7 +43,10 @@ class ConditionalInfo(NamedTuple):
       acceptance: float32 ``[B]``, the share of them that was accepted; NaN without any.
       log_language_prob: float32 ``[B]``, in nats: the logarithm of an estimate of the probability
         of the language, ``A / sum_k 1 / U_k`` for A accepted texts and the bound ``U_k`` at the
-        beginning of attempt k. It is consistent in A, and -inf without an accepted text.
+        beginning of attempt k. It is consistent in A, and -inf without an accepted text. It is too
+        high on average where A is small: by a factor of up to A / (A - 1) if nothing is learned and
+        no budget ends, and of 1.18 for A = 4 in ``docs/conditional.md``. The estimate of
+        ``smc_sample`` is unbiased.
       relative_error: float32 ``[B]``, the standard error of this estimate divided by it,
         ``sqrt((1 - acceptance) / A)``; inf without an accepted text.
       log_bound: float32 ``[B]``, in nats: the logarithm of an upper bound of that probability,

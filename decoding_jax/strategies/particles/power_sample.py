@@ -32,6 +32,7 @@ class PowerSample(SMCSample):
       num_samples: N, the number of particles of a row.
       language: as for ``smc_sample``.
       potential: as for ``smc_sample``.
+      proposal: as for ``smc_sample``.
       finished_only: as for ``smc_sample``.
       resampling: as for ``smc_sample``.
       ess_threshold: as for ``smc_sample``.

@@ -29,8 +29,8 @@ from decoding_jax.loop.sequences import (
 from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import exact, random
-from decoding_jax.ops.gather import gather_items
-from decoding_jax.ops.logits import log_total
+from decoding_jax.ops.gather import gather_items, gather_last
+from decoding_jax.ops.logits import clean, log_total
 from decoding_jax.pytrees import pytree
 
 RESAMPLING = {"systematic": "lattice", "stratified": "stratified", "multinomial": "iid"}
@@ -89,6 +89,7 @@ class State(NamedTuple):
       keys: typed keys ``[B]``, by which rows resample.
       log_normaliser: float32 ``[B]``, the mean weights before each resampling, multiplied.
       num_resamplings: int32 ``[B]``.
+      proposing: the cache of a ``proposal`` that is a model; None without one.
       step: int32, a scalar or ``[B]``, the number of tokens of each particle that is not done.
     """
 
@@ -98,7 +99,16 @@ class State(NamedTuple):
     keys: Array
     log_normaliser: Array
     num_resamplings: Array
+    proposing: SharedCache | None
     step: Array
+
+
+def _check_proposal(name: str, proposal: Any) -> Any:
+    if hasattr(proposal, "prefill") and not isinstance(proposal, type):
+        return proposal
+    if hasattr(proposal, "bind"):
+        raise fields.error(name, "a transform, or a model that is bound to its inputs", proposal)
+    return check_transform(name, proposal)
 
 
 def _check_potential(name: str, potential: Any) -> Any:
@@ -144,6 +154,10 @@ class SMCSample(Strategy):
         tokens ``[B, N, 1, L]``, and ``done``, bool ``[B, N, 1]``, says which texts are whole. The
         values of whole texts define the target; those before only guide the particles. NaN counts
         as -inf, and +inf as the largest float. None is 0 for every text.
+      proposal: what tokens are drawn by in place of the target's next token: a transform of its
+        logits, or a language model of the same vocabulary, such as a draft, bound to the same rows.
+        Weights are multiplied by the ratio of the target to it. What it bans has no samples, unless
+        it bans all; so it should ban nothing that the target allows.
       finished_only: whether a text that ends unfinished, at its limit or without an allowed token,
         is outside the target; by default, if there is a language.
       resampling: at which points the weights are read off: ``systematic`` (one shift of N equal
@@ -178,6 +192,7 @@ class SMCSample(Strategy):
     num_samples: int = fields.count()
     language: Transform | None = fields.field(check_transform, default=None)
     potential: Potential | None = fields.field(_check_potential, default=None)
+    proposal: Any = fields.field(_check_proposal, default=None)
     finished_only: bool | None = fields.switch(default=None)
     resampling: str = fields.choice(*RESAMPLING, default="systematic")
     ess_threshold: Any = fields.probability(default=0.5)
@@ -194,7 +209,16 @@ class SMCSample(Strategy):
     @property
     def weighs_tokens(self) -> bool:
         """Whether the mass that tokens are drawn from may differ from 1."""
-        return self.language is not None or self.only_finished
+        return self.language is not None or self.only_finished or self.proposal is not None
+
+    @property
+    def proposing_model(self) -> Any:
+        """The ``proposal`` that is a model; None without one."""
+        return self.proposal if hasattr(self.proposal, "prefill") else None
+
+    @property
+    def widens(self) -> bool:
+        return self.proposing_model is None or getattr(self.proposal, "widens", False)
 
     def tilted(self, log_probs: Array) -> Array:
         """The logarithm of what each token adds to the target, before the language.
@@ -205,13 +229,17 @@ class SMCSample(Strategy):
         return log_probs
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
-        """See ``Strategy.init``. All particles continue the prompt.
-
-        A language gives all of them the same weight at their first token, so none is resampled.
-        """
+        """See ``Strategy.init``. All particles continue the prompt; none is resampled yet."""
         batch, size = prompt.tokens.shape
         lanes, limit = self.num_samples, check_lengths(model, size, self.max_new_tokens)
         logits, shared = shared_cache.open_cache(model, prompt, lanes, limit)
+        proposed, proposing = None, None
+        if self.proposing_model is not None:
+            check_lengths(self.proposing_model, size, limit)
+            proposed, proposing = shared_cache.open_cache(
+                self.proposing_model, prompt, lanes, limit
+            )
+            proposed = jnp.broadcast_to(proposed[:, None], (batch, lanes, proposed.shape[-1]))
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         drawing, resampling = random.split(random.row_keys(key, batch))
         zeros = jnp.zeros((batch, lanes), jnp.float32)
@@ -223,25 +251,35 @@ class SMCSample(Strategy):
             keys=resampling,
             log_normaliser=zeros[:, 0],
             num_resamplings=empty.length[:, 0],
+            proposing=proposing,
             step=jnp.int32(0),
         )
         logits = jnp.broadcast_to(logits[:, None], (batch, lanes, logits.shape[-1]))
-        return state._replace(particles=self.grown(logits, prompt, state), step=jnp.int32(1))
+        particles = self.grown(logits, proposed, prompt, state)
+        return state._replace(particles=particles, step=jnp.int32(1))
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """See ``Strategy.step``: tokens are fed, the next ones drawn and weighed; resampling."""
         token = state.particles.token
         logits, shared = shared_cache.extend_hypotheses(model, prompt, state.shared, token)
-        particles = self.grown(logits, prompt, state)
+        proposed, proposing = None, state.proposing
+        if proposing is not None:
+            proposed, proposing = shared_cache.extend_hypotheses(
+                self.proposing_model, prompt, proposing, token
+            )
+        particles = self.grown(logits, proposed, prompt, state)
         state = state._replace(particles=particles, step=state.step + 1)
         size = effective_sample_size(particles.log_weight)
         threshold = rows.per_row(self, "ess_threshold", size)
         wanted = (size < threshold * self.num_samples) & ~self.row_done(state)
         state, parent = self.resampled(state, wanted)
-        return state._replace(shared=shared_cache.reorder(model, shared, parent))
+        if proposing is not None:
+            proposing = shared_cache.reorder(self.proposing_model, proposing, parent)
+        shared = shared_cache.reorder(model, shared, parent)
+        return state._replace(shared=shared, proposing=proposing)
 
-    def proposals(self, allowed: Array, path: Prefix) -> tuple[Array, Array]:
-        """The logits that tokens are drawn by, and the mass that they hold.
+    def masses(self, allowed: Array, path: Prefix) -> tuple[Array, Array]:
+        """The logarithm of what each token adds to the target, and the mass that all of them hold.
 
         Args:
           allowed: float32 ``[B, N, 1, V]``, the model's logits after the transform.
@@ -265,15 +303,40 @@ class SMCSample(Strategy):
         mass = log_total(changed) - log_total(log_probs)
         return changed, jnp.where(is_dead_end, 0.0, mass)
 
-    def grown(self, logits: Array, prompt: Prompt, state: State) -> Particles:
+    def proposed_logits(self, target: Array, proposed: Array | None, path: Prefix) -> Array:
+        """The logits that tokens are drawn by, float32 ``[B, N, V]``.
+
+        Args:
+          target: from ``masses``.
+          proposed: float32 ``[B, N, V]``, the logits of a ``proposal`` that is a model.
+          path: the particles.
+        """
+        if self.proposal is None:
+            return target
+        if proposed is None:
+            changed = model_calls.transformed(self.proposal, target[:, :, None], path, "proposal")
+            proposed = changed[:, :, 0]
+        proposed = jnp.where(target > -jnp.inf, clean(proposed), -jnp.inf)
+        bans_all = (proposed.max(-1) == -jnp.inf)[..., None]
+        return jnp.where(bans_all, target, proposed)
+
+    def grown(
+        self, logits: Array, proposed: Array | None, prompt: Prompt, state: State
+    ) -> Particles:
         """The particles with one more token, drawn after ``logits [B, N, V]``, and weighed."""
         old, lanes = state.particles, self.num_samples
         sequences, limit = old.sequences, old.sequences.tokens.shape[-1]
         path = Prefix(*prompt, sequences.tokens[:, :, None], sequences.length[..., None])
         allowed = model_calls.allowed_logits(logits[:, :, None], path, self.stop, self.transform)
-        proposal, log_mass = self.proposals(allowed, path)
+        target, log_mass = self.masses(allowed, path)
+        proposal = self.proposed_logits(target, proposed, path)
         bits = random.bits_at(state.token_keys, per_lane(state.step, lanes))
         token = codes.draw(proposal, bits)
+        if self.proposal is not None:
+            drawn, ratio = (gather_last(x, token) for x in (proposal, target))
+            is_possible = ratio > -jnp.inf
+            ratio = jnp.where(is_possible, ratio - (drawn - log_total(proposal)), -jnp.inf)
+            log_mass = jnp.where((log_mass > -jnp.inf) & is_possible, ratio, log_mass)
         new = append_token(sequences, token, logits, proposal, self.stop, limit)
 
         is_nan = jnp.isnan(new.log_prob)
