@@ -11,10 +11,11 @@ Drafts are copied by ``PromptLookup``, by ``SuffixDrafter`` without a corpus, an
 - ``task``: the French of other held-out sentences; the files of the running Python's standard
   library that are not held out, up to ``--corpus_tokens`` tokens.
 
-The embedded draft model is beside them, with one draft and with several, which ``token`` and
-``block`` verify; and the heads of ``--heads``, which ``train_drafter`` wrote for the domain's
-model. The table has the mean number of tokens that a call of the target appends, with a 95%
-interval over inputs (bootstrap), and in how many blocks of those drawn at temperature 1 the
+The embedded draft model is beside them, with one draft, with several, which ``token`` and ``block``
+verify, and with dynamic trees of as many tokens; and the heads of ``--heads``, which
+``train_drafter`` wrote for the domain's model. The table has the mean number of tokens that a call
+of the target appends, with a 95% interval over inputs (bootstrap), and in how many blocks of those
+drawn at temperature 1 the
 token of each depth was accepted.
 """
 
@@ -156,6 +157,11 @@ def measure(name: str, args: argparse.Namespace) -> None:
             drawn, by_depth = tokens_per_call(target, domain, draft, **given)
             label = f"{count} drafts of it, `{verifier}`"
             print(f"| {name} | {label} | | {drawn} | {by_depth} |", flush=True)
+        given = {"num_drafts": count, "tree": "dynamic"}
+        greedy, _ = tokens_per_call(target, domain, draft, verifier="greedy", **given, **size)
+        drawn, by_depth = tokens_per_call(target, domain, draft, **given, **drawing)
+        label = f"dynamic tree of {count * args.num_draft_tokens} of its tokens"
+        print(f"| {name} | {label} | {greedy} | {drawn} | {by_depth} |", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A draft head given as a table, whose logits show any misuse of its cache or of features."""
+"""Draft heads given as tables, whose logits show any misuse of their cache or of features."""
 
 from __future__ import annotations
 
@@ -60,13 +60,8 @@ class TableHead:
 
     def fuse(self, features: tuple[Array, ...]) -> Array:
         """See ``DraftHead.fuse``."""
-        target = self.target.with_features(self.feature_layers)
-        hidden = jnp.roll(features[0], self.feature_layers[0] - target.num_layers, -1)
-        agree = [
-            (x == y).all(-1) for x, y in zip(features, target.features_of(hidden), strict=True)
-        ]
-        hidden = jnp.where(jnp.stack(agree).all(0)[..., None], hidden, jnp.nan)
-        return self._state(hidden, jnp.zeros((*hidden.shape[:-1], target.vocab_size)))
+        hidden = hidden_of(self.target, self.feature_layers, features)
+        return self._state(hidden, jnp.zeros((*hidden.shape[:-1], self.target.vocab_size)))
 
     def prefill(
         self, tokens: Array, states: Array, length: Array, *, lanes: int, slots: int
@@ -127,11 +122,8 @@ class TableHead:
         table = self.target.features
         size, width = table.shape[1:]
         tokens = jnp.clip(tokens, 0, size - 1)
-        known = table.reshape((1,) * tokens.ndim + (CHECKSUMS * size, width))
-        same = (states[..., None, :width] == known).all(-1)
-        before = jnp.where(same.any(-1), jnp.argmax(same, -1).astype(jnp.int32), -1)
-        weight = (tokens % 10 + 1) * (place % 10 + 1)
-        checksum = (jnp.maximum(before, 0) // size + weight) % CHECKSUMS
+        before = numbers_of(self.target, states[..., :width])
+        checksum = continued(jnp.maximum(before, 0) // size, tokens, place)
         last = jnp.maximum(before, 0) % size
         logits = self.draft.table[checksum, last, tokens]
         after = jnp.where(before < 0, -1, checksum * size + tokens)
@@ -141,3 +133,95 @@ class TableHead:
 
     def _state(self, hidden: Array, logits: Array) -> Array:
         return jnp.concatenate([hidden, logits.astype(hidden.dtype)], -1)
+
+
+class BlockCache(NamedTuple):
+    """The number of the path to each token that the target has seen; -1 where there is none.
+
+    Attributes:
+      prompt: int32 ``[B, P]``.
+      length: int32 ``[B]``, of each prompt.
+      slots: int32 ``[B, W, S]``.
+    """
+
+    prompt: Array
+    length: Array
+    slots: Array
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TableBlockHead:
+    """A ``strategies.speculative.BlockHead`` for a ``TableLM``.
+
+    A state is a hidden state of the target, which tells the checksum and the last token of a path.
+    The logits of a block are looked up by the path to the last token. They are NaN unless the state
+    of every token before it continues that of the one before, and the features of all layers agree.
+
+    Attributes:
+      target: the target.
+      table: a table model of the same vocabulary, which gives the logits.
+      block_size: as in ``BlockHead``.
+      feature_layers: as in ``BlockHead``.
+    """
+
+    target: TableLM
+    table: TableLM
+    block_size: int = fields.field(static=True, default=5)
+    feature_layers: tuple[int, ...] = fields.field(static=True, default=(0, 2, 3))
+    widens = True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocab_size
+
+    def fuse(self, features: tuple[Array, ...]) -> Array:
+        """See ``BlockHead.fuse``."""
+        return hidden_of(self.target, self.feature_layers, features)
+
+    def prefill(self, states: Array, length: Array, *, lanes: int, slots: int) -> BlockCache:
+        """See ``BlockHead.prefill``."""
+        empty = jnp.full((states.shape[0], lanes, slots), -1, jnp.int32)
+        return BlockCache(numbers_of(self.target, states[:, 0]), length, empty)
+
+    def draft(
+        self, cache: BlockCache, token: Array, states: Array, start: Array, length: Array
+    ) -> tuple[Array, BlockCache]:
+        """See ``BlockHead.draft``."""
+        size = self.vocab_size
+        numbers = numbers_of(self.target, states)
+        slots = write(cache.slots, start[..., None] + count_up(numbers.shape), numbers)
+        last = jnp.take_along_axis(cache.prompt, cache.length[:, None] - 1, 1)[..., None]
+        path = jnp.concatenate([jnp.broadcast_to(last, (*token.shape, 1)), slots], -1)
+        place = cache.length[:, None, None] + count_up(slots.shape)
+        before, after = path[..., :-1], path[..., 1:]
+        follows = continued(before // size, after % size, place) == after // size
+        follows &= (before >= 0) & (after >= 0)
+        sound = (follows | (count_up(slots.shape) >= length[..., None] - 1)).all(-1)
+        found = jnp.take_along_axis(path, length[..., None] - 1, -1, mode="clip")[..., 0]
+        checksum = continued(found // size, token, cache.length[:, None] + length - 1)
+        ahead = jnp.arange(self.block_size - 1, dtype=jnp.int32)[None, None]
+        checksum = (checksum[..., None] + ahead) % CHECKSUMS
+        logits = self.table.table[checksum, (found % size)[..., None], token[..., None]]
+        return jnp.where(sound[..., None, None], logits, jnp.nan), cache._replace(slots=slots)
+
+
+def hidden_of(target: TableLM, layers: tuple[int, ...], features: tuple[Array, ...]) -> Array:
+    """The hidden states ``[..., D]`` whose outputs of layers these are; NaN where they disagree."""
+    target = target.with_features(layers)
+    hidden = jnp.roll(features[0], layers[0] - target.num_layers, -1)
+    agree = [(x == y).all(-1) for x, y in zip(features, target.features_of(hidden), strict=True)]
+    return jnp.where(jnp.stack(agree).all(0)[..., None], hidden, jnp.nan)
+
+
+def numbers_of(target: TableLM, hidden: Array) -> Array:
+    """``checksum * V + last token`` of the paths of hidden states ``[..., D]``; -1 for others."""
+    size, width = target.features.shape[1:]
+    known = target.features.reshape((1,) * (hidden.ndim - 1) + (CHECKSUMS * size, width))
+    same = (hidden[..., None, :] == known).all(-1)
+    return jnp.where(same.any(-1), jnp.argmax(same, -1).astype(jnp.int32), -1)
+
+
+def continued(checksum: Array, token: Array, place: Array) -> Array:
+    """The checksum of a path with one more token, which is number ``place`` of it, from 0."""
+    return (checksum + (token % 10 + 1) * (place % 10 + 1)) % CHECKSUMS

@@ -59,12 +59,14 @@ STRATEGIES = {
     "code": {"num_draft_tokens": 2, "num_samples": 2, "verifier": "code"},
     "tree": {"num_draft_tokens": 2, "num_drafts": 2},
     "tree by block": {"num_draft_tokens": 2, "num_drafts": 2, "verifier": "block"},
+    "tree by row": {"num_draft_tokens": 2, "num_drafts": 3, "drafts_by_row": LIMITS % 3 + 1},
+    "dynamic tree": {"num_draft_tokens": 2, "num_drafts": 2, "tree": "dynamic", "tree_size": 3},
     "lookup": {"num_draft_tokens": 2},
     "eagle": {"num_draft_tokens": 2, "num_samples": 2},
 }
 DRAFTERS = {"lookup": PromptLookup(), "eagle": DRAFTS["eagle, 3"].make(MODEL)}
 SHOWN = ("arithmetic_sample", "beam_search")
-EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle")
+EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle", "dynamic tree")
 every = pytest.mark.parametrize(
     "name",
     tiers.values(

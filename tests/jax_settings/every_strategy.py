@@ -162,6 +162,9 @@ def strategies(model: Any, draft: Any) -> dict[str, Callable[..., DecodeOutput]]
         "speculative_sample, tree by block": speculate(
             draft, num_draft_tokens=2, num_drafts=2, verifier="block"
         ),
+        "speculative_sample, dynamic tree": speculate(
+            draft, num_draft_tokens=2, num_drafts=2, tree="dynamic", drafts_by_row=2
+        ),
         "speculative_sample, suffix": speculate(
             SuffixDrafter(corpus=Corpus.of([[1, 2, 3], [3, 0, 1]])), num_draft_tokens=2
         ),

@@ -111,4 +111,5 @@ def test_a_job_by_the_names_of_its_files(name, directory, tmp_path, monkeypatch)
         return [[o["text"] for o in json.loads(line)["outputs"]] for line in lines]
 
     head = {"HEAD_DIR": str(found), "VERIFIER": "greedy", "NUM_DRAFT_TOKENS": 2}
+    head |= {"NUM_DRAFTS": 2, "TREE": "dynamic", "TREE_SIZE": 5}
     assert records("drafted", "speculative_eagle", **head) == records("alone", "greedy")

@@ -72,6 +72,11 @@ def greedy_texts(rescaled):
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
+            DRAFT,
+            {"num_draft_tokens": 2, "num_drafts": 2, "tree": "dynamic", "rescale_log_probs": True},
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
             PromptLookup(size=2),
             {"num_draft_tokens": Heuristic(5), "rescale_log_probs": False},
             marks=pytest.mark.exhaustive,

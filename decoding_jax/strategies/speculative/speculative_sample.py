@@ -35,8 +35,9 @@ import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
-from decoding_jax import fields
+from decoding_jax import fields, rows
 from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import (
     Sequences,
@@ -49,7 +50,7 @@ from decoding_jax.loop import (
 )
 from decoding_jax.loop.inputs import check_drafter, is_unbound
 from decoding_jax.pytrees import pytree
-from decoding_jax.strategies.speculative import tree_drafts
+from decoding_jax.strategies.speculative import dynamic_trees, tree_drafts
 from decoding_jax.strategies.speculative.appending import append, record
 from decoding_jax.strategies.speculative.chain import CHAIN
 from decoding_jax.strategies.speculative.distributions import Allowed, allow, of_model
@@ -64,6 +65,7 @@ from decoding_jax.strategies.speculative.drafters import (
     Guesser,
     as_drafter,
 )
+from decoding_jax.strategies.speculative.dynamic_trees import DYNAMIC
 from decoding_jax.strategies.speculative.stages import (
     BlockInputs,
     Info,
@@ -124,9 +126,17 @@ class SpeculativeSample(Strategy):
       num_samples: N.
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
-      num_drafts: the number of drafts of K tokens, drawn independently, that the target verifies
+      num_drafts: C, the number of drafts of K tokens, drawn independently, that the target verifies
         in one call as a tree. More than one needs the verifier ``token`` or ``block``, a language
-        model as the drafter, and models with ``tree`` and ``keep``.
+        model, ``Eagle`` or ``DFlash`` as the drafter, and models with ``tree`` and ``keep``.
+      tree: ``independent`` drafts; or ``dynamic``, the most probable tokens of the draft in a tree
+        of K levels, where C nodes of each level are expanded by C tokens each (EAGLE-2, Li et al.
+        2024). It takes every verifier.
+      tree_size: N, the largest number of drafted tokens in a tree, which the target verifies in one
+        call. None is C K. Of independent drafts, as many levels are drafted as this allows.
+      drafts_by_row: at most C, a number or one for each row ``[B]``; None is C. Other numbers do
+        not compile again.
+      draft_tokens_by_row: the largest number of levels, likewise; None is K.
       verifier: a name or an object. ``token`` and ``block`` accept drafted tokens at random;
         ``block`` accepts more of them. ``greedy`` decodes the sequences of ``greedy``. The samples
         of ``gumbel`` do not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.
@@ -163,6 +173,12 @@ class SpeculativeSample(Strategy):
         check_draft_tokens, expected="an int of 1 or more, Heuristic or Measured", static=True
     )
     num_drafts: int = fields.count(default=1)
+    tree: str = fields.choice("independent", "dynamic", default="independent")
+    tree_size: int | None = fields.count(default=None)
+    drafts_by_row: Any = fields.number(
+        "an int of 1 or more", lambda x: x >= 1, np.int32, default=None
+    )
+    draft_tokens_by_row: Any = fields.number(*fields.COUNTS, default=None)
     verifier: Verifier = fields.field(check_verifier, default="token")
     with_sample_log_prob: bool = fields.switch(default=False)
 
@@ -176,7 +192,26 @@ class SpeculativeSample(Strategy):
     @property
     def stages(self) -> Stages:
         """The stages of a block."""
+        if self.tree == "dynamic":
+            return DYNAMIC
         return CHAIN if self.num_drafts == 1 else TREE
+
+    def num_drafted(self, max_draft_tokens: int) -> int:
+        """N, the number of drafted tokens that a call of the target takes.
+
+        Raises:
+          ValueError: for a ``tree_size`` without a tree, or too small for independent drafts.
+        """
+        chosen, drafts = self.tree_size, self.num_drafts
+        if self.stages is CHAIN and chosen is not None:
+            raise fields.error("tree_size", "None for a single draft", chosen)
+        if self.stages is TREE and chosen is not None and chosen < drafts:
+            raise fields.error("tree_size", f"{drafts} or more for {drafts} drafts", chosen)
+        most = drafts * max_draft_tokens
+        size = most if chosen is None else chosen
+        if self.stages is DYNAMIC:
+            most = drafts + (max_draft_tokens - 1) * drafts**2
+        return min(size, most)
 
     def check(self, model: LanguageModel) -> None:
         """See ``Strategy.check``. A drafter may be bound to its inputs after it is a setting."""
@@ -210,10 +245,13 @@ class SpeculativeSample(Strategy):
         limit = stopping.limits(self.stop, batch, max_new_tokens)
         sequences = empty_sequences(limit, self.num_samples, max_new_tokens)
         draft_length = self.draft_length(sequences)
-        tree_slots = 0
-        if self.num_drafts > 1:
+        tree_slots = self.num_drafted(draft_length.max_draft_tokens)
+        if self.stages is CHAIN:
+            tree_slots = 0
+        elif self.stages is TREE:
             tree_drafts.check(model, self.drafter, self.verifier)
-            tree_slots = self.num_drafts * draft_length.max_draft_tokens
+        else:
+            dynamic_trees.check(model, self.drafter, self.num_drafts)
         keys, verifier_state = self.verifier.init(key, *shape)
         slots = max(max_new_tokens - 1, 1) + tree_slots
         logits, features, cache = model_calls.prefill_with_features(
@@ -269,6 +307,17 @@ class SpeculativeSample(Strategy):
         room = self.limits(sequences)[:, None] - sequences.length - 1
         room = jnp.where(sequences.done, 0, room)
         max_draft_tokens = draft_length.max_draft_tokens
+        tree_size = self.num_drafted(max_draft_tokens)
+        count = draft_length.count(state.length_state)
+        if self.draft_tokens_by_row is not None:
+            most = rows.per_row(self, "draft_tokens_by_row", count, jnp.int32)
+            count = jnp.minimum(count, most)
+        drafts = None
+        if self.drafts_by_row is not None:
+            drafts = rows.per_row(self, "drafts_by_row", count, jnp.int32)
+            drafts = jnp.broadcast_to(jnp.minimum(drafts, self.num_drafts), count.shape)
+        if self.stages is TREE:
+            count = jnp.minimum(count, tree_size // (self.num_drafts if drafts is None else drafts))
         return BlockInputs(
             prompt=prompt,
             sequences=sequences,
@@ -276,9 +325,11 @@ class SpeculativeSample(Strategy):
             drafter_state=state.drafter_state,
             keys=state.keys,
             verifier_state=state.verifier_state,
-            draft_length=jnp.minimum(draft_length.count(state.length_state), room),
+            draft_length=jnp.minimum(count, room),
             max_draft_tokens=max_draft_tokens,
             num_drafts=self.num_drafts,
+            tree_size=tree_size,
+            drafts_of_lane=drafts,
             counter=1 + state.info.blocks * (max_draft_tokens * self.num_drafts + 1),
             allow=lambda logits, paths, length: self.allowed(logits, prompt, paths, length),
         )

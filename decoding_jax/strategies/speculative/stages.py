@@ -28,6 +28,8 @@ class BlockInputs(NamedTuple):
       draft_length: int32 ``[B, W]``, the number of tokens to draft, at most K.
       max_draft_tokens: K.
       num_drafts: C.
+      tree_size: N, the number of drafted tokens that the target is fed.
+      drafts_of_lane: int32 ``[B, W]``, from 1 to C; or None, where every lane has C drafts.
       counter: int32 ``[B, W]``. This number and the following ones, one for each token that the
         target is fed, key the random bits of this block of the lane and of no other. Randomness is
         keyed by loop iteration rather than position, because verifying a rejected draft may already
@@ -44,8 +46,17 @@ class BlockInputs(NamedTuple):
     draft_length: Array
     max_draft_tokens: int
     num_drafts: int
+    tree_size: int
+    drafts_of_lane: Array | None
     counter: Array
     allow: Allow
+
+    @property
+    def width_of_lanes(self) -> Array:
+        """The number of drafts of each lane, int32 ``[B, W]``."""
+        if self.drafts_of_lane is None:
+            return jnp.full(self.draft_length.shape, self.num_drafts, jnp.int32)
+        return self.drafts_of_lane
 
     @property
     def last_tokens(self) -> Array:
@@ -84,10 +95,28 @@ class Drafts(NamedTuple):
     Attributes:
       tokens: int32 ``[B, W, K, C]``.
       logits: float32 ``[B, W, K, C, V]``, of the distribution that each token was drawn from.
+      num_verified: int32 ``[B, W]``, from 1 to C: the first so many drafts are verified; or None,
+        where all of them are.
+
+    Token i of draft c is the target's token ``1 + i * width + c``.
     """
 
     tokens: Array
     logits: Array
+    num_verified: Array | None = None
+
+    @property
+    def width(self) -> Array | int:
+        """The number of drafts that are verified: C, or int32 ``[B, W]``."""
+        return self.tokens.shape[-1] if self.num_verified is None else self.num_verified
+
+    @property
+    def verified(self) -> Array:
+        """Which drafts are verified, bool ``[B, W, C]``."""
+        shape = (*self.tokens.shape[:2], self.tokens.shape[-1])
+        draft = jnp.arange(shape[-1], dtype=jnp.int32)[None, None]
+        width = jnp.broadcast_to(self.width, shape[:2])
+        return jnp.broadcast_to(draft < width[..., None], shape)
 
 
 class AcceptedPath(NamedTuple):
@@ -134,6 +163,8 @@ class BlockResult(NamedTuple):
       verifier_state: the verifier's state after the final token.
       nodes: int32 ``[B, W, K + 1]``, in a tree: the index, among the T tokens fed, of the token
         before each of these tokens. None for a single draft.
+      written: int32 ``[B, W, K]``, in a tree: the place of each accepted token among those that
+        the drafter was fed; later entries are their own index. None for a single draft.
       draft: int32 ``[B, W, K]``, in a tree: the draft of each accepted token. None for a single
         draft.
     """
@@ -147,11 +178,12 @@ class BlockResult(NamedTuple):
     dead: Array
     verifier_state: Any
     nodes: Array | None = None
+    written: Array | None = None
     draft: Array | None = None
 
 
 class Stages(NamedTuple):
-    """The stages of a block, for a single draft (``chain``) or for several (``tree_drafts``).
+    """The stages of a block: ``chain``, ``tree_drafts`` or ``dynamic_trees``.
 
     Attributes:
       init_drafter: ``(drafter, prompt, lanes, max_new_tokens, max_draft_tokens, num_drafts,
@@ -219,7 +251,8 @@ class Info(NamedTuple):
       accepted_by_depth: int32 ``[B, W, K]``, ``accepted`` by depth. A block accepts at most one
         token of each depth.
       accepted_by_draft: int32 ``[B, W, C]``, ``accepted`` by draft. A token that several drafts
-        share counts for the first of them that the verifier accepts.
+        share counts for the first of them that the verifier accepts. In a dynamic tree, by the
+        rank of the token among those that the draft gives after the tokens before it.
     """
 
     target_calls: Array

@@ -30,6 +30,8 @@ def speculative_sample(
     *,
     num_draft_tokens: int | speculative.DraftLength = 4,
     num_drafts: int = 1,
+    tree: str = "independent",
+    tree_size: int | None = None,
     verifier: str | speculative.Verifier = "token",
 ) -> calls.Decodes:
     """Draws samples in fewer calls of the network: a draft proposes tokens, one call verifies them.
@@ -43,6 +45,8 @@ def speculative_sample(
       num_draft_tokens: K, 1 or more; or ``Heuristic`` or ``Measured``, which choose K for each
         lane and draft.
       num_drafts: the number of drafts of K tokens that are verified in one call, as a tree.
+      tree: ``independent`` drafts, or a ``dynamic`` tree of the draft's most probable tokens.
+      tree_size: the largest number of drafted tokens in a tree.
       verifier: ``token``, ``block``, ``greedy``, ``gumbel``, ``code`` (what ``arithmetic_sample``
         returns for the same key), ``coded_token``, or an object.
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
@@ -76,8 +80,9 @@ def speculative_sample(
         )
     call = calls.open_call(arguments)
     drafter = speculative.drafters.as_drafter(arguments.tokens_to_logits.drafter)
-    # A tree is verified token by token, at temperature 0 too.
-    if num_drafts == 1 and sampling.is_greedy(settings.temperature, settings.topk):
+    # Several drafts are verified token by token, at temperature 0 too.
+    one_draft = num_drafts == 1 or tree == "dynamic"
+    if one_draft and sampling.is_greedy(settings.temperature, settings.topk):
         verifier = "greedy"
     certain = verifier == "greedy" or isinstance(verifier, speculative.GreedyVerifier)
     if certain:
@@ -96,6 +101,8 @@ def speculative_sample(
         num_samples=arguments.num_decodes,
         num_draft_tokens=num_draft_tokens,
         num_drafts=num_drafts,
+        tree=tree,
+        tree_size=tree_size,
         verifier=verifier,
         transform=transform,
     )

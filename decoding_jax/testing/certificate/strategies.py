@@ -28,7 +28,7 @@ from decoding_jax.strategies import speculative
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.testing.certificate import brute_force, enumeration, expectations
 from decoding_jax.testing.certificate.problems import LENGTH, PROMPTS, VOCAB, AnyProblem, Rows
-from decoding_jax.testing.table_head import TableHead
+from decoding_jax.testing.table_head import TableBlockHead, TableHead
 from decoding_jax.testing.table_lm import TableLM
 
 SAMPLES = 4
@@ -41,12 +41,27 @@ class DraftCase(NamedTuple):
     Attributes:
       make: a function from the target model to the drafter.
       num_draft_tokens: as for ``speculative_sample``.
-      num_drafts: as for ``speculative_sample``; only the verifiers of trees take more than one.
+      num_drafts: as for ``speculative_sample``.
+      tree: likewise; only the verifiers of trees take several ``independent`` drafts.
+      tree_size: likewise.
+      by_row: whether the number and the length of the drafts of a row follow from its prompt.
     """
 
     make: Callable[[Any], Any]
     num_draft_tokens: Any
     num_drafts: int = 1
+    tree: str = "independent"
+    tree_size: int | None = None
+    by_row: bool = False
+
+    def settings(self, prompt: Prompt) -> dict[str, Any]:
+        """The settings of ``speculative_sample`` besides the drafter."""
+        names = ("num_draft_tokens", "num_drafts", "tree", "tree_size")
+        settings = {name: getattr(self, name) for name in names}
+        if self.by_row:
+            settings["drafts_by_row"] = 1 + prompt.length % self.num_drafts
+            settings["draft_tokens_by_row"] = prompt.tokens[:, 0] % (self.num_draft_tokens + 1)
+        return settings
 
 
 @functools.cache
@@ -85,6 +100,12 @@ def _multi_token(model: Any) -> speculative.MultiTokenPrediction:
     return speculative.MultiTokenPrediction(blocks)
 
 
+def _dflash(model: Any) -> speculative.DFlash:
+    """A head that sees the target's features, and drafts a block of four tokens."""
+    table = getattr(model, "model", model)
+    return speculative.DFlash(TableBlockHead(table, _another(model.vocab_size)))
+
+
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
     "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
@@ -94,11 +115,24 @@ DRAFTS: dict[str, DraftCase] = {
         speculative.Heuristic(max_draft_tokens=8, first=3),
     ),
     "another, 3 of 2": DraftCase(lambda model: _another(model.vocab_size), 2, num_drafts=3),
+    "another, up to 3 of 2": DraftCase(
+        lambda model: _another(model.vocab_size), 2, num_drafts=3, tree_size=4, by_row=True
+    ),
+    "another, tree of 5": DraftCase(
+        lambda model: _another(model.vocab_size), 3, num_drafts=2, tree="dynamic", tree_size=5
+    ),
     "bigram, up to 6": DraftCase(_bigram, speculative.Measured(max_draft_tokens=6)),
     "eagle, 3": DraftCase(_eagle, 3),
     "eagle, 3 of 2": DraftCase(_eagle, 2, num_drafts=3),
     "multi-token, 3": DraftCase(_multi_token, 3),
     "multi-token, 2 of 3": DraftCase(_multi_token, 3, num_drafts=2),
+    "multi-token, tree of 6": DraftCase(_multi_token, 3, num_drafts=2, tree="dynamic"),
+    "eagle, trees of 6": DraftCase(
+        _eagle, 2, num_drafts=3, tree="dynamic", tree_size=6, by_row=True
+    ),
+    "dflash, 4": DraftCase(_dflash, 4),
+    "dflash, 3 of 2": DraftCase(_dflash, 2, num_drafts=3),
+    "dflash, tree of 4": DraftCase(_dflash, 2, num_drafts=2, tree="dynamic"),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
     "suffix, 5": DraftCase(_suffix, 5),
@@ -205,8 +239,7 @@ class Tested:
         """Calls the strategy; a search takes neither keys nor a number of samples."""
         function = self.plain if eager else self.function
         if self.draft is not None:
-            _, size, drafts = self.draft
-            settings = {**settings, "num_draft_tokens": size, "num_drafts": drafts}
+            settings = {**settings, **self.draft.settings(prompt)}
             function = functools.partial(_drafted, function, self.draft.make(model))
         if self.sampler:
             count = {"num_samples": self.num_lanes} if self.takes_count else {}

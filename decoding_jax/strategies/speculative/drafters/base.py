@@ -57,7 +57,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class TreeDrafter(Drafter, Protocol):
-    """A ``Drafter`` that continues C drafts of every lane in one call."""
+    """A ``Drafter`` that continues C drafts of every lane, or C nodes of a tree, in one call."""
 
     def open(self, prompt: Prompt, *, lanes: int, slots: int, **sizes: Any) -> Any:
         """Makes the drafter's state, with this many slots in every lane.
@@ -71,7 +71,12 @@ class TreeDrafter(Drafter, Protocol):
         ...
 
     def next_level(
-        self, state: Any, tokens: Array, start: Array, visible: Array
+        self,
+        state: Any,
+        tokens: Array,
+        start: Array,
+        visible: Array,
+        parent: Array | None = None,
     ) -> tuple[Array, Any]:
         """The logits ``[B, W, C, V]`` after one more token of each draft.
 
@@ -80,6 +85,8 @@ class TreeDrafter(Drafter, Protocol):
           tokens: int32 ``[B, W, C]``.
           start: int32 ``[B, W]``, the slot of the first of them.
           visible: bool ``[B, W, C, S]``, the slots of each token's ancestors.
+          parent: int32 ``[B, W, C]``, from 0 to C - 1, the token of the call before that each of
+            these continues, in a dynamic tree; or None, where token c continues token c.
         """
         ...
 

@@ -148,6 +148,10 @@ class DFlash:
             first=jnp.zeros(shape, jnp.int32),
         )
 
+    def open(self, prompt: Prompt, *, slots: int, num_drafts: int = 1, **sizes: Any) -> DFlashState:
+        """See ``TreeDrafter.open``. The cache holds the target's states alone, and no drafts."""
+        return self.init(prompt, **sizes)
+
     def observe(self, state: DFlashState, features: tuple[Array, ...], start: Array) -> DFlashState:
         """See ``FeatureDrafter.observe``."""
         return state._replace(seen=self.head.fuse(features), start=start)
@@ -164,3 +168,20 @@ class DFlash:
     def next(self, state: DFlashState, token: Array, slot: Array) -> tuple[Array, DFlashState]:
         """See ``Drafter.next``: the logits after a token of the block, which they do not see."""
         return gather_position(state.logits, slot - state.first + 1), state
+
+    def next_level(
+        self,
+        state: DFlashState,
+        tokens: Array,
+        start: Array,
+        visible: Array,
+        parent: Array | None = None,
+    ) -> tuple[Array, DFlashState]:
+        """See ``TreeDrafter.next_level``: the same logits after all tokens of a level."""
+        level = (start - state.first) // tokens.shape[-1] + 1
+        logits = gather_position(state.logits, level)[:, :, None]
+        return jnp.broadcast_to(logits, (*tokens.shape, self.vocab_size)), state
+
+    def keep(self, state: DFlashState, source: Array, start: Array) -> DFlashState:
+        """See ``TreeDrafter.keep``: moves nothing."""
+        return state

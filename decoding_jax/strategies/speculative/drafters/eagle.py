@@ -217,9 +217,17 @@ class Eagle:
         return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
 
     def next_level(
-        self, state: EagleState, tokens: Array, start: Array, visible: Array
+        self,
+        state: EagleState,
+        tokens: Array,
+        start: Array,
+        visible: Array,
+        parent: Array | None = None,
     ) -> tuple[Array, EagleState]:
         """See ``TreeDrafter.next_level``."""
+        if parent is not None:
+            states = jnp.take_along_axis(state.state, parent[..., None], axis=2)
+            state = state._replace(state=states)
         states, cache = self._extend(state, tokens, state.state, start, visible)
         return self._logits(states), state._replace(cache=cache, state=states)
 

@@ -127,7 +127,12 @@ class ModelDrafter:
         return model_calls.extend(self.model, cache, tokens, start, name="drafter")
 
     def next_level(
-        self, state: Any, tokens: Array, start: Array, visible: Array
+        self,
+        state: Any,
+        tokens: Array,
+        start: Array,
+        visible: Array,
+        parent: Array | None = None,
     ) -> tuple[Array, Any]:
         """See ``TreeDrafter.next_level``."""
         new = tokens, start, visible

@@ -232,9 +232,17 @@ class MultiTokenPrediction:
         return logits[:, :, 0], state
 
     def next_level(
-        self, state: MultiTokenState, tokens: Array, start: Array, visible: Array
+        self,
+        state: MultiTokenState,
+        tokens: Array,
+        start: Array,
+        visible: Array,
+        parent: Array | None = None,
     ) -> tuple[Array, MultiTokenState]:
         """See ``TreeDrafter.next_level``."""
+        if parent is not None:
+            index = parent[:, :, None, :, None]
+            state = state._replace(states=jnp.take_along_axis(state.states, index, axis=3))
         return self._continue(state, tokens, start, visible)
 
     def keep(self, state: MultiTokenState, source: Array, start: Array) -> MultiTokenState:

@@ -93,7 +93,8 @@ class TreeVerifier(Protocol):
           keys: from ``init``.
           drafts: C drafts of every lane, drawn independently.
           length: int32 ``[B, W]``, from 0 to K, the number of drafted tokens of each draft.
-          target: the target's transformed logits after each token fed, ``[B, W, 1 + K C, V]``.
+          target: the target's transformed logits after each token fed, ``[B, W, 1 + N, V]``; see
+            ``Drafts`` for the order of the tokens.
           counter: int32 ``[B, W]``; this number and the next K C are used for no other drafts of
             the lane.
         """

@@ -149,7 +149,7 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         candidates = jnp.where(is_preferred.any(-1, keepdims=True), is_preferred, agreeing)
         chosen = lax.argmax(candidates, candidates.ndim - 1, jnp.int32)
         token, ratio = gather_last(tokens, chosen), gather_last(ratio, chosen)
-        node = 1 + i * num_drafts + chosen
+        node = 1 + i * drafts.width + chosen
         # R p / s is below 1 only where s is a q.
         next_joint = jnp.where(ratio < floor, ratio / jnp.maximum(floor, 1e-37), 1.0)
         mass = exact.sum_last(distributions.excess(p, jnp.abs(ceiling[..., None] * q)))
@@ -162,6 +162,6 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
     preferred = jnp.zeros((*shape, size, num_drafts), jnp.float32)
     numbers = preferred[..., 0]
     empty = Selection(*(integers,) * 3, *(numbers,) * 3, preferred)
-    agreeing, joint = jnp.ones((*shape, num_drafts), bool), jnp.ones(shape, jnp.float32)
+    agreeing, joint = drafts.verified, jnp.ones(shape, jnp.float32)
     carry = empty, agreeing, jnp.zeros_like(length), joint
     return lax.fori_loop(0, length.max(), select, carry)[0]

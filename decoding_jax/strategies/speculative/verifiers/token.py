@@ -116,12 +116,11 @@ class TokenVerifier:
                 p = jnp.where((tried & ~accept)[..., None], residual, p)
             continues, token = active & accepted, gather_last(tokens, chosen)
             update = lax.dynamic_update_index_in_dim
+            following = 1 + i * drafts.width + chosen
             path = AcceptedPath(
                 update(path.tokens, jnp.where(continues, token, 0), i, 2),
                 path.accepted + continues.astype(jnp.int32),
-                update(
-                    path.nodes, jnp.where(continues, 1 + i * num_drafts + chosen, i + 1), i + 1, 2
-                ),
+                update(path.nodes, jnp.where(continues, following, i + 1), i + 1, 2),
             )
             agreeing = agreeing & (tokens == token[..., None])
             return path, agreeing, jnp.where((active & ~accepted)[..., None], p, leftover)
@@ -131,7 +130,7 @@ class TokenVerifier:
             jnp.arange(size + 1, dtype=jnp.int32)[None, None], (*shape, size + 1)
         )
         path = AcceptedPath(jnp.zeros_like(index), jnp.zeros_like(length), index)
-        carry = path, jnp.ones((*shape, num_drafts), bool), jnp.zeros_like(target[:, :, 0])
+        carry = path, drafts.verified, jnp.zeros_like(target[:, :, 0])
         path, _, leftover = lax.fori_loop(0, length.max(), try_level, carry)
         last = gather_last(path.nodes, path.accepted)
         p = distributions.softmax(gather_position(target, last)).probs()
