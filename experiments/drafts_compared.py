@@ -15,8 +15,7 @@ The embedded draft model is beside them, with one draft, with several, which ``t
 verify, and with dynamic trees of as many tokens; and the heads of ``--heads``, which
 ``train_drafter`` wrote for the domain's model. The table has the mean number of tokens that a call
 of the target appends, with a 95% interval over inputs (bootstrap), and in how many blocks of those
-drawn at temperature 1 the
-token of each depth was accepted.
+drawn at temperature 1 the token of each depth was accepted.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class DFlashHead(FeatureHead):
       params: the parameters of ``DFlashNetwork``, of any float dtype.
       config: a ``DFlashConfig``.
       embedding: ``[V, D']``, the target's embeddings.
-      output: ``[D', V]``, the target's projection to its vocabulary, or None where it is tied to
-        the embeddings.
+      output: ``[D', V']``, the projection to the head's vocabulary, or None where it is tied to the
+        embeddings.
     """
 
     output: Any = None

@@ -53,7 +53,7 @@ def padded(values, size, fill):
 
 
 def test_every_text_has_its_probability_whatever_the_tree():
-    """All 676 trees of two tokens and three levels, and all 16 texts, as far as the tree holds them.
+    """All 676 trees of two tokens and three levels, and all 16 texts, as far as a tree has them.
 
     The draws of the verifier are forced to a text, and a block tells with which probability they
     give it.

@@ -144,6 +144,10 @@ CASES = [
     ("block", DRAFTS["eagle, 3 of 2"], Problem("smooth", "few", "end tokens"), "as is"),
     ("block", DRAFTS["multi-token, 3"], Problem("zeros", "history", "end tokens"), "as is"),
     ("token", DRAFTS["multi-token, 2 of 3"], Problem("smooth", "few", "sequences"), "as is"),
+    ("block", DRAFTS["another, up to 3 of 2"], Problem("zeros", "few", "end tokens"), "as is"),
+    ("token", DRAFTS["eagle, trees of 6"], Problem("zeros", "history", "end tokens"), "as is"),
+    ("token", DRAFTS["dflash, 3 of 2"], Problem("smooth", "few", "sequences"), "as is"),
+    ("coded_token", DRAFTS["another, tree of 5"], Problem("smooth", "few", "none"), "as is"),
 ]
 
 
@@ -156,11 +160,11 @@ CASES += [
 
 
 # Other tests compare the verifiers of 2, 3 and 5, and the guesses of 6, 8 and 9, to the bit.
-# The block verifier, 1, and the trees of drafts, 7, 12 and 14, take longest.
+# The block verifier, 1, and the trees of drafts, 7, 12, 14 and 16 to 19, take longest.
 def tier_of(i):
-    if i == 0 or i > 16:
+    if i == 0 or i > 20:
         return ()
-    return pytest.mark.exhaustive if i in (1, 4, 7, 12, 13, 14, 15) else pytest.mark.release
+    return pytest.mark.exhaustive if i in (1, 4, 7, 12, 13, 14, 15, 17) else pytest.mark.release
 
 
 @pytest.mark.parametrize(

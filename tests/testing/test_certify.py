@@ -174,7 +174,7 @@ def test_cases_pair_every_setting_with_every_strategy():
     drafted = [s for s in strategies if s.draft is not None]
     plain, drafts = len(strategies) - len(drafted), len(DRAFTS) - len(TREES)
     cases = certify.cases_of(strategies, "pairs")
-    assert len(cases) <= 7 * len(strategies)
+    assert len(cases) <= 9 * len(strategies)
     count = 4 * len(strategies)
     # Searches of trees and speculation take no model without trees. Some are not given the model
     # with ties, and a beam of one no penalties that depend on the signs of logits.

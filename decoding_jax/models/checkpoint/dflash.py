@@ -1,8 +1,14 @@
-"""Heads of DFlash in the layout of their authors, which SpecForge writes too."""
+"""Heads of DFlash in the layouts of their authors, which SpecForge writes too, and ``speculators``.
+
+The authors' files have the settings of a Qwen 3 in ``config.json``, and their own in
+``dflash_config``. Those of ``speculators`` have them in ``transformer_layer_config`` and beside it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+
+import jax.numpy as jnp
 
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import (
@@ -11,7 +17,12 @@ from decoding_jax.models.checkpoint.directory import (
     Settings,
     Tensors,
 )
-from decoding_jax.models.checkpoint.eagle import check_layers, check_vocabulary
+from decoding_jax.models.checkpoint.eagle import (
+    SPECULATORS,
+    check_layers,
+    check_vocabulary,
+    token_ids,
+)
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.decoder import DecoderModel
@@ -20,12 +31,19 @@ from decoding_jax.models.llama import Llama
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import DFlash
 
-IGNORED = r".*rotary_emb\.inv_freq"
+# Copies of the target's own weights, and older files' rotary frequencies.
+IGNORED = r"t2d|d2t|verifier_(norm|lm_head)\.weight|(embed_tokens|lm_head)\.weight"
+IGNORED += r"|.*rotary_emb\.inv_freq"
 
 
 def is_head(settings: Settings) -> bool:
     """Whether a ``config.json`` is that of a head of DFlash."""
-    return isinstance(settings.values.get("dflash_config"), dict)
+    return from_speculators(settings) or isinstance(settings.values.get("dflash_config"), dict)
+
+
+def from_speculators(settings: Settings) -> bool:
+    """Whether ``speculators`` wrote a ``config.json`` of a head of DFlash."""
+    return settings.values.get(SPECULATORS) == "dflash"
 
 
 def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> DFlash:
@@ -33,12 +51,17 @@ def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> 
     config = _config(file, target, dtype)
     layout = Layout(meshes.mesh_of(target.params))
     head = read_model(DFlashHead, config, _table(config), tensors, layout)
-    tensors.check_all_used(IGNORED)
     embedding = target.params["token_embedder"]["embedding"]
-    output = None
-    if not target.config.logits_via_embedding:
+    output, ids = None, None
+    if config.vocab_size != target.vocab_size:
+        ids = token_ids(file, tensors, config.vocab_size, target.vocab_size)
+        kernel = tensors.read("lm_head.weight", (config.vocab_size, config.emb_dim)).T
+        output = jnp.asarray(kernel, config.dtype)
+    elif not target.config.logits_via_embedding:
         output = target.params["logits_dense"]["kernel"]
-    return DFlash(dataclasses.replace(head, embedding=embedding, output=output))
+    tensors.check_all_used(IGNORED)
+    head = dataclasses.replace(head, embedding=embedding, output=output)
+    return DFlash(head, vocab_size=target.vocab_size, token_ids=ids)
 
 
 def _config(file: Settings, target: DecoderModel, dtype: str) -> DFlashConfig:
@@ -47,44 +70,54 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> DFlashConfig:
     Raises:
       CheckpointError: for a setting that is not supported, or a head of another target.
     """
-    own = file.section("dflash_config")
-    width, heads = file.size("hidden_size"), file.size("num_attention_heads")
-    num_layers = file.size("num_hidden_layers")
+    by_speculators = from_speculators(file)
+    layer = file.section("transformer_layer_config") if by_speculators else file
+    own = file if by_speculators else file.section("dflash_config")
+    width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
+    num_layers = layer.size("num_hidden_layers")
     if type(target) is not Llama:
         raise CheckpointError(
             f"{file.path}: expected a Llama as the target, whose embeddings and projection the head"
             f" takes, got a {type(target).__name__}"
         )
-    file.refuse(model_type="qwen3", layer_types=[FULL] * num_layers, use_sliding_window=False)
-    own.refuse(projector_type="none")
-    check_vocabulary(file, target)
+    layer.refuse(model_type="qwen3", layer_types=[FULL] * num_layers, use_sliding_window=False)
+    own.refuse(
+        projector_type="dflash" if by_speculators else "none",
+        sample_from_anchor=False,
+        target_hidden_size=width,
+    )
+    check_vocabulary(layer, target)
     if width != target.config.emb_dim:
-        raise file.error("hidden_size", width, f"the target's {target.config.emb_dim}")
+        raise layer.error("hidden_size", width, f"the target's {target.config.emb_dim}")
     if file.size("num_target_layers", target.num_layers) != target.num_layers:
         expected = f"the target's {target.num_layers}"
         raise file.error("num_target_layers", file.values["num_target_layers"], expected)
-    found = own.get("target_layer_ids", list)
-    # The numbers are those of layers, counted from 0, whose outputs are meant.
-    check_layers(own, "target_layer_ids", found, 1, target.num_layers)
-    theta, scaling = rope_of(file)
-    bias = file.get("attention_bias", bool, False)
+    # The authors count layers from 0, and mean their outputs; ``speculators`` means their inputs.
+    name, first = "target_layer_ids", 1
+    if by_speculators:
+        name, first = "aux_hidden_state_layer_ids", 0
+    found = own.get(name, list)
+    check_layers(own, name, found, first, target.num_layers)
+    theta, scaling = rope_of(layer)
+    bias = layer.get("attention_bias", bool, False)
+    vocab_size = target.vocab_size
     return DFlashConfig(
-        vocab_size=target.vocab_size,
+        vocab_size=file.size("draft_vocab_size", vocab_size) if by_speculators else vocab_size,
         emb_dim=width,
         num_heads=heads,
-        num_kv_heads=file.size("num_key_value_heads", heads),
-        head_dim=file.size("head_dim", 128),
-        mlp_dim=file.size("intermediate_size"),
+        num_kv_heads=layer.size("num_key_value_heads", heads),
+        head_dim=layer.size("head_dim", 128),
+        mlp_dim=layer.size("intermediate_size"),
         num_layers=num_layers,
-        max_positions=max_positions_of(file, scaling),
+        max_positions=max_positions_of(layer, scaling),
         rope_theta=theta,
         rope_scaling=scaling,
-        activation=file.one_of("hidden_act", ACTIVATIONS, "silu"),
-        norm_epsilon=file.get("rms_norm_eps", float, 1e-6),
+        activation=layer.one_of("hidden_act", ACTIVATIONS, "silu"),
+        norm_epsilon=layer.get("rms_norm_eps", float, 1e-6),
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,
-        feature_layers=tuple(i + 1 for i in found),
+        feature_layers=tuple(i + first for i in found),
         feature_dim=width,
         block_size=own.size("block_size", file.values.get("block_size") or 16),
         mask_token_id=own.get("mask_token_id", int),

@@ -29,27 +29,27 @@ from decoding_jax.models.llama import Llama
 from decoding_jax.sharding import meshes, shard
 from decoding_jax.strategies.speculative import Eagle
 
-_SPECULATORS = "speculators_model_type"
+SPECULATORS = "speculators_model_type"
 # Copies of the target's own weights, and older files' rotary frequencies.
 IGNORED = r"t2d|verifier_(norm|lm_head)\.weight|.*rotary_emb\.inv_freq"
 
 
 def is_head(settings: Settings) -> bool:
     """Whether a ``config.json`` is that of a head of EAGLE-3."""
-    is_eagle = settings.values.get(_SPECULATORS, "eagle3") == "eagle3"
+    is_eagle = settings.values.get(SPECULATORS, "eagle3") == "eagle3"
     return is_eagle and settings.values.get("draft_vocab_size") is not None
 
 
 def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> Eagle:
     """Reads the head of a directory; errors as for ``load_drafter``."""
     config = _config(file, target, dtype)
-    names = head_table(config, "layers.0" if _SPECULATORS in file.values else "midlayer")
+    names = head_table(config, "layers.0" if SPECULATORS in file.values else "midlayer")
     layout = Layout(meshes.mesh_of(target.params))
     head = read_model(EagleHead, config, names, tensors, layout)
     head = dataclasses.replace(head, embedding=_embedding(tensors, target, config))
-    token_ids = _token_ids(file, tensors, config, target)
+    ids = token_ids(file, tensors, config.vocab_size, target.vocab_size)
     tensors.check_all_used(IGNORED)
-    return Eagle(head, vocab_size=target.vocab_size, token_ids=token_ids)
+    return Eagle(head, vocab_size=target.vocab_size, token_ids=ids)
 
 
 def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
@@ -58,7 +58,7 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
     Raises:
       CheckpointError: for a setting that is not supported, or a head of another target.
     """
-    from_speculators = _SPECULATORS in file.values
+    from_speculators = SPECULATORS in file.values
     layer = file.section("transformer_layer_config") if from_speculators else file
     width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
     family = layer.get("model_type", str, "llama")
@@ -130,7 +130,7 @@ def _feature_layers(file: Settings, num_layers: int) -> tuple[int, ...]:
     """
     name, first = "eagle_aux_hidden_state_layer_ids", 0
     place = file
-    if _SPECULATORS not in file.values:
+    if SPECULATORS not in file.values:
         place, first = file.section("eagle_config"), 1
     default = [2 - first, num_layers // 2 - first, num_layers - 3 - first]
     found = place.get(name, list, default) or default
@@ -175,16 +175,23 @@ def _embedding(tensors: Tensors, target: Any, config: EagleConfig) -> Any:
     return embedder["embedding"]
 
 
-def _token_ids(
-    file: Settings, tensors: Tensors, config: EagleConfig, target: Any
-) -> np.ndarray | None:
-    """The target's id of each token of the head, which files give as a difference."""
-    size = target.vocab_size
+def token_ids(file: Settings, tensors: Tensors, drafted: int, size: int) -> np.ndarray | None:
+    """The target's id of each token of the head, which files give as a difference.
+
+    Args:
+      file: the settings of the head.
+      tensors: those of the head.
+      drafted: the number of tokens of the head's vocabulary.
+      size: that of the target's.
+
+    Raises:
+      CheckpointError: for a head without ids, or with ids that are not of different tokens.
+    """
     if "d2t" not in tensors:
-        if config.vocab_size != size:
-            raise file.error("draft_vocab_size", config.vocab_size, f"{size} without d2t")
+        if drafted != size:
+            raise file.error("draft_vocab_size", drafted, f"{size} without d2t")
         return None
-    ids = tensors.integers("d2t").astype(np.int64) + np.arange(config.vocab_size)
+    ids = tensors.integers("d2t").astype(np.int64) + np.arange(drafted)
     if ids.min() < 0 or ids.max() >= size or len(set(ids.tolist())) < len(ids):
         raise CheckpointError(
             f"{file.path}: d2t: expected different tokens of the target's {size}, got ids from"

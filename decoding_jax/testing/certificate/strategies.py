@@ -103,7 +103,8 @@ def _multi_token(model: Any) -> speculative.MultiTokenPrediction:
 def _dflash(model: Any) -> speculative.DFlash:
     """A head that sees the target's features, and drafts a block of four tokens."""
     table = getattr(model, "model", model)
-    return speculative.DFlash(TableBlockHead(table, _another(model.vocab_size)))
+    head = TableBlockHead(table, _another(model.vocab_size))
+    return speculative.DFlash(head, vocab_size=model.vocab_size)
 
 
 DRAFTS: dict[str, DraftCase] = {

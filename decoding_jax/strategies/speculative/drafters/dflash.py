@@ -17,9 +17,9 @@ from decoding_jax.base import Array, Cache, Prompt
 from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
-from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative.drafters.base import Path
 from decoding_jax.strategies.speculative.drafters.bigram import last_token
+from decoding_jax.strategies.speculative.drafters.eagle import of_target
 
 
 class BlockHead(Protocol):
@@ -27,7 +27,7 @@ class BlockHead(Protocol):
 
     Attributes:
       feature_layers: as in ``DraftHead``.
-      vocab_size: V, the target's.
+      vocab_size: V', the size of the draft's own vocabulary.
       block_size: b.
     """
 
@@ -61,7 +61,7 @@ class BlockHead(Protocol):
             last of them.
 
         Returns:
-          The logits ``[B, W, b - 1, V]`` of the tokens after the last one, and the cache.
+          The logits ``[B, W, b - 1, V']`` of the tokens after the last one, and the cache.
         """
         ...
 
@@ -94,6 +94,8 @@ class DFlash:
 
     Attributes:
       head: the network, a ``BlockHead``, such as a ``models.DFlashHead``.
+      vocab_size: the target's V.
+      token_ids: as of ``Eagle``.
       greedy: as in ``ModelDrafter``.
       min_confidence: as in ``ModelDrafter``.
 
@@ -102,6 +104,8 @@ class DFlash:
     """
 
     head: Any
+    vocab_size: int = fields.count()
+    token_ids: Any = fields.field(default=None, shared_axes=None)
     greedy: bool = fields.switch(default=False)
     min_confidence: float = fields.static_number(
         "a probability from 0 to 1", lambda x: 0 <= x <= 1, default=0.0
@@ -111,10 +115,6 @@ class DFlash:
 
     def __post_init__(self) -> None:
         fields.check(self)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.head.vocab_size
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ class DFlash:
         block = last_token(path), state.seen, state.start, path.length
         logits, cache = self.head.draft(state.cache, *block)
         model_calls.check_same_cache(state.cache, cache, "drafter.head", "draft")
-        logits = meshes.gathered(logits).astype(jnp.float32)
+        logits = of_target(logits, self.token_ids, self.vocab_size).astype(jnp.float32)
         state = state._replace(cache=cache, logits=logits, first=path.length)
         return logits[:, :, 0], state
 

@@ -241,10 +241,25 @@ class Eagle:
         return states, cache
 
     def _logits(self, states: Array) -> Array:
-        """The logits ``[..., V]`` after states; -inf for tokens that are never drafted."""
-        logits = meshes.gathered(self.head.project(states))
-        if self.token_ids is None:
-            return logits
-        ids = jnp.asarray(self.token_ids, jnp.int32)
-        full = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
-        return full.at[..., ids].set(logits, mode="drop")
+        """The logits ``[..., V]`` after states."""
+        return of_target(self.head.project(states), self.token_ids, self.vocab_size)
+
+
+def of_target(logits: Array, token_ids: Any, vocab_size: int) -> Array:
+    """Logits ``[..., V']`` of a head's vocabulary as ``[..., V]``; -inf for the other tokens.
+
+    Args:
+      logits: float ``[..., V']``.
+      token_ids: int32 ``[V']``, as of ``Eagle``, or None.
+      vocab_size: the target's V.
+
+    Example:
+      >>> of_target(jnp.array([2.0, 1.0]), [3, 0], 4).tolist()
+      [1.0, -inf, -inf, 2.0]
+    """
+    logits = meshes.gathered(logits)
+    if token_ids is None:
+        return logits
+    ids = jnp.asarray(token_ids, jnp.int32)
+    full = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
+    return full.at[..., ids].set(logits, mode="drop")
