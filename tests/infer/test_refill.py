@@ -66,7 +66,7 @@ STRATEGIES = {
 }
 DRAFTERS = {"lookup": PromptLookup(), "eagle": DRAFTS["eagle, 3"].make(MODEL)}
 SHOWN = ("arithmetic_sample", "beam_search")
-EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle", "dynamic tree")
+EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle")
 every = pytest.mark.parametrize(
     "name",
     tiers.values(
