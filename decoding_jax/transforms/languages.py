@@ -174,6 +174,7 @@ class Trie:
         return allowed
 
 
+_LANES = 128  # of a TPU's registers
 _FEW = 32  # children, which are compared with every word of a vocabulary
 _MOST_BYTES = 1 << 28  # of the rows of bits of a trie
 
@@ -275,7 +276,8 @@ class CompressedAutomaton:
       token_class: int32 ``[G, V']``, the class of each token. Tokens from V' on may not follow any
         state.
       row: int32 ``[G, N]``, the row of bits of each state, g U + u.
-      bits: uint32 ``[G, U, K]``: bit i of word k says whether token 32 k + i may follow.
+      bits: uint8 ``[G, U, K]``: bit i of byte k says whether token i K + k may follow. K is a
+        multiple of 128, so on TPUs the bytes are repeated, and not rearranged.
 
     Example:
       >>> odd_ones = CompressedAutomaton.of_classes(np.array([[0, 1], [1, 0]]), np.array([0, 1, 0]))
@@ -299,13 +301,15 @@ class CompressedAutomaton:
         rows_of_classes, row = np.unique(table >= 0, axis=0, return_inverse=True)
         allowed = rows_of_classes[:, token_class]
         count = 1 << (len(allowed) - 1).bit_length()  # so that few programs are compiled
-        allowed = np.pad(allowed, [(0, count - len(allowed)), (0, -allowed.shape[1] % 32)])
-        bits = np.ascontiguousarray(np.packbits(allowed, axis=1, bitorder="little")).view("<u4")
+        allowed = np.pad(
+            allowed, [(0, count - len(allowed)), (0, -allowed.shape[1] % (8 * _LANES))]
+        )
+        bits = np.packbits(allowed.reshape(count, 8, -1), axis=1, bitorder="little")[:, 0]
         return cls(
             transitions=table[None].astype(np.int32),
             token_class=token_class[None].astype(np.int32),
             row=row.reshape(1, -1).astype(np.int32),
-            bits=bits[None].astype(np.uint32),
+            bits=bits[None],
         )
 
     @classmethod
@@ -351,13 +355,18 @@ class CompressedAutomaton:
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
-        size, words = self.token_class.shape[-1], self.bits.shape[-1]
+        size, places = self.token_class.shape[-1], self.bits.shape[-1]
         if size > vocab_size:
             expected = f"tokens of the model's vocabulary of {vocab_size}"
             raise fields.error(f"{fields.label(self)}.token_class", expected, size)
         row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
-        of_state = jnp.asarray(self.bits, jnp.uint32).reshape(-1, words)[row]
-        return _unpacked(of_state, vocab_size) & (state >= 0)[..., None]
+        of_state = jnp.asarray(self.bits, jnp.uint8).reshape(-1, places)[row]
+        known = min(vocab_size, 8 * places)
+        bit = (jnp.arange(known, dtype=jnp.int32) // places).astype(jnp.uint8)
+        bit = bit.reshape((1,) * row.ndim + (-1,))
+        repeated = jnp.concatenate([of_state] * 8, axis=-1)[..., :known]
+        allowed = ((repeated >> bit) & 1 == 1) & (state >= 0)[..., None]
+        return jnp.pad(allowed, [(0, 0)] * row.ndim + [(0, vocab_size - known)])
 
 
 def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
