@@ -36,6 +36,8 @@ RUNS = [("encoder_decoder", name, False) for name in STRATEGIES] + [
     ("encoder_decoder", "best_k_search", True),
     ("encoder_decoder", "best_first_search", True),
     ("encoder_decoder", "contrastive_search", True),
+    ("encoder_decoder", "conditional_sample", True),
+    ("encoder_decoder", "smc_sample", True),
     ("decoder_only", "arithmetic_sample", False),
     ("decoder_only", "beam_search", True),
     ("decoder_only", "best_k_search", True),
@@ -150,7 +152,11 @@ def test_predictions_are_written(kind, strategy, native, tmp_path):
     if native:
         gin_files.append(f"gin/t5x/native_{kind}.gin")
     count = 1 if strategy in ("greedy", "contrastive_search") else 4
-    returns_all = strategy in ("arithmetic_sample", "stochastic_beam_search")
+    returns_all = strategy.endswith("sample") and strategy not in (
+        "temperature_sample",
+        "beam_sample",
+    )
+    returns_all = returns_all or strategy == "stochastic_beam_search"
     bindings = {"CHECKPOINT_PATH": f'"{checkpoint}"', "NUM_DECODES": count}
     if strategy == "constrained_beam_search":
         bindings["PHRASES"] = f"({PHRASE!r},)"

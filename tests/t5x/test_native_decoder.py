@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiers
 
-from decoding_jax import strategies
+from decoding_jax import strategies, transforms
 from decoding_jax.base import Prompt, Stop
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.t5x import decode_fns
@@ -107,6 +107,33 @@ def test_contrastive_search_is_the_strategy():
         decode(decode_fns.contrastive_search, True, num_decodes=2)
 
 
+@pytest.mark.parametrize("name", tiers.values(exhaustive=["conditional_sample", "smc_sample"]))
+def test_samples_of_a_language_are_those_of_the_strategy(name):
+    """Without token 2, of a trie of three texts; what is rejected comes first."""
+    trie = transforms.Trie.from_sequences([(3, 4, EOS), (3, 3, 5, EOS), (4, EOS)])
+    language = transforms.prefix_allowed_tokens(trie)
+    given = {"transform": without_two, "max_decode_steps": 5, "language": language}
+    decodes, scores = decode(getattr(decode_fns, name), True, num_decodes=4, **given)
+    want = jax.jit(
+        lambda prompt: getattr(strategies, name)(
+            MODEL,
+            prompt,
+            jax.random.key(0),
+            num_samples=4,
+            language=language,
+            max_new_tokens=LENGTH,
+            transform=without_two,
+            stop=Stop(eos_ids=EOS, max_new_tokens=np.minimum(LENGTH - GIVEN, 5)),
+        )
+    )(PROMPT)
+    order = np.argsort(want.log_prob, axis=1, kind="stable")
+    np.testing.assert_allclose(scores, np.take_along_axis(want.log_prob, order, 1), rtol=1e-5)
+    assert (np.diff(scores) >= 0).all() or np.isinf(scores).any()
+    for row in range(3):
+        tokens = np.asarray(want.tokens)[row, order[row], : LENGTH - GIVEN[row]].tolist()
+        assert list(new_texts(decodes, row)) == tokens
+
+
 def force_second_token(state):
     """Forces another second token in each row of T5X, and adds to every score."""
     rows, width = state.sequences.shape
@@ -171,7 +198,7 @@ def test_first_logits_may_differ_between_lanes():
 
 
 def test_strategies_name_the_classes_that_run_them():
-    names = ("best_k_search", "best_first_search", "contrastive_search")
+    names = ("best_k_search", "best_first_search", "contrastive_search", "smc_sample")
     for fn in (getattr(decode_fns, name) for name in names):
         with pytest.raises(ValueError, match=f"for {fn.__name__}, NativeEncoderDecoderModel or"):
             decode(fn, False)

@@ -18,6 +18,7 @@ from decoding_jax.t5x.decode_fns.beams import (
     diverse_beam_search,
     stochastic_beam_search,
 )
+from decoding_jax.t5x.decode_fns.languages import conditional_sample, smc_sample
 from decoding_jax.t5x.decode_fns.sampling import arithmetic_sample, temperature_sample
 from decoding_jax.t5x.decode_fns.speculative import speculative_sample
 from decoding_jax.t5x.decode_fns.tree_searches import (
@@ -32,9 +33,11 @@ __all__ = [
     "beam_search",
     "best_first_search",
     "best_k_search",
+    "conditional_sample",
     "constrained_beam_search",
     "contrastive_search",
     "diverse_beam_search",
+    "smc_sample",
     "speculative_sample",
     "stochastic_beam_search",
     "temperature_sample",

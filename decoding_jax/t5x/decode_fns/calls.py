@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import Strategy, run
 from decoding_jax.pytrees import pytree
@@ -152,9 +153,9 @@ def decode_fn(
             if parameter.kind is parameter.VAR_KEYWORD:
                 parameters |= further or {}
             elif dataclasses.is_dataclass(hints[name]):
-                fields = dataclasses.fields(hints[name])
-                groups[name] = hints[name], [field.name for field in fields]
-                parameters |= {field.name: _parameter(field, defaults) for field in fields}
+                of_group = dataclasses.fields(hints[name])
+                groups[name] = hints[name], [field.name for field in of_group]
+                parameters |= {field.name: _parameter(field, defaults) for field in of_group}
             else:
                 parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         positional = [
@@ -170,8 +171,8 @@ def decode_fn(
             bound.apply_defaults()
             arguments = bound.arguments
             grouped = {
-                name: kind(**{field: arguments.pop(field) for field in fields})
-                for name, (kind, fields) in groups.items()
+                name: kind(**{field: arguments.pop(field) for field in names})
+                for name, (kind, names) in groups.items()
             }
             return function(**grouped, **arguments)
 
@@ -368,6 +369,22 @@ def open_call(arguments: T5XArguments, callbacks: Callbacks | None = None) -> Ca
     prompt_end = jnp.asarray(prompt.length, jnp.int32) - 1
     key = typed_key(arguments.decode_rng)
     return Call(model, prompt, inputs, prompt_end, eos_id, key, arguments.transform)
+
+
+def open_native_call(made: type[Strategy], arguments: T5XArguments) -> Call:
+    """``open_call`` for a strategy that needs a native model.
+
+    Raises:
+      ValueError: on T5X's own networks, and as ``open_call``.
+    """
+    call = open_call(arguments)
+    if not (call.model.ragged and call.model.tree):
+        raise ValueError(
+            f"decode_fn: expected a model for {fields.label(made)}, NativeEncoderDecoderModel or "
+            "NativeDecoderOnlyModel of decoding_jax.t5x.models, got a network that is fed one "
+            "token per row and call, and returns no hidden states"
+        )
+    return call
 
 
 @dataclasses.dataclass(frozen=True)

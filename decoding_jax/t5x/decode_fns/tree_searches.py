@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from decoding_jax import fields, strategies
+from decoding_jax import strategies
 from decoding_jax.base import Array
 from decoding_jax.loop import Strategy
-from decoding_jax.t5x.decode_fns.calls import Call, Decodes, T5XArguments, decode_fn, open_call
+from decoding_jax.t5x.decode_fns.calls import Decodes, T5XArguments, decode_fn, open_native_call
 
 _SHARED = ("score", "decay", "gamma", "branching", "frontier_size", "fallback")
 _PARAMETERS = inspect.signature(strategies.best_k_search).parameters
@@ -88,7 +88,7 @@ def _search(
     max_decode_steps: int | Array | None,
     **settings: Any,
 ) -> Decodes:
-    call, count = _native_call(made, arguments), arguments.num_decodes
+    call, count = open_native_call(made, arguments), arguments.num_decodes
     strategy = call.strategy(
         made,
         max_decode_steps,
@@ -128,7 +128,7 @@ def contrastive_search(
     Raises:
       ValueError: on T5X's own networks, and for more than one decode.
     """
-    call = _native_call(strategies.ContrastiveSearch, arguments)
+    call = open_native_call(strategies.ContrastiveSearch, arguments)
     if arguments.num_decodes != 1:
         raise ValueError(
             "num_decodes: expected 1, since contrastive_search finds one text for a row, got "
@@ -142,14 +142,3 @@ def contrastive_search(
         transform=call.transform,
     )
     return call.best_last(call.run(strategy))
-
-
-def _native_call(made: type[Strategy], arguments: T5XArguments) -> Call:
-    call = open_call(arguments)
-    if not (call.model.ragged and call.model.tree):
-        raise ValueError(
-            f"decode_fn: expected a model for {fields.label(made)}, NativeEncoderDecoderModel or "
-            "NativeDecoderOnlyModel of decoding_jax.t5x.models, got a network that is fed one "
-            "token per row and call, and returns no hidden states"
-        )
-    return call
