@@ -133,6 +133,14 @@ TRANSFORMERS = [
         _SPECULATIVE,
         OPEN,
     ),
+    *rows(
+        "transformers",
+        "MTPCandidateGenerator",
+        ("sure draft", "draft"),
+        f"assisted decoding, `use_mtp`: {_LEVIATHAN}",
+        _SPECULATIVE,
+        OPEN,
+    ),
 ]
 
 _T5X_FILE = "t5x/decoding.py"

@@ -1,5 +1,6 @@
 """transformers: ``generate`` on a model that is a table."""
 
+import functools
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,12 @@ import numpy as np
 import torch
 from harness import Case, draft_table, main, settings, table
 from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
+from transformers.generation.candidate_generator import (
+    MTPCandidateGenerator,
+    SinglePositionMultiTokenCandidateGenerator,
+)
 from transformers.generation.utils import _speculative_sampling
+from transformers.modeling_layers import MtpModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 logging.disable(logging.WARNING)
@@ -125,6 +130,31 @@ def gemma_4(case: Case, samples: int) -> np.ndarray:
     return torch.cat(tokens).numpy()
 
 
+def multi_token(case: Case, samples: int) -> np.ndarray:
+    """The first token of drafts of one token, with a table in the place of the block."""
+    torch.manual_seed(case["seed"])
+    draft = torch.tensor(draft_table(case)[0])[None, None]
+    target = torch.tensor(table(case)[:2])[None]
+    state, prompt = torch.zeros(1, 1, 1), torch.zeros(1, 2, dtype=torch.long)
+    block = SimpleNamespace(
+        layers=[None],
+        forward_layer=lambda *inputs, **options: state,
+        _project_to_logits=lambda states: draft,
+    )
+    # What makes a generator reads the block from the model's directory.
+    generator = MTPCandidateGenerator.__new__(MTPCandidateGenerator)
+    generator.mtp_model = functools.partial(MtpModel.forward, block)
+    generator.mtp_cache, generator.num_mtp_layers = None, 1
+    generator.do_sample, generator.logits_processor = True, None
+    generator.device, generator.is_main_model_prefill = prompt.device, True
+    given = {"position_ids": torch.arange(2)[None]}, SimpleNamespace(hidden_states=[state])
+    tokens = []
+    for _ in range(samples):
+        ids, logits = generator.get_candidates(prompt, *given, False, 0)
+        tokens.append(_speculative_sampling(ids, logits, 1, target)[0][:, 0])
+    return torch.cat(tokens).numpy()
+
+
 main(
     {
         "generate": alone,
@@ -132,5 +162,6 @@ main(
         "num_beams": beams,
         "assistant_model": assisted,
         "SinglePositionMultiTokenCandidateGenerator": gemma_4,
+        "MTPCandidateGenerator": multi_token,
     }
 )
