@@ -211,7 +211,8 @@ def most_frequent(tokens: np.ndarray, vocab_size: int, count: int) -> np.ndarray
     return np.sort(np.argsort(-counts, kind="stable")[:count]).astype(np.int32)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -222,25 +223,67 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--target", default="python-code", help="a Llama, as for decoding_jax.load")
     parser.add_argument("--head", choices=("eagle", "mtp"), default="eagle")
-    parser.add_argument("--drafted", type=int, default=1024, help="V', the vocabulary of eagle")
+    parser.add_argument("--drafted", type=int, default=1536, help="V', the vocabulary of eagle")
     parser.add_argument("--mlp", type=int, default=128, help="the width of the feed-forward layer")
     parser.add_argument("--heads", type=int, default=2, help="of queries")
     parser.add_argument("--kv_heads", type=int, default=1, help="of keys and values")
-    parser.add_argument("--unrolled", type=int, default=3, help="steps over the head's own states")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument(
+        "--unrolled", type=int, default=3, help="runs of the head, all but one over its own states"
+    )
+    parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--rows", type=int, default=4, help="windows a batch")
     parser.add_argument("--length", type=int, default=128, help="tokens of a window")
     parser.add_argument("--learning_rate", type=float, default=3e-3)
-    parser.add_argument(
-        "--windows", type=int, default=64, help="held-out windows that are measured"
-    )
+    parser.add_argument("--windows", type=int, default=64, help="held-out windows to measure")
     parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=20, help="one file in so many is held out")
     parser.add_argument("--files", type=int, help="use so many of the files")
     parser.add_argument("--export", type=Path, help="where to write the trained head")
-    args = quick.parse(parser, argv, QUICK)
+    return quick.parse(parser, argv, QUICK)
 
+
+def train(
+    head: Head, target: Llama, ids: np.ndarray, batches: code_data.Batches, args: Any
+) -> Head:
+    """The trained head, from the last checkpoint on; a bar shows the rates of acceptance."""
+    optimizer = make_optimizer(args.steps, args.learning_rate)
+    state = {"params": head.params, "opt": jax.jit(optimizer.init)(head.params), "step": 0}
+    checkpoint = args.out / f"{args.head}.msgpack"
+    if checkpoint.exists():
+        state = serialization.from_bytes(state, checkpoint.read_bytes())
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params: Any, opt: Any, frozen: Any, batch: jax.Array) -> Any:
+        def loss_of(params: Any) -> tuple[jax.Array, jax.Array]:
+            made = dataclasses.replace(frozen[0], params=params)
+            return losses(made, frozen[1], ids, batch, args.unrolled)
+
+        (_, rates), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        updates, opt = optimizer.update(grads, opt, params)
+        return optax.apply_updates(params, updates), opt, rates
+
+    params, opt, first = state["params"], state["opt"], int(state["step"])
+    frozen = dataclasses.replace(head, params={}), target
+    average: Any = 0.0
+    bar = tqdm(range(first, args.steps), initial=first, total=args.steps, mininterval=10)
+    since = time.time()
+    for step, batch in zip(bar, batches(first), strict=False):
+        params, opt, rates = update(params, opt, frozen, batch)
+        average = np.asarray(rates) if step == first else 0.98 * average + 0.02 * np.asarray(rates)
+        if time.time() - since > 10:
+            bar.set_postfix(accepted=" ".join(f"{rate:.3f}" for rate in average))
+            since = time.time()
+        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
+            state = {"params": params, "opt": opt, "step": step + 1}
+            partial = checkpoint.with_suffix(".partial")
+            partial.write_bytes(serialization.to_bytes(state))
+            partial.replace(checkpoint)
+    return dataclasses.replace(head, params=params)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = arguments(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     loaded: Any = decoding_jax.load(args.target, scan_layers=True)  # One layer is compiled.
     target, tokenizer = loaded
@@ -253,51 +296,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     ids = most_frequent(texts[0], target.vocab_size, count)
     sizes = {"num_heads": args.heads, "num_kv_heads": args.kv_heads, "mlp_dim": args.mlp}
     head = head_of(args.head, target, count, jax.random.key(args.seed), **sizes)
-    batches, measured = (
-        code_data.Batches(text, args.length + 1, args.rows, args.seed) for text in texts
-    )
-    optimizer = make_optimizer(args.steps, args.learning_rate)
-    state = {"params": head.params, "opt": jax.jit(optimizer.init)(head.params), "step": 0}
-    checkpoint = args.out / f"{args.head}.msgpack"
-    if checkpoint.exists():
-        state = serialization.from_bytes(state, checkpoint.read_bytes())
     print(
         f"{len(texts[0]):,} tokens, of which {np.isin(texts[0], ids).mean():.1%} can be drafted;"
         f" {sum(x.size for x in jax.tree.leaves(head.params)):,} parameters of the head",
         flush=True,
     )
-
-    def loss_of(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        made = dataclasses.replace(head, params=params)
-        return losses(made, target, ids, tokens, args.unrolled)
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, opt: Any, batch: jax.Array) -> Any:
-        (_, rates), grads = jax.value_and_grad(loss_of, has_aux=True)(params, batch)
-        updates, opt = optimizer.update(grads, opt, params)
-        return optax.apply_updates(params, updates), opt, rates
-
-    params, opt, first = state["params"], state["opt"], int(state["step"])
-    average: Any = 0.0
-    bar = tqdm(range(first, args.steps), initial=first, total=args.steps, mininterval=10)
-    since = time.time()
-    for step, batch in zip(bar, batches(first), strict=False):
-        params, opt, rates = update(params, opt, batch)
-        average = np.asarray(rates) if step == first else 0.98 * average + 0.02 * np.asarray(rates)
-        if time.time() - since > 10:
-            bar.set_postfix(accepted=" ".join(f"{rate:.3f}" for rate in average))
-            since = time.time()
-        if (step + 1) % args.checkpoint_every == 0 or step + 1 == args.steps:
-            state = {"params": params, "opt": opt, "step": step + 1}
-            partial = checkpoint.with_suffix(".partial")
-            partial.write_bytes(serialization.to_bytes(state))
-            partial.replace(checkpoint)
-    rate_of = jax.jit(lambda params, tokens: loss_of(params, tokens)[1])
-    number = -(-args.windows // args.rows)
-    pairs = zip(range(number), measured(0), strict=False)
-    found = np.mean([rate_of(params, batch) for _, batch in pairs], axis=0)
+    batches, measured = (
+        code_data.Batches(text, args.length + 1, args.rows, args.seed) for text in texts
+    )
+    head = train(head, target, ids, batches, args)
     if args.export:
-        export(dataclasses.replace(head, params=params), ids, target, args.export)
+        export(head, ids, target, args.export)
+    rates_of = jax.jit(
+        lambda head, target, batch: losses(head, target, ids, batch, args.unrolled)[1]
+    )
+    windows = zip(range(0, args.windows, args.rows), measured(0), strict=False)
+    found = np.mean([rates_of(head, target, batch) for _, batch in windows], axis=0)
     print("held out, accepted of each drafted token:", " ".join(f"{rate:.3f}" for rate in found))
 
 

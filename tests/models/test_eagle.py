@@ -264,7 +264,9 @@ def test_greedy_texts_are_those_of_the_target_alone(name):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["authors", "speculators", "dflash", "multi_token"])
+@pytest.mark.parametrize(
+    "name", tiers.values("authors", "speculators", "dflash", release=["multi_token"])
+)
 def test_heads_lie_on_the_mesh_of_their_target(name):
     need_devices(4)
     model = target_of(name)

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import tiers
 from test_eagle import HEADS, target
 
 import decoding_jax
@@ -66,7 +67,7 @@ def test_generate_reads_the_head_for_its_model(directory):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["authors", "multi_token"])
+@pytest.mark.parametrize("name", tiers.values("authors", release=["multi_token"]))
 def test_the_shell_takes_the_directory_of_a_head(name, directory, tmp_path, capsys):
     directory, head = directory_of(name, directory, tmp_path)
     argv = ["a b c", "--model", str(directory), "--max_new_tokens", "6", "--json"]

@@ -154,7 +154,7 @@ def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
 
 @pytest.mark.parametrize(
     "case",
-    tiers.values((2, 3, 1), exhaustive=[(1, 3, 1), (3, 3, 1), (3, 5, 1)], release=[(3, 2, 2)]),
+    tiers.values((2, 3, 1), exhaustive=[(3, 5, 1)], release=[(1, 3, 1), (3, 3, 1), (3, 2, 2)]),
 )
 def test_blocks_that_predict_their_target_take_the_fewest_calls(case):
     """As above, with every number of blocks, and more drafted tokens than blocks."""
