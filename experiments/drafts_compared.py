@@ -12,10 +12,10 @@ Drafts are copied by ``PromptLookup``, by ``SuffixDrafter`` without a corpus, an
   library that are not held out, up to ``--corpus_tokens`` tokens.
 
 The embedded draft model is beside them, with one draft, with several, which ``token`` and ``block``
-verify, and with dynamic trees of as many tokens; and the heads of ``--heads``, which
-``train_drafter`` wrote for the domain's model. The table has the mean number of tokens that a call
-of the target appends, with a 95% interval over inputs (bootstrap), and in how many blocks of those
-drawn at temperature 1 the token of each depth was accepted.
+verify, and with dynamic trees of as many tokens; and the embedded head, and those of ``--heads``,
+which ``train_drafter`` wrote for the domain's model. The table has the mean number of tokens that a
+call of the target appends, with a 95% interval over inputs (bootstrap), and in how many blocks of
+those drawn at temperature 1 the token of each depth was accepted.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ QUICK = {
 
 
 class Domain(NamedTuple):
-    """A target, a draft model, and the texts of a domain."""
+    """A target, a draft model, embedded heads, and the texts of a domain."""
 
     target: str
     draft: str
+    heads: list[str]
     inputs: list[str]
     others: list[str]
     task: list[str]
@@ -64,6 +65,7 @@ def translation(args: argparse.Namespace) -> Domain:
     return Domain(
         "translation-en-fr",
         "translation-en-fr-draft",
+        [],
         [s.english for s in sentences if id(s) in chosen],
         [s.english for s in tasks.spread(rest, args.others)],
         [text for s in rest for text in s.references],
@@ -79,6 +81,7 @@ def code(args: argparse.Namespace) -> Domain:
     return Domain(
         "python-code",
         "python-code-draft-wide",
+        ["python-code-eagle"],
         tasks.spread(functions[::2], args.count),
         tasks.spread(functions[1::2], args.others),
         [file.text for file in files],
@@ -140,9 +143,9 @@ def measure(name: str, args: argparse.Namespace) -> None:
         drafters[f"`SuffixDrafter`, {kind}, {int(corpus.count):,} tokens"] = SuffixDrafter(
             corpus=corpus
         )
-    for directory in args.heads:
+    for directory in [*domain.heads, *args.heads]:
         head = decoding_jax.load_drafter(directory, model)
-        drafters[f"`{type(head).__name__}`, {directory.name}"] = head
+        drafters[f"`{type(head).__name__}`, {Path(directory).name}"] = head
     drafters["the draft model"] = draft = decoding_jax.load(domain.draft)
     size = {"num_draft_tokens": args.num_draft_tokens}
     drawing = {"key": jax.random.key(args.seed), **size}

@@ -171,7 +171,7 @@ def losses(
 
 
 def export(head: Head, ids: np.ndarray, target: Llama, directory: Path) -> None:
-    """Writes a head for ``load_drafter``, as SpecForge does for EAGLE-3, and DeepSeek-V3 a block.
+    """Writes a head in bfloat16, as SpecForge does for EAGLE-3, and DeepSeek-V3 a block.
 
     Args:
       head: the head.
@@ -180,7 +180,7 @@ def export(head: Head, ids: np.ndarray, target: Llama, directory: Path) -> None:
       directory: where ``config.json`` and ``model.safetensors`` are written to.
     """
     config: Any = head.config
-    params: Any = head.params
+    params: Any = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), head.params)
     values = llama.settings_of_shape(config) | {"model_type": "llama", "hidden_act": "silu"}
     if isinstance(head, MultiTokenBlock):
         table = multi_token.block_table(config, f"model.layers.{target.num_layers}")

@@ -44,6 +44,7 @@ NOT_RUN = {
     "python -m experiments.papers": "takes minutes: tests/papers/ runs the quick forms",
     "python -m experiments.notebooks.execute": "minutes: tests/notebooks/test_notebooks.py",
     "python -m experiments.train_code": "trains for half an hour: tests/test_quick_forms.py",
+    "python -m experiments.train_drafter": "trains for half an hour: tests/test_train_drafter.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",
     "python3.11 -m venv": "makes an environment",
     "python -m venv": "makes an environment",

@@ -20,12 +20,17 @@ from decoding_jax.text.tokenizers import Tokenizer
 
 Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama
 
+_TOKENIZERS = ("tokenizer.json", "spiece.model")
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 
 
 def embedded() -> dict[str, Path]:
-    """The names and directories of the models that are part of the package."""
-    return {p.name: p for p in sorted(_EMBEDDED.glob("*")) if (p / "config.json").exists()}
+    """The names and directories of the models that are part of the package, with tokenizers."""
+    return {
+        p.name: p
+        for p in sorted(_EMBEDDED.glob("*"))
+        if any((p / name).exists() for name in _TOKENIZERS)
+    }
 
 
 def _embedded(name: str) -> Path:

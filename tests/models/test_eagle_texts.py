@@ -67,6 +67,28 @@ def test_generate_reads_the_head_for_its_model(directory):
 
 
 @pytest.mark.exhaustive
+def test_the_embedded_head_drafts_for_its_model():
+    """Texts are those of the model alone, in fewer than half as many calls."""
+    model, tokenizer = decoding_jax.load("python-code")
+    texts = ["    def __init__(self, name):\n        self.name", "        raise Not", "import os"]
+    settings = {"max_new_tokens": 16, "batch_size": 3}
+    alone = decoding_jax.generate(model, tokenizer, texts, **settings)
+    drafted = decoding_jax.generate(
+        model,
+        tokenizer,
+        texts,
+        strategy="speculative_sample",
+        verifier="greedy",
+        drafter=decoding_jax.load_drafter("python-code-eagle"),
+        num_draft_tokens=3,
+        **settings,
+    )
+    assert texts_of(drafted) == texts_of(alone)
+    counts = np.array([[row[0].info.emitted, row[0].info.blocks] for row in drafted]).sum(0)
+    assert counts[0] > 2 * counts[1]
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tiers.values("authors", release=["multi_token"]))
 def test_the_shell_takes_the_directory_of_a_head(name, directory, tmp_path, capsys):
     directory, head = directory_of(name, directory, tmp_path)

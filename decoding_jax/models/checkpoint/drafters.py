@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any
 
 from decoding_jax import fields
@@ -13,6 +14,7 @@ from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.storage import StoragePath, model_path
 
 _KINDS = (eagle, dflash, multi_token)
+_EMBEDDED = pathlib.Path(__file__).parent.parent / "embedded"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ def load_drafter(
       directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
         layout of its authors, of SpecForge or of ``speculators``; one of DFlash in that of its
         authors or of SpecForge; or blocks in that of DeepSeek-V3 or MiMo, in the target's own
-        directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``.
+        directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of
+        an embedded head, ``python-code-eagle``, over which a directory has precedence.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
         The head has the target's embeddings where the files have none, and lies on its mesh. With
         None, ``generate``, ``stream`` and the batch job read the head for the model that they are
@@ -62,7 +65,7 @@ def load_drafter(
     if dtype not in (None, "float32", "bfloat16"):
         raise fields.error("dtype", "float32 or bfloat16", dtype)
     settings = {"greedy": greedy, "min_confidence": min_confidence}
-    path = model_path("directory", directory)
+    path = _path_of(directory)
     if target is None:
         return DrafterDirectory(path, (("dtype", dtype), *settings.items()))
     target = target[0] if isinstance(target, tuple) else target
@@ -88,8 +91,15 @@ def load_drafter(
 
 def holds_drafter(directory: str | StoragePath) -> bool:
     """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``."""
-    path = model_path("directory", directory)
+    path = _path_of(directory)
     if not (path / CONFIG).is_file():
         return False
     file = Settings(path / CONFIG)
     return any(kind.is_head(file) for kind in _KINDS)
+
+
+def _path_of(directory: str | StoragePath) -> StoragePath:
+    """The directory of a head, which may be an embedded one."""
+    path = model_path("directory", directory)
+    found = _EMBEDDED / str(directory)
+    return found if (found / CONFIG).is_file() and not path.is_dir() else path
