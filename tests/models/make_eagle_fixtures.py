@@ -3,7 +3,8 @@
     PYTHONPATH=EAGLE python tests/models/make_eagle_fixtures.py
 
 EAGLE is a checkout of github.com/SafeAILab/EAGLE; ``speculators`` 0.9 and ``transformers`` 5.23 are
-installed. The weights are random and carry no licence. A name, ``multi_token``, writes that alone.
+installed. The weights are random and carry no licence. Names, such as ``multi_token``, write those
+alone.
 """
 
 from __future__ import annotations
@@ -42,11 +43,9 @@ def main() -> None:
     tokens = torch.tensor(draw.integers(SHAPE["vocab_size"], size=(1, 6)))
     features = torch.randn(1, 6, 3 * SHAPE["hidden_size"])
     asked = {"tokens": tokens, "features": features, "d2t": d2t, "t2d": t2d}
-    if sys.argv[1:] != ["multi_token"]:
-        authors(asked)
-        speculators(asked)
-        dflash(asked)
-    multi_token(asked)
+    for make in (authors, speculators, dflash, multi_token, speculators_dflash):
+        if make.__name__ in (sys.argv[1:] or make.__name__):
+            make(asked)
 
 
 def randomize(model: torch.nn.Module, asked: dict[str, torch.Tensor]) -> None:
@@ -154,19 +153,59 @@ def dflash(asked: dict[str, torch.Tensor]) -> None:
     model.norm = Qwen3RMSNorm(width, eps=SHAPE["rms_norm_eps"])
     randomize(model, asked)
     embedding = torch.randn(SHAPE["vocab_size"], width)
-    tokens = torch.tensor([[asked["tokens"][0, 5], *[mask] * (block - 1)]])
-    position = torch.arange(5 + block)[None]
-    with torch.no_grad():
-        states = model.hidden_norm(model.fc(asked["features"][:, :5]))
-        angles = Qwen3RotaryEmbedding(config)(states, position)
-        x = embedding[tokens]
-        for layer in model.layers:
-            x = layer(target_hidden=states, hidden_states=x, position_embeddings=angles)
-        logits = model.norm(x)[:, 1:] @ embedding.T
+    model.rotary_emb = Qwen3RotaryEmbedding(config)
+    logits = block_states(model, asked, embedding, block, mask) @ embedding.T
     own = {"mask_token_id": mask, "target_layer_ids": [0, 2, 4]}
     written = {**settings, "architectures": ["DFlashDraftModel"], "block_size": block}
     answers = {"logits": logits, "embedding": embedding}
     write("dflash", {**written, "dflash_config": own}, model.state_dict(), asked, answers)
+
+
+def block_states(
+    model: torch.nn.Module, asked: dict, embedding: torch.Tensor, block: int, mask: int
+) -> torch.Tensor:
+    """The states of the masks of a block after five tokens."""
+    tokens = torch.tensor([[asked["tokens"][0, 5], *[mask] * (block - 1)]])
+    position = torch.arange(5 + block)[None]
+    with torch.no_grad():
+        states = model.hidden_norm(model.fc(asked["features"][:, :5]))
+        angles = model.rotary_emb(states, position)
+        x = embedding[tokens]
+        for layer in model.layers:
+            x = layer(target_hidden=states, hidden_states=x, position_embeddings=angles)
+        return model.norm(x)[:, 1:]
+
+
+def speculators_dflash(asked: dict[str, torch.Tensor]) -> None:
+    """The same by the model of ``speculators``, with a vocabulary of its own."""
+    from speculators import SpeculatorsConfig, VerifierConfig
+    from speculators.models.dflash import DFlashSpeculatorConfig
+    from speculators.models.dflash.core import DFlashDraftModel
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+    from transformers import Qwen3Config
+
+    torch.manual_seed(2)
+    layer = Qwen3Config(**{**SHAPE, "num_hidden_layers": 2}, head_dim=4)
+    layer._attn_implementation = "eager"
+    config = DFlashSpeculatorConfig(
+        transformer_layer_config=layer,
+        draft_vocab_size=DRAFTED,
+        block_size=4,
+        aux_hidden_state_layer_ids=[1, 3, 5],
+        mask_token_id=39,
+        speculators_config=SpeculatorsConfig(
+            algorithm="dflash",
+            proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=3)],
+            default_proposal_method="greedy",
+            verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"]),
+        ),
+    )
+    model = DFlashDraftModel(config)
+    randomize(model, asked)
+    embedding = model.embed_tokens.weight.detach()
+    logits = model.lm_head(block_states(model, asked, embedding, 4, 39))
+    answers = {"logits": logits, "embedding": embedding}
+    write("speculators_dflash", config.to_dict(), model.state_dict(), asked, answers)
 
 
 def multi_token(asked: dict[str, torch.Tensor]) -> None:

@@ -68,7 +68,8 @@ def drafter(name):
 
 
 def target_of(name):
-    return target(name if name in ("dflash", "multi_token") else "authors")
+    own = "dflash", "speculators_dflash", "multi_token"
+    return target(name if name in own else "authors")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,10 @@ def test_a_head_gives_the_logits_of_the_program_that_publishes_it(name):
     np.testing.assert_allclose(later, expected["next_logits"][0, :rows], atol=2e-6)
 
 
-def test_a_block_has_the_logits_of_the_published_layers():
+@pytest.mark.parametrize("name", ["dflash", "speculators_dflash"])
+def test_a_block_has_the_logits_of_the_published_layers(name):
     """Five tokens before a block, as a prompt, and as slots that are written by two drafts."""
-    expected = safetensors.numpy.load_file(HEADS / "dflash" / "expected.safetensors")
+    expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
     last = expected["tokens"].astype(np.int32)[:, 5:]
 
     @functools.partial(jax.jit, static_argnames="prompt")
@@ -118,7 +120,7 @@ def test_a_block_has_the_logits_of_the_published_layers():
         new = states[:, :, min(prompt + 1, 4) :]
         return head.draft(cache, last, new, at + 1, at + 6 - prompt)[0]
 
-    head = drafter("dflash").head
+    head = drafter(name).head
     for prompt in (5, 2):
         logits = run(head, last, expected["features"], prompt=prompt)[0]
         np.testing.assert_allclose(logits, expected["logits"], atol=3e-6)
@@ -178,6 +180,10 @@ def test_published_settings_become_those_of_the_drafter():
     authors, other = drafter("authors"), drafter("speculators")
     assert drafter("dflash").feature_layers == (1, 3, 5)
     assert drafter("dflash").head.block_size == 4
+    other_block = drafter("speculators_dflash")
+    assert other_block.feature_layers == (1, 3, 5)
+    assert other_block.head.block_size == 4
+    np.testing.assert_array_equal(other_block.token_ids, drafter("speculators").token_ids)
     assert authors.feature_layers == (2, 3, 3)
     assert other.feature_layers == (1, 2, 4)
     assert authors.vocab_size == 40

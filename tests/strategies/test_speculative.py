@@ -301,7 +301,7 @@ def test_a_context_that_is_full_takes_one_more_token():
         ),
         (
             {"num_drafts": 2, "drafter": PromptLookup()},
-            "drafter: expected a language model or an Eagle for several drafts, got",
+            "drafter: expected a language model or a drafter of trees, such as Eagle, for",
         ),
         ({"num_drafts": 0}, "num_drafts: expected an int of 1 or more, got 0"),
         ({"model": MODEL.lockstep()}, "model: expected one with ragged=True, got one whose rows"),

@@ -41,10 +41,10 @@ def load_drafter(
 
     Args:
       directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
-        layout of its authors, of SpecForge or of ``speculators``; one of DFlash in that of its
-        authors or of SpecForge; or blocks in that of DeepSeek-V3 or MiMo, in the target's own
-        directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of
-        an embedded head, ``python-code-eagle``, over which a directory has precedence.
+        layout of its authors, of SpecForge or of ``speculators``; one of DFlash in the same
+        layouts; or blocks in that of DeepSeek-V3 or MiMo, in the target's own directory
+        (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of an
+        embedded head, ``python-code-eagle``, over which a directory has precedence.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
         The head has the target's embeddings where the files have none, and lies on its mesh. With
         None, ``generate``, ``stream`` and the batch job read the head for the model that they are
