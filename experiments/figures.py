@@ -34,6 +34,7 @@ FIGURES = {
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
+    "rollouts": ("measured/rollouts.json", "rollouts"),
     "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
     "speculative": ("measured/speculative.json", "benchmarks.speculative"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),

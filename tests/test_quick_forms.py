@@ -22,6 +22,7 @@ FORMS = {
     "conditional": ("conditional.json", "conditional.png"),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
+    "rollouts": ("rollouts.json", "rollouts.png"),
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),
 }

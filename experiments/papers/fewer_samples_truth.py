@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 
@@ -19,46 +21,112 @@ def pass_of_independent(share: np.ndarray, count: np.ndarray) -> np.ndarray:
     return 1 - (1 - share) ** count
 
 
-def pass_of_lattice(prob: np.ndarray, correct: np.ndarray, count: int) -> float:
-    """The probability that one of the samples of a call of ``arithmetic_sample`` is correct.
-
-    While N times a prefix's probability is above 1, its samples carry their codes, which are those
-    of a lattice; then a sample is alone and goes on by itself (``codes.arithmetic``). So the
-    prefixes at which samples become alone are intervals of the line, each with a probability that
-    the text is correct. What the lattice hits is the same for all shifts between two boundaries,
-    modulo 1/N.
+def by_probability(prob: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+    """All texts with the tokens after every prefix in the order of their probability.
 
     Args:
       prob: float64 ``[V, ..., V]``, of each text, one axis for each token.
-      correct: bool of that shape.
+      others: of that shape, which are put into the same order.
+
+    Example:
+      >>> by_probability(np.array([0.25, 0.75]), np.array([0, 1]))
+      [array([0.75, 0.25]), array([1, 0])]
+    """
+    found = [prob, *others]
+    for axis in range(prob.ndim):
+        later = tuple(range(axis + 1, prob.ndim))
+        order = np.argsort(-found[0].sum(later, keepdims=True), axis, kind="stable")
+        found = [np.take_along_axis(x, np.broadcast_to(order, x.shape), axis) for x in found]
+    return found
+
+
+def pass_of_strata(prob: np.ndarray, correct: np.ndarray, count: int) -> float:
+    """The probability that one of N points, one uniform in each of N strata, is a correct text.
+
+    Args:
+      prob, correct, count: as for ``pass_of_lattice``.
+
+    Example:
+      >>> pass_of_strata(np.full(4, 0.25), np.array([True, False, True, False]), 2)
+      0.75
+    """
+    edges = np.concatenate([[0], np.cumsum(prob.ravel())])
+    right = np.concatenate([[0], np.cumsum(prob.ravel() * correct.ravel())])
+    within = np.interp(np.arange(count + 1) / count * edges[-1], edges, right) / edges[-1]
+    return float(1 - (1 - count * np.diff(within)).prod())
+
+
+class Pieces(NamedTuple):
+    """All outcomes of a lattice of N: between two boundaries, all shifts hit the same prefixes.
+
+    Attributes:
+      weight: float64 ``[P]``, the probability of each piece.
+      cell: int ``[P, N]``, the prefix at which each sample becomes alone.
+      first, last: int ``[C]``, the range of the texts with that prefix, ``last`` not among them.
+    """
+
+    weight: np.ndarray
+    cell: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+def pieces_of_lattice(prob: np.ndarray, count: int, carried: bool = False) -> Pieces:
+    """What the samples of a call of ``arithmetic_sample`` can be.
+
+    While N times a prefix's probability is above 1, its samples carry their codes, which are those
+    of a lattice; then a sample is alone and goes on by itself (``codes.arithmetic``). So the
+    prefixes at which samples become alone are intervals of the line. What the lattice hits is the
+    same for all shifts between two boundaries, modulo 1/N.
+
+    Args:
+      prob: float64 ``[V, ..., V]``, of each text, one axis for each token.
       count: N.
+      carried: whether samples carry their codes after they are alone (``samplers.Carried``).
+    """
+    left, right, first, last = [], [], [], []
+    carry = np.ones(1, bool)
+    for depth in range(1, prob.ndim + 1):
+        size = prob.shape[0] ** depth
+        width, texts = prob.reshape(size, -1).sum(1), prob.size // size
+        end = np.cumsum(width)
+        among = np.repeat(carry, prob.shape[0])
+        carry = among & (carried | (count * width > 1)) & (depth < prob.ndim)
+        cell = among & ~carry & (width > 0)
+        left.append(end[cell] - width[cell])
+        right.append(end[cell])
+        first.append(np.flatnonzero(cell) * texts)
+        last.append(first[-1] + texts)
+    lefts, order = np.concatenate(left), np.argsort(np.concatenate(left))
+    bounds = np.concatenate([lefts, *right, [0, 1]]) % (1 / count)
+    bounds = np.sort(np.append(bounds, [0, 1 / count]))
+    points = (bounds[1:] + bounds[:-1])[:, None] / 2 + np.arange(count) / count
+    hit = np.searchsorted(lefts[order], points, side="right") - 1
+    weight = np.diff(bounds) * count
+    some = weight > 0
+    return Pieces(
+        weight[some], hit[some], np.concatenate(first)[order], np.concatenate(last)[order]
+    )
+
+
+def pass_of_lattice(
+    prob: np.ndarray, correct: np.ndarray, count: int, carried: bool = False
+) -> float:
+    """The probability that one of the samples of a lattice of N is correct.
+
+    Args:
+      prob, count, carried: as for ``pieces_of_lattice``.
+      correct: bool of the shape of ``prob``.
 
     Example:
       >>> halves = np.full((2, 2), 0.25)
       >>> pass_of_lattice(halves, halves > 1, 2), pass_of_lattice(halves, np.eye(2) > 0, 2)
       (0.0, 0.75)
     """
-    left, right = [], []
-    chance = []
-    carried = np.ones(1, bool)
-    mass = (prob * correct).ravel()
-    for depth in range(1, prob.ndim + 1):
-        size = prob.shape[0] ** depth
-        width = prob.reshape(size, -1).sum(1)
-        end = np.cumsum(width)
-        among = np.repeat(carried, prob.shape[0])
-        carried = among & (count * width > 1) & (depth < prob.ndim)
-        cell = among & ~carried & (width > 0)
-        left.append(end[cell] - width[cell])
-        right.append(end[cell])
-        chance.append(mass.reshape(size, -1).sum(1)[cell] / width[cell])
-    lefts, order = np.concatenate(left), np.argsort(np.concatenate(left))
-    wrong = (1 - np.concatenate(chance))[order]
-    bounds = np.concatenate([lefts, *right, [0, 1]]) % (1 / count)
-    bounds = np.sort(np.append(bounds, [0, 1 / count]))
-    points = (bounds[1:] + bounds[:-1])[:, None] / 2 + np.arange(count) / count
-    hit = np.searchsorted(lefts[order], points, side="right") - 1
-    return float(1 - (np.diff(bounds) * count * wrong[hit].prod(1)).sum())
+    weight, cell, first, last = pieces_of_lattice(prob, count, carried)
+    sums = [np.append(0, np.cumsum(x.ravel())) for x in (prob * correct, prob)]
+    right, whole = (x[last] - x[first] for x in sums)
+    return float(1 - (weight * (1 - right / whole)[cell].prod(1)).sum())
 
 
 def vote_of_independent(prob: np.ndarray, count: int) -> np.ndarray:

@@ -1,0 +1,216 @@
+"""Ways to draw N samples together, each exact by itself, and how often one of N is right.
+
+This library's are calls of ``arithmetic_sample``. Beside them are those of QuasiMoTTo (Li et al.
+2026, "QuasiMoTTo: Quasi-Monte Carlo Test-Time Scaling", arXiv:2607.01179), written from the paper's
+abstract and summaries of it, since no program of its authors was at hand. A uniform number chooses
+a token by the inverse distribution function, and what is left of it, stretched to the unit
+interval, chooses the next one. The first numbers of N samples are a shifted lattice or one number
+in each of N strata; or every token has a number of its own, a coordinate of a scrambled Sobol
+sequence. The number is a 64-bit integer here and is carried for 32 bits, after which fresh bits
+follow.
+
+The paper's bootstrap takes smaller sets out of a larger one: every K/N-th sample of a lattice of K,
+one sample of each K/N adjacent strata, or N samples of Sobol's in sequence. Each is a set of the
+same kind, so the mean over all of them is unbiased for pass@N. Several codes are lattices, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import qmc
+
+import decoding_jax
+from decoding_jax import codes, fields
+from decoding_jax.base import Array
+from decoding_jax.codes import point_sets
+from decoding_jax.estimators import repeated
+from decoding_jax.loop import as_function
+from decoding_jax.ops import random, uint64
+from decoding_jax.pytrees import pytree
+from decoding_jax.strategies.token_by_token import TokenByToken
+from experiments.papers.decoding import Decoder, keys_of
+
+
+def strata(key: Array, num_samples: int) -> Array:
+    """One uniform point in each of N equal cells, in order: uint32 ``[N, 2]``.
+
+    The paper shuffles them, which changes no figure of a set.
+    """
+    widest = jnp.broadcast_to(uint64.from_int(2**64 // num_samples - 1), (num_samples, 2))
+    inside = uint64.multiply_high(random.bits(key, (num_samples, 2)), widest)
+    return uint64.add(jnp.asarray(point_sets.cells(num_samples)), inside)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Carried(TokenByToken):
+    """Samples whose codes are carried after they are alone: QuasiMoTTo's lattice and strata."""
+
+    num_samples: int = fields.count()
+    points: str | codes.Points = fields.field(lambda _, x: x, static=True, default="lattice")
+
+    draws: ClassVar[bool] = True
+
+    @property
+    def lanes(self) -> int:
+        return self.num_samples
+
+    def start(self, key: Array, batch_size: int) -> codes.Code:
+        return codes.start(self.points, random.row_keys(key, batch_size), self.num_samples)
+
+    def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
+        used_up = chooser.last[..., :1] == 0  # The interval has 2**32 points or fewer.
+        offset = jnp.where(used_up, random.bits_at(chooser.keys, step), chooser.offset)
+        last = jnp.where(used_up, np.uint32(0xFFFFFFFF), chooser.last)
+        token, offset, last = codes.narrow(offset, last, logits, None, "id")
+        return token, chooser._replace(offset=offset, last=last)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sobol(TokenByToken):
+    """Samples of which every token has a coordinate of a scrambled Sobol sequence.
+
+    The scrambling is Matousek's (1998): the digits of each coordinate are multiplied by a random
+    lower triangular matrix, and shifted.
+    """
+
+    num_samples: int = fields.count()
+
+    draws: ClassVar[bool] = True
+
+    @property
+    def lanes(self) -> int:
+        return self.num_samples
+
+    def start(self, key: Array, batch_size: int) -> Array:
+        """The numbers of all tokens: uint32 ``[L, B, N, 2]``."""
+        length, depth = self.max_new_tokens or 1, (self.num_samples - 1).bit_length()
+        plain = qmc.Sobol(length, scramble=False).random(2**depth)[: self.num_samples]
+        words = (plain.T * 2**32).astype(np.uint32)  # [L, N]
+        shift_keys, column_keys = random.split(random.row_keys(key, batch_size))
+        shift, columns = (
+            jax.vmap(functools.partial(random.bits_at, random.lane_keys(keys, 1)))(
+                jnp.arange(length * max(depth, 1), dtype=jnp.int32)
+            )
+            for keys in (shift_keys, column_keys)
+        )  # [..., B, 1, 2]
+        points = jnp.broadcast_to(shift[:length], (length, batch_size, self.num_samples, 2))
+        for digit in range(depth):
+            column = columns[digit::depth]
+            leading = (column[..., 0] >> (digit + 1)) | np.uint32(1 << (31 - digit))
+            has = jnp.asarray((words >> (31 - digit)) & 1)[:, None, :, None]
+            points = points ^ (has * uint64.pack(leading, column[..., 1]))
+        return points
+
+    def choose(self, chooser: Array, logits: Array, step: Array) -> tuple[Array, Array]:
+        return codes.draw(logits, chooser[step]), chooser
+
+
+carried, sobol = as_function(Carried), as_function(Sobol)
+LIBRARY = "lattice"
+PEER = "QuasiMoTTo, lattice"
+INDEPENDENT = functools.partial(decoding_jax.arithmetic_sample, points="iid")
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    LIBRARY: decoding_jax.arithmetic_sample,
+    "by probability": functools.partial(decoding_jax.arithmetic_sample, order="probability"),
+    "several codes": functools.partial(
+        decoding_jax.arithmetic_sample, order="probability", after="lattice"
+    ),
+    PEER: carried,
+    "QuasiMoTTo, strata": functools.partial(carried, points=strata),
+    "QuasiMoTTo, Sobol": sobol,
+}
+"""By name, ``(model, prompt, keys, num_samples=..., max_new_tokens=...) -> DecodeOutput``."""
+
+
+def check(names: Sequence[str], counts: Sequence[int], lanes: int, label: str) -> None:
+    """Raises ``ValueError`` for faulty settings of ``passes``; ``label`` names the counts."""
+    if PEER not in names or not set(names) <= SAMPLERS.keys():
+        known = ", ".join(SAMPLERS)
+        raise ValueError(f"samplers: expected some of {known}, with {PEER}, got {list(names)}")
+    for count in counts:
+        if count < 1 or lanes % count or counts[-1] % count:
+            raise ValueError(
+                f"{label}: expected divisors of the last and of lanes, {lanes}, got {count}"
+            )
+
+
+def dyadic(name: str, correct: np.ndarray, count: int) -> float:
+    """The bootstrap of QuasiMoTTo: pass@N by smaller sets out of sets of K of the same kind.
+
+    Args:
+      name: of ``SAMPLERS``.
+      correct: bool ``[R, K]``, the samples of R sets, in order.
+      count: N, a divisor of K.
+
+    Example:
+      >>> dyadic(PEER, np.array([[True, True, False, False]]), 2)
+      1.0
+      >>> dyadic("QuasiMoTTo, strata", np.array([[True, False, False, False]]), 2)
+      0.5
+    """
+    sets, size = correct.shape
+    if name == "QuasiMoTTo, Sobol":
+        return float(correct.reshape(sets, -1, count).any(-1).mean())
+    if name == "QuasiMoTTo, strata":
+        wrong = 1 - correct.reshape(sets, count, size // count).mean(-1)
+        return float((1 - wrong.prod(-1)).mean())
+    return float(repeated.pass_at_k_of_lattice(jnp.asarray(correct), count).mean())
+
+
+def passes(
+    decoder: Decoder,
+    number: int,
+    judge: Callable[[Sequence[str]], Sequence[Mapping[str, bool]]],
+    name: str,
+    settings: Mapping[str, Any],
+    **given: Any,
+) -> dict[str, Any]:
+    """How many of an input's independent samples pass, and pass@N of all samplers.
+
+    Sets have as many samples as the largest N, and ``dyadic`` takes the smaller ones out of them.
+    For this library's samplers these smaller sets carry their codes as long as the largest would.
+
+    Args:
+      decoder: the model and the inputs.
+      number: of the input.
+      judge: from texts, none twice, to what each passes.
+      name: of what the keys belong to.
+      settings: with ``samplers``, names of ``SAMPLERS``; ``counts``, the N, divisors of the last
+        and of ``lanes``, the number of samples of each sampler; and ``seed``.
+      given: settings of all samplers.
+
+    Returns:
+      By criterion, ``right``, the number of independent samples, and ``passed``, by the name of a
+      sampler, pass@N for each N.
+    """
+    known: dict[str, Mapping[str, bool]] = {}
+    counts, lanes = settings["counts"], settings["lanes"]
+
+    def decode(key: str, sampler: Callable[..., Any]) -> dict[str, np.ndarray]:
+        calls = lanes // counts[-1]
+        keys = keys_of(settings["seed"], f"{key} {number} {name}", range(calls))
+        strategy = functools.partial(sampler, num_samples=counts[-1], **given)
+        batch = decoder(strategy, [number] * calls, keys, places=calls)
+        texts = [[completion.text for completion in row] for row in batch.completions]
+        new = sorted({text for row in texts for text in row} - known.keys())
+        known.update(zip(new, judge(new) if new else [], strict=True))
+        criteria = known[texts[0][0]]
+        return {x: np.array([[known[t][x] for t in row] for row in texts]) for x in criteria}
+
+    found: dict[str, Any] = {
+        criterion: {"right": int(values.sum()), "passed": {}}
+        for criterion, values in decode("iid", INDEPENDENT).items()
+    }
+    for kind in settings["samplers"]:
+        for criterion, values in decode(kind, SAMPLERS[kind]).items():
+            found[criterion]["passed"][kind] = [dyadic(kind, values, n) for n in counts]
+    return found
