@@ -20,6 +20,7 @@ FORMS = {
     "constraints": ("constraints.json",),
     "arithmetic_variance": ("variance.json", "variance.png"),
     "conditional": ("conditional.json", "conditional.png"),
+    "reproducible": ("reproducible.json",),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
     "rollouts": ("rollouts.json", "rollouts.png"),

@@ -25,6 +25,7 @@ from decoding_jax.models.combined import (
 )
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.models.eagle import EagleConfig, EagleHead
+from decoding_jax.models.fixed_shapes import reproducible
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
@@ -81,6 +82,7 @@ __all__ = [
     "mixture",
     "product",
     "quantize",
+    "reproducible",
     "save_model",
     "save_t5x",
     "to_t5x",

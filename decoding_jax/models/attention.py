@@ -184,7 +184,10 @@ LEAST_BLOCK = 128
 """No block has fewer queries or keys, however many rows, lanes and heads share its scores."""
 
 
-IMPLEMENTATIONS = ("auto", "xla", "pallas")
+BLOCK = 32
+"""The keys of a block of ``attend_in_fixed_blocks``."""
+
+IMPLEMENTATIONS = ("auto", "xla", "pallas", "fixed")
 """The values of ``NetworkConfig.attention``."""
 
 KERNEL_QUERIES = 64
@@ -226,6 +229,8 @@ def attend(
       ValueError: for ``"pallas"`` where the kernel for GPUs cannot run.
     """
     scale = Scale(factor, soft_cap)
+    if implementation == "fixed":
+        return attend_in_fixed_blocks(query, parts, scale)
     plain = functools.partial(attend_in_blocks, query, parts, scale)
     if implementation == "xla":
         return plain()
@@ -314,6 +319,28 @@ def attend_in_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array
         return lax.dynamic_update_slice_in_dim(out, attend_from(first), first, -2)
 
     return lax.fori_loop(0, -(-num_queries // block), add, jnp.zeros_like(query))
+
+
+def attend_in_fixed_blocks(query: Array, parts: Sequence[Part], scale: Scale) -> Array:
+    """``attend`` by a running softmax over blocks of ``BLOCK`` keys, whatever the number of keys.
+
+    A block that a query does not see leaves its sums as they are, to the bit. So the result of a
+    query depends neither on the number of keys after the last one that it sees, nor on other rows.
+
+    Args:
+      query: as for ``attend``.
+      parts: as for ``attend``. A part that is not a number of blocks is one block.
+      scale: the scaling of the scores.
+    """
+    sums = None
+    for part in parts:
+        block = part.num_keys if part.num_keys % BLOCK else BLOCK
+        if part.used is None:
+            key = jnp.arange(1, part.num_keys + 1, dtype=jnp.int32)[None, None, None]
+            part = part._replace(used=jnp.max(jnp.where(part.mask, key, 0)))
+        sums = _attend_chunks(query, part, scale, block, sums)
+    assert sums is not None
+    return sums.result(query.dtype)
 
 
 def _power_of_two(number: int) -> int:

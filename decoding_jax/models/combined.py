@@ -23,7 +23,7 @@ from decoding_jax.loop import model_calls
 from decoding_jax.loop.inputs import check_model, check_prompt_ids
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.ops import exact
-from decoding_jax.ops.logits import bounded, largest, normaliser
+from decoding_jax.ops.logits import log_softmax
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding.meshes import gathered
 
@@ -117,7 +117,7 @@ class Combined:
             outputs.append(output)
             caches.append(cache)
         shift = tuple(None if own is whole else own.length - whole.length for own in prompts)
-        logits = self.combine([log_softmax(output.logits) for output in outputs])
+        logits = self.combine(_log_probs(outputs))
         return ModelOutput(logits, outputs[0].hidden), CombinedCache(tuple(caches), shift)
 
     def extend(
@@ -139,7 +139,7 @@ class Combined:
             output, held = model_calls.extend(part, held, tokens, start, *tree)
             outputs.append(output)
             caches.append(held)
-        logits = self.combine([log_softmax(output.logits) for output in outputs])
+        logits = self.combine(_log_probs(outputs))
         return ModelOutput(logits, outputs[0].hidden), cache._replace(caches=tuple(caches))
 
     def keep(self, cache: CombinedCache, source: Array, start: Array | int) -> CombinedCache:
@@ -153,11 +153,9 @@ class Combined:
         return cache._replace(caches=tuple(part.select(held, lanes) for part, held in pairs))
 
 
-def log_softmax(logits: Array) -> Array:
-    """``ops.logits.log_softmax`` of a model's logits, equal to the bit in every program."""
-    logits = bounded(gathered(jnp.asarray(logits)))
-    peak, total = normaliser(logits, largest(logits))
-    return (logits - peak) - exact.log(jnp.maximum(total, 1.0))
+def _log_probs(outputs: Sequence[ModelOutput]) -> list[Array]:
+    """Each part's log-probabilities, float32 ``[B, W, T, V]``."""
+    return [log_softmax(gathered(jnp.asarray(output.logits))) for output in outputs]
 
 
 def log_linear(*terms: tuple[Any, Array]) -> Array:

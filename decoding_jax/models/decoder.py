@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput
-from decoding_jax.models import caches, layers, stack, view
+from decoding_jax.models import caches, fixed_shapes, layers, stack, view
 from decoding_jax.models.attention import IMPLEMENTATIONS, Bias, Part
 from decoding_jax.models.caches import Cache, KeyValue, Layers
 
@@ -47,6 +47,7 @@ class NetworkConfig:
         deep network then compiles as fast as a shallow one.
       attention: what computes attention, ``"auto"``, ``"xla"`` or ``"pallas"`` (see
         ``attention.attend``). It changes results by rounding alone.
+      reproducible_rows: None, or the number of lanes of a group, see ``models.reproducible``.
 
     Raises:
       ValueError: for another ``attention``.
@@ -55,6 +56,7 @@ class NetworkConfig:
     dtype: str = dataclasses.field(default="float32", kw_only=True)
     scan_layers: bool = dataclasses.field(default=False, kw_only=True)
     attention: str = dataclasses.field(default="auto", kw_only=True)
+    reproducible_rows: int | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.attention not in IMPLEMENTATIONS:
@@ -396,6 +398,7 @@ class NetworkModel:
         layers = fields.as_layers(layers, self.num_layers)
         return dataclasses.replace(self, feature_layers=layers)  # type: ignore[type-var]
 
+    @fixed_shapes.in_groups_of_lanes
     def extend(
         self,
         cache: Cache,
@@ -409,6 +412,7 @@ class NetworkModel:
         states, cache = self.apply(self.network.extend, *new, features=self.feature_layers)
         return ModelOutput(self.project(states.last), *states), cache
 
+    @fixed_shapes.in_groups
     def project(self, hidden: Array) -> Array:
         """See ``SupportsProject.project``."""
         return self.apply(self.network.project, hidden)
@@ -475,6 +479,7 @@ class DecoderModel(NetworkModel):
         config = dataclasses.replace(self.config, num_layers=num_layers)
         return dataclasses.replace(self, params=params, config=config)
 
+    @fixed_shapes.in_groups_of_rows
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, Cache]:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
-from decoding_jax.models import caches, layers, stack
+from decoding_jax.models import caches, fixed_shapes, layers, stack
 from decoding_jax.models.decoder import NetworkModel, States
 from decoding_jax.sharding import meshes
 
@@ -210,6 +210,15 @@ class BoundEncoderDecoder(NetworkModel):
         start = np.full((batch_size, 1), self.config.start_id, np.int32)
         return Prompt(jnp.asarray(start), jnp.asarray(np.ones(batch_size, np.int32)))
 
+    def check_rows(self, tokens: Array) -> None:
+        """Refuses prompts ``[B, P]`` of another number of rows than that of the bound inputs."""
+        if tokens.shape[0] != self.source.shape[0]:
+            raise ValueError(
+                f"prompt: expected {self.source.shape[0]} rows, as the inputs bound have, got"
+                f" {tokens.shape[0]}"
+            )
+
+    @fixed_shapes.in_groups_of_rows
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, caches.Cache]:
@@ -218,11 +227,7 @@ class BoundEncoderDecoder(NetworkModel):
         Raises:
           ValueError: if the number of rows is not that of the bound inputs.
         """
-        if tokens.shape[0] != self.source.shape[0]:
-            raise ValueError(
-                f"prompt: expected {self.source.shape[0]} rows, as the inputs bound have, got"
-                f" {tokens.shape[0]}"
-            )
+        self.check_rows(tokens)
         inputs, inputs_length = meshes.over_rows(self.source), meshes.over_rows(self.source_length)
         source = self.apply(self.network.encode, inputs, inputs_length)
         held = tokens, length, source, inputs_length

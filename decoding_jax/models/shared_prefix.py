@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput
-from decoding_jax.models import caches, decoder
+from decoding_jax.models import caches, decoder, fixed_shapes
 from decoding_jax.ops.jit import jit
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
@@ -88,6 +88,7 @@ class SharedPrefixModel(decoder.NetworkModel):
         """See ``DecoderModel.early_exit``: the first layers, after the same prefix."""
         return with_shared_prefix(self.model.early_exit(num_layers), self.tokens)
 
+    @fixed_shapes.in_groups_of_rows
     def prefill(
         self, tokens: Array, length: Array, *, lanes: int, slots: int, with_hidden: bool = False
     ) -> tuple[ModelOutput, caches.Cache]:
@@ -125,6 +126,7 @@ class SharedPrefixModel(decoder.NetworkModel):
         hidden = whole(self.hidden, states.last) if with_hidden else None
         return ModelOutput(logits, hidden, features), cache
 
+    @fixed_shapes.in_groups_of_lanes
     def extend(
         self,
         cache: caches.Cache,

@@ -64,21 +64,22 @@ def log_prob_of(logits: Array, token: Array) -> Array:
     """The log-probability, in nats, of ``token [...]`` under the softmax of ``logits [..., V]``.
 
     The result is NaN where any logit is NaN, and otherwise -inf for a banned token, including where
-    every token is banned. A logit of +inf counts as the largest float.
+    every token is banned. A logit of +inf counts as the largest float. Equal to the bit in every
+    program, as ``log_softmax`` is (see ``ops.exact``).
 
     Example:
       >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
       Array(-1.3863, dtype=float32)
     """
-    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")[..., 0]
-    return _log_prob(chosen, jax.nn.logsumexp(logits, axis=-1))
+    logits = bounded(logits)
+    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")
+    return _log_prob(chosen, logits)[..., 0]
 
 
-def _log_prob(logit: Array, total: Array) -> Array:
-    """``logit - total``; -inf for a banned token, unless the total is NaN."""
-    largest_float = jnp.finfo(jnp.float32).max
-    logit, total = (jnp.where(x == jnp.inf, largest_float, x) for x in (logit, total))
-    return jnp.where((logit == -jnp.inf) & ~jnp.isnan(total), -jnp.inf, logit - total)
+def _log_prob(logit: Array, logits: Array) -> Array:
+    """Log-probabilities of ``logit [..., n]`` under the softmax of bounded ``logits [..., V]``."""
+    peak, total = normaliser(logits, largest(logits))
+    return (logit - peak) - exact.log(jnp.maximum(total, 1.0))
 
 
 def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
@@ -147,7 +148,8 @@ def log_softmax(logits: Array) -> Array:
       >>> log_softmax(jnp.array([0.0, 0.0, -jnp.inf])).round(4)
       Array([-0.6931, -0.6931,    -inf], dtype=float32)
     """
-    return _log_prob(logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+    logits = bounded(logits)
+    return _log_prob(logits, logits)
 
 
 def are_nan(log_probs: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Functions of the vocabulary axis: log-probabilities, and masses as integers with exact sums."""
+"""Functions of the vocabulary axis: log-probabilities, and masses as integers with exact sums.
+
+All are equal to the bit in every program (see ``ops.exact``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.ops import uint64
+from decoding_jax.ops import exact, uint64
 from decoding_jax.ops.logits import lowest_argmax
 
 Array = jax.Array
@@ -36,7 +39,7 @@ def log_softmax_or_uniform(logits: Array) -> Array:
       Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
     shifted = below_max(logits)
-    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+    return shifted - exact.log(exact.sum_last(exact.exp(shifted)))[..., None]
 
 
 def entropy(log_probs: Array) -> Array:
@@ -47,7 +50,7 @@ def entropy(log_probs: Array) -> Array:
       Array([0.6931472], dtype=float32)
     """
     finite = jnp.where(log_probs > -jnp.inf, log_probs, 0.0)
-    return -jnp.sum(jnp.exp(log_probs) * finite, axis=-1, keepdims=True)
+    return exact.sum_last(jnp.abs(exact.exp(log_probs) * finite))[..., None]
 
 
 def token_ids(x: Array) -> Array:
@@ -92,8 +95,8 @@ def integer_masses(log_weights: Array) -> tuple[Array, Array]:
     Returns:
       int32 ``[..., V]`` high and low limbs.
     """
-    weights = jnp.exp(log_weights)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = exact.exp(log_weights)
+    total = exact.sum_last(weights)[..., None]
     exponent = (lax.bitcast_convert_type(total, jnp.int32) >> 23) - 127
     scale = lax.bitcast_convert_type((29 - exponent + 127) << 23, jnp.float32)
     scaled = weights * scale

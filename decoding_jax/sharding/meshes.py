@@ -158,17 +158,19 @@ def _mover(sharding: jax.sharding.Sharding) -> Callable[[Any], Any]:
     return jax.jit(lambda arrays: arrays, out_shardings=sharding)
 
 
-def map_rows(function: Callable[..., Any], x: Array) -> Any:
+def map_rows(function: Callable[..., Any], x: Any, *, over: tuple[str, ...] = (DATA, MODEL)) -> Any:
     """Applies a function of ``[B, ...]`` on each device to its own rows.
 
     The compiler gathers the operands of some operations, although their rows are independent. This
     keeps rows where they are.
 
     Args:
-      function: takes an array ``[B, ...]``, and returns arrays ``[B, ...]`` whose rows depend on
+      function: takes arrays ``[B, ...]``, and returns arrays ``[B, ...]`` whose rows depend on
         the same rows only.
-      x: the array. The function is called on the whole of it if there is no axis ``data`` in
-        context, or if it does not divide B.
+      x: an array, or a pytree of them. The function is called on the whole of it if there is no
+        axis ``data`` in context, or if it does not divide B.
+      over: the axes of the mesh that the function does not know of. Without ``model``, the compiler
+        spreads what it computes over that axis.
 
     Example:
       >>> import jax.numpy as jnp
@@ -176,9 +178,10 @@ def map_rows(function: Callable[..., Any], x: Array) -> Any:
       Array([2, 4], dtype=int32)
     """
     size = axis_size(DATA)
-    if size is None or size == 1 or x.ndim == 0 or x.shape[0] % size:
+    leaves = jax.tree.leaves(x)
+    if size is None or size == 1 or any(y.ndim == 0 or y.shape[0] % size for y in leaves):
         return function(x)
-    names = {name for name in (DATA, MODEL) if axis_size(name) is not None}
+    names = {name for name in over if axis_size(name) is not None}
     rows = PartitionSpec(DATA)
     # The result is equal on all devices of the other axis, which the function does not know of.
     spread = jax.shard_map(

@@ -84,7 +84,11 @@ def _main(argv: list[str]) -> int:
     logging.basicConfig(format="%(message)s")
     keep_programs()
     model, tokenizer = load(
-        options.model, dtype=options.dtype, tokenizer=options.tokenizer, weights=options.weights
+        options.model,
+        dtype=options.dtype,
+        tokenizer=options.tokenizer,
+        weights=options.weights,
+        reproducible=options.reproducible,
     )
     options.constraint = _constraint(options, model, tokenizer)
     chooser = chooser_of(options.strategy, None, tokenizer, {})
@@ -205,7 +209,7 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
     if holds_drafter(options.drafter):
         return load_drafter(options.drafter)
-    return load(options.drafter, dtype=options.dtype)[0]
+    return load(options.drafter, dtype=options.dtype, reproducible=options.reproducible)[0]
 
 
 def _is_single(settings: dict[str, Any]) -> bool:

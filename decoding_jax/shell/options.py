@@ -130,6 +130,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto")
     parser.add_argument("--weights", help="int8 or int4, for the model's weights")
     parser.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="texts that are the same to the bit in batches of any size and order",
+    )
+    parser.add_argument(
         "--drafter",
         metavar="DIR",
         help="of speculative_sample: a draft model, or a head of EAGLE-3, of DFlash or of "

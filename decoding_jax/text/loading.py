@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
+from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
 from decoding_jax.text.generation_config.config import DirectoryConfig
 from decoding_jax.text.tokenizer_files import load_tokenizer
@@ -63,6 +64,7 @@ def load(
     prefill_chunk: int | None = None,
     weights: str | None = None,
     attention: str = "auto",
+    reproducible: bool | int = False,
 ) -> tuple[Model, Tokenizer]:
     """Loads a model and its tokenizer.
 
@@ -92,6 +94,9 @@ def load(
       attention: what computes attention: ``"xla"``, ``"pallas"`` (kernels for NVIDIA GPUs and
         TPUs), or ``"auto"`` for the faster one that can run. It changes results by rounding alone.
         Where a forced kernel cannot run, a ``ValueError`` comes when the model first decodes.
+      reproducible: whether a text's tokens and log-probabilities are the same bits in batches of
+        any size, order and padding, at a price in time; or the number of lanes that run together
+        (see ``models.reproducible``).
 
     Returns:
       The model and its tokenizer. An encoder-decoder has to be bound to its inputs before it
@@ -129,6 +134,8 @@ def load(
     if prefill_chunk is not None:
         model = with_prefill_chunk(model, prefill_chunk)
     model = with_attention(model, attention)
+    if reproducible is not False:
+        model = with_fixed_shapes(model, None if reproducible is True else reproducible)
     family = None
     if isinstance(model, T5):
         family = {"model_type": "t5", "vocab_size": model.config.vocab_size}

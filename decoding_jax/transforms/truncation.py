@@ -410,7 +410,7 @@ class TopH:
             return total, surprise
 
         def entropy(total: Array, surprise: Array) -> Array:
-            return jnp.log(jnp.maximum(total, 1.0)) + surprise / jnp.maximum(total, 1.0)
+            return exact.log(jnp.maximum(total, 1.0)) + surprise / jnp.maximum(total, 1.0)
 
         most = alpha * entropy(*sums(weights > 0)) * (1.0 + SLACK)
 
