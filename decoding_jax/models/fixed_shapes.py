@@ -53,8 +53,8 @@ def in_groups_of_rows(method: F) -> F:
             model.check_rows(tokens)
             given += [model.source, model.source_length]
         given = [jnp.asarray(x, jnp.int32) for x in given]
-        run = functools.partial(_prefill, method, _plain(model), rows=rows, **settings)
-        return map_rows(run, given, over=(DATA,))
+        run = functools.partial(_prefill, method, rows=rows, **settings)
+        return map_rows(run, given, _with(model, reproducible_rows=None), over=(DATA,))
 
     return prefill  # type: ignore[return-value]
 
@@ -74,8 +74,9 @@ def in_groups_of_lanes(method: F) -> F:
         if tree[1] is not None:
             position = tree[1].reshape((1,) * (3 - tree[1].ndim) + tree[1].shape)
             tree[1] = jnp.broadcast_to(position, tokens.shape)
-        run = functools.partial(_extend, method, _with(_plain(model), attention="fixed"), rows=rows)
-        output, new, at = map_rows(run, (cache, tokens, lanes, *tree), over=(DATA,))
+        run = functools.partial(_extend, method, rows=rows)
+        plain = _with(model, reproducible_rows=None, attention="fixed")
+        output, new, at = map_rows(run, (cache, tokens, lanes, *tree), plain, over=(DATA,))
         return output, _written(cache, new, at, start)
 
     return extend  # type: ignore[return-value]
@@ -89,7 +90,8 @@ def in_groups(method: F) -> F:
         rows = model.config.reproducible_rows
         if rows is None:
             return method(model, hidden)
-        flat, run = hidden.reshape(-1, hidden.shape[-1]), functools.partial(method, _plain(model))
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        run = functools.partial(method, _with(model, reproducible_rows=None))
         order = jnp.arange(flat.shape[0], dtype=jnp.int32)
         # No float is above the largest but infinity, which the compiler does not infer.
         first = flat[0, 0].astype(jnp.float32)
@@ -139,11 +141,6 @@ def _with(model: Any, **settings: Any) -> Any:
         expected = "a network of decoding_jax.models"
         raise fields.error("reproducible.model", expected, model)
     return dataclasses.replace(model, model=_with(model.model, **settings))
-
-
-def _plain(model: Any) -> Any:
-    """The network as it runs on one group."""
-    return _with(model, reproducible_rows=None)
 
 
 def _in_groups(
@@ -200,8 +197,8 @@ def _widths(size: int) -> list[int]:
 
 def _prefill(
     method: Callable[..., Any],
-    model: Any,
     given: Sequence[Array],
+    model: Any,
     *,
     rows: int,
     lanes: int,
@@ -212,8 +209,8 @@ def _prefill(
 
     Args:
       method: ``prefill`` of the class of the model.
-      model: the network as it runs on one group.
       given: the prompts ``[B, P]`` and their lengths, and those of the inputs if there are any.
+      model: the network as it runs on one group.
       rows: the number of rows of a group.
       lanes, slots, with_hidden: as for ``LanguageModel.prefill``.
     """
@@ -258,14 +255,14 @@ def _prefill(
     return output, caches.empty_slots(prompt, length, lanes=lanes, slots=slots, source=source)
 
 
-def _extend(method: Callable[..., Any], model: Any, given: Any, *, rows: int) -> Any:
+def _extend(method: Callable[..., Any], given: Any, model: Any, *, rows: int) -> Any:
     """``extend`` by groups of lanes: the output, and what to write to the slots of the cache.
 
     Args:
       method: ``extend`` of the class of the model.
-      model: the network as it runs on one group.
       given: the cache, the tokens ``[B, W, T]``, their first slots ``[B, W]``, and ``visible`` and
         ``position``, either of which may be None.
+      model: the network as it runs on one group.
       rows: the number of lanes of a group.
     """
     cache, tokens, *_ = given

@@ -158,7 +158,9 @@ def _mover(sharding: jax.sharding.Sharding) -> Callable[[Any], Any]:
     return jax.jit(lambda arrays: arrays, out_shardings=sharding)
 
 
-def map_rows(function: Callable[..., Any], x: Any, *, over: tuple[str, ...] = (DATA, MODEL)) -> Any:
+def map_rows(
+    function: Callable[..., Any], x: Any, *shared: Any, over: tuple[str, ...] = (DATA, MODEL)
+) -> Any:
     """Applies a function of ``[B, ...]`` on each device to its own rows.
 
     The compiler gathers the operands of some operations, although their rows are independent. This
@@ -169,6 +171,7 @@ def map_rows(function: Callable[..., Any], x: Any, *, over: tuple[str, ...] = (D
         the same rows only.
       x: an array, or a pytree of them. The function is called on the whole of it if there is no
         axis ``data`` in context, or if it does not divide B.
+      *shared: further arguments of the function, the same for all rows, such as weights.
       over: the axes of the mesh that the function does not know of. Without ``model``, the compiler
         spreads what it computes over that axis.
 
@@ -180,14 +183,15 @@ def map_rows(function: Callable[..., Any], x: Any, *, over: tuple[str, ...] = (D
     size = axis_size(DATA)
     leaves = jax.tree.leaves(x)
     if size is None or size == 1 or any(y.ndim == 0 or y.shape[0] % size for y in leaves):
-        return function(x)
+        return function(x, *shared)
     names = {name for name in over if axis_size(name) is not None}
     rows = PartitionSpec(DATA)
     # The result is equal on all devices of the other axis, which the function does not know of.
+    specs = rows, *[PartitionSpec()] * len(shared)
     spread = jax.shard_map(
-        function, in_specs=rows, out_specs=rows, axis_names=names, check_vma=False
+        function, in_specs=specs, out_specs=rows, axis_names=names, check_vma=False
     )
-    return spread(x)
+    return spread(x, *shared)
 
 
 def in_mesh(function: Callable[[Any], Any], arguments: Any) -> Any:

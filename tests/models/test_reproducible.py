@@ -28,7 +28,7 @@ from decoding_jax.testing import TableLM
 
 pytestmark = pytest.mark.optimized
 
-SHAPE = {"vocab_size": 301, "emb_dim": 48, "num_heads": 4, "mlp_dim": 80, "num_layers": 2}
+SHAPE = {"vocab_size": 301, "emb_dim": 48, "num_heads": 4, "mlp_dim": 80, "num_layers": 1}
 DRAWN = np.random.default_rng(0)
 COUNT = 9
 SHARED = DRAWN.integers(1, 301, 3)
@@ -81,7 +81,7 @@ def check(want, got):
 
 
 def test_a_sample_has_the_same_bits_alone_and_in_a_larger_batch():
-    model = reproducible(network("llama", num_layers=1), 4)
+    model = reproducible(network("llama"), 4)
     settings = {"num_samples": 2}
     want = decode(model, "sample", range(COUNT), **settings)
     assert len({tuple(tokens.ravel()) for tokens, _ in want.values()}) > COUNT // 2
@@ -95,7 +95,7 @@ CASES = [
     for strategy in ("greedy", "sample", "arithmetic_sample", "beam_search", "contrastive_search")
     for dtype in ("float32", "bfloat16")
 ]
-SHOWN = [("t5", "arithmetic_sample", "bfloat16"), ("gpt2", "beam_search", "float32")]
+SHOWN = [("t5", "arithmetic_sample", "bfloat16")]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_rows_have_the_same_bits_in_every_batch(name, strategy, dtype):
         "contrastive_search": {"top_k": 3, "penalty_alpha": 0.4},
     }.get(strategy, {})
     want = decode(model, strategy, range(COUNT), **settings)
-    for rows, width in (([8, 7, 6, 5, 4, 3, 2, 1, 0], 0), ([2], 50), ([4, 0, 8, 3], 0)):
+    for rows, width in (([2], 50), ([*range(8, -1, -1), *range(6)], 0)):
         check(want, decode(model, strategy, rows, width, **settings))
 
 
@@ -123,7 +123,7 @@ def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     assert model.config.reproducible_rows is None
     assert reproducible(with_shared_prefix(model, SHARED), 3).config.reproducible_rows == 3
     assert reproducible(network("t5")).bind(*prompts()).config.reproducible_rows == 8
-    with pytest.raises(ValueError, match="rows: expected an integer of 1 or more, got 0"):
+    with pytest.raises(ValueError, match="rows: expected an int of 1 or more, got 0"):
         reproducible(model, 0)
     assert reproducible(guided(model, 2.0), 5).model.config.reproducible_rows == 5
     with pytest.raises(ValueError, match="expected a network of decoding_jax"):
@@ -134,7 +134,7 @@ def prompts():
     return np.ones((2, 3), np.int32), np.full(2, 3, np.int32)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_rows_after_a_shared_prefix_of_scanned_layers_have_the_same_bits():
     model = reproducible(with_scanned_layers(network("llama", "bfloat16")), 4)
     model = with_shared_prefix(model, SHARED)
@@ -145,7 +145,7 @@ def test_rows_after_a_shared_prefix_of_scanned_layers_have_the_same_bits():
 @pytest.mark.exhaustive
 def test_rows_of_refilled_batches_and_of_two_devices_have_the_same_bits():
     need_devices(2)
-    model = reproducible(network("t5", num_layers=1), 4)
+    model = reproducible(network("t5"), 4)
     want = decode(model, "sample", range(COUNT))
     mesh = jax.make_mesh((2,), ("data",))
     check(want, decode(sharding.shard(model, mesh), "sample", [*range(7, -1, -1)]))
