@@ -9,7 +9,7 @@ import pytest
 from machine import need_devices
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, sharding, transforms
+from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.batches import RowDecoder
 from decoding_jax.models import (
     GPT2,
@@ -143,30 +143,24 @@ def test_rows_after_a_shared_prefix_of_scanned_layers_have_the_same_bits():
 
 
 @pytest.mark.exhaustive
-def test_rows_of_refilled_batches_and_of_two_devices_have_the_same_bits():
+def test_rows_of_a_refilled_batch_on_two_devices_have_the_same_bits():
     need_devices(2)
-    model = reproducible(network("t5"), 4)
+    model, order = reproducible(network("llama"), 4), list(range(COUNT))[::-1]
     want = decode(model, "sample", range(COUNT))
-    mesh = jax.make_mesh((2,), ("data",))
-    check(want, decode(sharding.shard(model, mesh), "sample", [*range(7, -1, -1)]))
-    for devices, order in ((1, range(COUNT)), (2, [*range(COUNT)][::-1])):
-        run = functools.partial(decoding_jax.sample, **SETTINGS | {"stop": None}, max_new_tokens=6)
-        decoder = RowDecoder(
-            model,
-            run,
-            stop=SETTINGS["stop"],
-            key=jax.random.key(1),
-            batch_size=4,
-            devices=jax.devices()[:devices],
-        )
-        decoder.expect(COUNT)
-        decoder.prepare(40)
-        by_width = {40: [n for n, i in enumerate(order) if len(IDS[i]) > 16]}
-        by_width[16] = [n for n in range(COUNT) if n not in by_width[40]]
-        ids, index, found = [IDS[i] for i in order], list(order), {}
-        for members, output in decoder.decode(ids, index, by_width):
-            found |= {
-                index[m]: (output.tokens[n], output.log_prob[n]) for n, m in enumerate(members)
-            }
-        assert len(found) == COUNT
-        check(want, found)
+    decoder = RowDecoder(
+        model,
+        functools.partial(decoding_jax.sample, **SETTINGS | {"stop": None}, max_new_tokens=6),
+        stop=SETTINGS["stop"],
+        key=jax.random.key(1),
+        batch_size=4,
+        devices=jax.devices()[:2],
+    )
+    decoder.expect(COUNT)
+    decoder.prepare(50)
+    assert decoder.group_size is not None
+    found = {}
+    decoded = decoder.decode([IDS[i] for i in order], order, {50: list(range(COUNT))})
+    for members, output in decoded:
+        found |= {order[m]: (output.tokens[n], output.log_prob[n]) for n, m in enumerate(members)}
+    assert len(found) == COUNT
+    check(want, found)
