@@ -16,7 +16,7 @@ from experiments.notebooks import execute
 
 NOTEBOOKS = execute.notebooks()
 # These take longest; `.ci/run release` runs them.
-LONG = ("2_arithmetic_sampling", "3_speculation")
+LONG = ("2_arithmetic_sampling", "3_speculation", "7_three_distributions")
 # Quick compilation, as in ``conftest.py``, which configures this process and not the kernel.
 QUICK = {
     "XLA_FLAGS": " ".join(f"{name}={value}" for name, value in devices.quick_flags().items()),
@@ -24,7 +24,7 @@ QUICK = {
 }
 OF_A_MACHINE = re.compile(r"/(home|root|tmp|usr|work|Users)/|site-packages|https?://\S*simple")
 # What a notebook imports that the extra ``notebooks`` installs.
-NEEDED = ("ipykernel", "matplotlib", "tensorstore")
+NEEDED = ("ipykernel", "matplotlib", "outlines_core", "tensorstore")
 
 
 def read(path):
