@@ -166,7 +166,9 @@ class Trie:
             word = jnp.arange(words, dtype=jnp.int32).reshape((1,) * (state.ndim + 1) + (-1,))
             bit = jnp.where(real, jnp.uint32(1) << (children % 32).astype(jnp.uint32), 0)
             here = (children // 32)[..., None] == word
-            allowed = _unpacked(jnp.where(here, bit[..., None], 0).sum(-2), vocab_size)
+            allowed = _unpacked(
+                jnp.where(here, bit[..., None], 0).sum(-2, dtype=jnp.uint32), vocab_size
+            )
         if nodes:
             of_node = jnp.asarray(self.bits, jnp.uint32)[jnp.clip(state, 0, nodes - 1)]
             of_node = _unpacked(of_node, vocab_size)

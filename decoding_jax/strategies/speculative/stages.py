@@ -106,9 +106,10 @@ class Drafts(NamedTuple):
     num_verified: Array | None = None
 
     @property
-    def width(self) -> Array | int:
-        """The number of drafts that are verified: C, or int32 ``[B, W]``."""
-        return self.tokens.shape[-1] if self.num_verified is None else self.num_verified
+    def width(self) -> Array:
+        """The number of drafts that are verified, int32: C, or ``[B, W]``."""
+        count = jnp.int32(self.tokens.shape[-1])
+        return count if self.num_verified is None else self.num_verified
 
     @property
     def verified(self) -> Array:
