@@ -113,6 +113,8 @@ class _Network:
         ]
         self._stacks: list[tuple[int, int]] = [(-1, -1)]  # the place on top, and the rest
         self._stack_of: dict[tuple[int, int], int] = {}
+        self._closure = functools.cache(self._closure_of)
+        self._has_room = functools.cache(self._room_for)
 
     def automaton(self) -> ByteAutomaton:
         """The automaton of all texts, without states from which none ends."""
@@ -155,8 +157,7 @@ class _Network:
         transitions = kept[table[useful]][:, self._class]  # -1 is the last entry
         return byte_automata.merged(ByteAutomaton(transitions, accepting[useful]))
 
-    @functools.cache  # noqa: B019  # as long as the network
-    def _closure(self, configuration: int) -> frozenset[int]:
+    def _closure_of(self, configuration: int) -> frozenset[int]:
         """The configurations without bytes between that bytes follow, or where a text ends."""
         found, queue = set(), [configuration]
         seen = {configuration}
@@ -186,8 +187,7 @@ class _Network:
             self._stacks.append((place, stack))
         return self._stack_of[place, stack]
 
-    @functools.cache  # noqa: B019  # as long as the network
-    def _has_room(self, definition: int, stack: int) -> bool:
+    def _room_for(self, definition: int, stack: int) -> bool:
         """Whether one more of a definition may begin."""
         is_open = 0
         while stack:

@@ -74,6 +74,6 @@ def _read(text: str, name: str) -> Any:
         ) from None
     try:
         return lark.Lark(text, lexer="dynamic_complete", maybe_placeholders=False)
-    except (lark.exceptions.LarkError, OSError, NotImplementedError) as error:
+    except Exception as error:  # Those of regular expressions are of many types.
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{name}: expected a grammar that lark reads, got {reason}") from None

@@ -373,10 +373,10 @@ class CompressedAutomaton:
 
 def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
     """Each sequence followed by each end token, as rows padded with -1 on the right."""
-    if isinstance(sequences, np.ndarray) and sequences.ndim == 2 and sequences.size and not ends:
-        if sequences.min() < 0:
-            raise fields.error("sequences", "token ids of 0 or more", sequences.min())
-        return sequences
+    if isinstance(sequences, np.ndarray) and not ends:
+        is_table = sequences.ndim == 2 and sequences.size and sequences.dtype.kind in "iu"
+        if is_table and sequences.min() >= 0:
+            return sequences
     length = np.array([len(s) for s in sequences], np.int64)
     if not len(length) or not length.all():
         got = "an empty sequence" if len(length) else "none"

@@ -118,6 +118,47 @@ SCHEMAS = {
     },
     "either": {"anyOf": [{"type": "null"}, {"type": "string", "format": "ipv4"}]},
 }
+NODE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 3},
+        "left": {"$ref": "#/$defs/node"},
+        "right": {"$ref": "#/$defs/node"},
+    },
+    "required": ["name"],
+}
+EXPRESSION = {  # Two definitions within each other, by a tag.
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {"op": {"const": "number"}, "value": {"type": "integer"}},
+            "required": ["op", "value"],
+        },
+        {"$ref": "#/$defs/sum"},
+    ]
+}
+SUM = {
+    "type": "object",
+    "properties": {
+        "op": {"const": "+"},
+        "parts": {"type": "array", "items": {"$ref": "#"}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["op", "parts"],
+}
+NESTED = {  # with a depth of 3
+    "tree": {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
+    "expression": {**EXPRESSION, "$defs": {"sum": SUM}},
+    "any value": {},
+    "comments": {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "maxLength": 4},
+            "replies": {"type": "array", "items": {"$ref": "#"}},
+        },
+        "required": ["text", "replies"],
+    },
+    "any items": {"type": "object", "properties": {"a": {"type": "array"}, "o": True}},
+}
 PATTERNS = [
     r"[0-9]{4}-[0-9]{2}",
     r"(é|日本)+ ?x*",

@@ -12,53 +12,12 @@ pytest.importorskip("outlines_core")
 pytest.importorskip("lark")
 import languages
 import lark
-from languages import TOKENIZERS, Pieces, walk
+from languages import NESTED, TOKENIZERS, Pieces, walk
 
 from decoding_jax import constraints
 from decoding_jax.constraints import definitions, schemas
 from decoding_jax.text import ByteTokenizer
 
-NODE = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 3},
-        "left": {"$ref": "#/$defs/node"},
-        "right": {"$ref": "#/$defs/node"},
-    },
-    "required": ["name"],
-}
-EXPRESSION = {  # Two definitions within each other, by a tag.
-    "oneOf": [
-        {
-            "type": "object",
-            "properties": {"op": {"const": "number"}, "value": {"type": "integer"}},
-            "required": ["op", "value"],
-        },
-        {"$ref": "#/$defs/sum"},
-    ]
-}
-SUM = {
-    "type": "object",
-    "properties": {
-        "op": {"const": "+"},
-        "parts": {"type": "array", "items": {"$ref": "#"}, "minItems": 1, "maxItems": 2},
-    },
-    "required": ["op", "parts"],
-}
-NESTED = {
-    "tree": {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
-    "expression": {**EXPRESSION, "$defs": {"sum": SUM}},
-    "any value": {},
-    "comments": {
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "maxLength": 4},
-            "replies": {"type": "array", "items": {"$ref": "#"}},
-        },
-        "required": ["text", "replies"],
-    },
-    "any items": {"type": "object", "properties": {"a": {"type": "array"}, "o": True}},
-}
 LISTS = {"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#"}}]}
 LIST_GRAMMAR = 'start: "1" | "[" [start ("," start)*] "]"'
 SUMS = r"""
