@@ -141,6 +141,14 @@ TRANSFORMERS = [
         _SPECULATIVE,
         OPEN,
     ),
+    *rows(
+        "transformers",
+        "DFlashTokenCandidateGenerator",
+        ("sure draft", "draft", "draft, temperature, top_p"),
+        f"assisted decoding, assistants of DFlash: {_LEVIATHAN}",
+        _SPECULATIVE,
+        AT_LEAST,
+    ),
 ]
 
 _T5X_FILE = "t5x/decoding.py"

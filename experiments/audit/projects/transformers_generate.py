@@ -10,8 +10,14 @@ import torch
 from harness import Case, draft_table, main, settings, table
 from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.generation.candidate_generator import (
+    DFlashTokenCandidateGenerator,
     MTPCandidateGenerator,
     SinglePositionMultiTokenCandidateGenerator,
+)
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
 )
 from transformers.generation.utils import _speculative_sampling
 from transformers.modeling_layers import MtpModel
@@ -155,6 +161,50 @@ def multi_token(case: Case, samples: int) -> np.ndarray:
     return torch.cat(tokens).numpy()
 
 
+class DFlashTable:
+    """In the place of an assistant of DFlash; the projection is the identity."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, logits: np.ndarray) -> None:
+        self.config = Config(len(logits), target_layer_ids=[0], block_size=2, mask_token_id=0)
+        states = torch.tensor(logits)[None, None].expand(1, 2, -1)
+        self.output = SimpleNamespace(last_hidden_state=states)
+
+    def __call__(self, **options: Any) -> SimpleNamespace:
+        return self.output
+
+
+def dflash(case: Case, samples: int) -> np.ndarray:
+    """The first token of drafts of one token, processed as ``generate`` does."""
+    torch.manual_seed(case["seed"])
+    draft, target = draft_table(case)[0], torch.tensor(table(case)[:2])[None]
+    options = settings(case)
+    chosen = {"temperature": TemperatureLogitsWarper, "top_p": TopPLogitsWarper}
+    processors = [make(options[name]) for name, make in chosen.items() if name in options]
+    processor = LogitsProcessorList(processors) if processors else None
+    size, prompt = len(draft), torch.zeros(1, 2, dtype=torch.long)
+    if processor is not None:
+        target = torch.stack([processor(prompt, target[:, i]) for i in range(2)], 1)
+    projection = torch.nn.Linear(size, size, bias=False)
+    projection.weight = torch.nn.Parameter(torch.eye(size), requires_grad=False)
+    generator = DFlashTokenCandidateGenerator(
+        DFlashTable(draft),
+        torch.nn.Embedding(size, size),
+        projection,
+        GenerationConfig(max_length=8, do_sample=True),
+        processor,
+    )
+    outputs = SimpleNamespace(hidden_states=[None, torch.zeros(1, 1, 1)])
+    given = {"position_ids": torch.arange(2)[None], "attention_mask": None}
+    tokens = []
+    for _ in range(samples):
+        generator.is_main_model_prefill = True
+        ids, logits = generator.get_candidates(prompt, given, outputs, False, 0)
+        tokens.append(_speculative_sampling(ids, logits, 1, target)[0][:, 0])
+    return torch.cat(tokens).numpy()
+
+
 main(
     {
         "generate": alone,
@@ -163,5 +213,6 @@ main(
         "assistant_model": assisted,
         "SinglePositionMultiTokenCandidateGenerator": gemma_4,
         "MTPCandidateGenerator": multi_token,
+        "DFlashTokenCandidateGenerator": dflash,
     }
 )
