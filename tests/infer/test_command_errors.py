@@ -108,7 +108,10 @@ UNREAD = [
         "--gin.NUM_SAMPLE=4",
         "nothing reads NUM_SAMPLE; nearest: NUM_SAMPLES, decoding_jax.sample.num",
     ),
-    ("--gin.BEAM_SIZE=4", "nothing reads BEAM_SIZE; the job reads BATCH_SIZE, DTYPE, GRAMMAR, INPUT,"),
+    (
+        "--gin.BEAM_SIZE=4",
+        "nothing reads BEAM_SIZE; the job reads BATCH_SIZE, DTYPE, GRAMMAR, INPUT,",
+    ),
     ("--gin.with_tokens=True", "nothing reads with_tokens; nearest: infer.run.with_tokens"),
     ("--gin.JsonLines.field='en'", "nothing reads infer.JsonLines.field; "),
     (
