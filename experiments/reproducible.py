@@ -51,7 +51,7 @@ LENGTH = 24
 WIDTHS = (16, 32)
 QUICK = {
     **{"networks": ["gpt2"], "dtypes": ["float32"], "strategies": ["greedy"], "texts": 3},
-    **{"sizes": [3, 1], "job": False},
+    **{"sizes": [3, 1], "job": False, "usual": False},
 }
 
 
@@ -223,6 +223,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--job", action=argparse.BooleanOptionalAction, default=True, help="and two devices"
     )
+    parser.add_argument(
+        "--usual", action=argparse.BooleanOptionalAction, default=True, help="without the setting"
+    )
     parser.add_argument("--price", action="store_true", help="measure the CPU time instead")
     args = quick.parse(parser, argv, QUICK)
     devices.add_flags({"--xla_force_host_platform_device_count": 2})
@@ -241,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     settings = [
         Setting(*pair, strategy, way)
-        for way in (True, False)
+        for way in ((True, False) if args.usual else (True,))
         for strategy in args.strategies
         for pair in pairs
     ]
