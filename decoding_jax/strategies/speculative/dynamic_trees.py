@@ -130,7 +130,9 @@ def propose(
     values, tokens = children(0, logits, paths, jnp.zeros((*shape, 1), jnp.float32))
     # In the first level, only the root has children.
     grown = (
-        jnp.full((*shape, size, width, width), -jnp.inf).at[:, :, 0, 0].set(values[:, :, 0]),
+        jnp.full((*shape, size, width, width), -jnp.inf, jnp.float32)
+        .at[:, :, 0, 0]
+        .set(values[:, :, 0]),
         jnp.zeros((*shape, size, width, width), jnp.int32).at[:, :, 0, 0].set(tokens[:, :, 0]),
         jnp.full((*shape, size, width), -1, jnp.int32),
     )
