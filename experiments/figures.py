@@ -24,6 +24,7 @@ FIGURES = {
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
     "conditional": ("measured/conditional.json", "conditional"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
+    "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),

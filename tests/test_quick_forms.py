@@ -23,6 +23,7 @@ FORMS = {
     "reproducible": ("reproducible.json",),
     "quantization": ("quantization.json",),
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
+    "pass_at_k": ("pass_at_k.json", "pass_at_k.png"),
     "rollouts": ("rollouts.json", "rollouts.png"),
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),

@@ -1,4 +1,4 @@
-"""Ways to draw N samples together, each exact by itself, and how often one of N is right.
+"""Ways to draw N samples together, each exact by itself.
 
 This library's are calls of ``arithmetic_sample``. Beside them are those of QuasiMoTTo (Li et al.
 2026, "QuasiMoTTo: Quasi-Monte Carlo Test-Time Scaling", arXiv:2607.01179), written from the paper's
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -35,7 +35,6 @@ from decoding_jax.loop import as_function
 from decoding_jax.ops import random, uint64
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import TokenByToken
-from experiments.papers.decoding import Decoder, keys_of
 
 
 def strata(key: Array, num_samples: int) -> Array:
@@ -131,18 +130,6 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
 """By name, ``(model, prompt, keys, num_samples=..., max_new_tokens=...) -> DecodeOutput``."""
 
 
-def check(names: Sequence[str], counts: Sequence[int], lanes: int, label: str) -> None:
-    """Raises ``ValueError`` for faulty settings of ``passes``; ``label`` names the counts."""
-    if PEER not in names or not set(names) <= SAMPLERS.keys():
-        known = ", ".join(SAMPLERS)
-        raise ValueError(f"samplers: expected some of {known}, with {PEER}, got {list(names)}")
-    for count in counts:
-        if count < 1 or lanes % count or counts[-1] % count:
-            raise ValueError(
-                f"{label}: expected divisors of the last and of lanes, {lanes}, got {count}"
-            )
-
-
 def dyadic(name: str, correct: np.ndarray, count: int) -> float:
     """The bootstrap of QuasiMoTTo: pass@N by smaller sets out of sets of K of the same kind.
 
@@ -164,53 +151,3 @@ def dyadic(name: str, correct: np.ndarray, count: int) -> float:
         wrong = 1 - correct.reshape(sets, count, size // count).mean(-1)
         return float((1 - wrong.prod(-1)).mean())
     return float(repeated.pass_at_k_of_lattice(jnp.asarray(correct), count).mean())
-
-
-def passes(
-    decoder: Decoder,
-    number: int,
-    judge: Callable[[Sequence[str]], Sequence[Mapping[str, bool]]],
-    name: str,
-    settings: Mapping[str, Any],
-    **given: Any,
-) -> dict[str, Any]:
-    """How many of an input's independent samples pass, and pass@N of all samplers.
-
-    Sets have as many samples as the largest N, and ``dyadic`` takes the smaller ones out of them.
-    For this library's samplers these smaller sets carry their codes as long as the largest would.
-
-    Args:
-      decoder: the model and the inputs.
-      number: of the input.
-      judge: from texts, none twice, to what each passes.
-      name: of what the keys belong to.
-      settings: with ``samplers``, names of ``SAMPLERS``; ``counts``, the N, divisors of the last
-        and of ``lanes``, the number of samples of each sampler; and ``seed``.
-      given: settings of all samplers.
-
-    Returns:
-      By criterion, ``right``, the number of independent samples, and ``passed``, by the name of a
-      sampler, pass@N for each N.
-    """
-    known: dict[str, Mapping[str, bool]] = {}
-    counts, lanes = settings["counts"], settings["lanes"]
-
-    def decode(key: str, sampler: Callable[..., Any]) -> dict[str, np.ndarray]:
-        calls = lanes // counts[-1]
-        keys = keys_of(settings["seed"], f"{key} {number} {name}", range(calls))
-        strategy = functools.partial(sampler, num_samples=counts[-1], **given)
-        batch = decoder(strategy, [number] * calls, keys, places=calls)
-        texts = [[completion.text for completion in row] for row in batch.completions]
-        new = sorted({text for row in texts for text in row} - known.keys())
-        known.update(zip(new, judge(new) if new else [], strict=True))
-        criteria = known[texts[0][0]]
-        return {x: np.array([[known[t][x] for t in row] for row in texts]) for x in criteria}
-
-    found: dict[str, Any] = {
-        criterion: {"right": int(values.sum()), "passed": {}}
-        for criterion, values in decode("iid", INDEPENDENT).items()
-    }
-    for kind in settings["samplers"]:
-        for criterion, values in decode(kind, SAMPLERS[kind]).items():
-            found[criterion]["passed"][kind] = [dyadic(kind, values, n) for n in counts]
-    return found
