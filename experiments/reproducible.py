@@ -250,10 +250,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     given = {"count": args.texts, "sizes": args.sizes, "with_job": args.job}
     results.add_rows(ledger, settings, lambda setting: compared(setting, **given), out)
+    keys = ("texts", "other_texts", "other_log_probs")
+    print("setting", "way", *keys, sep="\t")
     for setting in settings:
-        rows = ledger["rows"][setting.name()].values()
-        keys = ("texts", "other_texts", "other_log_probs")
-        print(setting.name(), *(sum(row[key] for row in rows) for key in keys), sep="\t")
+        for way, row in ledger["rows"][setting.name()].items():
+            print(setting.name(), way, *(row[key] for key in keys), sep="\t")
+    print(f"{len(settings)} settings in {out}")
 
 
 if __name__ == "__main__":
