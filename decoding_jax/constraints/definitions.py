@@ -33,8 +33,8 @@ def of_patterns(
     """The automaton of the texts of the first of some definitions.
 
     A definition may be within itself, where another one or more may lie between, so that at most
-    ``max_depth`` of it are open at once. A reference that ends a definition does not nest: the
-    definition is over before it.
+    ``max_depth`` of it are open at once. A definition that ends with a reference to itself is
+    repeated, and does not nest.
 
     Args:
       patterns: the regular expression of each definition, in which ``reference(i)`` stands for the
@@ -67,7 +67,8 @@ class _Network:
     """The places of all definitions, and the bytes and references that lead from one to another.
 
     A configuration is a place s with a stack k, as the number k S + s. Stacks are numbered as they
-    are found; stack 0 is empty.
+    are found. A stack has the definitions that are open on top, each of which ends with the next
+    one; the place after them; and the stack there. The lowest stack has no place.
     """
 
     def __init__(
@@ -111,22 +112,23 @@ class _Network:
             ended and not reads and not calls
             for ended, reads, calls in zip(may_end, self._reads, self._calls, strict=True)
         ]
-        self._stacks: list[tuple[int, int]] = [(-1, -1)]  # the place on top, and the rest
-        self._stack_of: dict[tuple[int, int], int] = {}
+        self._stacks: list[tuple[frozenset[int], int, int]] = []
+        self._stack_of: dict[tuple[frozenset[int], int, int], int] = {}
         self._closure = functools.cache(self._closure_of)
         self._has_room = functools.cache(self._room_for)
 
     def automaton(self) -> ByteAutomaton:
         """The automaton of all texts, without states from which none ends."""
-        start = self._closure(self._starts[0])
+        lowest = self._numbered(frozenset([0]), -1, -1)
+        start = self._closure(lowest * self._size + self._starts[0])
         if not start:
             raise self._endless()
         number, queue = {start: 0}, [start]
         rows, accepting = [], []
         for members in queue:  # which grows
             stack, place = np.divmod(np.array(sorted(members), np.int64), self._size)
-            ends = zip(stack == 0, place, strict=True)
-            accepting.append(any(empty and self._accepting[s] for empty, s in ends))
+            both = zip(stack.tolist(), place.tolist(), strict=True)
+            accepting.append(any(self._is_end(k, s) for k, s in both))
             first, column = distinct(self._table[place].T)
             after = np.full(len(first), -1, np.int32)
             for i, following in enumerate(self._table[place][:, first].T):
@@ -163,7 +165,7 @@ class _Network:
         seen = {configuration}
         for one in queue:  # which grows
             stack, place = divmod(one, self._size)
-            if self._reads[place] or (stack == 0 and self._accepting[place]):
+            if self._reads[place] or self._is_end(stack, place):
                 found.add(one)
             for other in self._moves(place, stack):
                 if other not in seen:
@@ -171,32 +173,40 @@ class _Network:
                     queue.append(other)
         return frozenset(found)
 
+    def _is_end(self, stack: int, place: int) -> bool:
+        """Whether a text may end here."""
+        return self._accepting[place] and self._stacks[stack][2] < 0
+
     def _moves(self, place: int, stack: int) -> Iterator[int]:
         """The configurations that the end and the beginning of definitions lead to."""
-        if stack and self._accepting[place]:
-            top, rest = self._stacks[stack]
-            yield rest * self._size + top
+        is_open, then, rest = self._stacks[stack]
+        if rest >= 0 and self._accepting[place]:
+            yield rest * self._size + then
         for definition, after in self._calls[place]:
-            pushed = stack if self._only_ends[after] else self._pushed(after, stack)
-            if self._has_room(definition, pushed):
-                yield pushed * self._size + self._starts[definition]
+            if not self._only_ends[after]:
+                found = self._numbered(frozenset([definition]), after, stack)
+            else:
+                found = self._numbered(is_open | {definition}, then, rest)
+            if self._has_room(definition, found):
+                yield found * self._size + self._starts[definition]
 
-    def _pushed(self, place: int, stack: int) -> int:
-        if (place, stack) not in self._stack_of:
-            self._stack_of[place, stack] = len(self._stacks)
-            self._stacks.append((place, stack))
-        return self._stack_of[place, stack]
+    def _numbered(self, is_open: frozenset[int], place: int, rest: int) -> int:
+        key = is_open, place, rest
+        if key not in self._stack_of:
+            self._stack_of[key] = len(self._stacks)
+            self._stacks.append(key)
+        return self._stack_of[key]
 
     def _room_for(self, definition: int, stack: int) -> bool:
-        """Whether one more of a definition may begin."""
-        is_open = 0
-        while stack:
-            place, stack = self._stacks[stack]
-            is_open += self._owner[place] == definition
-        if is_open and self._max_depth is None:
-            place_of = self._places[definition]
-            raise ValueError(f"{place_of}: expected max_depth, since it refers to itself, got none")
-        return is_open < (self._max_depth or 1)
+        """Whether a definition that is open on top of a stack may be."""
+        count = 0
+        while stack >= 0:
+            is_open, _, stack = self._stacks[stack]
+            count += definition in is_open
+        if count > 1 and self._max_depth is None:
+            place = self._places[definition]
+            raise ValueError(f"{place}: expected max_depth, since it refers to itself, got none")
+        return count <= (self._max_depth or 1)
 
 
 def minimal(automaton: ByteAutomaton) -> ByteAutomaton:

@@ -28,12 +28,12 @@ NUMBER: /[0-9]+/
 %ignore " "
 """
 JSON = r"""
-start: object | array | STRING | SIGNED_NUMBER | "true" | "false" | "null"
+start: object | array | STRING | NUMBER | "true" | "false" | "null"
 object: "{" [pair ("," pair)*] "}"
 pair: STRING ":" start
 array: "[" [start ("," start)*] "]"
 STRING: /"([^"\\\x00-\x1f]|\\["\\])*"/
-%import common.SIGNED_NUMBER
+NUMBER: /-?(0|[1-9][0-9]*)([.][0-9]+)?/
 """
 
 
