@@ -66,11 +66,15 @@ def _schema(name: str, value: Any) -> Any:
     return None if value is None else schemas.as_json(value, name)
 
 
-def _grammar(name: str, value: Any) -> str | None:
+class _Text(str):
+    """The text of a file that has been read; settings are checked again when they are replaced."""
+
+
+def _grammar(name: str, value: Any) -> _Text:
     """The text of a grammar's file."""
-    if value is not None and not isinstance(value, (str, Path, CloudPath)):
+    if not isinstance(value, (str, Path, CloudPath)):
         raise fields.error(name, "the path of a file", value)
-    return None if value is None else read_text(name, value)
+    return value if isinstance(value, _Text) else _Text(read_text(name, value))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
