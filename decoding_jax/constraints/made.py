@@ -113,7 +113,9 @@ def grammar(
 
     Texts are those of the rule ``start``. They parse with ``lark.Lark(text,
     lexer="dynamic_complete")``: a text is divided into terminals in any way that a rule allows.
-    After each terminal, at most one match of the terminals of ``%ignore`` is allowed.
+    After each terminal, at most one match of the terminals of ``%ignore`` is allowed. Where
+    Python's ``re`` prefers a shorter match of a terminal, as of ``/a|ab/``, Lark does not find the
+    longer one, which is a text here.
 
     Args:
       text: the grammar.
@@ -196,7 +198,7 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
         known = isinstance(made, PrefixAllowedTokens)
         known = known and isinstance(made.language, CompressedAutomaton)
         if not known or np.ndim(made.start) or len(made.language.transitions) != 1:
-            raise fields.error("constraints", "those of regex, json_schema or choice", made)
+            raise fields.error("constraints", "those of decoding_jax.constraints", made)
     kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
     if len(kinds) != 1:
         raise fields.error("constraints", "one or more, for one tokenizer", sorted(kinds))

@@ -67,13 +67,16 @@ def detect(
     if tokens.ndim < 1 or length.shape != tokens.shape[:-1]:
         expected = f"one length for each of the texts {list(tokens.shape[:-1])}"
         raise fields.error("length", expected, length)
+    secret = np.asarray(watermark.key)
+    if secret.ndim > 1 and secret.shape[:1] != length.shape[:1]:
+        expected = f"one key, or one for each of the texts {list(length.shape)}"
+        raise fields.error("watermark.key", expected, secret)
     h = watermark.context
     places = max(tokens.shape[-1] - h, 0)
     shape = (*length.shape, places)
     if not places:
         return Detection(np.zeros(length.shape), np.zeros(length.shape, int), np.ones(length.shape))
     windows = np.lib.stride_tricks.sliding_window_view(tokens, h, axis=-1)[..., :-1, :]
-    secret = np.asarray(watermark.key)
     secret = secret.reshape(secret.shape[:-1] + (1,) * (len(shape) + 1 - secret.ndim) + (2,))
     bits = np.asarray(
         _bits(np.broadcast_to(secret, (*shape, 2)), np.ascontiguousarray(windows), tokens[..., h:])

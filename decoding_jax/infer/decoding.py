@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 from tqdm import tqdm
 
-from decoding_jax import batches, text
+from decoding_jax import batches, fields, text
 from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
 from decoding_jax.batches.decoder import unbound
+from decoding_jax.constraints import byte_automata
 from decoding_jax.constraints import made as constraints
 from decoding_jax.infer import progress, records
 from decoding_jax.infer.scoring import Scorer
@@ -23,7 +24,7 @@ from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
 from decoding_jax.text.inputs import cut, vocabulary_size
-from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs
+from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs, texts_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -110,8 +111,13 @@ class ItemDecoder:
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
-            inputs, and for a strategy that takes no transform.
+            inputs, for a strategy that takes no transform, and for ``max_depth`` without a schema
+            or a grammar.
         """
+        depth = self._settings.max_depth
+        nested = (self._settings.json_schema, self._settings.grammar, *json_schemas)
+        if depth is not None and all(value is None for value in nested):
+            raise fields.error("max_depth", "a json_schema or a grammar beside it", depth)
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
         settings: dict[str, Any] = {} if stop is None else {"stop": stop}
         of_inputs = self._constraint_of_inputs(json_schemas)
@@ -131,6 +137,8 @@ class ItemDecoder:
         different = [schema for schema in dict.fromkeys(json_schemas) if schema is not None]
         if not different:
             return None
+        byte_automata.outlines_core()  # What any schema needs is no fault of an input.
+        texts_of("json_schema", self._tokenizer, size)
         for schema in tqdm(different, "compiling", unit="schema", **progress.on_stderr()):
             given = {"json_schema": schema, "max_depth": self._settings.max_depth}
             try:

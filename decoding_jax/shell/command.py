@@ -195,6 +195,8 @@ def _constraint(options: Any, model: Any, tokenizer: Any) -> Any:
     for name in ("json_schema", "grammar"):
         if given[name] is not None:
             given[name] = read_text(name, given[name])
+    if options.max_depth is not None and options.json_schema is None and options.grammar is None:
+        raise UsageError("--max_depth: expected --json_schema or --grammar beside it, got neither")
     return made.of_settings(given, tokenizer, vocabulary_size(model))
 
 

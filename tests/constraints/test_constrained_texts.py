@@ -420,6 +420,7 @@ def test_the_shell_and_the_job_read_a_grammar(shell, capsys, tmp_path):
         ({"regex": "("}, "regex: expected a regular expression in the syntax"),
         ({"regex": "a", "grammar": __file__}, "grammar: expected none beside regex, got"),
         ({"max_depth": 0}, "max_depth: expected an int of 1 or more"),
+        ({"max_depth": 2}, "max_depth: expected a json_schema or a grammar beside it, got 2"),
     ],
 )
 def test_bad_settings_of_a_job_get_one_line(options, words):
