@@ -135,9 +135,10 @@ def reproducible(model: M, rows: int | None = None) -> M:
 
 def _with(model: Any, **settings: Any) -> Any:
     """The model with other settings of its network."""
-    if "config" in getattr(model, "__dataclass_fields__", ()):
+    is_head = hasattr(model, "fuse")  # whose methods are not decorated
+    if "config" in getattr(model, "__dataclass_fields__", ()) and not is_head:
         return dataclasses.replace(model, config=dataclasses.replace(model.config, **settings))
-    if not hasattr(model, "model"):
+    if is_head or not hasattr(model, "model"):
         expected = "a network of decoding_jax.models"
         raise fields.error("reproducible.model", expected, model)
     return dataclasses.replace(model, model=_with(model.model, **settings))

@@ -14,6 +14,8 @@ from decoding_jax.batches import RowDecoder
 from decoding_jax.models import (
     GPT2,
     T5,
+    EagleConfig,
+    EagleHead,
     GPT2Config,
     Llama,
     LlamaConfig,
@@ -128,6 +130,11 @@ def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     assert reproducible(guided(model, 2.0), 5).model.config.reproducible_rows == 5
     with pytest.raises(ValueError, match="expected a network of decoding_jax"):
         reproducible(TableLM.random(jax.random.key(0), 5))
+    shape = {"vocab_size": 9, "emb_dim": 4, "num_heads": 2, "num_kv_heads": 1, "head_dim": 2}
+    shape |= {"mlp_dim": 8, "num_layers": 1, "max_positions": 32}
+    config = EagleConfig(**shape, feature_layers=(1,), feature_dim=4)
+    with pytest.raises(ValueError, match="expected a network of decoding_jax"):
+        reproducible(EagleHead({}, config))
 
 
 def prompts():

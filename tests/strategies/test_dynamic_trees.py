@@ -226,6 +226,16 @@ def test_a_full_tree_of_the_target_takes_the_fewest_calls():
     assert (got.info.emitted == LENGTH - 1).all()
 
 
+@pytest.mark.exhaustive
+def test_a_tree_of_fewer_tokens_than_levels():
+    """A tree of two tokens has two levels."""
+    got = run("greedy", MODEL, num_draft_tokens=4, num_drafts=1, tree_size=2)
+    calls = math.ceil((LENGTH - 1) / 3)
+    assert got.info.target_calls == calls
+    assert got.info.draft_calls <= 2 * calls
+    assert (got.info.rejected == 0).all()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -248,6 +258,7 @@ def test_a_full_tree_of_the_target_takes_the_fewest_calls():
             "tree_size: expected 3 or more for 3 drafts, got 2",
         ),
         ({"drafts_by_row": [1, 0, 1]}, "drafts_by_row: expected an int of 1 or more"),
+        ({"drafts_by_row": [1, 3, 1]}, "drafts_by_row: expected at most num_drafts, which is 2"),
     ],
 )
 def test_bad_arguments_get_one_line(change, words):

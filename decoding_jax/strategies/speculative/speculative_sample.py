@@ -34,6 +34,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -136,7 +137,8 @@ class SpeculativeSample(Strategy):
         call. None is C K. Of independent drafts, as many levels are drafted as this allows.
       drafts_by_row: at most C, a number or one for each row ``[B]``; None is C. Other numbers do
         not compile again.
-      draft_tokens_by_row: the largest number of levels, likewise; None is K.
+      draft_tokens_by_row: the largest number of drafted tokens of a draft, or of levels of a tree,
+        likewise, from 0; above K it changes nothing, and None is K.
       verifier: a name or an object. ``token`` and ``block`` accept drafted tokens at random;
         ``block`` accepts more of them. ``greedy`` decodes the sequences of ``greedy``. The samples
         of ``gumbel`` do not depend on the drafter. ``code`` decodes those of ``arithmetic_sample``.
@@ -184,6 +186,14 @@ class SpeculativeSample(Strategy):
 
     draws: ClassVar[bool] = True
     needs_key: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.drafts_by_row
+        known = isinstance(given, (np.ndarray, jax.Array)) and fields.is_readable(given)
+        if known and (np.asarray(given) > self.num_drafts).any():
+            expected = f"at most num_drafts, which is {self.num_drafts}"
+            raise fields.error("drafts_by_row", expected, np.asarray(given).tolist())
 
     @property
     def widens(self) -> bool:
@@ -318,6 +328,8 @@ class SpeculativeSample(Strategy):
             drafts = jnp.broadcast_to(jnp.minimum(drafts, self.num_drafts), count.shape)
         if self.stages is TREE:
             count = jnp.minimum(count, tree_size // (self.num_drafts if drafts is None else drafts))
+        if self.stages is DYNAMIC:
+            count = jnp.minimum(count, tree_size)  # A tree of N tokens has at most N levels.
         return BlockInputs(
             prompt=prompt,
             sequences=sequences,

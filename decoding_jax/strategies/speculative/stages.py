@@ -208,7 +208,8 @@ def seen_features(scores: Scores, result: BlockResult) -> tuple[Array, ...]:
     if result.nodes is None:
         return scores.features
     index = result.nodes[..., None]
-    return tuple(jnp.take_along_axis(x, index, axis=2) for x in scores.features)
+    # Entries after the accepted path may be beyond a small tree. They are real states, not NaN.
+    return tuple(jnp.take_along_axis(x, index, axis=2, mode="clip") for x in scores.features)
 
 
 def count_leading(accept: Array) -> Array:
