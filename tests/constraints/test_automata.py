@@ -235,7 +235,10 @@ def test_schemas_that_are_not_followed_get_one_line(schema, words):
             "constraints: expected a tokenizer that says what text each token adds,",
         ),
         (lambda t: constraints.by_row([]), "constraints: expected one or more, for one tokenizer"),
-        (lambda t: constraints.by_row([t]), "constraints: expected those of regex, json_schema"),
+        (
+            lambda t: constraints.by_row([t]),
+            "constraints: expected those of decoding_jax.constraints",
+        ),
         (
             lambda t: constraints.by_row(
                 [
