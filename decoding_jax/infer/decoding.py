@@ -70,6 +70,8 @@ class ItemDecoder:
         size = vocabulary_size(self._model)
         self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
         self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
+        if independent:  # No input has a schema of its own.
+            self._check_depth(())
         name = constraints.check_single(vars(settings)) or ""
         constrained = settings_of_constraint(strategy, self._constraint, name, self._model)
         strategy = functools.partial(strategy, **constrained)
@@ -114,10 +116,7 @@ class ItemDecoder:
             inputs, for a strategy that takes no transform, and for ``max_depth`` without a schema
             or a grammar.
         """
-        depth = self._settings.max_depth
-        nested = (self._settings.json_schema, self._settings.grammar, *json_schemas)
-        if depth is not None and all(value is None for value in nested):
-            raise fields.error("max_depth", "a json_schema or a grammar beside it", depth)
+        self._check_depth(json_schemas)
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
         settings: dict[str, Any] = {} if stop is None else {"stop": stop}
         of_inputs = self._constraint_of_inputs(json_schemas)
@@ -126,6 +125,12 @@ class ItemDecoder:
                 self._strategy, of_inputs, "json_schema", self._model
             )
         self.rows.expect(len(strings), **settings)
+
+    def _check_depth(self, json_schemas: Sequence[str | None]) -> None:
+        depth = self._settings.max_depth
+        nested = (self._settings.json_schema, self._settings.grammar, *json_schemas)
+        if depth is not None and all(value is None for value in nested):
+            raise fields.error("max_depth", "a json_schema or a grammar beside it", depth)
 
     def _constraint_of_inputs(self, json_schemas: Sequence[str | None]) -> Any:
         """One constraint for all inputs, or None where none has a valid schema.

@@ -238,6 +238,10 @@ def test_rows_shuffled_and_alone_and_caches_of_both_kinds_agree():
         ({"language": TRIE}, "language: expected one transform"),
         ({"resampling": "residual"}, "resampling: expected one of 'systematic', "),
         ({"ess_threshold": 2}, "ess_threshold: expected a probability"),
+        (
+            {"proposal": TableLM.random(jax.random.key(1), 9)},
+            "proposal: expected a model of the target's",
+        ),
     ],
 )
 def test_bad_settings_get_one_line(change, words):

@@ -171,8 +171,8 @@ class SMCSample(Strategy):
 
     Raises:
       ValueError: for a raw key, a prompt of wrong shapes, ``num_samples`` below 1, a length that
-        the model cannot hold, a potential of another shape, or a model with neither ``tree`` nor
-        ``select``.
+        the model cannot hold, a potential of another shape, a proposal of another vocabulary, or a
+        model with neither ``tree`` nor ``select``.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -239,6 +239,9 @@ class SMCSample(Strategy):
             proposed, proposing = shared_cache.open_cache(
                 self.proposing_model, prompt, lanes, limit
             )
+            if proposed.shape[-1] != logits.shape[-1]:
+                expected = f"a model of the target's {logits.shape[-1]} tokens"
+                raise ValueError(f"proposal: expected {expected}, got one of {proposed.shape[-1]}")
             proposed = jnp.broadcast_to(proposed[:, None], (batch, lanes, proposed.shape[-1]))
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         drawing, resampling = random.split(random.row_keys(key, batch))
