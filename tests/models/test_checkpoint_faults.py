@@ -38,8 +38,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "t5",
             {"model_type": "bloom"},
             "model_type: expected one of bart, gemma2, gemma3, gemma3_text, gpt2, gpt_neox,"
-            " llama, m2m_100, marian, mbart, mimo, mistral, mt5, pegasus, qwen2, qwen3, t5, t5gemma,"
-            " t5gemma2, umt5, got 'bloom'",
+            " llama, m2m_100, marian, mbart, mimo, mistral, mt5, pegasus, qwen2, qwen3, t5,"
+            " t5gemma, t5gemma2, umt5, got 'bloom'",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),
         ("t5", {"num_heads": 0}, "num_heads: expected 1 and above, got 0"),
