@@ -562,7 +562,7 @@ TRANSFORMS: dict[str, TransformExample] = {
             "start": each(0, 1, 0, 2, 0),
         },
         refused=[],
-        shared=3,
+        shared=5,
     ),
 }
 
