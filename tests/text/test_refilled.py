@@ -68,7 +68,12 @@ def without_draft_calls(rows):
     """The completions; an iteration of all rows drafts for the one that needs most."""
     if "draft_calls" not in rows[0][0].info._fields:
         return rows
-    return [[c._replace(info=c.info._replace(draft_calls=0)) for c in row] for row in rows]
+    infos = [[c.info._replace(draft_calls=0) for c in row] for row in rows]
+    infos = jax.tree.map(lambda count: np.asarray(count).tolist(), infos)
+    return [
+        [c._replace(info=info) for c, info in zip(*pair, strict=True)]
+        for pair in zip(rows, infos, strict=True)
+    ]
 
 
 @every

@@ -73,7 +73,7 @@ def beam_search(
       ...     return jax.nn.one_hot(state.cur_token[:, 0] + 1, 5), state.cache
       >>> inputs = jnp.array([[0, 2, 0, 0]])
       >>> beam_search(inputs, {}, tokens_to_logits, eos_id=4, num_decodes=2, alpha=0.0)[0]
-      Array([[[2, 0, 1, 2],
+      Array([[[2, 3, 1, 2],
               [2, 3, 4, 0]]], dtype=int32)
     """
     call, width = open_call(arguments), arguments.num_decodes
