@@ -175,11 +175,12 @@ def check(schema, text):
     [
         ("random", 3),
         pytest.param("random", 500, marks=pytest.mark.release),
-        pytest.param("python-code", 500, marks=pytest.mark.exhaustive),
+        pytest.param("python-code", 20, marks=pytest.mark.exhaustive),
+        pytest.param("python-code", 500, marks=pytest.mark.release),
     ],
 )
 def test_finished_texts_are_valid(network, count):
-    """Another schema for each text of a call: 30 texts of ten, or 7,500 of 15 of each network."""
+    """Another schema for each text of a call: 30 texts of ten, or 300 or 7,500 of 15."""
     model, tokenizer = networks()[network]
     given = SCHEMAS if count < 10 else {**SCHEMAS, **NESTED}
     names = [name for name in given for _ in range(count)]

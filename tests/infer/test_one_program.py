@@ -198,7 +198,7 @@ def check_as_on_one_device(folder, out, directory, rows=4):
         assert found == expected
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_processes_with_different_inputs_are_refused(folder, tmp_path):
     (tmp_path / "other.txt").write_text("another input\n")
     other = f"--gin.INPUT={str(tmp_path / 'other.txt')!r}"

@@ -139,7 +139,7 @@ def test_a_draft_that_is_its_target_takes_the_fewest_calls(verifier, size):
 
 
 @pytest.mark.parametrize(
-    "case", tiers.values((3, 1), (2, 2), exhaustive=[(1, 1), (2, 1), (8, 1), (3, 3)])
+    "case", tiers.values((3, 1), exhaustive=[(8, 1), (2, 2)], release=[(1, 1), (2, 1), (3, 3)])
 )
 def test_a_head_that_predicts_its_target_takes_the_fewest_calls(case):
     """Its table gives NaN after an entry that is missing, stale or of other features."""
