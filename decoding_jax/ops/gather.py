@@ -1,10 +1,34 @@
-"""Gathers along one axis, each row by its own indices."""
+"""Gathers along one axis, each row by its own indices, and choices lane by lane."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import jax
 import jax.numpy as jnp
 
 from decoding_jax.base import Array
+
+T = TypeVar("T")
+
+
+def where_lanes(condition: Array, chosen: T, other: T) -> T:
+    """Arrays ``[B, W, ...]`` of ``chosen`` where ``condition [B, W]`` holds, else of ``other``.
+
+    Args:
+      condition: bool ``[B, W]``.
+      chosen: a pytree of arrays ``[B, W, ...]``.
+      other: a pytree of the same structure and shapes.
+
+    Example:
+      >>> where_lanes(jnp.array([[True, False]]), jnp.array([[1, 2]]), jnp.array([[3, 4]])).tolist()
+      [[1, 4]]
+    """
+
+    def pick(x: Array, y: Array) -> Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - 2)), x, y)
+
+    return jax.tree.map(pick, chosen, other)
 
 
 def gather_items(values: Array, index: Array) -> Array:

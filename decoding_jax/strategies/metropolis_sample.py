@@ -25,7 +25,7 @@ from decoding_jax.loop.sequences import (
 )
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops import exact, random
-from decoding_jax.ops.gather import gather_last
+from decoding_jax.ops.gather import gather_last, where_lanes
 from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
 
@@ -255,7 +255,7 @@ class MetropolisSample(Strategy):
         chance = random.log_uniform(random.bits_at(state.keys, self.position(state, 1)))
         takes = is_extension | (chance <= log_ratio)
         judged = whole & ~is_extension & ~is_nan
-        kept = chosen(whole & (takes | is_nan), drawn, kept)
+        kept = where_lanes(whole & (takes | is_nan), drawn, kept)
         proposed = state.proposed + judged.astype(jnp.int32)
 
         # The next end: a new block for a text that goes on, or else a place that is chosen evenly.
@@ -275,7 +275,7 @@ class MetropolisSample(Strategy):
         ends = (proposed >= stages * self.num_steps) | (kept.length == 0) | is_nan
         return state._replace(
             kept=kept,
-            drawn=chosen(whole, begun, chosen(is_open, drawn, state.drawn)),
+            drawn=where_lanes(whole, begun, where_lanes(is_open, drawn, state.drawn)),
             pivot=jnp.where(whole, following, pivot),
             proposed=proposed,
             accepted=state.accepted + (judged & takes).astype(jnp.int32),
@@ -320,15 +320,6 @@ def weight_after(text: Text, pivot: Array) -> Array:
     # Without the barrier, the sum's slices would each be computed from the logits (``ops.exact``).
     masses = jax.lax.optimization_barrier(jnp.where(counts, text.log_mass, 0.0))
     return exact.sum_last(masses) - jnp.log(jnp.maximum(text.length, 1).astype(jnp.float32))
-
-
-def chosen(condition: Array, text: Text, other: Text) -> Text:
-    """``text`` where ``condition [B, N]`` holds, and ``other`` elsewhere."""
-
-    def pick(x: Array, y: Array) -> Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - 2)), x, y)
-
-    return jax.tree.map(pick, text, other)
 
 
 metropolis_sample = as_function(MetropolisSample)

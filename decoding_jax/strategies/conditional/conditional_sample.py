@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields
@@ -23,7 +22,7 @@ from decoding_jax.loop.sequences import (
 )
 from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import random
-from decoding_jax.ops.gather import gather_last
+from decoding_jax.ops.gather import gather_last, where_lanes
 from decoding_jax.ops.logits import log_total
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.conditional import failures
@@ -344,7 +343,7 @@ class ConditionalSample(Strategy):
         closed |= rejected & ~(room & ~is_hopeless)[:, None]
         begun = empty_sequences(limits, lanes, limit)
         return state._replace(
-            sequences=_where(rejected, begun, _where(is_open, new, old)),
+            sequences=where_lanes(rejected, begun, where_lanes(is_open, new, old)),
             node=jnp.where(rejected, 0, drawn.node),
             log_claim=jnp.where(rejected, 0.0, drawn.log_claim),
             log_start=log_start,
@@ -384,15 +383,6 @@ def _is_token(token: Array, logits: Array) -> Array:
     """Which entry of ``logits [B, N, V]`` is that of ``token [B, N]``, bool ``[B, N, V]``."""
     vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
     return vocab == token[..., None]
-
-
-def _where(condition: Array, chosen: Sequences, other: Sequences) -> Sequences:
-    """The sequences of ``chosen`` where ``condition [B, N]`` holds, and of ``other`` elsewhere."""
-
-    def pick(x: Array, y: Array) -> Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - 2)), x, y)
-
-    return jax.tree.map(pick, chosen, other)
 
 
 conditional_sample = as_function(ConditionalSample)

@@ -37,7 +37,7 @@ from jax import lax
 
 from decoding_jax import fields
 from decoding_jax.base import Array, LanguageModel
-from decoding_jax.ops.gather import gather_position
+from decoding_jax.ops.gather import gather_position, where_lanes
 from decoding_jax.ops.top_k import top_k
 from decoding_jax.strategies.speculative import distributions, trees
 from decoding_jax.strategies.speculative.drafters import Path, TreeDrafter
@@ -195,13 +195,7 @@ def verify(verifier: Verifier, inputs: BlockInputs, tree: Tree, scores: Scores) 
         target = distributions.softmax(gather_position(scores.allowed.logits, node))
         drawn = inputs.keys, state, target, position + i, inputs.counter + i
         token, after = verifier.draw(*drawn)
-        state = jax.tree.map(
-            lambda new, old: jnp.where(
-                going.reshape(going.shape + (1,) * (new.ndim - 2)), new, old
-            ),
-            after,
-            state,
-        )
+        state = where_lanes(going, after, state)
         is_next = (tree.parent == node[..., None]) & (tree.tokens == token[..., None])
         node = 1 + lax.argmax(is_next, 2, jnp.int32)
         accepts = going & is_next.any(-1)

@@ -22,6 +22,7 @@ from jax import lax
 from decoding_jax import codes, fields
 from decoding_jax.base import Array
 from decoding_jax.ops import exact, random
+from decoding_jax.ops.gather import where_lanes
 from decoding_jax.ops.logits import lowest_argmax
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.distributions import Softmax
@@ -197,10 +198,7 @@ class CodeVerifier:
             )
             token, new = self.draw(keys, state, distribution, position + t, counter)
             # The code advances only while the drafted tokens are those that the target decodes.
-            state = tuple(
-                jnp.where(matching.reshape(matching.shape + (1,) * (n.ndim - 2)), n, s)
-                for n, s in zip(new, state, strict=True)
-            )
+            state = where_lanes(matching, new, state)
             chosen = lax.dynamic_update_index_in_dim(chosen, token, t, 2)
             matching &= token == lax.dynamic_index_in_dim(drafted, t, 2, keepdims=False)
             return chosen, state, matching
