@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
 
 from decoding_jax.base import Array, Prompt
 
@@ -19,6 +22,18 @@ class Path(NamedTuple):
     prompt: Prompt
     tokens: Array
     length: Array
+
+    def tokens_from(self, start: Array, count: int) -> Array:
+        """New tokens by their places: int32 ``[B, W, count]``.
+
+        Args:
+          start: int32 ``[B, W]``, the place of the first of them. A place outside 0 to L - 1 counts
+            as the nearest one inside.
+          count: how many.
+        """
+        place = start[..., None] + jnp.arange(count, dtype=jnp.int32)[None, None]
+        place = jnp.clip(place, 0, self.tokens.shape[-1] - 1)
+        return jnp.take_along_axis(self.tokens, place, axis=-1)
 
 
 @runtime_checkable
@@ -142,6 +157,24 @@ class FeatureDrafter(Protocol):
           start: int32 ``[B, W]``, the number of new tokens before the first of them.
         """
         ...
+
+
+class HeadDrafter:
+    """What drafters by a head have in common whose cache holds drafted tokens too.
+
+    Attributes:
+      open: see ``TreeDrafter.open``.
+    """
+
+    open: Callable[..., Any]
+
+    def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int, **sizes: Any) -> Any:
+        """See ``FeatureDrafter.init``. Every lane has a slot for each new token but the last."""
+        return self.open(prompt, lanes=lanes, slots=max(max_new_tokens - 1, 1), **sizes)
+
+    def keep(self, state: Any, source: Array, start: Array) -> Any:
+        """See ``TreeDrafter.keep``. Moves nothing: ``begin`` writes all accepted entries anew."""
+        return state
 
 
 @runtime_checkable

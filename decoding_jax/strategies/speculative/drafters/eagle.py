@@ -28,7 +28,7 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path
 
 
 class DraftHead(Protocol):
@@ -113,7 +113,7 @@ class EagleState(NamedTuple):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Eagle:
+class Eagle(HeadDrafter):
     """Drafts with a head that continues the target's own hidden states.
 
     Li et al. 2025, "EAGLE-3" (arXiv:2503.01840). The head takes the hidden states of some layers of
@@ -153,24 +153,6 @@ class Eagle:
     def widens(self) -> bool:
         return getattr(self.head, "widens", False)
 
-    def init(
-        self,
-        prompt: Prompt,
-        *,
-        lanes: int,
-        max_new_tokens: int,
-        max_draft_tokens: int,
-        features: tuple[Array, ...],
-    ) -> EagleState:
-        """See ``FeatureDrafter.init``."""
-        return self.open(
-            prompt,
-            lanes=lanes,
-            slots=max(max_new_tokens - 1, 1),
-            max_draft_tokens=max_draft_tokens,
-            features=features,
-        )
-
     def open(
         self,
         prompt: Prompt,
@@ -202,12 +184,11 @@ class Eagle:
 
     def begin(self, state: EagleState, path: Path) -> tuple[Array, EagleState]:
         """See ``Drafter.begin``."""
-        entry = jnp.arange(state.seen.shape[2], dtype=jnp.int32)[None, None]
-        index = jnp.clip(state.start[..., None] + entry, 0, path.tokens.shape[-1] - 1)
-        tokens = jnp.take_along_axis(path.tokens, index, axis=-1)
+        count = state.seen.shape[2]
+        tokens = path.tokens_from(state.start, count)
         states, cache = self._extend(state, tokens, state.seen, state.start)
         # Entries after the last token are of rejected ones, and are overwritten by drafted ones.
-        last = jnp.clip(path.length - 1 - state.start, 0, entry.shape[-1] - 1)
+        last = jnp.clip(path.length - 1 - state.start, 0, count - 1)
         states = jnp.broadcast_to(gather_position(states, last)[:, :, None], state.state.shape)
         return self._logits(states[:, :, 0]), state._replace(cache=cache, state=states)
 
@@ -230,10 +211,6 @@ class Eagle:
             state = state._replace(state=states)
         states, cache = self._extend(state, tokens, state.state, start, visible)
         return self._logits(states), state._replace(cache=cache, state=states)
-
-    def keep(self, state: EagleState, source: Array, start: Array) -> EagleState:
-        """See ``TreeDrafter.keep``. Moves nothing: ``begin`` writes all accepted entries anew."""
-        return state
 
     def _extend(self, state: EagleState, *entries: Array) -> tuple[Array, Cache]:
         states, cache = self.head.extend(state.cache, *entries)

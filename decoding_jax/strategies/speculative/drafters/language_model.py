@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax import fields
@@ -94,8 +93,7 @@ class ModelDrafter:
     def begin(self, state: Any, path: Path) -> tuple[Array, Any]:
         """See ``Drafter.begin``."""
         start = path.length - 2
-        index = jnp.clip(start[..., None] + jnp.arange(2, dtype=jnp.int32)[None, None], 0)
-        last = jnp.take_along_axis(path.tokens, index, axis=-1)
+        last = path.tokens_from(start, 2)
         # An accelerator is limited by reading the weights, so two tokens take hardly longer than
         # one. A CPU takes twice as long in one call. In two calls, the compiler drops the parts of
         # the first call that only its unused output needs.

@@ -26,7 +26,7 @@ from decoding_jax.loop import model_calls
 from decoding_jax.ops.gather import gather_position
 from decoding_jax.pytrees import pytree
 from decoding_jax.sharding import meshes
-from decoding_jax.strategies.speculative.drafters.base import Path
+from decoding_jax.strategies.speculative.drafters.base import HeadDrafter, Path
 
 
 class PredictionBlock(Protocol):
@@ -98,7 +98,7 @@ class MultiTokenState(NamedTuple):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class MultiTokenPrediction:
+class MultiTokenPrediction(HeadDrafter):
     """Drafts with the blocks of multi-token prediction that a target was trained with.
 
     DeepSeek-AI 2024, "DeepSeek-V3 Technical Report" (arXiv:2412.19437), section 2.2. Of N blocks,
@@ -143,24 +143,6 @@ class MultiTokenPrediction:
     def widens(self) -> bool:
         return all(getattr(block, "widens", False) for block in self.blocks)
 
-    def init(
-        self,
-        prompt: Prompt,
-        *,
-        lanes: int,
-        max_new_tokens: int,
-        max_draft_tokens: int,
-        features: tuple[Array, ...],
-    ) -> MultiTokenState:
-        """See ``FeatureDrafter.init``."""
-        return self.open(
-            prompt,
-            lanes=lanes,
-            slots=max(max_new_tokens - 1, 1),
-            max_draft_tokens=max_draft_tokens,
-            features=features,
-        )
-
     def open(
         self,
         prompt: Prompt,
@@ -204,11 +186,10 @@ class MultiTokenPrediction:
 
     def begin(self, state: MultiTokenState, path: Path) -> tuple[Array, MultiTokenState]:
         """See ``Drafter.begin``."""
-        entry = jnp.arange(state.seen.shape[2], dtype=jnp.int32)[None, None]
-        index = jnp.clip(state.start[..., None] + entry, 0, path.tokens.shape[-1] - 1)
-        tokens = jnp.take_along_axis(path.tokens, index, axis=-1)
+        count = state.seen.shape[2]
+        tokens = path.tokens_from(state.start, count)
         # Entries after the last token are of rejected ones, and are overwritten by drafted ones.
-        end = jnp.clip(path.length - 1 - state.start, 0, entry.shape[-1] - 1)
+        end = jnp.clip(path.length - 1 - state.start, 0, count - 1)
         states, caches, last = state.seen, [], []
         for k in range(len(self.blocks)):
             out, cache = self._extend(state, k, tokens, states, state.start)
@@ -244,10 +225,6 @@ class MultiTokenPrediction:
             index = parent[:, :, None, :, None]
             state = state._replace(states=jnp.take_along_axis(state.states, index, axis=3))
         return self._continue(state, tokens, start, visible)
-
-    def keep(self, state: MultiTokenState, source: Array, start: Array) -> MultiTokenState:
-        """See ``TreeDrafter.keep``. Moves nothing: ``begin`` writes all accepted entries anew."""
-        return state
 
     def _continue(
         self, state: MultiTokenState, tokens: Array, start: Array, visible: Array | None = None
