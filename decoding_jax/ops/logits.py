@@ -71,9 +71,9 @@ def log_prob_of(logits: Array, token: Array) -> Array:
       >>> log_prob_of(jnp.log(jnp.array([1.0, 3.0])), jnp.array(0)).round(4)
       Array(-1.3863, dtype=float32)
     """
-    logits = bounded(logits)
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")
-    return _log_prob(chosen, logits)[..., 0]
+    # The gather reads the logits as they are, so that the sum's pass alone reads bounded ones.
+    return _log_prob(bounded(chosen), bounded(logits))[..., 0]
 
 
 def _log_prob(logit: Array, logits: Array) -> Array:
