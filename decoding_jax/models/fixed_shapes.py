@@ -98,7 +98,7 @@ def in_groups(method: F) -> F:
         beyond = (first > jnp.finfo(jnp.float32).max) & ~jnp.isinf(first)
         total = order.size + beyond.astype(jnp.int32)
         out = jnp.zeros((order.size, model.vocab_size), jnp.float32)
-        logits = _in_groups(run, lambda item: flat[item], order, 0, total, out, rows)
+        logits = _in_groups(run, lambda item: flat[item], order, total, out, rows)
         return logits.reshape(*hidden.shape[:-1], model.vocab_size)
 
     return project  # type: ignore[return-value]
@@ -148,7 +148,6 @@ def _in_groups(
     run: Callable[[Any], Any],
     gather: Callable[[Array], Any],
     order: Array,
-    first: Array | int,
     count: Array,
     out: Any,
     rows: int,
@@ -158,8 +157,7 @@ def _in_groups(
     Args:
       run: a function of arrays ``[rows, ...]`` that returns arrays ``[rows, ...]``.
       gather: the arguments of ``run`` for the items of the given numbers, int32 ``[rows]``.
-      order: int32 ``[N]``, the items by number.
-      first: the place in ``order`` of the first of the items to run.
+      order: int32 ``[N]``, the items by number; those to run come first.
       count: how many they are, a number that the compiler cannot know.
       out: arrays ``[N, ...]``. They are at least as large as the results on their other axes.
       rows: the number of items of a group.
@@ -170,10 +168,10 @@ def _in_groups(
     total = order.shape[0]
 
     def body(group: Array, out: Any) -> Any:
-        place = first + group * rows + jnp.arange(rows, dtype=jnp.int32)
+        place = group * rows + jnp.arange(rows, dtype=jnp.int32)
         item = order[jnp.minimum(place, total - 1)]  # the last group is filled up with the last
         found = lax.optimization_barrier(run(lax.optimization_barrier(gather(item))))
-        at = jnp.where(place < first + count, item, total)
+        at = jnp.where(place < count, item, total)
         return jax.tree.map(lambda x, y: x.at[at].set(resized(y, x.shape), mode="drop"), out, found)
 
     return lax.fori_loop(0, (count + rows - 1) // rows, body, out)
@@ -243,7 +241,6 @@ def _prefill(
             functools.partial(run, sizes),
             lambda item: [x[item] for x in given],
             jnp.argsort(~fits, stable=True).astype(jnp.int32),
-            0,
             fits.sum(dtype=jnp.int32),
             out,
             rows,
@@ -292,7 +289,7 @@ def _extend(method: Callable[..., Any], given: Any, model: Any, *, rows: int) ->
     shapes = jax.eval_shape(
         lambda item: run(gather(item)), jax.ShapeDtypeStruct((rows,), jnp.int32)
     )
-    out = _in_groups(run, gather, order, 0, total, _zeros(shapes, batch * lanes), rows)
+    out = _in_groups(run, gather, order, total, _zeros(shapes, batch * lanes), rows)
     return jax.tree.map(lambda x: x.reshape(batch, lanes, *x.shape[2:]), out)
 
 
