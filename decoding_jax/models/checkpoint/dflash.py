@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import (
     ACTIVATIONS,
-    CheckpointError,
     Settings,
     Tensors,
 )
 from decoding_jax.models.checkpoint.eagle import (
     SPECULATORS,
+    arrays_of,
     check_layers,
     check_vocabulary,
     token_ids,
@@ -27,7 +27,6 @@ from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
-from decoding_jax.models.llama import Llama
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import DFlash
 
@@ -48,17 +47,15 @@ def from_speculators(settings: Settings) -> bool:
 
 def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> DFlash:
     """Reads the head of a directory; errors as for ``load_drafter``."""
+    embedding, output = arrays_of(target, file, "the head takes")
     config = _config(file, target, dtype)
     layout = Layout(meshes.mesh_of(target.params))
     head = read_model(DFlashHead, config, _table(config), tensors, layout)
-    embedding = target.params["token_embedder"]["embedding"]
-    output, ids = None, None
+    ids = None
     if config.vocab_size != target.vocab_size:
         ids = token_ids(file, tensors, config.vocab_size, target.vocab_size)
         kernel = tensors.read("lm_head.weight", (config.vocab_size, config.emb_dim)).T
         output = jnp.asarray(kernel, config.dtype)
-    elif not target.config.logits_via_embedding:
-        output = target.params["logits_dense"]["kernel"]
     tensors.check_all_used(IGNORED)
     head = dataclasses.replace(head, embedding=embedding, output=output)
     return DFlash(head, vocab_size=target.vocab_size, token_ids=ids)
@@ -75,11 +72,6 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> DFlashConfig:
     own = file if by_speculators else file.section("dflash_config")
     width, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
     num_layers = layer.size("num_hidden_layers")
-    if type(target) is not Llama:
-        raise CheckpointError(
-            f"{file.path}: expected a Llama as the target, whose embeddings and projection the head"
-            f" takes, got a {type(target).__name__}"
-        )
     layer.refuse(model_type="qwen3", layer_types=[FULL] * num_layers, use_sliding_window=False)
     own.refuse(
         projector_type="dflash" if by_speculators else "none",

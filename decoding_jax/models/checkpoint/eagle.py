@@ -113,6 +113,27 @@ def check_vocabulary(settings: Settings, target: DecoderModel) -> None:
         raise settings.error("vocab_size", settings.values["vocab_size"], expected)
 
 
+def arrays_of(target: DecoderModel, file: Settings, what: str) -> tuple[Any, Any]:
+    """The embeddings and the output kernel of a target; None for a kernel that is tied to them.
+
+    Args:
+      target: the target, a ``Llama``.
+      file: the settings of the head, for the error.
+      what: what takes the arrays, for the error, such as "the head takes".
+
+    Raises:
+      CheckpointError: for another target.
+    """
+    if type(target) is not Llama:
+        raise CheckpointError(
+            f"{file.path}: expected a Llama as the target, whose embeddings and projection {what},"
+            f" got a {type(target).__name__}"
+        )
+    tied = target.config.logits_via_embedding
+    output = None if tied else target.params["logits_dense"]["kernel"]
+    return target.params["token_embedder"]["embedding"], output
+
+
 def check_layers(settings: Settings, name: str, found: list, first: int, count: int) -> None:
     """Refuses numbers of layers that a target of ``count`` layers does not have.
 

@@ -9,11 +9,11 @@ import dataclasses
 import re
 
 from decoding_jax.models.checkpoint import llama
-from decoding_jax.models.checkpoint.directory import CheckpointError, Settings, Tensors
-from decoding_jax.models.checkpoint.eagle import check_vocabulary
+from decoding_jax.models.checkpoint.directory import Settings, Tensors
+from decoding_jax.models.checkpoint.eagle import arrays_of, check_vocabulary
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.decoder import DecoderModel
-from decoding_jax.models.llama import Llama, LlamaConfig
+from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import MultiTokenPrediction
@@ -44,11 +44,7 @@ def read(
     file: Settings, tensors: Tensors, target: DecoderModel, dtype: str
 ) -> MultiTokenPrediction:
     """Reads the blocks of a directory; errors as for ``load_drafter``."""
-    if type(target) is not Llama:
-        raise CheckpointError(
-            f"{file.path}: expected a Llama as the target, whose embeddings and projection the"
-            f" blocks take, got a {type(target).__name__}"
-        )
+    embedding, output = arrays_of(target, file, "the blocks take")
     family = file.get("model_type", str)
     if family not in FAMILIES:
         raise file.error("model_type", family, "one of " + ", ".join(FAMILIES))
@@ -59,21 +55,17 @@ def read(
     given = {f.name: getattr(shape, f.name) for f in dataclasses.fields(LlamaConfig)}
     given |= {"num_layers": 1, "feature_layers": (shape.num_layers,), "feature_dim": shape.emb_dim}
     config = MultiTokenConfig(**given, state_first=is_mimo)
-    output = None
-    if not target.config.logits_via_embedding:
-        output = target.params["logits_dense"]["kernel"]
     layout, blocks = Layout(meshes.mesh_of(target.params)), []
     for pair in names:
         table = block_table(config, pair[is_mimo])
         block = read_model(MultiTokenBlock, config, table, tensors, layout)
-        embedding = target.params["token_embedder"]["embedding"]
         blocks.append(dataclasses.replace(block, embedding=embedding, output=output))
     own = "|".join(re.escape(pair[is_mimo]) for pair in names)
     tensors.check_all_used(rf"(?!({own})\.).*|({own}){COPIES}")
     return MultiTokenPrediction(blocks)
 
 
-def _check(file: Settings, shape: LlamaConfig, target: Llama) -> None:
+def _check(file: Settings, shape: LlamaConfig, target: DecoderModel) -> None:
     """Refuses blocks of another target, and those with windows.
 
     Raises:
