@@ -175,9 +175,7 @@ def exponential(bits: Array) -> Array:
       >>> exponential(jnp.uint32([[2**31, 0], [0, 2**31]])).round(3)
       Array([0.693, 0.   ], dtype=float32)
     """
-    words = bits.astype(jnp.float32)
-    uniform = words[..., 0] * 2.0**-32 + (words[..., 1] + 0.5) * 2.0**-64
-    return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+    return -jnp.log1p(-jnp.minimum(_uniform(bits), 1 - 2.0**-24))
 
 
 def log_uniform(bits: Array) -> Array:
@@ -189,6 +187,10 @@ def log_uniform(bits: Array) -> Array:
       >>> log_uniform(jnp.uint32([[2**31, 0], [0, 2**31]])).round(3)
       Array([ -0.693, -22.874], dtype=float32)
     """
-    high, low = bits[..., 0].astype(jnp.float32), bits[..., 1].astype(jnp.float32)
-    number = high * 2.0**-32 + (low + 0.5) * 2.0**-64
-    return jnp.minimum(jnp.log(number), 0.0)
+    return jnp.minimum(jnp.log(_uniform(bits)), 0.0)
+
+
+def _uniform(bits: Array) -> Array:
+    """A uniform number above 0, and at most 1, of 64 random bits."""
+    words = bits.astype(jnp.float32)
+    return words[..., 0] * 2.0**-32 + (words[..., 1] + 0.5) * 2.0**-64

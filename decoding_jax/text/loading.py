@@ -16,12 +16,11 @@ from decoding_jax.models.decoder import with_attention, with_prefill_chunk
 from decoding_jax.models.fixed_shapes import reproducible as with_fixed_shapes
 from decoding_jax.storage import CloudPath, StoragePath, is_hub_name, model_path
 from decoding_jax.text.generation_config.config import DirectoryConfig
-from decoding_jax.text.tokenizer_files import load_tokenizer
+from decoding_jax.text.tokenizer_files import SENTENCEPIECE_FILES, load_tokenizer
 from decoding_jax.text.tokenizers import Tokenizer
 
 Model = T5 | T5Decoder | Bart | T5Gemma | GPT2 | GPTNeoX | Llama
 
-_TOKENIZERS = ("tokenizer.json", "spiece.model")
 _EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 
 
@@ -30,7 +29,7 @@ def embedded() -> dict[str, Path]:
     return {
         p.name: p
         for p in sorted(_EMBEDDED.glob("*"))
-        if any((p / name).exists() for name in _TOKENIZERS)
+        if any((p / name).exists() for name in ("tokenizer.json", *SENTENCEPIECE_FILES))
     }
 
 
