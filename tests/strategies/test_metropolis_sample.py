@@ -1,4 +1,4 @@
-"""Metropolis-Hastings: the law of the chains, computed by enumerating all texts and transitions."""
+"""Metropolis-Hastings: the chains' distribution, by enumeration of all texts and transitions."""
 
 import functools
 
@@ -67,8 +67,8 @@ def transition(row, horizon):
 
 
 @functools.cache
-def law(row, num_steps, block):
-    """The exact law of a chain: the texts, and their probabilities after the last step."""
+def distribution(row, num_steps, block):
+    """The exact distribution of a chain: the texts, and their probabilities after the last step."""
     space, probs = [()], np.ones(1)
     for horizon in range(block, LENGTH + block, block):
         longer, matrix = transition(row, min(horizon, LENGTH))
@@ -88,14 +88,14 @@ def target(row):
 
 
 def total_variation(row, num_steps, block):
-    return np.abs(law(row, num_steps, block)[1] - target(row)).sum() / 2
+    return np.abs(distribution(row, num_steps, block)[1] - target(row)).sum() / 2
 
 
 def test_chains_follow_their_law_and_more_steps_come_closer_to_the_target():
     """2,000 rows of two chains for each prompt, two steps a block: chi-square at level 0.001.
 
-    The law is enumerated, and so is its distance from ``p^alpha / Z``. Both chains of a row and
-    ragged prompts are in one program.
+    The distribution is enumerated, and so is its distance from ``p^alpha / Z``. Both chains of a
+    row and ragged prompts are in one program.
     """
     prompt = Prompt(*(np.tile(x, (ROWS // 2, *[1] * (x.ndim - 1))) for x in PROMPT))
     settings = {"max_new_tokens": LENGTH, "stop": STOP, "transform": WARM, "alpha": ALPHA}
@@ -107,7 +107,7 @@ def test_chains_follow_their_law_and_more_steps_come_closer_to_the_target():
         want = enumerate_distribution(
             MODEL, PROMPT, row, max_new_tokens=LENGTH, transform=WARM, stop=STOP
         )
-        space, probs = law(row, 2, 3)
+        space, probs = distribution(row, 2, 3)
         padded = [x + (0,) * (LENGTH - len(x)) for x in space]
         place = outcome_index(want, np.array(padded), np.array([len(x) for x in space]))
         expected = np.zeros(len(want.prob))

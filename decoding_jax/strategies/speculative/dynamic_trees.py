@@ -14,17 +14,17 @@ final token. Which verifier is lossless for which choice of the nodes:
 - *Nodes chosen without randomness*, as here: every verifier. Proof: the tree is a function of the
   sequence so far, so each token is drawn from the target's distribution after the tokens before it,
   by bits that nothing else has used. The tree decides only how many of these draws one call gives.
-  The law of a draw is that of accepting the children one after another, each with its share of the
-  target's remaining mass, and of drawing from what remains. No rule accepts more tokens of a tree
-  given in advance: a node is part of the text with the target's probability of its path, and every
-  such node is accepted. The sequences of ``greedy``, ``gumbel`` and ``code`` are those without a
-  draft, and ``block`` is the same as ``token``.
+  The distribution of a draw is that of accepting the children one after another, each with its
+  share of the target's remaining mass, and of drawing from what remains. No rule accepts more
+  tokens of a tree given in advance: a node is part of the text with the target's probability of its
+  path, and every such node is accepted. The sequences of ``greedy``, ``gumbel`` and ``code`` are
+  those without a draft, and ``block`` is the same as ``token``.
 - *Independent draws, all of which are verified* (``tree_drafts``): ``token`` and ``block``, which
-  compare the target with the law ``q`` of each draw.
+  compare the target with the distribution ``q`` of each draw.
 - *Draws of which some are then kept by their values*: none of them. A kept draw does not have the
-  law ``q``. If the better of two draws of a fair coin is kept, it is heads with probability 3/4.
-  Verified by ``q = 1/2`` for a fair target it is always accepted, and the text begins with heads
-  with probability 3/4.
+  distribution ``q``. If the better of two draws of a fair coin is kept, it is heads with
+  probability 3/4. Verified by ``q = 1/2`` for a fair target it is always accepted, and the text
+  begins with heads with probability 3/4.
 """
 
 from __future__ import annotations
