@@ -210,11 +210,6 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
             raise UsageError("--drafter: expected suffix, or suffix:FILE, got no file")
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
     if holds_drafter(options.drafter):
-        if options.reproducible:
-            raise UsageError(
-                "--reproducible: expected a draft model in --drafter, got a head, "
-                "whose bits depend on the batch"
-            )
         return load_drafter(options.drafter)
     return load(options.drafter, dtype=options.dtype, reproducible=options.reproducible)[0]
 

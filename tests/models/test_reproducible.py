@@ -26,6 +26,7 @@ from decoding_jax.models import (
 )
 from decoding_jax.models.stack import with_scanned_layers
 from decoding_jax.ops.random import row_keys
+from decoding_jax.strategies.speculative import Eagle
 from decoding_jax.testing import TableLM
 
 pytestmark = pytest.mark.optimized
@@ -135,6 +136,19 @@ def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     config = EagleConfig(**shape, feature_layers=(1,), feature_dim=4)
     with pytest.raises(ValueError, match="expected a network of decoding_jax"):
         reproducible(EagleHead({}, config))
+
+
+def test_a_drafter_whose_drafts_depend_on_the_batch_is_refused():
+    """Where it meets its target, so that ``generate``, the job and the shell say it alike."""
+    shape = {**SHAPE, "num_kv_heads": 2, "head_dim": 12, "max_positions": 99}
+    model = Llama({}, LlamaConfig(**shape))
+    head = EagleHead({}, EagleConfig(**shape, feature_layers=(1,), feature_dim=48))
+    settings = {"num_draft_tokens": 2, "max_new_tokens": 3}
+    for drafter, name in ((Eagle(head, vocab_size=301), "Eagle"), (model, "ModelDrafter")):
+        with pytest.raises(ValueError, match=f"drafter: expected a reproducible .*, {name}"):
+            decoding_jax.speculative_sample(
+                reproducible(model), drafter, Prompt(*prompts()), KEYS[:2], **settings
+            )
 
 
 def prompts():

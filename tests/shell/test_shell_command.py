@@ -220,18 +220,6 @@ def test_the_list_names_every_strategy_and_setting(capsys):
         ),
         (["1", "--phrase", "2"], 1, "decoding_jax: constraints: greedy expected"),
         (["1", "--drafter", "DIR"], 1, "decoding_jax: drafter: expected none for this strategy, g"),
-        (
-            [
-                "1",
-                "--strategy",
-                "speculative_sample",
-                "--drafter",
-                "python-code-eagle",
-                "--reproducible",
-            ],
-            2,
-            "decoding_jax: --reproducible: expected a draft model in --drafter, got a head",
-        ),
         (["1", "--max_new_tokens", "few"], 1, "decoding_jax: max_new_tokens: expected an int of"),
     ],
 )

@@ -437,7 +437,9 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
     """Refuses models that cannot work together.
 
     Raises:
-      ValueError: for a target that is not ragged, or vocabularies that differ.
+      ValueError: for a target that is not ragged, or vocabularies that differ; or for a target from
+        ``models.reproducible`` and a network, as a head or a model, whose drafts depend on the
+        batch, since drawn tokens depend on the drafts.
     """
     if not model.ragged:
         raise ValueError("model: expected one with ragged=True, got one whose rows advance in step")
@@ -446,3 +448,16 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
         raise ValueError(
             f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
         )
+    reads_target = isinstance(drafter, FeatureDrafter)
+    if _fixed_rows(model) and (reads_target or _fixed_rows(drafter) is None):
+        raise ValueError(
+            "drafter: expected a reproducible model or no network beside a reproducible model, got "
+            f"one whose drafts depend on the batch, {type(drafter).__name__}"
+        )
+
+
+def _fixed_rows(model: Any) -> int | None:
+    """The setting of ``models.reproducible`` of a network, and 0 for what is no network."""
+    while hasattr(model, "model"):
+        model = model.model
+    return getattr(getattr(model, "config", None), "reproducible_rows", 0)
