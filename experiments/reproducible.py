@@ -50,7 +50,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 LENGTH = 24
 WIDTHS = (16, 32)
 QUICK = {
-    **{"networks": ["gpt2"], "dtypes": ["float32"], "strategies": ["greedy"], "texts": 3},
+    **{"networks": ["gpt2"], "dtypes": ["float32"], "strategies": ["greedy"], "inputs": 3},
     **{"sizes": [3, 1], "job": False, "usual": False},
 }
 
@@ -99,12 +99,13 @@ def texts_of(network: str, count: int) -> list[list[int]]:
         draw = np.random.default_rng(0)
         return [draw.integers(1, 1000, draw.integers(1, 33)).tolist() for _ in range(count)]
     tokenizer = decoding_jax.load(network)[1]
-    if network == "python-code":
-        lines = held_out.FUNCTIONS.read_text("utf-8").splitlines()
-        found = [json.loads(line)["prompt"] for line in lines]
-    else:
-        found = [sentence.english for sentence in held_out.read()]
-    return [tokenizer.encode(text)[:32] for text in found[:count]]
+    if network != "python-code":
+        return [tokenizer.encode(sentence.english)[:32] for sentence in held_out.read()[:count]]
+    lines = [
+        x for path in (held_out.FUNCTIONS, held_out.LINES) for x in path.open(encoding="utf-8")
+    ]
+    found = [tokenizer.encode(json.loads(line)["prompt"]) for line in lines[:count]]
+    return [ids[-(1 + 7 * n % 32) :] for n, ids in enumerate(found)]
 
 
 Texts = dict[int, tuple[Any, Any]]
@@ -170,7 +171,7 @@ def ways(
     draw, model = np.random.default_rng(1), model_of(setting)
     for size in sizes:
         order = draw.permutation(len(ids)).tolist()
-        yield f"{size}", batches(setting, model, ids, order[: 32 * size], size)
+        yield f"{size}", batches(setting, model, ids, order, size)
     if not with_job:
         return
     yield "job", job(setting, model, ids, draw.permutation(len(ids)).tolist(), 1)
@@ -218,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", default=[*EMBEDDED, *RANDOM])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--strategies", nargs="+", default=["sample"])
-    parser.add_argument("--texts", type=int, default=400, help="inputs of each network")
+    parser.add_argument("--inputs", type=int, default=560, help="at most so many of each network")
     parser.add_argument("--sizes", nargs="+", type=int, default=[16, 1, 64])
     parser.add_argument(
         "--job", action=argparse.BooleanOptionalAction, default=True, help="and two devices"
@@ -238,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for size in (1, 16, 64):
                 setting = Setting(network, dtype, "greedy", True)
                 name = f"{network}, {dtype}, {size} rows"
-                ledger["price"].setdefault(name, round(price(setting, args.texts, size), 2))
+                ledger["price"].setdefault(name, round(price(setting, args.inputs, size), 2))
                 results.write_json(out, ledger)
                 print(name, ledger["price"][name])
         return
@@ -248,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for strategy in args.strategies
         for pair in pairs
     ]
-    given = {"count": args.texts, "sizes": args.sizes, "with_job": args.job}
+    given = {"count": args.inputs, "sizes": args.sizes, "with_job": args.job}
     results.add_rows(ledger, settings, lambda setting: compared(setting, **given), out)
     keys = ("texts", "other_texts", "other_log_probs")
     print("setting", "way", *keys, sep="\t")
