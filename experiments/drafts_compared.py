@@ -35,6 +35,7 @@ from decoding_jax.text import Tokenizer
 from experiments import code_data, held_out, quick
 from experiments.papers import tasks
 from experiments.papers.results import interval
+from experiments.results import write_json
 
 QUICK = {
     "count": 2,
@@ -102,7 +103,30 @@ def corpus_of(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> Corpus:
     return Corpus.of([part for part in parts if part], padded_size=2 * most)
 
 
-def tokens_per_call(target: Any, domain: Domain, drafter: Any, **settings: Any) -> tuple[str, str]:
+Settings = dict[str, Any]
+
+
+class Table:
+    """The rows of all domains, which are printed, and written to a file if one is given."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        print("| domain | drafter | greedy | temperature 1 | accepted by depth |")
+        print("| --- " * 5 + "|")
+
+    def add(self, domain: str, drafter: str, **found: dict[str, Any]) -> None:
+        """Adds a row, from ``tokens_per_call`` for ``greedy`` and ``drawn``."""
+        means = (found.get(name, {}).get("tokens") for name in ("greedy", "drawn"))
+        cells = (f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})" if x else "" for x in means)
+        depths = " ".join(f"{x:.2f}" for x in found["drawn"]["accepted_by_depth"])
+        print(f"| {domain} | {drafter} | {' | '.join(cells)} | {depths} |", flush=True)
+        self.rows.append({"domain": domain, "drafter": drafter, **found})
+        if self.path is not None:
+            write_json(self.path, {"rows": self.rows})
+
+
+def tokens_per_call(target: Any, domain: Domain, drafter: Any, settings: Settings) -> Settings:
     """The mean number of tokens that a call appends with its interval, and acceptance by depth."""
     model, tokenizer = target
     rows = decoding_jax.generate(
@@ -119,12 +143,12 @@ def tokens_per_call(target: Any, domain: Domain, drafter: Any, **settings: Any) 
     emitted, blocks = np.array([[float(np.sum(x)) for x in pair] for pair in counts]).T
     found = interval(lambda e, b: e.sum(-1) / b.sum(-1), emitted, blocks)
     by_depth = sum(row[0].info.accepted_by_depth for row in rows) / blocks.sum()
-    mean = f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
-    return mean, " ".join(f"{x:.2f}" for x in by_depth)
+    mean = [round(float(x), 4) for x in (found.value, found.low, found.high)]
+    return {"tokens": mean, "accepted_by_depth": np.round(by_depth, 4).tolist()}
 
 
-def measure(name: str, args: argparse.Namespace) -> None:
-    """Prints the rows of a domain."""
+def measure(name: str, args: argparse.Namespace, table: Table) -> None:
+    """Measures the rows of a domain."""
     domain = DOMAINS[name](args)
     model, tokenizer = target = decoding_jax.load(domain.target)
     decoded = decoding_jax.generate(
@@ -150,20 +174,19 @@ def measure(name: str, args: argparse.Namespace) -> None:
     size = {"num_draft_tokens": args.num_draft_tokens}
     drawing = {"key": jax.random.key(args.seed), **size}
     for label, drafter in drafters.items():
-        greedy, _ = tokens_per_call(target, domain, drafter, verifier="greedy", **size)
-        drawn, by_depth = tokens_per_call(target, domain, drafter, verifier="block", **drawing)
-        print(f"| {name} | {label} | {greedy} | {drawn} | {by_depth} |", flush=True)
+        greedy = tokens_per_call(target, domain, drafter, {"verifier": "greedy", **size})
+        drawn = tokens_per_call(target, domain, drafter, {"verifier": "block", **drawing})
+        table.add(name, label, greedy=greedy, drawn=drawn)
     for count in args.num_drafts:
         for verifier in ("token", "block"):
             given = {"num_drafts": count, "verifier": verifier, **drawing}
-            drawn, by_depth = tokens_per_call(target, domain, draft, **given)
-            label = f"{count} drafts of it, `{verifier}`"
-            print(f"| {name} | {label} | | {drawn} | {by_depth} |", flush=True)
+            drawn = tokens_per_call(target, domain, draft, given)
+            table.add(name, f"{count} drafts of it, `{verifier}`", drawn=drawn)
         given = {"num_drafts": count, "tree": "dynamic"}
-        greedy, _ = tokens_per_call(target, domain, draft, verifier="greedy", **given, **size)
-        drawn, by_depth = tokens_per_call(target, domain, draft, **given, **drawing)
+        greedy = tokens_per_call(target, domain, draft, {"verifier": "greedy", **given, **size})
+        drawn = tokens_per_call(target, domain, draft, {**given, **drawing})
         label = f"dynamic tree of {count * args.num_draft_tokens} of its tokens"
-        print(f"| {name} | {label} | {greedy} | {drawn} | {by_depth} |", flush=True)
+        table.add(name, label, greedy=greedy, drawn=drawn)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -176,11 +199,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--num_drafts", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--heads", nargs="*", type=Path, default=[], help="for one domain")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a file for the rows, in JSON")
     args = quick.parse(parser, argv, QUICK)
-    print("| domain | drafter | greedy | temperature 1 | accepted by depth |")
-    print("| --- " * 5 + "|")
+    table = Table(args.out)
     for name in args.domains:
-        measure(name, args)
+        measure(name, args, table)
 
 
 if __name__ == "__main__":

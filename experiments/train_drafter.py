@@ -2,14 +2,19 @@
 
     python -m experiments.train_drafter --head eagle --out runs/drafter
 
-The target is the embedded model of Python code, or any Llama that ``decoding_jax.load`` reads; it
-stays as it is. The text is the standard library of the Python that runs this, as for
-``train_code``; or a folder of ``.py`` files, or a file whose lines are texts. A head learns the
-target's distributions of the next tokens (the cross-entropy of all of them), from the hidden states
-of the target and then from its own: it is unrolled over its own states, with the attention that it
-has where it drafts ("training-time test": Li et al. 2025, arXiv:2503.01840, section 3.2). Seeds are
-fixed; a run that was killed goes on from its last checkpoint. ``--export DIR`` writes the layout
-that ``decoding_jax.load_drafter`` reads.
+The target is the embedded model of Python code, or any Llama or T5 that ``decoding_jax.load``
+reads; it stays as it is. The text is the standard library of the Python that runs this, as for
+``train_code``; or a folder of ``.py`` files, or a file whose lines are texts. That of a T5, for
+which there are heads of EAGLE-3 alone, is a gzipped file of pairs, as for ``train_translation``:
+
+    python -m experiments.train_drafter --target translation-en-fr --data fra-eng.tsv.gz \\
+        --out runs/drafter --drafted 2048 --rows 8 --steps 2400
+
+A head learns the target's distributions of the next tokens (the cross-entropy of all of them),
+from the hidden states of the target and then from its own: it is unrolled over its own states, with
+the attention that it has where it drafts ("training-time test": Li et al. 2025, arXiv:2503.01840,
+section 3.2). Seeds are fixed; a run that was killed goes on from its last checkpoint. ``--export
+DIR`` writes the layout that ``decoding_jax.load_drafter`` reads.
 """
 
 from __future__ import annotations
@@ -20,9 +25,9 @@ import functools
 import json
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +37,20 @@ from flax import serialization
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.models import EagleConfig, EagleHead, Llama, MultiTokenBlock, MultiTokenConfig
+from decoding_jax.models import (
+    T5,
+    EagleConfig,
+    EagleHead,
+    Llama,
+    MultiTokenBlock,
+    MultiTokenConfig,
+)
 from decoding_jax.models.attention import Part
 from decoding_jax.models.caches import KeyValue
 from decoding_jax.models.checkpoint import eagle, llama, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, WEIGHTS
 from decoding_jax.models.checkpoint.params import Weight, write_params
-from experiments import code_data, quick
+from experiments import code_data, quick, translation_data
 from experiments.train_code import make_optimizer
 
 QUICK = {
@@ -54,12 +66,33 @@ QUICK = {
 Head = EagleHead | MultiTokenBlock
 
 
-def head_of(kind: str, target: Llama, drafted: int, key: jax.Array, **layer: int) -> Head:
+class Batch(NamedTuple):
+    """Texts that a head is trained on.
+
+    Attributes:
+      tokens: int32 ``[B, T + 1]``, right-padded.
+      length: int32 ``[B]``.
+      inputs: of an encoder-decoder, int32 ``[B, P]`` with their end tokens, and their lengths.
+    """
+
+    tokens: Any
+    length: Any
+    inputs: Any = ()
+
+
+class Data(NamedTuple):
+    """Batches from any step on, and the tokens of them all."""
+
+    batches: Callable[[int], Iterator[Batch]]
+    tokens: np.ndarray
+
+
+def head_of(kind: str, target: Llama | T5, drafted: int, key: jax.Array, **layer: int) -> Head:
     """A head with random parameters, whose layer adds nothing to its input yet.
 
     Args:
       kind: ``eagle`` or ``mtp``.
-      target: the target.
+      target: the target, a ``Llama`` for ``mtp``.
       drafted: V', the number of tokens that ``eagle`` drafts.
       key: a typed key.
       **layer: ``num_heads``, ``num_kv_heads`` and ``mlp_dim`` of its layer.
@@ -70,13 +103,14 @@ def head_of(kind: str, target: Llama, drafted: int, key: jax.Array, **layer: int
         "emb_dim": shape.emb_dim,
         "head_dim": shape.head_dim,
         "num_layers": 1,
-        "max_positions": shape.max_positions,
-        "rope_theta": shape.rope_theta,
-        "rope_scaling": shape.rope_scaling,
-        "norm_epsilon": shape.norm_epsilon,
         "feature_dim": shape.emb_dim,
     }
-    depth = shape.num_layers
+    if isinstance(target, Llama):
+        for name in ("max_positions", "rope_theta", "rope_scaling", "norm_epsilon"):
+            given[name] = getattr(shape, name)
+    else:  # Its own positions are relative, and do not limit it.
+        given |= {"max_positions": 2048, "norm_epsilon": shape.layer_norm_epsilon}
+    depth = target.num_layers
     made: Any = EagleHead
     given["feature_layers"] = (min(1, depth), depth // 2, depth)
     config: Any = EagleConfig(drafted, **given)
@@ -138,7 +172,7 @@ def unrolled(head: Head, tokens: jax.Array, states: jax.Array, steps: int) -> li
 
 
 def losses(
-    head: Head, target: Llama, ids: np.ndarray, tokens: jax.Array, steps: int
+    head: Head, target: Llama | T5, ids: np.ndarray, batch: Batch, steps: int
 ) -> tuple[jax.Array, jax.Array]:
     """The loss, and the expected rate of acceptance of each step.
 
@@ -146,31 +180,36 @@ def losses(
       head: the head.
       target: the target.
       ids: int32 ``[V']``, the target's id of each token of the head.
-      tokens: int32 ``[B, T + 1]``.
+      batch: the texts.
       steps: as for ``unrolled``.
 
     Returns:
       The cross-entropy, in nats of a token; and float32 ``[steps]``, the probability that a token
       drawn from the head is accepted.
     """
-    last = (target.num_layers,)
-    reading = target.with_features((*head.feature_layers, *last))
-    length = jnp.full(tokens.shape[0], tokens.shape[1])
-    features = reading.prefill(tokens, length, lanes=1, slots=1)[0].features
+    model: Any = target.bind(*batch.inputs) if isinstance(target, T5) else target
+    model = model.with_features((*head.feature_layers, model.num_layers))
+    features = model.prefill(batch.tokens, batch.length, lanes=1, slots=1)[0].features
     features = jax.lax.stop_gradient(features)
-    wanted = jax.nn.softmax(target.project(features[-1][:, :, 1:]), axis=-1)
+    wanted = jax.nn.softmax(model.project(features[-1][:, :, 1:]), axis=-1)
     wanted = jnp.take(wanted, ids, axis=-1)  # of tokens that the head can draft
     states = head.fuse(tuple(x[:, :, :-1] for x in features[:-1]))
+    place = jnp.arange(1, batch.tokens.shape[1])[None, None]
+    real = place < batch.length[:, None, None]
     loss, rates = jnp.float32(0), []
-    for step, after in enumerate(unrolled(head, tokens[:, 1:], states, steps)):
+    for step, after in enumerate(unrolled(head, batch.tokens[:, 1:], states, steps)):
         log_prob = jax.nn.log_softmax(head.project(after), axis=-1)
-        error = -(wanted * log_prob).sum(-1)[:, :, step:].mean()
+        counted = real & (place > step)
+        error, rate = (
+            jnp.where(counted, x.sum(-1), 0).sum() / counted.sum()
+            for x in (-wanted * log_prob, jnp.minimum(wanted, jnp.exp(log_prob)))
+        )
         loss += 0.8**step * error
-        rates.append(jnp.minimum(wanted, jnp.exp(log_prob)).sum(-1)[:, :, step:].mean())
+        rates.append(rate)
     return loss / sum(0.8**step for step in range(steps)), jnp.stack(rates)
 
 
-def export(head: Head, ids: np.ndarray, target: Llama, directory: Path) -> None:
+def export(head: Head, ids: np.ndarray, target: Llama | T5, directory: Path) -> None:
     """Writes a head in bfloat16, as SpecForge does for EAGLE-3, and DeepSeek-V3 a block.
 
     Args:
@@ -189,12 +228,52 @@ def export(head: Head, ids: np.ndarray, target: Llama, directory: Path) -> None:
         table = {**eagle.head_table(config, "midlayer"), "d2t": Weight("d2t")}
         params = {**params, "d2t": ids.astype(np.int64) - np.arange(len(ids))}
         layers = [layer - 1 for layer in config.feature_layers]
-        values |= {"vocab_size": target.vocab_size, "draft_vocab_size": len(ids)}
+        values |= {"vocab_size": target.config.vocab_size, "draft_vocab_size": len(ids)}
         values |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": layers}}
         values |= {"architectures": ["LlamaForCausalLMEagle3"]}
     directory.mkdir(parents=True, exist_ok=True)
     write_params(directory / WEIGHTS, table, params, None)
     (directory / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def texts_of(target: Any, tokenizer: Any, args: argparse.Namespace) -> list[Data]:
+    """The data to train on, and those held out."""
+    if isinstance(target, T5):
+        pairs = translation_data.read_pairs(args.data)
+        return [
+            pairs_of(target, tokenizer, part, args)
+            for part in translation_data.split(pairs, held_out=args.held_out, seed=0)
+        ]
+    found = []
+    for files in code_data.split(read_files(args.data)[: args.files], args.every):
+        text = np.concatenate([[*tokenizer.eos_ids[:1], *tokenizer.encode(f.text)] for f in files])
+        text = text.astype(np.int32)
+        windows = code_data.Batches(text, args.length + 1, args.rows, args.seed)
+        found.append(Data(functools.partial(windows_from, windows), text))
+    return found
+
+
+def windows_from(windows: code_data.Batches, step: int) -> Iterator[Batch]:
+    """Batches of windows, all tokens of which are real, from a step on."""
+    for tokens in windows(step):
+        yield Batch(tokens, np.full(len(tokens), tokens.shape[1], np.int32))
+
+
+def pairs_of(
+    target: T5, tokenizer: Any, pairs: translation_data.Pairs, args: argparse.Namespace
+) -> Data:
+    """Data of an encoder-decoder. Nothing is drafted after an end token, so texts have none."""
+    english, french = ([tokenizer.pieces(x) for x in texts] for texts in pairs)
+    every = translation_data.Batches(english, french, args.rows * args.length, args.seed)
+
+    def batches(step: int) -> Iterator[Batch]:
+        for source, text in every(step):
+            tokens = np.pad(text[:, :-1], ((0, 0), (1, 0)), constant_values=target.config.start_id)
+            inputs = source, (source > 0).sum(-1, dtype=np.int32)
+            yield Batch(tokens, (text > 0).sum(-1, dtype=np.int32), inputs)
+
+    ends = [np.full(len(french), translation_data.EOS_ID, np.int32)]
+    return Data(batches, np.concatenate([np.asarray(x, np.int32) for x in french] + ends))
 
 
 def read_files(path: Path) -> list[code_data.File]:
@@ -218,10 +297,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     library = Path(sysconfig.get_path("stdlib"))
     parser.add_argument(
-        "--data", type=Path, default=library, help="a folder of .py, or a file of lines"
+        "--data", type=Path, default=library, help="a folder of .py, or a file of lines or pairs"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--target", default="python-code", help="a Llama, as for decoding_jax.load")
+    parser.add_argument("--target", default="python-code", help="as for decoding_jax.load")
     parser.add_argument("--head", choices=("eagle", "mtp"), default="eagle")
     parser.add_argument("--drafted", type=int, default=1536, help="V', the vocabulary of eagle")
     parser.add_argument("--mlp", type=int, default=128, help="the width of the feed-forward layer")
@@ -232,20 +311,21 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--rows", type=int, default=4, help="windows a batch")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a window")
+    parser.add_argument(
+        "--length", type=int, default=128, help="tokens of a window; a batch of pairs has as many"
+    )
     parser.add_argument("--learning_rate", type=float, default=3e-3)
     parser.add_argument("--windows", type=int, default=64, help="held-out windows to measure")
     parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=20, help="one file in so many is held out")
     parser.add_argument("--files", type=int, help="use so many of the files")
+    parser.add_argument("--held_out", type=int, default=2000, help="pairs that are held out")
     parser.add_argument("--export", type=Path, help="where to write the trained head")
     return quick.parse(parser, argv, QUICK)
 
 
-def train(
-    head: Head, target: Llama, ids: np.ndarray, batches: code_data.Batches, args: Any
-) -> Head:
+def train(head: Head, target: Llama | T5, ids: np.ndarray, data: Data, args: Any) -> Head:
     """The trained head, from the last checkpoint on; a bar shows the rates of acceptance."""
     optimizer = make_optimizer(args.steps, args.learning_rate)
     state = {"params": head.params, "opt": jax.jit(optimizer.init)(head.params), "step": 0}
@@ -254,7 +334,7 @@ def train(
         state = serialization.from_bytes(state, checkpoint.read_bytes())
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, opt: Any, frozen: Any, batch: jax.Array) -> Any:
+    def update(params: Any, opt: Any, frozen: Any, batch: Batch) -> Any:
         def loss_of(params: Any) -> tuple[jax.Array, jax.Array]:
             made = dataclasses.replace(frozen[0], params=params)
             return losses(made, frozen[1], ids, batch, args.unrolled)
@@ -268,7 +348,7 @@ def train(
     average: Any = 0.0
     bar = tqdm(range(first, args.steps), initial=first, total=args.steps, mininterval=10)
     since = time.time()
-    for step, batch in zip(bar, batches(first), strict=False):
+    for step, batch in zip(bar, data.batches(first), strict=False):
         params, opt, rates = update(params, opt, frozen, batch)
         average = np.asarray(rates) if step == first else 0.98 * average + 0.02 * np.asarray(rates)
         if time.time() - since > 10:
@@ -287,30 +367,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     loaded: Any = decoding_jax.load(args.target, scan_layers=True)  # One layer is compiled.
     target, tokenizer = loaded
-    texts = [
-        np.concatenate([[*tokenizer.eos_ids[:1], *tokenizer.encode(f.text)] for f in files])
-        for files in code_data.split(read_files(args.data)[: args.files], args.every)
-    ]
-    texts = [text.astype(np.int32) for text in texts]
-    count = args.drafted if args.head == "eagle" else target.vocab_size
-    ids = most_frequent(texts[0], target.vocab_size, count)
+    data, measured = texts_of(target, tokenizer, args)
+    size = target.config.vocab_size
+    count = args.drafted if args.head == "eagle" else size
+    ids = most_frequent(data.tokens, size, count)
     sizes = {"num_heads": args.heads, "num_kv_heads": args.kv_heads, "mlp_dim": args.mlp}
     head = head_of(args.head, target, count, jax.random.key(args.seed), **sizes)
+    share = np.isin(data.tokens, ids).mean()
     print(
-        f"{len(texts[0]):,} tokens, of which {np.isin(texts[0], ids).mean():.1%} can be drafted;"
+        f"{len(data.tokens):,} tokens, of which {share:.1%} can be drafted;"
         f" {sum(x.size for x in jax.tree.leaves(head.params)):,} parameters of the head",
         flush=True,
     )
-    batches, measured = (
-        code_data.Batches(text, args.length + 1, args.rows, args.seed) for text in texts
-    )
-    head = train(head, target, ids, batches, args)
+    head = train(head, target, ids, data, args)
     if args.export:
         export(head, ids, target, args.export)
     rates_of = jax.jit(
         lambda head, target, batch: losses(head, target, ids, batch, args.unrolled)[1]
     )
-    windows = zip(range(0, args.windows, args.rows), measured(0), strict=False)
+    windows = zip(range(0, args.windows, args.rows), measured.batches(0), strict=False)
     found = np.mean([rates_of(head, target, batch) for _, batch in windows], axis=0)
     print("held out, accepted of each drafted token:", " ".join(f"{rate:.3f}" for rate in found))
 

@@ -1,6 +1,7 @@
 """The training of heads: what is unrolled is what drafts, and what is written can be read."""
 
 import dataclasses
+import gzip
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from decoding_jax.strategies.speculative import Eagle, MultiTokenPrediction, Pat
 
 pytest.importorskip("optax", reason="optax is not installed (extra experiments)")
 
-from experiments import train_drafter
+from experiments import held_out, train_drafter
 
 CONFIG = LlamaConfig(
     vocab_size=40,
@@ -77,3 +78,36 @@ def test_the_quick_form_goes_on_and_writes_a_head(kind, tmp_path, capsys):
     drafter = decoding_jax.load_drafter(tmp_path / "head", model)
     assert drafter.feature_layers == ((1, 2, 4) if kind == "eagle" else (4,))
     assert drafter.vocab_size == model.vocab_size
+
+
+@pytest.mark.exhaustive
+def test_a_head_for_an_encoder_decoder(tmp_path):
+    """The head that two steps train drafts for its target, whose texts stay as they are."""
+    sentences = held_out.read()[:64]
+    lines = (f"{s.english}\t{s.references[0]}\n" for s in sentences)
+    with gzip.open(tmp_path / "pairs.tsv.gz", "wt", encoding="utf-8") as file:
+        file.writelines(lines)
+    name = "translation-en-fr-draft"
+    argv = ["--quick", "--target", name, "--data", str(tmp_path / "pairs.tsv.gz")]
+    argv += ["--rows", "4", "--held_out", "24", "--out", str(tmp_path)]
+    with jax.numpy_dtype_promotion("standard"):
+        train_drafter.main([*argv, "--export", str(tmp_path / "head")])
+    model, tokenizer = decoding_jax.load(name)
+    texts = [s.english for s in sentences[:5]]
+    settings = {"max_new_tokens": 8, "batch_size": 2}
+    alone = decoding_jax.generate(model, tokenizer, texts, **settings)
+    drafted = decoding_jax.generate(
+        model,
+        tokenizer,
+        texts,
+        strategy="speculative_sample",
+        verifier="greedy",
+        drafter=decoding_jax.load_drafter(tmp_path / "head"),
+        num_draft_tokens=3,
+        num_drafts=2,
+        tree="dynamic",
+        **settings,
+    )
+    assert [row[0].tokens for row in drafted] == [row[0].tokens for row in alone]
+    assert drafted != alone  # The infos differ.
+    assert all(row[0].info.proposed for row in drafted)

@@ -360,6 +360,11 @@ class DecoderNetwork(nn.Module):
         return self.project(self.prefill(tokens, length)[0].last)[:, 0]
 
 
+def num_decoder_layers(config: Any) -> int:
+    """The number of layers of a network that decodes, which has an encoder or has none."""
+    return getattr(config, "num_layers", None) or config.num_decoder_layers
+
+
 class NetworkModel:
     """The methods of a ``LanguageModel`` that only call its network or move its cache.
 
@@ -382,7 +387,7 @@ class NetworkModel:
     @property
     def num_layers(self) -> int:
         """The number of layers of the decoder."""
-        return getattr(self.config, "num_layers", None) or self.config.num_decoder_layers
+        return num_decoder_layers(self.config)
 
     def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
         """Calls a method of the network."""

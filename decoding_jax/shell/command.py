@@ -209,7 +209,7 @@ def _drafter(options: Any, tokenizer: Any) -> Any:
         if colon and not file:
             raise UsageError("--drafter: expected suffix, or suffix:FILE, got no file")
         return SuffixDrafter(corpus=read_corpus(file, tokenizer) if colon else None)
-    if holds_drafter(options.drafter):
+    if holds_drafter(options.drafter, options.model):
         return load_drafter(options.drafter)
     return load(options.drafter, dtype=options.dtype, reproducible=options.reproducible)[0]
 

@@ -47,6 +47,23 @@ class Completion(NamedTuple):
         """Whether the text ended where the model's logits were NaN (see ``DecodeOutput``)."""
         return self.log_prob != self.log_prob
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal, those of arrays too. NaN is equal to nothing.
+
+        Example:
+          >>> one = Completion("hi", [4, 5], -2.0, -2.0, True, info=np.array([3, 1]))
+          >>> one == one._replace(info=np.array([3, 1])), one == one._replace(info=np.array([3, 2]))
+          (True, False)
+        """
+        if not isinstance(other, Completion):
+            return NotImplemented
+        mine: Any = jax.tree.flatten(self, lambda x: isinstance(x, list))
+        theirs: Any = jax.tree.flatten(other, lambda x: isinstance(x, list))
+        return mine[1] == theirs[1] and all(map(np.array_equal, mine[0], theirs[0]))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
 
 def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:
     """The ``context`` of ``completions``; None for an encoder-decoder, which continues no text."""

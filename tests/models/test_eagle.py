@@ -237,6 +237,10 @@ def test_specforge_counts_layers_by_their_outputs(tmp_path):
         ),
         ({"name": "multi_token", "model_type": "deepseek_v3"}, "model_type: expected one of llama"),
         ({"name": "multi_token", "num_hidden_layers": 6}, "lacks model.layers.6."),
+        (
+            {"draft_vocab_size": None, "model_type": "qwen3_next"},
+            "blocks of Qwen3-Next (mtp.*) are",
+        ),
         ({"name": "dflash", "layer_types": ["sliding_attention"] * 2}, "layer_types: expected ["),
     ],
 )

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 import tiers
 from test_eagle import HEADS, target
 
@@ -14,6 +15,7 @@ import decoding_jax
 from decoding_jax.infer import BatchDecoder
 from decoding_jax.infer.command import main as infer
 from decoding_jax.models import save_model
+from decoding_jax.models.checkpoint.drafters import holds_drafter
 from decoding_jax.shell.command import main as shell
 
 TEXTS = ["a b c", "z", "k l", "q r s t", "c c", "h"]
@@ -64,6 +66,17 @@ def test_generate_reads_the_head_for_its_model(directory):
     batch = {"inputs": np.array(TEXTS), "index": np.arange(len(TEXTS))}
     found = decoder(batch)["outputs"]
     assert [output["text"] for row in found for output in row] == texts_of(alone)
+
+
+def test_a_whole_model_with_blocks_drafts_for_others_as_any_model(tmp_path):
+    whole = shutil.copytree(HEADS / "multi_token", tmp_path / "whole")
+    tensors = safetensors.numpy.load_file(whole / "model.safetensors")
+    assert holds_drafter(whole, whole)
+    assert not holds_drafter(whole, "python-code")
+    blocks = {k: v for k, v in tensors.items() if not k.startswith("model.layers.0.")}
+    safetensors.numpy.save_file(blocks, whole / "model.safetensors")
+    assert holds_drafter(whole, "python-code")
+    assert holds_drafter("python-code-eagle", "python-code")
 
 
 @pytest.mark.exhaustive

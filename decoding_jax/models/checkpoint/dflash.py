@@ -18,6 +18,7 @@ from decoding_jax.models.checkpoint.directory import (
 )
 from decoding_jax.models.checkpoint.eagle import (
     SPECULATORS,
+    Target,
     arrays_of,
     check_layers,
     check_vocabulary,
@@ -25,7 +26,6 @@ from decoding_jax.models.checkpoint.eagle import (
 )
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
-from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.sharding import meshes
 from decoding_jax.strategies.speculative import DFlash
@@ -45,7 +45,7 @@ def from_speculators(settings: Settings) -> bool:
     return settings.values.get(SPECULATORS) == "dflash"
 
 
-def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> DFlash:
+def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> DFlash:
     """Reads the head of a directory; errors as for ``load_drafter``."""
     embedding, output = arrays_of(target, file, "the head takes")
     config = _config(file, target, dtype)
@@ -61,7 +61,7 @@ def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> 
     return DFlash(head, vocab_size=target.vocab_size, token_ids=ids)
 
 
-def _config(file: Settings, target: DecoderModel, dtype: str) -> DFlashConfig:
+def _config(file: Settings, target: Target, dtype: str) -> DFlashConfig:
     """The shape of the head.
 
     Raises:

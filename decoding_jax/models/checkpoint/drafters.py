@@ -9,7 +9,6 @@ from typing import Any
 from decoding_jax import fields
 from decoding_jax.models.checkpoint import dflash, eagle, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
-from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.storage import StoragePath, model_path
 
@@ -46,7 +45,8 @@ def load_drafter(
         (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of an
         embedded head, ``python-code-eagle``, over which a directory has precedence.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
-        The head has the target's embeddings where the files have none, and lies on its mesh. With
+        The head has the target's embeddings where the files have none, and lies on its mesh. A head
+        of EAGLE-3 also has encoder-decoders as targets, and reads their decoder's states. With
         None, ``generate``, ``stream`` and the batch job read the head for the model that they are
         given.
       dtype: ``"float32"`` or ``"bfloat16"``; by default that of the target.
@@ -59,8 +59,7 @@ def load_drafter(
     Raises:
       CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
         for one of a target of another width, vocabulary or number of layers.
-      ValueError: for a target that is no decoder-only model of ``decoding_jax.models``, or another
-        ``dtype``.
+      ValueError: for a target that is no model of ``decoding_jax.models``, or another ``dtype``.
     """
     if dtype not in (None, "float32", "bfloat16"):
         raise fields.error("dtype", "float32 or bfloat16", dtype)
@@ -71,13 +70,17 @@ def load_drafter(
     target = target[0] if isinstance(target, tuple) else target
     if isinstance(target, SharedPrefixModel):
         target = target.model
-    if not isinstance(target, DecoderModel):
-        expected = "a decoder-only model of decoding_jax.models"
-        raise fields.error("target", expected, type(target).__name__)
+    if not isinstance(target, eagle.Target):
+        raise fields.error("target", "a model of decoding_jax.models", type(target).__name__)
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such directory")
     file = Settings(path / CONFIG)
     kind = next((kind for kind in _KINDS if kind.is_head(file)), None)
+    if kind is None and file.values.get("model_type") == "qwen3_next":
+        raise CheckpointError(
+            f"{file.path}: model_type: the blocks of Qwen3-Next (mtp.*) are not read, since its "
+            "models are not"
+        )
     if kind is None:
         named = file.values.get("speculators_model_type", file.values.get("architectures"))
         raise CheckpointError(
@@ -89,13 +92,20 @@ def load_drafter(
     return dataclasses.replace(drafter, **settings)
 
 
-def holds_drafter(directory: str | StoragePath) -> bool:
-    """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``."""
+def holds_drafter(directory: str | StoragePath, target: str | StoragePath) -> bool:
+    """Whether ``load_drafter`` reads what is in a directory, and not ``load_model``.
+
+    A whole model with blocks of multi-token prediction is a draft model like any other, unless it
+    is the target itself.
+    """
     path = _path_of(directory)
     if not (path / CONFIG).is_file():
         return False
     file = Settings(path / CONFIG)
-    return any(kind.is_head(file) for kind in _KINDS)
+    kind = next((kind for kind in _KINDS if kind.is_head(file)), None)
+    if kind is not multi_token or path == model_path("directory", target):
+        return kind is not None
+    return not multi_token.is_whole_model(Tensors(path))
 
 
 def _path_of(directory: str | StoragePath) -> StoragePath:

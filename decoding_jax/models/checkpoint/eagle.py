@@ -25,10 +25,13 @@ from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import FULL, max_positions_of, rope_of
 from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.eagle import EagleConfig, EagleHead
+from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.models.llama import Llama
+from decoding_jax.models.t5 import T5, BoundT5
 from decoding_jax.sharding import meshes, shard
 from decoding_jax.strategies.speculative import Eagle
 
+Target = DecoderModel | EncoderDecoder | BoundEncoderDecoder
 SPECULATORS = "speculators_model_type"
 # Copies of the target's own weights, and older files' rotary frequencies.
 IGNORED = r"t2d|verifier_(norm|lm_head)\.weight|.*rotary_emb\.inv_freq"
@@ -40,7 +43,7 @@ def is_head(settings: Settings) -> bool:
     return is_eagle and settings.values.get("draft_vocab_size") is not None
 
 
-def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> Eagle:
+def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> Eagle:
     """Reads the head of a directory; errors as for ``load_drafter``."""
     config = _config(file, target, dtype)
     names = head_table(config, "layers.0" if SPECULATORS in file.values else "midlayer")
@@ -52,7 +55,7 @@ def read(file: Settings, tensors: Tensors, target: DecoderModel, dtype: str) -> 
     return Eagle(head, vocab_size=target.vocab_size, token_ids=ids)
 
 
-def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
+def _config(file: Settings, target: Target, dtype: str) -> EagleConfig:
     """The shape of the head.
 
     Raises:
@@ -102,7 +105,7 @@ def _config(file: Settings, target: DecoderModel, dtype: str) -> EagleConfig:
     )
 
 
-def check_vocabulary(settings: Settings, target: DecoderModel) -> None:
+def check_vocabulary(settings: Settings, target: Target) -> None:
     """Refuses a head whose ``vocab_size`` is not that of its target.
 
     Raises:
@@ -113,7 +116,7 @@ def check_vocabulary(settings: Settings, target: DecoderModel) -> None:
         raise settings.error("vocab_size", settings.values["vocab_size"], expected)
 
 
-def arrays_of(target: DecoderModel, file: Settings, what: str) -> tuple[Any, Any]:
+def arrays_of(target: Target, file: Settings, what: str) -> tuple[Any, Any]:
     """The embeddings and the output kernel of a target; None for a kernel that is tied to them.
 
     Args:
@@ -187,7 +190,8 @@ def _embedding(tensors: Tensors, target: Any, config: EagleConfig) -> Any:
         table = EagleHead({}, config, jnp.asarray(tensors.read(name, shape), config.dtype))
         mesh = meshes.mesh_of(target.params)
         return table.embedding if mesh is None else shard(table, mesh).embedding
-    embedder = target.params.get("token_embedder") if isinstance(target, Llama) else None
+    has_table = isinstance(target, (Llama, T5, BoundT5))
+    embedder = target.params.get("token_embedder") if has_table else None
     if embedder is None or embedder["embedding"].shape != shape:
         raise CheckpointError(
             f"{CONFIG} of a head of width {config.emb_dim}: lacks {name}, and the target has no "

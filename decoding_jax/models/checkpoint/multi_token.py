@@ -10,9 +10,8 @@ import re
 
 from decoding_jax.models.checkpoint import llama
 from decoding_jax.models.checkpoint.directory import Settings, Tensors
-from decoding_jax.models.checkpoint.eagle import arrays_of, check_vocabulary
+from decoding_jax.models.checkpoint.eagle import Target, arrays_of, check_vocabulary
 from decoding_jax.models.checkpoint.params import Layout, Weight, read_model
-from decoding_jax.models.decoder import DecoderModel
 from decoding_jax.models.llama import LlamaConfig
 from decoding_jax.models.multi_token import MultiTokenBlock, MultiTokenConfig
 from decoding_jax.sharding import meshes
@@ -40,9 +39,12 @@ def is_head(settings: Settings) -> bool:
     return bool(settings.values.get(llama.BLOCKS))
 
 
-def read(
-    file: Settings, tensors: Tensors, target: DecoderModel, dtype: str
-) -> MultiTokenPrediction:
+def is_whole_model(tensors: Tensors) -> bool:
+    """Whether the files also have the layers of the target."""
+    return "model.layers.0.self_attn.q_proj.weight" in tensors
+
+
+def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> MultiTokenPrediction:
     """Reads the blocks of a directory; errors as for ``load_drafter``."""
     embedding, output = arrays_of(target, file, "the blocks take")
     family = file.get("model_type", str)
@@ -65,7 +67,7 @@ def read(
     return MultiTokenPrediction(blocks)
 
 
-def _check(file: Settings, shape: LlamaConfig, target: DecoderModel) -> None:
+def _check(file: Settings, shape: LlamaConfig, target: Target) -> None:
     """Refuses blocks of another target, and those with windows.
 
     Raises:

@@ -123,13 +123,13 @@ class SpeculativeSample(Strategy):
 
     Attributes:
       drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
-        ``PromptLookup``, ``Bigram``, ``NextToken``, or one of your own.
+        one of ``strategies.speculative``, such as ``PromptLookup`` or ``Eagle``, or one of your own.
       num_samples: N.
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
       num_drafts: C, the number of drafts of K tokens, drawn independently, that the target verifies
         in one call as a tree. More than one needs the verifier ``token`` or ``block``, a language
-        model, ``Eagle`` or ``DFlash`` as the drafter, and models with ``tree`` and ``keep``.
+        model or a head as the drafter, and models with ``tree`` and ``keep``.
       tree: ``independent`` drafts; or ``dynamic``, the most probable tokens of the draft in a tree
         of K levels, where C nodes of each level are expanded by C tokens each (EAGLE-2, Li et al.
         2024). It takes every verifier.

@@ -156,7 +156,7 @@ class MultiTokenPrediction(HeadDrafter):
     ) -> MultiTokenState:
         """See ``TreeDrafter.open``. A prompt of n tokens has n - k entries in block k.
 
-        If n is at most k, the first new tokens have entries whose state is 0.
+        If n is less than k, the first new tokens have entries whose state is 0.
         """
         target = self.blocks[0].fuse(features)
         shape = (target.shape[0], lanes)
