@@ -367,6 +367,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     loaded: Any = decoding_jax.load(args.target, scan_layers=True)  # One layer is compiled.
     target, tokenizer = loaded
+    if args.head == "mtp" and not isinstance(target, Llama):
+        raise SystemExit(f"--head: expected eagle for a {type(target).__name__}, got mtp")
     data, measured = texts_of(target, tokenizer, args)
     size = target.config.vocab_size
     count = args.drafted if args.head == "eagle" else size
