@@ -122,8 +122,8 @@ class SpeculativeSample(Strategy):
     token is never accepted.
 
     Attributes:
-      drafter: a language model of the same vocabulary, bound to the same rows, or a drafter:
-        one of ``strategies.speculative``, such as ``PromptLookup`` or ``Eagle``, or one of your own.
+      drafter: a language model of the same vocabulary, bound to the same rows, or a drafter: one
+        of ``strategies.speculative``, such as ``PromptLookup`` or ``Eagle``, or one of your own.
       num_samples: N.
       num_draft_tokens: K, 1 or more; or a ``Heuristic`` or ``Measured``, which chooses K for each
         lane and block.
