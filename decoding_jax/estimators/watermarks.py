@@ -52,7 +52,8 @@ def detect(
       watermark: the transform. If it has a key for each row, that is the first axis of ``tokens``.
 
     Raises:
-      ValueError: for tokens and lengths whose shapes do not fit, or another watermark.
+      ValueError: for tokens and lengths whose shapes do not fit, lengths that are not from 0 to L,
+        or another watermark.
 
     Example:
       >>> from decoding_jax import transforms
@@ -67,6 +68,8 @@ def detect(
     if tokens.ndim < 1 or length.shape != tokens.shape[:-1]:
         expected = f"one length for each of the texts {list(tokens.shape[:-1])}"
         raise fields.error("length", expected, length)
+    if length.size and not 0 <= length.min() <= length.max() <= tokens.shape[-1]:
+        raise fields.error("length", f"numbers from 0 to L, which is {tokens.shape[-1]}", length)
     secret = np.asarray(watermark.key)
     if secret.ndim > 1 and secret.shape[:1] != length.shape[:1]:
         expected = f"one key, or one for each of the texts {list(length.shape)}"

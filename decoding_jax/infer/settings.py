@@ -16,6 +16,7 @@ from decoding_jax.base import DecodeOutput, Stop
 from decoding_jax.batches import read_drafter
 from decoding_jax.batches.decoder import unbound
 from decoding_jax.constraints import made, schemas
+from decoding_jax.constraints.made import setting_of
 from decoding_jax.infer.describe import describe
 from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
@@ -285,7 +286,7 @@ def settings_of_constraint(
     made = {n: given[n] for n in ("transform", "language") if given.get(n) is not None}
     if constraint is not None:
         parameters = inspect.signature(strategy).parameters
-        takes = "language" if "language" in parameters else "transform"
+        takes = setting_of(strategy, given)
         kinds = {parameter.kind for parameter in parameters.values()}
         if takes not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             raise fields.error(name, "none for a strategy that takes no transform", strategy)

@@ -25,7 +25,7 @@ from decoding_jax.base import (
     Transform,
 )
 from decoding_jax.loop import stopping
-from decoding_jax.ops.logits import clean
+from decoding_jax.ops.logits import clean, log_total
 from decoding_jax.sharding.meshes import gathered
 
 
@@ -212,6 +212,29 @@ def language_logits(
         limit = prefix.tokens.shape[-1]
         logits = stopping.ban_unfinished(stop, logits, prefix.length[:, :, 0], limit)
     return logits
+
+
+def in_language(
+    allowed: Array,
+    prefix: Prefix,
+    language: Transform | None,
+    stop: Stop,
+    *,
+    only_finished: bool,
+) -> tuple[Array, Array]:
+    """The log-probabilities of p, and which tokens may follow in a language.
+
+    Args:
+      allowed: float32 ``[B, W, V]``, from ``allowed_logits``.
+      prefix, language, stop, only_finished: as for ``language_logits``.
+
+    Returns:
+      float32 ``[B, W, V]`` and bool ``[B, W, V]``.
+    """
+    total = log_total(allowed)[..., None]
+    log_probs = allowed - jnp.where(total == -jnp.inf, 0.0, total)
+    kept = language_logits(allowed, prefix, language, stop, only_finished=only_finished)
+    return log_probs, (kept > -jnp.inf) & (log_probs > -jnp.inf)
 
 
 def allowed_logits(logits: Array, prefix: Prefix, stop: Stop, transform: Transform | None) -> Array:

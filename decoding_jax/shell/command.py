@@ -166,7 +166,7 @@ def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
     settings = {**settings_of(options.strategy), **options.settings, **named}
     if "max_new_tokens" not in options.settings:
         del settings["max_new_tokens"]  # ``generate`` warns where its default cuts a text.
-    has_language = "language" in inspect.signature(function).parameters
+    has_language = made.setting_of(function, settings) == "language"
     settings["transform"] = transform_of(chosen, None if has_language else options.constraint)
     if has_language:
         settings["language"] = options.constraint

@@ -12,17 +12,19 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt, Transform
 from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.loop.listed_texts import ListedTexts, list_texts
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
     check_lengths,
     empty_sequences,
     new_values,
+    output_of_some,
     per_lane,
 )
-from decoding_jax.loop.strategy import Strategy
+from decoding_jax.loop.strategy import Strategy, check_transform
 from decoding_jax.ops import random
 from decoding_jax.ops.logits import log_prob_of, lowest_argmax
 from decoding_jax.pytrees import pytree
@@ -38,6 +40,21 @@ class TokenByTokenInfo(NamedTuple):
     model_calls: Array
 
 
+class ConditionalCodesInfo(NamedTuple):
+    """What ``arithmetic_sample`` knows of a language.
+
+    Attributes:
+      model_calls: int32 ``[B]``, those that find the texts, and those that decode the samples.
+      complete: bool ``[B]``, whether ``max_texts`` sufficed. Rows where it did not have no text.
+      log_language_prob: float32 ``[B]``, in nats: the logarithm of the probability of the language;
+        of the texts that were found, where they are not complete.
+    """
+
+    model_calls: Array
+    complete: Array
+    log_language_prob: Array
+
+
 class State(NamedTuple):
     """The state of the loop.
 
@@ -49,6 +66,7 @@ class State(NamedTuple):
       step: int32, a scalar or ``[B]``, the number of tokens that have been chosen for each
         sequence.
       sample_log_prob: as in ``DecodeOutput``.
+      texts: all texts of the language that is conditioned on; None without one.
     """
 
     cache: Cache
@@ -57,6 +75,7 @@ class State(NamedTuple):
     chooser: Any
     step: Array
     sample_log_prob: Array | None
+    texts: ListedTexts | None = None
 
 
 class TokenByToken(Strategy):
@@ -74,6 +93,10 @@ class TokenByToken(Strategy):
 
     def start(self, key: Any, batch_size: int) -> Any:
         """The ``State.chooser`` before the first token, such as the keys of all lanes."""
+        return None
+
+    def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
+        """All texts of at most ``limit`` tokens, where samples are conditioned on these."""
         return None
 
     def choose(self, chooser: Any, logits: Array, step: Array) -> tuple[Array, Any]:
@@ -101,7 +124,8 @@ class TokenByToken(Strategy):
         if self.records_sample_log_prob:
             recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
         chooser = self.start(key, batch)
-        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded)
+        texts = self.texts(model, prompt, limit)
+        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts)
         logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
         return self.advance(logits, prompt, state)
 
@@ -117,12 +141,14 @@ class TokenByToken(Strategy):
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
         allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
+        if state.texts is not None:
+            allowed = state.texts.next_masses(path, allowed.shape[-1])
         token, chooser = self.choose(state.chooser, allowed, per_lane(state.step, self.lanes))
         new = append_token(old, token, logits, allowed, self.stop, old.tokens.shape[-1])
         recorded = state.sample_log_prob
         if recorded is not None:
             recorded = new_values(old, new, log_prob_of(allowed, token), recorded)
-        return State(state.cache, new, token, chooser, state.step + 1, recorded)
+        return State(state.cache, new, token, chooser, state.step + 1, recorded, state.texts)
 
     def row_done(self, state: State) -> Array:
         """See ``Strategy.row_done``."""
@@ -238,6 +264,10 @@ class Sample(TokenByToken):
 sample = as_function(Sample)
 
 
+MOST_TEXTS = 4096
+"""The largest ``max_texts``, whose pairs are compared."""
+
+
 def _check_points(name: str, points: Any) -> Any:
     if not isinstance(points, str) and not callable(points):
         raise fields.error(name, "a name such as 'lattice', or a function", points)
@@ -259,6 +289,14 @@ class ArithmeticSample(TokenByToken):
     The key is as for ``sample``. The output is in the order of the points, and its ``score`` is
     ``log_prob``. A sequence whose every continuation is banned ends unfinished.
 
+    With a ``language``, the codes are those of ``p(text | the text is in the language)``, where p
+    is the model after ``transform``: N samples are exact and spread among the valid texts. First,
+    all texts of the language are found with their probabilities, at the cost of a beam search of
+    ``max_texts`` beams; a token's share of its prefix's interval is then that of the texts that it
+    leads to. Texts have to end by a stop condition. Rows in which the language has no probability,
+    or more than ``max_texts`` texts or beginnings, have samples of length 0 and
+    ``log_prob`` -inf. ``info`` is a ``ConditionalCodesInfo``.
+
     Attributes:
       num_samples: N, the number of samples of a row.
       points: ``lattice`` (the paper's), ``stratified``, ``antithetic``, ``iid`` (plain sampling),
@@ -268,34 +306,57 @@ class ArithmeticSample(TokenByToken):
       after: what chooses the tokens of a sample that no other may share a prefix with:
         ``independent`` bits (the paper), or the next ``lattice``, which spreads such samples over
         each other's later tokens.
+      language: a transform that bans the tokens which may not follow, as for
+        ``conditional_sample``; None for samples of the model.
+      max_texts: the maximum number of texts of the language, or of beginnings of one length with
+        the texts that are whole by then; at most 4,096. Needed with a language.
       max_new_tokens: L, the maximum number of new tokens.
-      transform: applied to the logits before the choice.
+      transform: applied to the logits before the choice; with a language, before that.
       stop: when a sequence ends.
       with_sample_log_prob: whether the output has ``sample_log_prob``, the log-probability of each
         token under the distribution that it was drawn from.
 
     Raises:
       ValueError: for an unknown point set, ``order`` or ``after``, a raw key, a prompt of wrong
-        shapes, ``num_samples`` below 1, or a length that the model cannot hold.
+        shapes, ``num_samples`` below 1, or a length that the model cannot hold; for a language
+        without ``max_texts`` or the reverse, and for one and a model with neither ``tree`` nor
+        ``select``.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from decoding_jax import Prompt
+      >>> from decoding_jax import Prompt, Stop, transforms
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
       >>> prompt = Prompt(jnp.array([[1, 2]]), jnp.array([2]))
       >>> key = jax.random.key(1)
       >>> arithmetic_sample(model, prompt, key, num_samples=8, max_new_tokens=4).tokens.shape
       (1, 8, 4)
+      >>> trie = transforms.Trie.from_sequences([(2, 3), (4,)], eos_ids=1)
+      >>> output = arithmetic_sample(
+      ...     model, prompt, key, num_samples=8, max_new_tokens=4, stop=Stop(eos_ids=1),
+      ...     language=transforms.prefix_allowed_tokens(trie), max_texts=2,
+      ... )
+      >>> output.info.complete.tolist(), output.finished.all().item()
+      ([True], True)
     """
 
     num_samples: int = fields.count()
     points: str | codes.Points = fields.field(_check_points, static=True, default="lattice")
     order: str = fields.choice(*codes.ORDERS, default="id")
     after: str = fields.choice(*codes.AFTER, default="independent")
+    language: Transform | None = fields.field(check_transform, default=None)
+    max_texts: int | None = fields.count(default=None)
     with_sample_log_prob: bool = fields.switch(default=False)
 
     draws: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.language is not None and not 1 <= (self.max_texts or 0) <= MOST_TEXTS:
+            expected = f"an int from 1 to {MOST_TEXTS:,}, for a language"
+            raise fields.error("max_texts", expected, self.max_texts)
+        if self.language is None and self.max_texts is not None:
+            raise fields.error("language", "a transform, for max_texts", None)
 
     @property
     def lanes(self) -> int:
@@ -309,8 +370,34 @@ class ArithmeticSample(TokenByToken):
         keys = random.row_keys(key, batch_size)
         return codes.start(self.points, keys, self.num_samples, self.after)
 
+    def texts(self, model: LanguageModel, prompt: Prompt, limit: int) -> ListedTexts | None:
+        if self.language is None:
+            return None
+        return list_texts(
+            model,
+            prompt,
+            self.language,
+            max_texts=self.max_texts or 1,
+            max_new_tokens=limit,
+            transform=self.transform,
+            stop=self.stop,
+        )
+
     def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
         return codes.choose(chooser, logits, step, order=self.order)
+
+    def finalize(self, prompt: Prompt, state: State) -> DecodeOutput:
+        """See ``Strategy.finalize``: rows whose texts are not known have none."""
+        if state.texts is None:
+            return super().finalize(prompt, state)
+        texts, sequences = state.texts, state.sequences
+        is_nan = jnp.isnan(texts.log_language_prob)[:, None] | jnp.isnan(sequences.log_prob)
+        log_prob = jnp.where(is_nan, jnp.nan, sequences.log_prob)
+        calls = texts.model_calls + state.step
+        info = ConditionalCodesInfo(calls, texts.complete, texts.log_language_prob)
+        exists = texts.known[:, None] | is_nan
+        output = output_of_some(sequences._replace(log_prob=log_prob), exists, info)
+        return output._replace(sample_log_prob=state.sample_log_prob)
 
 
 arithmetic_sample = as_function(ArithmeticSample)

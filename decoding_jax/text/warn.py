@@ -96,11 +96,18 @@ def nan_logits_message(results: Sequence[Sequence[Completion]]) -> str | None:
     )
 
 
-def warn_of_no_text(results: Sequence[Sequence[Completion]]) -> None:
-    """Warns of texts without any completion, where no sample reached the language."""
+def warn_of_no_text(results: Sequence[Sequence[Completion]], max_texts: int | None = None) -> None:
+    """Warns of texts without any completion, where no sample reached the language.
+
+    Args:
+      results: the completions of each text.
+      max_texts: the setting of that name, if a language had to be listed.
+    """
     if rows := [i for i, row in enumerate(results) if not row]:
-        listed = _listed(rows, len(results))
-        warn(f"texts: got no completion for {listed}: no text of its language was reached")
+        listed, reason = _listed(rows, len(results)), "no text of its language was reached"
+        if max_texts is not None:
+            reason += f", or it has more than {max_texts:,} texts or beginnings"
+        warn(f"texts: got no completion for {listed}: {reason}")
 
 
 def _listed(rows: Sequence[int], count: int) -> str:

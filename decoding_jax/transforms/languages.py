@@ -75,10 +75,12 @@ class Trie:
             may follow a sequence, which then contains its own end token.
 
         Raises:
-          ValueError: for no sequence, an empty one or a negative id.
+          ValueError: for no sequence, an empty one, or an id that is negative or above 32 bits.
         """
         ends = (eos_ids,) if isinstance(eos_ids, (int, np.integer)) else tuple(eos_ids)
         table = _table(sequences, ends)
+        if table.max() > np.iinfo(np.int32).max:
+            raise fields.error("sequences", "token ids of 32 bits", table.max())
         table = table[np.lexsort(table.T[::-1])]
         changed = np.ones(table.shape, bool)
         changed[1:] = np.logical_or.accumulate(table[1:] != table[:-1], axis=1)

@@ -62,3 +62,36 @@ def test_a_job_has_them_too_and_counts_a_fault(name):
     )
     assert summary.faults == {"no output": 1}
     assert found[-1]["error"] == "no output: no text of the language was reached"
+
+
+@pytest.mark.exhaustive
+def test_arithmetic_codes_of_a_language():
+    """The samples of both, and the probability of the language; and a list that is too short."""
+    settings = {**SETTINGS, "max_texts": 3}
+    rows = decoding_jax.generate(
+        TABLE, Digits(), TEXTS, strategy="arithmetic_sample", key=KEY, **settings
+    )
+    found = []
+    infer.run(
+        (TABLE, Digits()),
+        [Item(text) for text in TEXTS],
+        functools.partial(decoding_jax.arithmetic_sample, **settings),
+        report=found.append,
+        batch_size=2,
+        max_input_length=16,
+        with_info=True,
+    )
+    for row, record in zip(rows, found, strict=True):
+        texts = [output["text"] for output in record["outputs"]]
+        assert len(texts) == len(row) == 3
+        assert {c.text for c in row} | set(texts) <= WORDS
+        for c, output in zip(row, record["outputs"], strict=True):
+            prob = output["info"]["log_language_prob"]
+            assert abs(c.info.log_language_prob - prob) < 1e-5
+    with pytest.warns(
+        UserWarning, match="texts 0, 1 and 2, of 3: no .* than 2 texts or beginnings"
+    ):
+        decoding_jax.generate(
+            *(TABLE, Digits(), TEXTS),
+            **{"strategy": "arithmetic_sample", "key": KEY, **settings, "max_texts": 2},
+        )

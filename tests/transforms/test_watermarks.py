@@ -114,6 +114,8 @@ def test_short_texts_and_wrong_lengths():
     assert detect([[1, 2, 3, 4, 5]], [4], mark).num_tokens.tolist() == [0]
     with pytest.raises(ValueError, match="length: expected one length for each of the texts"):
         detect([[1, 2, 3]], 3, mark)
+    with pytest.raises(ValueError, match="length: expected numbers from 0 to L, which is 3, got"):
+        detect([[1, 2, 3]], [4], mark)
     with pytest.raises(ValueError, match="key: expected one key, or one for each of"):
         detect([[1, 2, 3]] * 3, [3] * 3, transforms.gumbel_watermark(key=[1, 2]))
     with pytest.raises(ValueError, match="watermark: expected"):

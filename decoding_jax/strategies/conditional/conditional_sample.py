@@ -264,7 +264,9 @@ class ConditionalSample(Strategy):
         old, limit = state.sequences, state.sequences.tokens.shape[-1]
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
         allowed = model_calls.allowed_logits(logits[:, :, None], path, self.stop, self.transform)
-        log_probs, in_language = self.in_language(allowed, path)
+        log_probs, in_language = model_calls.in_language(
+            allowed[:, :, 0], path, self.language, self.stop, only_finished=self.only_finished
+        )
         is_child = failures.children(state.failures, state.node)
         bounds = failures.bounds_of_tokens(state.failures, is_child, log_probs.shape[-1])
         masses = jnp.where(in_language, log_probs + bounds, -jnp.inf)
@@ -294,24 +296,6 @@ class ConditionalSample(Strategy):
             log_mass=log_mass,
             passed=passed,
         )
-
-    def in_language(self, allowed: Array, path: Prefix) -> tuple[Array, Array]:
-        """The log-probabilities of p, and which tokens may follow in the language.
-
-        Args:
-          allowed: float32 ``[B, N, 1, V]``, the model's logits after the transform.
-          path: the texts.
-
-        Returns:
-          float32 ``[B, N, V]`` and bool ``[B, N, V]``.
-        """
-        logits = allowed[:, :, 0]
-        total = log_total(logits)[..., None]
-        log_probs = logits - jnp.where(total == -jnp.inf, 0.0, total)
-        kept = model_calls.language_logits(
-            logits, path, self.language, self.stop, only_finished=self.only_finished
-        )
-        return log_probs, (kept > -jnp.inf) & (log_probs > -jnp.inf)
 
     def judged(self, state: State, drawn: Drawn) -> State:
         """Accepts and rejects texts; rejected ones teach, and their lanes begin anew."""
