@@ -19,6 +19,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = {
     "batch_job": ("measured/batch_job.json", "benchmarks.batch_job"),
     "bayes_risk": ("papers/bayes_risk.json", "papers.bayes_risk"),
+    "bayes_risk_spread": ("papers/bayes_risk_spread.json", "papers.bayes_risk_spread"),
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax
 from decoding_jax import transforms
-from experiments.papers import arithmetic_report, arithmetic_results, command
+from experiments.papers import arithmetic_report, arithmetic_results, command, samplers
 from experiments.papers.arithmetic_bound import measure_bound
 from experiments.papers.arithmetic_estimates import diversity_of, label
 from experiments.papers.arithmetic_variants import measure_surprise
@@ -83,8 +84,10 @@ def run(
       point_sets: names of the library's point sets, and ``deterministic``, the lattice without a
         random shift.
       point_counts: the N at which other point sets are measured, at the last of ``settings``.
-      variants: by name, further settings of ``arithmetic_sample``; each is measured beside the
-        lattice, at all ``settings`` and N, and so is the lattice with a control variate.
+      variants: by name, further settings of ``arithmetic_sample``, or as ``sampler`` another one:
+        a name of ``samplers.SAMPLERS``, or ``by embedding``, the lattice in that order of tokens.
+        Each is measured beside the lattice, at all ``settings`` and N, and so is the lattice with a
+        control variate.
       beams: the numbers of beams; those of stochastic beam search are drawn at the last of
         ``settings``.
       diversity_count: the N at which diversity is measured, one of ``beams``.
@@ -136,7 +139,8 @@ def run(
         "max_input_tokens": max_input_tokens,
         "seed": seed,
     }
-    found = cells(settings, max_samples, runs, point_sets, point_counts, variants, beams)
+    given = {name: _variant(of, decoder.model) for name, of in variants.items()}
+    found = cells(settings, max_samples, runs, point_sets, point_counts, given, beams)
     work: dict[str, Callable[[], Any]] = {}
     for name, cell in found.items():
         for rows in batches(len(task.inputs) * cell.runs, batch_size):
@@ -185,7 +189,7 @@ def cells(
     runs: int,
     point_sets: Sequence[str],
     point_counts: Sequence[int],
-    variants: Mapping[str, Mapping[str, Any]],
+    variants: Mapping[str, Callable[..., Any]],
     beams: Sequence[int],
 ) -> dict[str, Cell]:
     """All ways of decoding by name."""
@@ -195,8 +199,9 @@ def cells(
         iid = _sampled("iid", pair, max_samples)
         found[f"iid, {of}"] = Cell(iid, 1, pairs=1, are_independent=True)
         found[f"lattice, {of}"] = Cell(_sampled("lattice", pair, max_samples), runs)
-        for name, given in variants.items():
-            found[f"{name}, {of}"] = Cell(_sampled("lattice", pair, max_samples, **given), runs)
+        for name, sampler in variants.items():
+            given = {"num_samples": max_samples, "transform": _transform(pair)}
+            found[f"{name}, {of}"] = Cell(functools.partial(sampler, **given), runs)
     last = settings[-1]
     for points in point_sets:
         for count in point_counts:
@@ -220,7 +225,21 @@ def _transform(pair: Sequence[float | None]) -> Any:
     return transforms.chain(*parts)
 
 
-def _sampled(points: str, pair: Sequence[float | None], count: int, **given: Any) -> Decode:
+def _variant(given: Mapping[str, Any], model: Any) -> Callable[..., Any]:
+    """The sampler of one of ``variants``."""
+    name = given.get("sampler")
+    if name is None:
+        return functools.partial(decoding_jax.arithmetic_sample, **given)
+    if name == "by embedding":
+        table = np.asarray(model.params["token_embedder"]["embedding"], np.float64)
+        return functools.partial(samplers.ordered, ids=jnp.asarray(samplers.by_embedding(table)))
+    if name not in samplers.SAMPLERS:
+        known = ", ".join(samplers.SAMPLERS)
+        raise ValueError(f"variants: expected a sampler of by embedding, {known}, got {name}")
+    return samplers.SAMPLERS[name]
+
+
+def _sampled(points: str, pair: Sequence[float | None], count: int) -> Decode:
     chosen = deterministic if points == "deterministic" else points
 
     def decode(model: Any, prompt: Any, keys: Any, **limits: Any) -> Any:
@@ -231,7 +250,6 @@ def _sampled(points: str, pair: Sequence[float | None], count: int, **given: Any
             num_samples=count,
             points=chosen,
             transform=_transform(pair),
-            **given,
             **limits,
         )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -30,11 +30,11 @@ import decoding_jax
 from decoding_jax import codes, fields
 from decoding_jax.base import Array
 from decoding_jax.codes import point_sets
-from decoding_jax.estimators import repeated
 from decoding_jax.loop import as_function
 from decoding_jax.ops import random, uint64
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.token_by_token import TokenByToken
+from experiments.papers.decoding import Decoder, keys_of
 
 
 def strata(key: Array, num_samples: int) -> Array:
@@ -113,7 +113,54 @@ class Sobol(TokenByToken):
         return codes.draw(logits, chooser[step]), chooser
 
 
-carried, sobol = as_function(Carried), as_function(Sobol)
+def by_embedding(embedding: np.ndarray) -> np.ndarray:
+    """An order of the vocabulary in which neighbours have embeddings that are alike.
+
+    The vocabulary is cut in two at the median of its first principal component, and so is each
+    half, down to single tokens. Each direction points along that of the whole that was cut.
+
+    Args:
+      embedding: float ``[V, D]``.
+
+    Returns:
+      int32 ``[V]``, the ids in order.
+
+    Example:
+      >>> by_embedding(np.array([[5.0, 0.0], [0.0, 0.0], [4.9, 1.0], [0.1, 1.0]])).tolist()
+      [1, 3, 2, 0]
+    """
+
+    def ordered(ids: np.ndarray, along: np.ndarray) -> list[np.ndarray]:
+        rows = embedding[ids] - embedding[ids].mean(0)
+        direction = np.linalg.svd(rows, full_matrices=False)[2][0]
+        direction = direction * (1 if direction @ along >= 0 else -1)
+        ids = ids[np.argsort(rows @ direction, kind="stable")]
+        if len(ids) <= 2:
+            return [ids]
+        half = len(ids) // 2
+        return ordered(ids[:half], direction) + ordered(ids[half:], direction)
+
+    whole = np.arange(len(embedding), dtype=np.int32)
+    return np.concatenate(ordered(whole, np.ones(embedding.shape[1])))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ordered(decoding_jax.ArithmeticSample):
+    """The library's codes with the vocabulary in any fixed order.
+
+    Attributes:
+      ids: int32 ``[V]``, the tokens in order.
+    """
+
+    ids: Any = fields.field()
+
+    def choose(self, chooser: codes.Code, logits: Array, step: Array) -> tuple[Array, codes.Code]:
+        place, chooser = super().choose(chooser, jnp.take(logits, self.ids, axis=-1), step)
+        return jnp.take(self.ids, place), chooser
+
+
+carried, sobol, ordered = as_function(Carried), as_function(Sobol), as_function(Ordered)
 LIBRARY = "lattice"
 PEER = "QuasiMoTTo, lattice"
 INDEPENDENT = functools.partial(decoding_jax.arithmetic_sample, points="iid")
@@ -128,6 +175,66 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "QuasiMoTTo, Sobol": sobol,
 }
 """By name, ``(model, prompt, keys, num_samples=..., max_new_tokens=...) -> DecodeOutput``."""
+
+
+def check(names: Sequence[str], counts: Sequence[int], lanes: int) -> None:
+    """Raises ``ValueError`` unless ``names`` are samplers, the peer among them, and N divide."""
+    if PEER not in names or not set(names) <= SAMPLERS.keys():
+        known = ", ".join(SAMPLERS)
+        raise ValueError(f"kinds: expected some of {known}, with {PEER}, got {list(names)}")
+    for count in counts:
+        if count < 1 or lanes % count or counts[-1] % count:
+            raise ValueError(
+                f"counts: expected divisors of the last and of lanes, {lanes}, got {count}"
+            )
+
+
+def texts(
+    decoder: Decoder,
+    number: int,
+    name: str,
+    size: int,
+    calls: int,
+    key: str,
+    seed: int,
+    **given: Any,
+) -> list[list[str]]:
+    """The texts of sets of samples of an input, in order.
+
+    Args:
+      decoder: the model and the inputs.
+      number: of the input.
+      name: of ``SAMPLERS``, or ``independent``.
+      size: the number of samples of a set.
+      calls: the number of sets.
+      key: of what the random keys belong to, beside the sampler, the size and the input.
+      seed: of all keys.
+      given: settings of the sampler.
+    """
+    keys = keys_of(seed, f"{name} {size} {number} {key}", range(calls))
+    sampler = functools.partial(SAMPLERS.get(name, INDEPENDENT), num_samples=size, **given)
+    batch = decoder(sampler, [number] * calls, keys, places=calls)
+    return [[completion.text for completion in row] for row in batch.completions]
+
+
+def parts(name: str, size: int, count: int) -> np.ndarray:
+    """Smaller sets within a set, of the same kind, which have no sample in common.
+
+    Args:
+      name: of ``SAMPLERS``, or ``independent``.
+      size: K, the number of samples of the set.
+      count: N, a divisor of K; any up to K for independent samples.
+
+    Returns:
+      int ``[K // N, N]``, the samples of each.
+
+    Example:
+      >>> parts(PEER, 4, 2).tolist(), parts("QuasiMoTTo, Sobol", 4, 2).tolist()
+      ([[0, 2], [1, 3]], [[0, 1], [2, 3]])
+    """
+    if name in ("independent", "QuasiMoTTo, Sobol"):
+        return np.arange(size // count * count).reshape(-1, count)
+    return np.arange(size).reshape(count, -1).T
 
 
 def dyadic(name: str, correct: np.ndarray, count: int) -> float:
@@ -145,9 +252,31 @@ def dyadic(name: str, correct: np.ndarray, count: int) -> float:
       0.5
     """
     sets, size = correct.shape
-    if name == "QuasiMoTTo, Sobol":
-        return float(correct.reshape(sets, -1, count).any(-1).mean())
-    if name == "QuasiMoTTo, strata":
+    if name == "QuasiMoTTo, strata":  # All choices of one sample of each group.
         wrong = 1 - correct.reshape(sets, count, size // count).mean(-1)
         return float((1 - wrong.prod(-1)).mean())
-    return float(repeated.pass_at_k_of_lattice(jnp.asarray(correct), count).mean())
+    return float(correct[:, parts(name, size, count)].any(-1).mean())
+
+
+def votes(name: str, answers: np.ndarray, right: np.ndarray, count: int) -> float:
+    """How often a vote of N samples is right, by ``parts`` of sets of K.
+
+    Of answers with as many votes as the winner, each counts its part.
+
+    Args:
+      name: of ``SAMPLERS``, or ``independent``.
+      answers: int ``[R, K]``, those of the samples of R sets, in order.
+      right: bool ``[A]``, of each answer.
+      count: N, a divisor of K.
+
+    Example:
+      >>> answers = np.array([[0, 1, 0, 2]])
+      >>> votes("independent", answers, np.array([True, False, False]), 4)
+      1.0
+      >>> votes("independent", answers, np.array([True, False, False]), 2)
+      0.5
+    """
+    chosen = answers[:, parts(name, answers.shape[1], count)]
+    found = (chosen[..., None] == np.arange(len(right))).sum(-2)
+    winners = found == found.max(-1, keepdims=True)
+    return float(((winners & right).sum(-1) / winners.sum(-1)).mean())

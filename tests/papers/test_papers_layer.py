@@ -20,6 +20,7 @@ from experiments.papers import (
     arithmetic_report,
     arithmetic_variants,
     bayes_risk,
+    bayes_risk_spread,
     best_k_differences,
     best_k_report,
     code_lines,
@@ -36,6 +37,7 @@ from experiments.papers.arithmetic_bound import alone_after
 EXPERIMENTS = {
     "arithmetic": arithmetic_report,
     "bayes_risk": bayes_risk,
+    "bayes_risk_spread": bayes_risk_spread,
     "best_k": best_k_report,
     "best_k_differences": best_k_differences,
     "code_lines": code_lines,

@@ -64,3 +64,30 @@ def test_a_bootstrap_of_quasimotto_is_that_of_smaller_sets():
     }
     for name, value in expected.items():
         assert samplers.dyadic(name, correct, 2) == pytest.approx(value)
+
+
+def test_votes_are_those_of_smaller_sets():
+    """By hand: of lattices every second sample, of independent ones neighbours."""
+    answers, right = np.array([[0, 1, 0, 1, 2, 1, 2, 1]]), np.array([True, False, False])
+    assert samplers.votes(samplers.PEER, answers, right, 4) == pytest.approx((0.5 + 0) / 2)
+    assert samplers.votes("independent", answers, right, 4) == pytest.approx((0.5 + 0) / 2)
+    assert samplers.votes("independent", answers, right, 3) == pytest.approx((1 + 0) / 2)
+
+
+@pytest.mark.exhaustive
+def test_an_order_of_tokens_is_another_vocabulary():
+    """Samples in an order of tokens are the lattice's of a model whose ids are in that order."""
+    logits = np.random.default_rng(3).normal(size=(8, 8)).astype(np.float32)
+    ids = samplers.by_embedding(np.random.default_rng(4).normal(size=(8, 3)))
+    assert sorted(ids.tolist()) == list(range(8))
+    given = {"num_samples": 16, "max_new_tokens": 4, "key": jax.random.key(0)}
+
+    def model(table):
+        return from_logits(rollouts.every_logit, 8, parameters=jnp.asarray(table))
+
+    def prompt(token):
+        return Prompt(jnp.full((2, 1), token, jnp.int32), jnp.ones(2, jnp.int32))
+
+    found = samplers.ordered(model(logits), prompt(int(ids[5])), ids=jnp.asarray(ids), **given)
+    want = samplers.SAMPLERS["lattice"](model(logits[np.ix_(ids, ids)]), prompt(5), **given)
+    np.testing.assert_array_equal(found.tokens, ids[np.asarray(want.tokens)])
