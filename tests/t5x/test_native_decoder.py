@@ -112,7 +112,10 @@ def test_samples_of_a_language_are_those_of_the_strategy(name):
     """Without token 2, of a trie of three texts; what is rejected comes first."""
     trie = transforms.Trie.from_sequences([(3, 4, EOS), (3, 3, 5, EOS), (4, EOS)])
     language = transforms.prefix_allowed_tokens(trie)
-    given = {"transform": without_two, "max_decode_steps": 5, "language": language}
+    beside = {"language": language, "finished_only": False}
+    if name == "smc_sample":
+        beside["proposal"] = transforms.temperature(1.5)
+    given = {"transform": without_two, "max_decode_steps": 5, **beside}
     decodes, scores = decode(getattr(decode_fns, name), True, num_decodes=4, **given)
     want = jax.jit(
         lambda prompt: getattr(strategies, name)(
@@ -120,7 +123,7 @@ def test_samples_of_a_language_are_those_of_the_strategy(name):
             prompt,
             jax.random.key(0),
             num_samples=4,
-            language=language,
+            **beside,
             max_new_tokens=LENGTH,
             transform=without_two,
             stop=Stop(eos_ids=EOS, max_new_tokens=np.minimum(LENGTH - GIVEN, 5)),

@@ -28,6 +28,7 @@ def conditional_sample(
     sampling: TemperatureArguments,
     *,
     language: Transform | None = None,
+    finished_only: bool | None = None,
     budget: int | None = None,
     max_prefixes: int = 1024,
     max_decode_steps: int | Array | None = None,
@@ -42,7 +43,7 @@ def conditional_sample(
         transform: see ``T5XArguments``. The transform is a part of the model's distribution.
       temperature, topk, topp: see ``TemperatureArguments``; they come after the transform.
       language: a transform that bans tokens, such as one of ``decoding_jax.constraints``.
-      budget, max_prefixes: as for ``strategies.conditional_sample``.
+      finished_only, budget, max_prefixes: as for ``strategies.conditional_sample``.
       max_decode_steps: the maximum number of tokens after the last prompt token.
 
     Returns:
@@ -52,7 +53,12 @@ def conditional_sample(
     Raises:
       ValueError: on T5X's own networks, and as ``strategies.conditional_sample``.
     """
-    settings = {"language": language, "budget": budget, "max_prefixes": max_prefixes}
+    settings = {
+        "language": language,
+        "finished_only": finished_only,
+        "budget": budget,
+        "max_prefixes": max_prefixes,
+    }
     kind = strategies.ConditionalSample
     return _drawn(kind, arguments, sampling, max_decode_steps, settings)
 
@@ -64,6 +70,8 @@ def smc_sample(
     *,
     language: Transform | None = None,
     potential: Potential | None = None,
+    proposal: Transform | None = None,
+    finished_only: bool | None = None,
     resampling: str = "systematic",
     ess_threshold: float | Array = 0.5,
     max_decode_steps: int | Array | None = None,
@@ -77,7 +85,8 @@ def smc_sample(
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
         transform, temperature, topk, topp, max_decode_steps, language: as for
         ``conditional_sample``.
-      potential, resampling, ess_threshold: as for ``strategies.smc_sample``.
+      potential, finished_only, resampling, ess_threshold: as for ``strategies.smc_sample``.
+      proposal: a transform of the target's logits, by which tokens are drawn.
 
     Returns:
       As ``conditional_sample``.
@@ -88,6 +97,8 @@ def smc_sample(
     settings = {
         "language": language,
         "potential": potential,
+        "proposal": proposal,
+        "finished_only": finished_only,
         "resampling": resampling,
         "ess_threshold": ess_threshold,
     }
