@@ -58,7 +58,8 @@ class ListedTexts(NamedTuple):
         Returns:
           float32 ``[B, N, V]``; -inf for tokens after which no text goes on.
         """
-        tokens, length = prefix.tokens[:, :, 0], prefix.length[:, :, 0]
+        # The lengths before the first token are constants, by which XLA would compute at length.
+        tokens, length = lax.optimization_barrier((prefix.tokens[:, :, 0], prefix.length[:, :, 0]))
         place = jnp.arange(tokens.shape[-1], dtype=jnp.int32)[None, None, None]
         is_same = self.tokens[:, None] == tokens[:, :, None]
         begins_so = (is_same | (place >= length[..., None, None])).all(-1)

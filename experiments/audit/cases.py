@@ -19,12 +19,21 @@ _DRAFT = [[0.1, 0.7, -0.2, 0.3], [0.0, 0.0, 1.0, -0.5], [0.5, 0.2, 0.1, 0.7], [1
 _THREE = [math.log(p) for p in (0.5, 0.3, 0.2)]
 _NEAR = [math.log(p) for p in (0.6, 0.3, 0.1)]
 _SURE = [0.0, -60.0, -60.0]
+# Texts of the tokens a, b and c; token 3 ends a text.
+_TEXTS = ["ab", "a", "bc", "bab", "cc"]
+_LETTERS = [
+    [0.2, -1.0, 1.0, -2.0],
+    [1.5, 0.0, -0.5, -1.0],
+    [1.0, 0.5, -1.5, 1.0],
+    [0.0, 0.0, 0.0, 0.0],
+]
 
 # ``token``: one token. ``pair``: two tokens from the same logits that are to be independent,
 # counted with the smaller id first, because some samplers sort. ``rows``: a token each of two rows
 # of one call, whose settings differ. ``beams``: both beams of a beam search that samples, again
 # with the smaller id first. ``sequence``: two tokens after one another. With a ``draft``, the
-# sampler is speculative.
+# sampler is speculative. ``language``: a text of up to four tokens, of a language; the last outcome
+# is any other text.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"kind": "token", "logits": _LOGITS},
     "temperature": {"kind": "token", "logits": _LOGITS, "settings": {"temperature": 0.6}},
@@ -59,6 +68,15 @@ CASES: dict[str, dict[str, Any]] = {
     "rows, equal": {"kind": "rows", "logits": _LOGITS, "settings": {"temperature": [1.0, 1.0]}},
     "beams": {"kind": "beams", "logits": _LOGITS, "settings": {"width": 2}},
     "sequence": {"kind": "sequence", "table": _TABLE},
+    "language": {"kind": "language", "table": _LETTERS, "texts": _TEXTS},
+    # A pattern ``a|ab``, which has the shorter one of two alternatives first.
+    "language, short first": {"kind": "language", "table": _LETTERS, "texts": sorted(_TEXTS)},
+    "language, temperature": {
+        "kind": "language",
+        "table": _LETTERS,
+        "texts": _TEXTS,
+        "settings": {"temperature": 0.6},
+    },
     "draft": {"kind": "token", "logits": _THREE, "draft": _NEAR},
     "sure draft": {"kind": "token", "logits": _THREE, "draft": _SURE},
     "sure draft, temperature": {

@@ -27,6 +27,9 @@ class Convention:
       top_p: the kept tokens have ``"at least"`` the mass p together, or ``"more than"`` it.
       nucleus: top-p measures the mass of a token among the tokens that ``"top_k"`` has kept, or
         among ``"all"`` tokens.
+      beams: the beams are the ``"first"`` that are drawn, or the ``"best"`` of them.
+      language: texts of a language are ``"masked"``, each token by itself, or drawn from the
+        ``"conditional"`` distribution, the model's given that the text is in the language.
     """
 
     order: str = "temperature first"
@@ -34,10 +37,12 @@ class Convention:
     top_p: str = "at least"
     nucleus: str = "top_k"
     beams: str = "first"
+    language: str = "masked"
 
-    def name(self, settings: dict[str, Any]) -> str:
-        """Says the choices that matter to these settings."""
-        said = []
+    def name(self, case: dict[str, Any]) -> str:
+        """Says the choices that matter to a case."""
+        settings = case.get("settings", {})
+        said = [self.language] if case["kind"] == "language" else []
         if settings.get("temperature", 1.0) != 1.0 and {"top_k", "top_p", "min_p"} & set(settings):
             said.append(self.order)
         if "width" in settings:
@@ -122,7 +127,29 @@ def of_case(case: dict[str, Any], convention: Convention) -> np.ndarray:
     if case["kind"] == "beams":
         return _beams(softmax(np.asarray(case["logits"])), settings["width"], convention.beams)
     table = np.array([token(row, settings, convention) for row in case["table"]])
+    if case["kind"] == "language":
+        return _language(table, case["texts"], masked=convention.language == "masked")
     return table[0][:, None] * table
+
+
+def _language(table: np.ndarray, texts: Sequence[str], *, masked: bool) -> np.ndarray:
+    """The probabilities of texts of the letters a, b, ..., and 0 for every other text.
+
+    Args:
+      table: the probabilities of the token after each token, ``[V, V]``; the last ends a text.
+      texts: the language.
+      masked: whether the tokens that may follow have probabilities that sum to 1.
+    """
+    end = len(table) - 1
+    tokens = [[*(ord(letter) - ord("a") for letter in text), end] for text in texts]
+    probs = []
+    for text in tokens:
+        prob = 1.0
+        for i, (before, now) in enumerate(zip([0, *text], text, strict=False)):
+            allowed = {other[i] for other in tokens if other[:i] == text[:i]}
+            prob *= table[before, now] / (table[before, list(allowed)].sum() if masked else 1.0)
+        probs.append(prob)
+    return np.append(np.array(probs) / np.sum(probs), 0.0)
 
 
 def _beams(p: np.ndarray, width: int, beams: str) -> np.ndarray:

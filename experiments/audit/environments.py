@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+_TRANSFORMERS = ("transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
 _JAX = ("jax==0.10.2", "flax==0.12.8", "numpy==2.4.6")
 
 
@@ -83,8 +84,26 @@ ENVIRONMENTS: dict[str, Environment] = {
     "transformers": Environment(
         "transformers_generate.py",
         "5.23.0",
-        packages=("transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6"),
+        packages=_TRANSFORMERS,
         release="https://github.com/huggingface/transformers/blob/v5.23.0",
+    ),
+    "xgrammar": Environment(
+        "xgrammar_generate.py",
+        "0.2.8, in transformers 5.23.0",
+        packages=("xgrammar==0.2.8", *_TRANSFORMERS),
+        release="https://github.com/mlc-ai/xgrammar/blob/53da3ff8c0db359ecb6d4b41f154308c82a89aaf",
+    ),
+    "outlines": Environment(
+        "outlines_generator.py",
+        "1.3.3, on transformers 5.23.0",
+        packages=("outlines==1.3.3", *_TRANSFORMERS),
+        release="https://github.com/dottxt-ai/outlines/blob/be2cd151855c64a81262c4daace2428400b109ff",
+    ),
+    "genlm_control": Environment(
+        "genlm_control_sampler.py",
+        "0.4.1",
+        packages=("genlm-control==0.4.1", "frozendict==2.5.1", *_TRANSFORMERS),
+        release="https://github.com/genlm/genlm-control/blob/v0.4.1",
     ),
     "t5x": Environment("t5x_decoding.py", "cc342d4", packages=_JAX, checkouts=(_T5X,)),
     "arithmetic_sampling": Environment(

@@ -16,7 +16,7 @@ def draw(audit: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     names = sorted(audit, reverse=True)
-    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 5.4), layout="constrained")
     kinds = {
         "no deviation found": {"marker": "o", "color": "#4878a8", "facecolors": "none", "s": 26},
         "deviates": {"marker": "D", "color": "#c03028", "s": 30},

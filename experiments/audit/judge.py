@@ -33,7 +33,7 @@ def judge(row: Row, counts: np.ndarray) -> dict[str, Any]:
         "case": row.case,
         "promise": row.promise,
         "link": environments.ENVIRONMENTS[row.project].link(row.at),
-        "convention": convention.name(case.get("settings", {})),
+        "convention": convention.name(case),
         "samples": samples,
         "distance": round(measure.total_variation(counts, distribution), 4),
         "floor": round(measure.noise_floor(distribution, samples), 4),

@@ -38,6 +38,7 @@ OPEN = conventions(
     top_p=("at least", "more than"),
     nucleus=("top_k", "all"),
     beams=("first", "best"),
+    language=("masked", "conditional"),
 )
 AT_LEAST = conventions(
     order=("temperature first", "temperature last"),
@@ -45,6 +46,7 @@ AT_LEAST = conventions(
     nucleus=("top_k", "all"),
 )
 SOFTMAX = "the softmax of the logits"
+LANGUAGE = ("language", "language, temperature", "language, short first")
 INDEPENDENT = "samples of one call are independent"
 
 

@@ -1,4 +1,6 @@
-"""decoding_jax: ``sample``, ``arithmetic_sample`` and ``speculative_sample`` on a table."""
+"""decoding_jax: strategies on a table."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +66,35 @@ def beams(case: Case, samples: int) -> np.ndarray:
     return np.asarray(output.tokens)[:, :, 0]
 
 
+LANGUAGE_TOKENS = 4
+
+
+def language(case: Case) -> transforms.PrefixAllowedTokens:
+    texts = [["abc".index(letter) for letter in text] for text in case["texts"]]
+    trie = transforms.Trie.from_sequences(texts, eos_ids=vocab_size(case) - 1)
+    return transforms.prefix_allowed_tokens(trie)
+
+
+def of_language(strategy: Any, **options: Any) -> Any:
+    """The first text of each of ``samples`` rows: those of one row are not all independent."""
+
+    def sampler(case: Case, samples: int) -> np.ndarray:
+        prompt, key, given = arguments({**case, "kind": "pair"}, samples)
+        given |= {
+            "max_new_tokens": LANGUAGE_TOKENS,
+            "stop": decoding_jax.Stop(eos_ids=vocab_size(case) - 1),
+            **options,
+        }
+        if strategy is decoding_jax.sample:
+            given["transform"] = transforms.chain(language(case), given["transform"])
+        else:
+            given["language"] = language(case)
+        output = strategy(model(table(case)), prompt, key, **given)
+        return np.asarray(output.tokens)[np.asarray(output.length)[:, 0] > 0, 0]
+
+    return sampler
+
+
 def speculative(case: Case, samples: int) -> np.ndarray:
     prompt, key, options = arguments(case, samples)
     target, draft = model(table(case)), model(draft_table(case))
@@ -79,5 +110,8 @@ main(
         "beam_sample": beams,
         "arithmetic_sample": arithmetic,
         "speculative_sample": speculative,
+        "sample, masked": of_language(decoding_jax.sample),
+        "conditional_sample": of_language(decoding_jax.conditional_sample, max_prefixes=32),
+        "arithmetic_sample, language": of_language(decoding_jax.arithmetic_sample, max_texts=8),
     }
 )

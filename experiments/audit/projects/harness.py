@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 Case = dict[str, Any]
-# Runs a case and returns its tokens, int ``[samples]`` or ``[samples, 2]``.
+# Runs a case and returns its tokens, int ``[samples]`` or ``[samples, n]``, or its texts.
 Sampler = Callable[[Case, int], Any]
 
 
@@ -61,12 +61,33 @@ def draft_table(case: Case) -> np.ndarray:
 def count(case: Case, tokens: np.ndarray) -> np.ndarray:
     """How often each outcome of a case occurred."""
     size = vocab_size(case)
+    if case["kind"] == "language":
+        return np.bincount(
+            [outcome(case, text) for text in tokens], minlength=len(case["texts"]) + 1
+        )
     if case["kind"] == "token":
         return np.bincount(tokens.reshape(-1), minlength=size)
     if case["kind"] in ("pair", "beams"):
         tokens = np.sort(tokens, axis=1)
     pairs = tokens[:, 0] * size + tokens[:, 1]
     return np.bincount(pairs, minlength=size * size).reshape(size, size)
+
+
+def outcome(case: Case, text: Any) -> int:
+    """The number of a text of a ``language``, or the number of texts for every other one.
+
+    Args:
+      case: of the kind ``language``.
+      text: a string, or token ids, which an end token ends.
+    """
+    if not isinstance(text, str):
+        ids, end = list(text), vocab_size(case) - 1
+        text = letters(ids[: ids.index(end)]) if end in ids else None
+    return case["texts"].index(text) if text in case["texts"] else len(case["texts"])
+
+
+def letters(ids: Sequence[int]) -> str:
+    return "".join("abc"[i] for i in ids)
 
 
 def draw(case: Case, samples: int, sampler: Callable[[Any, np.ndarray], Any]) -> np.ndarray:

@@ -1,14 +1,14 @@
 """transformers: ``generate`` on a model that is a table."""
 
 import functools
-import logging
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from harness import Case, draft_table, main, settings, table
-from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from table_model import Config, Table
+from transformers import GenerationConfig
 from transformers.generation.candidate_generator import (
     DFlashTokenCandidateGenerator,
     MTPCandidateGenerator,
@@ -21,42 +21,6 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.utils import _speculative_sampling
 from transformers.modeling_layers import MtpModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
-
-logging.disable(logging.WARNING)
-torch.set_num_threads(1)  # the tables are small
-
-
-class Config(PretrainedConfig):
-    model_type = "table"
-
-    def __init__(self, vocab_size: int = 4, **options: Any) -> None:
-        self.vocab_size, self.num_hidden_layers = vocab_size, 1
-        self.hidden_size = self.num_attention_heads = 1
-        super().__init__(pad_token_id=None, eos_token_id=None, bos_token_id=0, **options)
-
-
-class Table(PreTrainedModel, GenerationMixin):
-    """Its cache holds nothing but a length."""
-
-    config_class = Config
-    _supports_cache_class = True
-
-    def __init__(self, rows: np.ndarray) -> None:
-        super().__init__(Config(len(rows)))
-        self.rows = torch.nn.Parameter(torch.tensor(rows), requires_grad=False)
-        self.post_init()
-
-    def _init_weights(self, module: Any) -> None:
-        pass
-
-    def forward(
-        self, input_ids: Any, past_key_values: Any = None, **options: Any
-    ) -> CausalLMOutputWithPast:
-        if past_key_values is not None:
-            empty = torch.zeros(*input_ids.shape, 1)[:, None]
-            past_key_values.update(empty, empty, 0)
-        return CausalLMOutputWithPast(logits=self.rows[input_ids], past_key_values=past_key_values)
 
 
 def generate(case: Case, model: Table, rows: int, **options: Any) -> np.ndarray:

@@ -1,0 +1,80 @@
+"""What decoding_jax, outlines, xgrammar and genlm-control promise of texts of a language."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.audit.distributions import Convention, conventions
+from experiments.audit.row import LANGUAGE, rows
+
+_MASKED, _CONDITIONAL = Convention(language="masked"), Convention(language="conditional")
+# Documentation that promises texts of the language says nothing of their distribution.
+_EITHER = conventions(language=("masked", "conditional"))
+_FEWER = 10_000
+DECODING_JAX = [
+    dataclasses.replace(row, samples=_FEWER)
+    for row in (
+        *rows(
+            "decoding_jax",
+            "sample, masked",
+            LANGUAGE,
+            "samplers follow the masked distribution of a constraint exactly",
+            "docs/constraints.md",
+            (_MASKED,),
+        ),
+        *rows(
+            "decoding_jax",
+            "conditional_sample",
+            LANGUAGE,
+            "accepted samples follow the model given that the text is in the language",
+            "decoding_jax/strategies/conditional/conditional_sample.py",
+            (_CONDITIONAL,),
+        ),
+        *rows(
+            "decoding_jax",
+            "arithmetic_sample, language",
+            LANGUAGE,
+            "each sample follows the model given that the text is in the language",
+            "decoding_jax/strategies/token_by_token.py",
+            (_CONDITIONAL,),
+        ),
+    )
+]
+OUTLINES = [
+    dataclasses.replace(row, samples=_FEWER)
+    for row in rows(
+        "outlines",
+        "Generator",
+        LANGUAGE,
+        "texts have the structure of the output type; their distribution is not promised",
+        "README.md?plain=1#L59-L63",
+        _EITHER,
+    )
+]
+XGRAMMAR = rows(
+    "xgrammar",
+    "contrib.hf.LogitsProcessor",
+    LANGUAGE,
+    "100% structural correctness; the distribution of texts is not promised",
+    "README.md?plain=1#L38",
+    _EITHER,
+)
+_WEIGHTED = [
+    *rows(
+        "genlm_control",
+        "direct_token_sampler",
+        LANGUAGE,
+        "`DirectTokenSampler`: properly weighted with respect to the target, the product of both",
+        "genlm/control/sampler/token.py#L128-L133",
+        (_CONDITIONAL,),
+    ),
+    *rows(
+        "genlm_control",
+        "AWRS",
+        LANGUAGE,
+        "`AWRS`: properly weighted samples from the product of the model and a condition",
+        "genlm/control/sampler/token.py#L213",
+        (_CONDITIONAL,),
+    ),
+]
+GENLM_CONTROL = [dataclasses.replace(row, samples=8_000) for row in _WEIGHTED]
