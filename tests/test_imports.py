@@ -81,7 +81,7 @@ def test_no_function_has_a_body_of_more_than_80_lines():
 
 
 def test_import_pulls_in_nothing_heavy():
-    heavy = ["tensorflow", "torch", "seqio", "gin", "transformers", "t5x", "matplotlib"]
+    heavy = ["tensorflow", "torch", "seqio", "gin", "transformers", "t5x", "matplotlib", "scipy"]
     code = f"import sys, decoding_jax; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

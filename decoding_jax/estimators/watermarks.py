@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
-from scipy import special
 
 from decoding_jax import fields
 from decoding_jax.ops.jit import jit
@@ -62,6 +61,8 @@ def detect(
       >>> int(found.num_tokens), bool(found.p_value > 0.01)
       (96, True)
     """
+    from scipy import special  # Its import takes a tenth of that of the package.
+
     tokens, length = np.asarray(tokens, np.int32), np.asarray(length)
     if not isinstance(watermark, (GumbelWatermark, TournamentWatermark)):
         raise fields.error("watermark", "transforms.gumbel_watermark(...) or such", watermark)

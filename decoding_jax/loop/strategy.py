@@ -84,6 +84,9 @@ def check_stop(name: str, stop: Any) -> Stop:
     raise fields.error(name, "a Stop, such as Stop(eos_ids=(1,))", stop)
 
 
+_NO_STOP = Stop()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
     """A way of decoding: its settings are fields, and the parts of its loop are methods.
@@ -122,7 +125,7 @@ class Strategy:
     def __post_init__(self) -> None:
         fields.check(self)
         if self.stop is None:
-            object.__setattr__(self, "stop", Stop())
+            object.__setattr__(self, "stop", _NO_STOP)
 
     @property
     def refills(self) -> bool:

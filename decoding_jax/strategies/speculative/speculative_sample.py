@@ -448,8 +448,7 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
         raise ValueError(
             f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
         )
-    reads_target = isinstance(drafter, FeatureDrafter)
-    if _fixed_rows(model) and (reads_target or _fixed_rows(drafter) is None):
+    if _fixed_rows(model) and (isinstance(drafter, FeatureDrafter) or _fixed_rows(drafter) is None):
         raise ValueError(
             "drafter: expected a reproducible model or no network beside a reproducible model, got "
             f"one whose drafts depend on the batch, {type(drafter).__name__}"
