@@ -59,11 +59,13 @@ XGRAMMAR = rows(
     "README.md?plain=1#L38",
     _EITHER,
 )
+# The temperature is no setting of genlm-control.
+_NO_SETTINGS = ("language", "language, short first")
 _WEIGHTED = [
     *rows(
         "genlm_control",
         "direct_token_sampler",
-        LANGUAGE,
+        _NO_SETTINGS,
         "`DirectTokenSampler`: properly weighted with respect to the target, the product of both",
         "genlm/control/sampler/token.py#L128-L133",
         (_CONDITIONAL,),
@@ -71,10 +73,10 @@ _WEIGHTED = [
     *rows(
         "genlm_control",
         "AWRS",
-        LANGUAGE,
+        _NO_SETTINGS,
         "`AWRS`: properly weighted samples from the product of the model and a condition",
         "genlm/control/sampler/token.py#L213",
         (_CONDITIONAL,),
     ),
 ]
-GENLM_CONTROL = [dataclasses.replace(row, samples=8_000) for row in _WEIGHTED]
+GENLM_CONTROL = [dataclasses.replace(row, samples=12_000) for row in _WEIGHTED]
