@@ -152,6 +152,7 @@ def job(
         key=key,
         batch_size=16,
         devices=jax.devices()[:count],
+        few_programs=True,
     )
     decoder.expect(len(ids))
     decoder.prepare(WIDTHS[-1])

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 from decoding_jax.base import Array
 
 _ARITY = 16  # the number of chunks that are added in one pass
+_WIDE = 4096  # the size of an axis from which 16 small terms, slower to compile, are worth it
 _LOWEST = -87.0  # below it the exponential counts as 0; smaller values would be subnormal
 
 # x = n log 2 + f with f in [0, log 2]. log 2 is split into two parts of 16 bits, whose products
@@ -153,6 +154,28 @@ def sum_last(x: Array) -> Array:
     while x.shape[-1] > 1:
         x = jax.lax.optimization_barrier(add_all(chunks(x, 0.0)))
     return x[..., 0]
+
+
+def sum_exp(x: Array, peak: Array | float) -> Array:
+    """The sum over the last axis of ``exp(x - peak)``, equal to that of ``sum_last`` to the bit.
+
+    Args:
+      x: float32 ``[..., n]``, n of 1 or more. What is above ``peak``, as +inf, counts as ``peak``.
+      peak: finite or NaN, float32 ``[..., 1]``, or one number.
+
+    Example:
+      >>> sum_exp(jnp.array([3.0, jnp.inf, -jnp.inf]), 3.0).item()
+      2.0
+    """
+
+    def term(part: Array) -> Array:
+        return exp(jnp.minimum(part - peak, 0.0))
+
+    if x.shape[-1] < _WIDE:
+        return sum_last(term(x))
+    # Cutting the exponentials instead would write them all to memory and read them back.
+    total = add_all([term(part) for part in chunks(x, -jnp.inf)])
+    return sum_last(jax.lax.optimization_barrier(total))
 
 
 def add(total: Array, lost: Array, x: Array) -> tuple[Array, Array]:

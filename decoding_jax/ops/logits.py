@@ -72,13 +72,13 @@ def log_prob_of(logits: Array, token: Array) -> Array:
       Array(-1.3863, dtype=float32)
     """
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1, mode="clip")
-    # The gather reads the logits as they are, so that the sum's pass alone reads bounded ones.
-    return _log_prob(bounded(chosen), bounded(logits))[..., 0]
+    # The passes read the logits as they are: no bounded copy of them is written.
+    return _log_prob(bounded(chosen), logits.astype(jnp.float32))[..., 0]
 
 
 def _log_prob(logit: Array, logits: Array) -> Array:
-    """Log-probabilities of ``logit [..., n]`` under the softmax of bounded ``logits [..., V]``."""
-    peak, total = normaliser(logits, largest(logits))
+    """Log-probabilities of ``logit [..., n]`` under the softmax of ``logits [..., V]``."""
+    peak, total = normaliser(logits, largest(bounded(logits)))
     return (logit - peak) - exact.log(jnp.maximum(total, 1.0))
 
 
@@ -89,8 +89,8 @@ def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
 
     Args:
       logits: float32 ``[..., V]``, no NaN and no +inf.
-      peak: float32 ``[..., 1]``, the largest of them if it is known. With ``largest``, logits may
-        be NaN; the result is then a peak of NaN and a total of 0.
+      peak: float32 ``[..., 1]``, the largest of them if it is known. With ``largest`` of bounded
+        logits, they may be NaN or +inf; with NaN, the result is a peak of NaN and a total of 0.
 
     Returns:
       peak float32 ``[..., 1]``, the largest logit, or 0 where all are -inf; and total
@@ -102,7 +102,7 @@ def normaliser(logits: Array, peak: Array | None = None) -> tuple[Array, Array]:
     """
     peak = logits.max(-1, keepdims=True) if peak is None else peak
     peak = jnp.where(peak == -jnp.inf, 0.0, peak)
-    return peak, exact.sum_last(exact.exp(logits - peak))[..., None]
+    return peak, exact.sum_exp(logits, peak)[..., None]
 
 
 def log_total(logits: Array) -> Array:

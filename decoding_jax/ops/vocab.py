@@ -39,7 +39,7 @@ def log_softmax_or_uniform(logits: Array) -> Array:
       Array([-0.6931472, -0.6931472,       -inf], dtype=float32)
     """
     shifted = below_max(logits)
-    return shifted - exact.log(exact.sum_last(exact.exp(shifted)))[..., None]
+    return shifted - exact.log(exact.sum_exp(shifted, 0.0))[..., None]
 
 
 def entropy(log_probs: Array) -> Array:

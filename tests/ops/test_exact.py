@@ -64,6 +64,16 @@ def test_sum_last_does_not_lose_small_terms_beside_a_large_one() -> None:
     assert abs(exact.sum_last(jnp.asarray(x)).item() - (1 + 49_999 * 5.5e-8)) < 2e-6
 
 
+def test_a_sum_of_exponentials_has_the_same_bits_with_and_without_an_array_of_them() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 5000)).astype(np.float32)
+    x[1, 7], x[2] = -np.inf, -np.inf
+    peak = np.array([[5], [4.5], [0]], np.float32)
+    want = jax.jit(lambda x: exact.sum_last(exact.exp(x - peak)))(x)
+    np.testing.assert_array_equal(jax.jit(exact.sum_exp)(x, peak), want)
+    x[1, 7] = np.inf  # as the peak
+    np.testing.assert_allclose(exact.sum_exp(x[1], 4.5), want[1] + 1, rtol=1e-6)
+
+
 def test_results_do_not_depend_on_the_program_around_them() -> None:
     rng = np.random.default_rng(0)
     x = jnp.asarray(-rng.exponential(size=(5, 3, 37)).astype(np.float32) * 9)
