@@ -37,6 +37,7 @@ FIGURES = {
     "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
     "rollouts": ("measured/rollouts.json", "rollouts"),
+    "rollouts_training": ("measured/rollouts_training.json", "rollouts_training"),
     "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
     "speculative": ("measured/speculative.json", "benchmarks.speculative"),
     "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),

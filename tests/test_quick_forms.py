@@ -25,6 +25,7 @@ FORMS = {
     "quality_diversity": ("quality_diversity.json", "quality_diversity.png"),
     "pass_at_k": ("pass_at_k.json", "pass_at_k.png"),
     "rollouts": ("rollouts.json", "rollouts.png"),
+    "rollouts_training": ("rollouts_training.json", "rollouts_training.png"),
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),
 }
