@@ -289,11 +289,26 @@ def parses(line: Line, text: str) -> bool:
       >>> parses(line, " return -x\\n!"), parses(line, " return x +")
       (True, False)
     """
-    changed = line.prompt + text.partition("\n")[0] + line.after
+    return _is_python(line.prompt + text.partition("\n")[0] + line.after)
+
+
+def continues(example: Example, text: str) -> bool:
+    """Whether the prompt is Python with the whole lines of ``text``, of which one is not blank.
+
+    Example:
+      >>> example = Example("a.py", 1, "def f(x):", "", "code")
+      >>> continues(example, "\n    return x\n  !"), continues(example, "\n    return x")
+      (True, False)
+    """
+    whole = text.rpartition("\n")[0]
+    return bool(whole.strip()) and _is_python(example.prompt + whole)
+
+
+def _is_python(text: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as those of escapes in strings
         try:
-            ast.parse(textwrap.dedent(changed))
+            ast.parse(textwrap.dedent(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
     return True

@@ -23,6 +23,7 @@ FIGURES = {
     "beam_search": ("measured/beam_search.json", "benchmarks.beam_search"),
     "best_k": ("measured/best_k.json", "benchmarks.best_k"),
     "code_lines": ("papers/code_lines.json", "papers.code_lines"),
+    "code_lines_functions": ("papers/code_lines_functions.json", "papers.code_lines"),
     "conditional": ("measured/conditional.json", "conditional"),
     "fewer_samples": ("papers/fewer_samples.json", "papers.fewer_samples_results"),
     "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),

@@ -8,8 +8,11 @@ samples is exact, and so is that of the codes of ``arithmetic_sample`` and of tw
 QuasiMoTTo (Li et al. 2026, arXiv:2607.01179). Its Sobol points and several codes are drawn, in sets
 of the largest k; QuasiMoTTo's bootstrap, ``samplers.dyadic``, takes the smaller sets out of them.
 No samples that are exact by themselves can be right together more often than the bound, min(1, k p)
-of texts with probability p. A run that was killed continues, and writes ``pass_at_k.json`` and
-``.png``.
+of texts with probability p.
+
+A vote elects the first token, or the last one, that most of k texts have, and is right if that is
+the most probable one. It is exact for independent samples, and all others are drawn, in sets of the
+largest k. A run that was killed continues, and writes ``pass_at_k.json`` and ``.png``.
 """
 
 from __future__ import annotations
@@ -30,25 +33,47 @@ from decoding_jax import Prompt
 from decoding_jax.adapters import from_logits
 from experiments import drawing, quick
 from experiments.papers import samplers
-from experiments.papers.fewer_samples_results import compared
 from experiments.papers.fewer_samples_truth import (
     by_probability,
     pass_of_independent,
     pass_of_lattice,
     pass_of_strata,
+    vote_of_independent,
 )
 from experiments.papers.records import Records
-from experiments.papers.results import difference, mean, shown, signed, table
+from experiments.papers.results import table
+from experiments.papers.samplers_results import COLUMNS, cells, rows_of
 from experiments.rollouts import KINDS, every_logit, texts_of
 
 DRAWN = ("several codes", "QuasiMoTTo, Sobol")
+VOTED = {"first": 0, "last": -1}
+VOTES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 QUICK = {"tables": 2, "counts": [4], "vocab_size": 3, "runs": 8, "sharpnesses": [1.0]}
+
+
+def table_of(number: int, sharpness: float, args: argparse.Namespace) -> tuple[Any, np.ndarray]:
+    """The logits of a table, and the generator that goes on after them."""
+    rng = np.random.default_rng([args.seed, number, round(1000 * sharpness)])
+    return rng, sharpness * rng.normal(size=(args.vocab_size, args.vocab_size))
+
+
+def draw(
+    name: str, logits: np.ndarray, number: int, of: str, args: argparse.Namespace
+) -> np.ndarray:
+    """Sets of texts by a sampler, with keys by ``of``: int32 ``[runs, k, length]``."""
+    model = from_logits(every_logit, len(logits), parameters=jnp.asarray(logits, jnp.float32))
+    prompt = Prompt(jnp.ones((args.runs, 1), jnp.int32), jnp.ones(args.runs, jnp.int32))
+    key = jax.random.fold_in(jax.random.key(args.seed), number)
+    key = jax.random.fold_in(key, zlib.crc32(of.encode()))
+    output = samplers.SAMPLERS[name](
+        model, prompt, key, num_samples=args.counts[-1], max_new_tokens=args.length
+    )
+    return np.asarray(output.tokens)
 
 
 def of_table(number: int, sharpness: float, args: argparse.Namespace) -> dict[str, Any]:
     """By kind of answer: the probability of a right text, and pass@k by sampler for each k."""
-    rng = np.random.default_rng([args.seed, number, round(1000 * sharpness)])
-    logits = sharpness * rng.normal(size=(args.vocab_size, args.vocab_size))
+    rng, logits = table_of(number, sharpness, args)
     tokens, prob, _ = texts_of(logits, args.length)
     chosen = tokens[rng.choice(len(prob), p=prob / prob.sum())]
     shape = (args.vocab_size,) * args.length
@@ -57,20 +82,10 @@ def of_table(number: int, sharpness: float, args: argparse.Namespace) -> dict[st
         "last": tokens[:, -1] == rng.integers(args.vocab_size),
         "whole": (tokens != chosen).sum(1) <= 1,
     }
-    model = from_logits(every_logit, len(logits), parameters=jnp.asarray(logits, jnp.float32))
-    prompt = Prompt(jnp.ones((args.runs, 1), jnp.int32), jnp.ones(args.runs, jnp.int32))
-    drawn, key = {}, jax.random.fold_in(jax.random.key(args.seed), number)
+    drawn = {}
     for name in DRAWN:
-        output = samplers.SAMPLERS[name](
-            model,
-            prompt,
-            jax.random.fold_in(key, zlib.crc32(f"{name} {sharpness}".encode())),
-            num_samples=args.counts[-1],
-            max_new_tokens=args.length,
-        )
-        drawn[name] = np.ravel_multi_index(
-            tuple(np.moveaxis(np.asarray(output.tokens), -1, 0)), shape
-        )
+        texts = draw(name, logits, number, f"{name} {sharpness}", args)
+        drawn[name] = np.ravel_multi_index(tuple(np.moveaxis(texts, -1, 0)), shape)
     cube, found = prob.reshape(shape), {}
     for kind, right in answers.items():
         correct = right.reshape(shape)
@@ -96,45 +111,57 @@ def analyse(found: Sequence[dict[str, Any]], sharpness: float, args: argparse.Na
         share = np.array([x[kind]["share"] for x in found])
         curves = pass_of_independent(share[:, None], grid[None])
         passed = {n: np.array([x[kind]["passed"][n] for x in found]) for n in samplers.SAMPLERS}
-        for name, ours in passed.items():
-            for i, count in enumerate(args.counts):
-                row = compared(curves, grid.tolist(), ours[:, i], count, args.seed)
-                peer = passed[samplers.PEER][:, i]
-                row["above_peer"] = difference(mean, [ours[:, i]], [peer], seed=args.seed)
-                row["bound"] = float(np.minimum(1, count * share).mean())
-                entropy = float(np.mean([x["entropy"] for x in found]))
-                base = {"sharpness": sharpness, "entropy": entropy, "answer": kind}
-                rows.append({**base, "sampler": name, **row})
+        bounds = {k: float(np.minimum(1, k * share).mean()) for k in args.counts}
+        entropy = float(np.mean([x["entropy"] for x in found]))
+        base = {"sharpness": sharpness, "entropy": entropy, "answer": kind}
+        of = rows_of(curves, grid.tolist(), passed, args.counts, args.seed)
+        rows += [{**base, **row, "bound": bounds[row["N"]]} for row in of]
     return rows
 
 
-def saved(row: dict[str, Any]) -> str:
-    """The percentage of saved samples, where the difference's interval excludes 0."""
-    _, low, high = row["gain"]
-    decided = (low > 0 or high < 0) and row["as_many"][2] < row["largest"]
-    return shown([100 * x for x in row["fewer"]], 0) if decided else "open"
+def votes_of_table(number: int, sharpness: float, args: argparse.Namespace) -> dict[str, Any]:
+    """By kind of answer and sampler, how often votes are right, of ``VOTES`` or of k."""
+    _, logits = table_of(number, sharpness, args)
+    tokens, prob, _ = texts_of(logits, args.length)
+    found: dict[str, Any] = {}
+    shares = {kind: np.bincount(tokens[:, at], prob) for kind, at in VOTED.items()}
+    for kind, share in shares.items():
+        votes = [float(vote_of_independent(share[None] / share.sum(), n)[0]) for n in VOTES]
+        found[kind] = {"independent": votes}
+    for name in samplers.SAMPLERS:
+        texts = draw(name, logits, number, f"vote, {name} {sharpness}", args)
+        for kind, at in VOTED.items():
+            right = np.arange(args.vocab_size) == shares[kind].argmax()
+            votes = [samplers.votes(name, texts[..., at], right, k) for k in args.counts]
+            found[kind][name] = votes
+    return found
+
+
+def analyse_votes(found: Sequence[dict[str, Any]], args: argparse.Namespace) -> list:
+    """A row for each voted token, sampler and k, over the tables of a sharpness."""
+    rows = []
+    for kind in VOTED:
+        curves, *ours = (
+            np.array([x[kind][name] for x in found]) for name in ("independent", *samplers.SAMPLERS)
+        )
+        of = dict(zip(samplers.SAMPLERS, ours, strict=True))
+        rows += [
+            {"answer": kind, **row} for row in rows_of(curves, VOTES, of, args.counts, args.seed)
+        ]
+    return rows
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table that the command prints."""
-    header = ["bits of a text", "answer", "k", "samples", "pass@k, %", "independent", "difference"]
-    header += ["above QuasiMoTTo's lattice", "bound", "fewer, %"]
-    cells = [
+    """A table that the command prints; votes have no bound."""
+    bound = ["bound"] if "bound" in rows[0] else []
+    return table(
+        ["bits of a text", "answer", *COLUMNS, *bound],
         [
-            f"{r['entropy']:.1f}",
-            KINDS[r["answer"]],
-            r["N"],
-            r["sampler"],
-            f"{100 * r['arithmetic']:.1f}",
-            f"{100 * r['independent']:.1f}",
-            signed([100 * x for x in r["gain"]], 1),
-            "" if r["sampler"] == samplers.PEER else signed([100 * x for x in r["above_peer"]], 1),
-            f"{100 * r['bound']:.1f}",
-            saved(r),
-        ]
-        for r in rows
-    ]
-    return table(header, cells)
+            [f"{r['entropy']:.1f}", KINDS[r["answer"]], *cells(r, 100, 1)]
+            + [f"{100 * r[name]:.1f}" for name in bound]
+            for r in rows
+        ],
+    )
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
@@ -174,17 +201,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = quick.parse(parser, argv, QUICK)
     settings = {k: v for k, v in vars(args).items() if k not in ("out", "quick")}
+    tables = [(s, number) for s in args.sharpnesses for number in range(args.tables)]
     work = {
-        f"sharpness {s:g}, table {number}": functools.partial(of_table, number, s, args)
-        for s in args.sharpnesses
-        for number in range(args.tables)
+        f"{words}sharpness {s:g}, table {number}": functools.partial(of, number, s, args)
+        for words, of in (("", of_table), ("votes, ", votes_of_table))
+        for s, number in tables
     }
     made = list(Records(args.out, settings).complete(work).values())
-    rows: list[dict[str, Any]] = []
+    found: dict[str, list[dict[str, Any]]] = {"rows": [], "votes": []}
     for i, sharpness in enumerate(args.sharpnesses):
-        rows += analyse(made[i * args.tables : (i + 1) * args.tables], sharpness, args)
-    print(markdown(rows))
-    text = json.dumps({**settings, "rows": rows}, indent=1) + "\n"
+        mine = slice(i * args.tables, (i + 1) * args.tables)
+        rows = analyse(made[mine], sharpness, args)
+        base = {name: rows[0][name] for name in ("sharpness", "entropy")}
+        found["rows"] += rows
+        found["votes"] += [{**base, **r} for r in analyse_votes(made[len(tables) :][mine], args)]
+    print(markdown(found["rows"]), markdown(found["votes"]), sep="\n")
+    text = json.dumps({**settings, **found}, indent=1) + "\n"
     (args.out / "pass_at_k.json").write_text(text)
     plot(json.loads(text), args.out / "pass_at_k.png")
 

@@ -92,10 +92,11 @@ class Run:
         source, output, rewards = self.texts(self.sample, chosen, f"step {number}")
         apart = rewards - rewards.mean(1, keepdims=True)
         advantage = apart / (rewards.std(1, keepdims=True) + EPSILON)
-        self.params, self.state = _update(
-            self.params, self.state, source, output.tokens, output.length,
-            np.asarray(advantage, np.float32), self.config, self.optimizer.update,
-        )  # fmt: skip
+        with jax.numpy_dtype_promotion("standard"):  # Optax needs it.
+            self.params, self.state = _update(
+                self.params, self.state, source, output.tokens, output.length,
+                np.asarray(advantage, np.float32), self.config, self.optimizer.update,
+            )  # fmt: skip
         return rewards
 
 

@@ -1,16 +1,21 @@
-"""Whether samples of a model of code fit in the place of a held-out line.
+"""Whether samples of a model of code fit in the place of a held-out line, or go on with a function.
 
     python -m experiments.papers.code_lines --gin_file=configs/papers/code_lines.gin
+    python -m experiments.papers.code_lines --gin_file=configs/papers/code_lines_functions.gin
 
 The model continues a function up to the end of a line that was taken out. Python itself checks a
 sample: whether the function parses with it in the place of the line, and whether it is that line.
-pass@N is the probability that one of N samples passes, of arithmetic samples and of independent
-ones. The experiment continues where it was killed, and writes ``code_lines.json``, ``.md`` and
-``.png``.
+In the second form the model continues the first lines of a function, and a sample passes if they
+parse with its whole lines, or if its first line is the held-out one. pass@k is the probability that
+one of k samples passes. A vote elects the first line of a text that most of k samples have; it is
+right if that line passes, as far as a line alone can, or if it is the most frequent one of all
+samples of all samplers, where votes of more samples lead. The experiment continues where it was
+killed, and writes ``code_lines.json``, ``.md`` and ``.png``.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import sys
@@ -20,18 +25,24 @@ from typing import Any
 
 import numpy as np
 
-import decoding_jax
 from decoding_jax import transforms
 from experiments import drawing, held_out
-from experiments.code_data import Line, parses
-from experiments.papers import command
-from experiments.papers.decoding import Decoder, keys_of
-from experiments.papers.fewer_samples_results import COLUMNS, cells, compared, of_subsets
+from experiments.code_data import Example, Line, continues, parses
+from experiments.papers import command, samplers
+from experiments.papers.decoding import Decoder
+from experiments.papers.fewer_samples_results import of_subsets
 from experiments.papers.records import Records
 from experiments.papers.results import table, versions, write
+from experiments.papers.samplers_results import COLUMNS, NOTE, cells, plot_gains, rows_of, sizes
 from experiments.papers.tasks import Task, spread
 
-CRITERIA = {"parses": "the function parses", "line": "is the held-out line"}
+CRITERIA = {
+    "parses": "a sample parses",
+    "line": "a sample is the held-out line",
+    "vote parses": "the voted line parses",
+    "vote line": "the voted line is the held-out one",
+    "vote": "the voted line is the most frequent one",
+}
 
 
 def read(count: int | None = None, path: str = str(held_out.LINES)) -> list[Line]:
@@ -40,13 +51,31 @@ def read(count: int | None = None, path: str = str(held_out.LINES)) -> list[Line
     return spread([Line(**json.loads(row)) for row in rows], count)
 
 
+def read_functions(count: int | None = None, path: str = str(held_out.FUNCTIONS)) -> list[Example]:
+    """The held-out beginnings of functions, as ``read``."""
+    rows = Path(path).read_text("utf-8").splitlines()
+    return spread([Example(**json.loads(row)) for row in rows], count)
+
+
+def first_line(case: Line | Example, text: str) -> str:
+    """The first line of a continuation; one of whole lines begins with a line break."""
+    return (text if isinstance(case, Line) else text.lstrip("\n")).partition("\n")[0].rstrip()
+
+
+def check(case: Line | Example, text: str) -> dict[str, bool]:
+    """By criterion, whether a sample passes."""
+    fits = parses(case, text) if isinstance(case, Line) else continues(case, text)
+    return {"parses": fits, "line": first_line(case, text) == first_line(case, case.reference)}
+
+
 def run(
     model: tuple[Any, Any],
     model_name: str,
-    lines: Sequence[Line],
+    lines: Sequence[Line] | Sequence[Example],
     output_dir: str,
+    kinds: Sequence[str] = tuple(samplers.SAMPLERS),
     temperatures: Sequence[float] = (0.5, 1.0),
-    counts: Sequence[int] = (4, 16, 64),
+    counts: Sequence[int] = (4, 8, 16),
     lanes: int = 64,
     max_new_tokens: int = 24,
     max_input_tokens: int = 192,
@@ -57,11 +86,13 @@ def run(
     Args:
       model: the model and its tokenizer, as ``decoding_jax.load`` returns them.
       model_name: what the results call it.
-      lines: what ``read`` returns.
+      lines: what ``read`` or ``read_functions`` returns.
       output_dir: the folder of the records and results.
+      kinds: names of ``samplers.SAMPLERS``.
       temperatures: of sampling.
-      counts: the N of arithmetic samples, divisors of ``lanes``.
-      lanes: the number of samples of a line, for each N and for independent ones.
+      counts: the k, rising, divisors of the last and of ``lanes``.
+      lanes: the number of samples of a line by each sampler, in sets of the largest k;
+        independent ones are twice as many.
       max_new_tokens, max_input_tokens: the limits of the lengths.
       seed: of all keys and of the bootstrap.
 
@@ -71,14 +102,15 @@ def run(
     Raises:
       ValueError: for settings that are not as described.
     """
-    for count in counts:
-        if count < 1 or lanes % count:
-            raise ValueError(f"counts: expected divisors of lanes, {lanes}, got {count}")
-    task = Task("held-out lines", [x.prompt for x in lines], [[x.reference] for x in lines])
+    samplers.check(kinds, counts, lanes)
+    cases: Sequence[Line | Example] = lines
+    kind = "lines" if isinstance(lines[0], Line) else "functions"
+    task = Task(f"held-out {kind}", [x.prompt for x in lines], [[x.reference] for x in lines])
     decoder = Decoder(model, task, 1, max_new_tokens, max_input_tokens)
     described = {
         "model": model_name,
         "task": task.describe(),
+        "samplers": list(kinds),
         "temperatures": list(temperatures),
         "counts": list(counts),
         "lanes": lanes,
@@ -91,7 +123,7 @@ def run(
             _line, described, decoder, line, i, temperature
         )
         for temperature in temperatures
-        for i, line in enumerate(lines)
+        for i, line in enumerate(cases)
     }
     folder = Path(output_dir)
     made = Records(folder, described).complete(work)
@@ -107,98 +139,113 @@ def run(
 
 
 def _line(
-    settings: dict[str, Any], decoder: Decoder, line: Line, number: int, temperature: float
+    settings: dict[str, Any],
+    decoder: Decoder,
+    line: Line | Example,
+    number: int,
+    temperature: float,
 ) -> dict[str, Any]:
-    """By criterion, how many independent samples pass, and the share of calls for each N."""
-
-    @functools.cache
-    def passes(text: str) -> dict[str, bool]:
-        same = text.partition("\n")[0].rstrip() == line.reference.rstrip()
-        return {"parses": parses(line, text), "line": same}
-
-    def decode(points: str, count: int) -> dict[str, np.ndarray]:
-        calls = settings["lanes"] // count
-        keys = keys_of(settings["seed"], f"{points} {count} {number} {temperature}", range(calls))
-        strategy = functools.partial(
-            decoding_jax.arithmetic_sample,
-            num_samples=count,
-            points=points,
+    """How many independent samples pass, pass@k, and how often votes are right, by criterion."""
+    lanes, counts = settings["lanes"], settings["counts"]
+    texts = {}
+    for name in ("independent", *settings["samplers"]):
+        texts[name] = samplers.texts(
+            decoder,
+            number,
+            name,
+            counts[-1],
+            lanes // counts[-1] * (2 if name == "independent" else 1),
+            f"{temperature}",
+            settings["seed"],
             transform=transforms.temperature(temperature),
         )
-        batch = decoder(strategy, [number] * calls, keys, places=calls)
-        found = [[passes(completion.text) for completion in row] for row in batch.completions]
-        return {name: np.array([[x[name] for x in row] for row in found]) for name in CRITERIA}
-
-    alone = decode("iid", max(settings["counts"]))
-    calls = [decode("lattice", count) for count in settings["counts"]]
-    return {
-        name: {
-            "right": int(alone[name].sum()),
-            "passed": [float(found[name].any(1).mean()) for found in calls],
+    texts["independent"] = [[text for row in texts["independent"] for text in row]]
+    known = {t: check(line, t) for sets in texts.values() for row in sets for t in row}
+    every = {t: first_line(line, t) for t in known}
+    frequency = collections.Counter(every[t] for x in texts.values() for row in x for t in row)
+    lines = list(frequency)
+    elected = {"vote": np.array([frequency[x] == max(frequency.values()) for x in lines])}
+    elected["vote line"] = np.array([check(line, x)["line"] for x in lines])
+    if isinstance(line, Line):
+        elected["vote parses"] = np.array([check(line, x)["parses"] for x in lines])
+    found: dict[str, dict[str, Any]] = {}
+    for criterion in ("parses", "line"):
+        passes = {
+            n: np.array([[known[t][criterion] for t in r] for r in x]) for n, x in texts.items()
         }
-        for name in CRITERIA
-    }
+        found[criterion] = {"right": int(passes.pop("independent").sum())}
+        for name, values in passes.items():
+            found[criterion][name] = [samplers.dyadic(name, values, k) for k in counts]
+    places = {x: i for i, x in enumerate(lines)}
+    for name, sets in texts.items():
+        answers = np.array([[places[every[t]] for t in row] for row in sets])
+        of = sizes(2 * lanes) if name == "independent" else counts
+        for criterion, right in elected.items():
+            votes = [samplers.votes(name, answers, right, k) for k in of]
+            found.setdefault(criterion, {})[name] = votes
+    return found
 
 
 def analyse(made: Mapping[str, Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each temperature, criterion and N."""
-    rows = []
-    lanes = settings["lanes"]
+    """A row for each temperature, criterion, sampler and k."""
+    rows, lanes = [], 2 * settings["lanes"]
     for temperature in settings["temperatures"]:
         begin = f"temperature {temperature:g}, "
         values = [value for name, value in made.items() if name.startswith(begin)]
-        for name in CRITERIA:
-            curves = np.array([of_subsets(value[name]["right"], lanes) for value in values])
-            passed = np.array([value[name]["passed"] for value in values])
-            for i, count in enumerate(settings["counts"]):
-                row = compared(curves, range(1, lanes + 1), passed[:, i], count, settings["seed"])
-                rows.append({"temperature": temperature, "criterion": name, **row})
+        for criterion in (name for name in CRITERIA if name in values[0]):
+            of = [value[criterion] for value in values]
+            if "right" in of[0]:
+                grid = list(range(1, lanes + 1))
+                curves = np.array([of_subsets(x["right"], lanes) for x in of])
+            else:
+                grid, curves = sizes(lanes), np.array([x["independent"] for x in of])
+            ours = {name: np.array([x[name] for x in of]) for name in settings["samplers"]}
+            found = rows_of(curves, grid, ours, settings["counts"], settings["seed"])
+            rows += [{"temperature": temperature, "criterion": criterion, **row} for row in found]
     return rows
 
 
 def markdown(data: Mapping[str, Any]) -> str:
     """The table."""
-    rows = [
-        [f"{row['temperature']:g}", CRITERIA[row["criterion"]], *cells(row)]
-        for row in data["results"]
-    ]
+    kind = data["task"]["name"].rpartition(" ")[2]
+    place, end = (
+        ("in the place of held-out lines", "up to the first line break")
+        if kind == "lines"
+        else ("after the first lines of held-out functions", "of which whole lines count")
+    )
     return (
-        f"# Lines of code: {data['model']} in the place of held-out lines\n\n"
-        f"{data['task']['inputs']} lines, {data['lanes']} samples of each, for each N and for"
-        f" independent ones, of at most {data['max_new_tokens']} tokens up to the first line"
-        f" break; seed {data['seed']}. Brackets hold 95% intervals, by the bootstrap over lines."
-        " The last column is N over the number of independent samples that reach the same"
-        " percentage, taken from 100%.\n\n"
-    ) + table(["temperature", "a sample passes if", *COLUMNS], rows)
+        f"# Code: {data['model']} {place}\n\n"
+        f"{data['task']['inputs']} {kind}, {data['lanes']} samples of each by each sampler, in"
+        f" sets of {data['counts'][-1]} and their parts, and twice as many independent ones, of at"
+        f" most {data['max_new_tokens']} tokens {end}; seed {data['seed']}. Figures are in percent."
+        f" {NOTE.format(of=kind)}\n\n"
+    ) + table(
+        ["temperature", "right if", *COLUMNS],
+        [
+            [f"{row['temperature']:g}", CRITERIA[row["criterion"]], *cells(row, 100, 2)]
+            for row in data["results"]
+        ],
+    )
 
 
 def plot(data: Mapping[str, Any], path: Path) -> None:
-    """pass@N of arithmetic samples and of independent ones, and their difference, over N."""
-    figure, axes = drawing.panels(1, 2, 4.6)
-    groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
-    for row in data["results"]:
-        groups.setdefault((row["criterion"], row["temperature"]), []).append(row)
-    for i, ((name, temperature), rows) in enumerate(groups.items()):
-        look = drawing.look(i)
-        n = np.array([row["N"] for row in rows])
-        label = f"{CRITERIA[name]}, temperature {temperature:g}"
-        arithmetic, independent = (
-            [100 * row[key] for row in rows] for key in ("arithmetic", "independent")
-        )
-        axes[0].plot(n, arithmetic, "-", label=label, **look)
-        axes[0].plot(n, independent, ":", markerfacecolor="white", **look)
-        gain = 100 * np.array([row["gain"] for row in rows])
-        shifted = n * 2 ** drawing.shifts(len(groups), 0.18)[i]
-        drawing.intervals(axes[1], shifted, gain.tolist(), i)
-    axes[0].set_title("solid, filled: arithmetic;\ndotted, hollow: independent")
-    axes[1].set_title("arithmetic above independent,\nof the same lines")
-    axes[0].set_ylabel("pass@N, %")
-    axes[1].set_ylabel("difference, percentage points")
-    axes[1].axhline(0, color=drawing.GREY, linewidth=0.9)
-    for ax in axes:
-        drawing.counts_axis(ax, data["counts"], "samples, N")
-    axes[0].set_ylim(0, 105)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, handlelength=2.4)
+    """How far each sampler is above independent samples, over k: a row for each temperature."""
+    drawn = [
+        name for name in ("parses", "vote") if any(r["criterion"] == name for r in data["results"])
+    ]
+    groups = [(t, name) for t in data["temperatures"] for name in drawn]
+    figure, axes = drawing.panels(
+        len(data["temperatures"]), len(drawn), 1 + 2.9 * len(data["temperatures"])
+    )
+    for ax, (temperature, name) in zip(axes, groups, strict=True):
+        rows = [
+            r for r in data["results"] if (r["temperature"], r["criterion"]) == (temperature, name)
+        ]
+        plot_gains(ax, rows, data["samplers"], data["counts"], 100)
+        ax.set_title(f"{CRITERIA[name]},\ntemperature {temperature:g}")
+    for ax in axes[:: len(drawn)]:
+        ax.set_ylabel("above independent, points")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     drawing.save(figure, path)
 
 

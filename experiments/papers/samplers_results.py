@@ -17,8 +17,8 @@ COLUMNS += ["above QuasiMoTTo's lattice", "independent samples for it", "fewer, 
 NOTE = (
     "Brackets hold 95% intervals, by the bootstrap over {of}, which is paired for differences; they"
     " are bold where they exclude 0. The last columns are the number of independent samples that"
-    " reach the same figure, and k over it, taken from 100%. They are open where the interval of"
-    " the difference contains 0, or that number ends beyond all that were drawn."
+    " reach the same figure, and k over it, taken from 100%. They are open unless the interval"
+    " of the difference is above 0, and that number ends within all that were drawn."
 )
 
 
@@ -59,9 +59,8 @@ def sizes(lanes: int) -> list[int]:
 
 
 def is_shown(row: Mapping[str, Any]) -> bool:
-    """Whether the difference's interval excludes 0, and the number of samples has an end."""
-    _, low, high = row["gain"]
-    return (low > 0 or high < 0) and row["as_many"][2] < row["largest"]
+    """Whether the difference's interval is above 0, and the number of samples has an end."""
+    return row["gain"][1] > 0 and row["as_many"][2] < row["largest"]
 
 
 def saved(row: Mapping[str, Any]) -> str:
