@@ -29,6 +29,10 @@ FIGURES = {
     "pass_at_k": ("measured/pass_at_k.json", "pass_at_k"),
     "papers_arithmetic": ("papers/arithmetic.json", "papers.arithmetic_report"),
     "papers_arithmetic_spread": ("papers/arithmetic_spread.json", "papers.arithmetic_report"),
+    "papers_arithmetic_spread_128": (
+        "papers/arithmetic_spread_128.json",
+        "papers.arithmetic_report",
+    ),
     "papers_best_k": ("papers/best_k.json", "papers.best_k_report"),
     "papers_best_k_differences": (
         "papers/best_k_differences.json",

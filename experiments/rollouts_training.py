@@ -231,7 +231,8 @@ def plot(data: dict[str, Any], path: Path) -> None:
     names = [words.replace(", ", ",\n").replace(" after", "\nafter") for words in FIGURES.values()]
     drawing.differences(axes[1], names, columns, [row["sampler"] for row in rows])
     axes[1].set_xlabel("above independent")
-    axes[1].legend(fontsize=9)
+    if rows:
+        axes[1].legend(fontsize=9)
     drawing.save(figure, path)
 
 

@@ -172,7 +172,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
     """A panel for each setting and each of the first and the last metric."""
     metrics = [data["metrics"][0], data["metrics"][-1]]
     settings = [label(pair) for pair in data["settings"]]
-    figure, axes = drawing.panels(len(settings), 2, 2.7 * len(settings))
+    figure, axes = drawing.panels(len(settings), 2, max(4.2, 2.7 * len(settings)))
     names = ["lattice", *data["variants"], CONTROLLED, "ordered"]
     words = {"lattice": "one code", "ordered": "knowing the scores"}
     for i, setting in enumerate(settings):
