@@ -183,7 +183,12 @@ def _zeros(shapes: Any, count: int) -> Any:
 
 
 def _rounded(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK
+    """The number of keys that a cache holds: two blocks or more.
+
+    A loop over one block alone would read the keys whole, and the compiler would take their
+    conversion from bfloat16 out of it.
+    """
+    return max(-(-size // BLOCK), 2) * BLOCK
 
 
 def _widths(size: int) -> list[int]:

@@ -126,6 +126,10 @@ def test_a_loop_over_groups_is_no_part_of_a_model_by_itself():
     assert model.config.reproducible_rows is None
     assert reproducible(with_shared_prefix(model, SHARED), 3).config.reproducible_rows == 3
     assert reproducible(network("t5")).bind(*prompts()).config.reproducible_rows == 8
+    run = functools.partial(type(model).prefill, lanes=1, slots=1)
+    _, cache = jax.eval_shape(run, reproducible(model), *prompts())
+    # Over one block alone, the compiler would round bfloat16 elsewhere.
+    assert {x.shape[-2] for x in jax.tree.leaves((cache.prompt, cache.slots))} == {64}
     with pytest.raises(ValueError, match="rows: expected an int of 1 or more, got 0"):
         reproducible(model, 0)
     assert reproducible(guided(model, 2.0), 5).model.config.reproducible_rows == 5
