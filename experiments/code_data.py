@@ -297,7 +297,7 @@ def continues(example: Example, text: str) -> bool:
 
     Example:
       >>> example = Example("a.py", 1, "def f(x):", "", "code")
-      >>> continues(example, "\n    return x\n  !"), continues(example, "\n    return x")
+      >>> continues(example, "\\n    return x\\n  !"), continues(example, "\\n    return x")
       (True, False)
     """
     whole = text.rpartition("\n")[0]

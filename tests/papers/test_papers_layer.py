@@ -31,6 +31,7 @@ from experiments.papers import (
     results,
     speculative_report,
     tasks,
+    two_drafts,
 )
 from experiments.papers.arithmetic_bound import alone_after
 
@@ -43,6 +44,7 @@ EXPERIMENTS = {
     "code_lines": code_lines,
     "fewer_samples": fewer_samples_results,
     "speculative": speculative_report,
+    "speculative_code_drafts": two_drafts,
 }
 
 
