@@ -186,7 +186,7 @@ def test_settings_transforms_and_seed_reach_the_strategy(capsys, monkeypatch):
     names = [type(transform).__name__ for transform in seen.pop("transform").transforms]
     assert names == ["TopP", "Temperature"]
     want = {"strategy": "arithmetic_sample", "points": "stratified", "num_samples": 3}
-    want |= {"order": "id", "after": "independent"}
+    want |= {"order": "id", "after": "independent", "max_texts": None}
     assert seen == want | {"max_new_tokens": 5}
 
 
