@@ -360,25 +360,10 @@ class DecoderNetwork(nn.Module):
         return self.project(self.prefill(tokens, length)[0].last)[:, 0]
 
 
-def num_decoder_layers(config: Any) -> int:
-    """The number of layers of a network that decodes, which has an encoder or has none."""
-    return getattr(config, "num_layers", None) or config.num_decoder_layers
+class DecoderShape:
+    """What the ``config`` of a model says of its decoder, with an encoder or without one."""
 
-
-class NetworkModel:
-    """The methods of a ``LanguageModel`` that only call its network or move its cache.
-
-    A subclass has ``network``, the class of the network, ``params`` and ``config``, and defines
-    ``prefill``.
-    """
-
-    network: ClassVar[Any]
-    params: Any
     config: Any
-    feature_layers: tuple[int, ...]
-    ragged = True
-    tree = True
-    widens = True
 
     @property
     def vocab_size(self) -> int:
@@ -387,7 +372,22 @@ class NetworkModel:
     @property
     def num_layers(self) -> int:
         """The number of layers of the decoder."""
-        return num_decoder_layers(self.config)
+        return getattr(self.config, "num_layers", None) or self.config.num_decoder_layers
+
+
+class NetworkModel(DecoderShape):
+    """The methods of a ``LanguageModel`` that only call its network or move its cache.
+
+    A subclass has ``network``, the class of the network, ``params`` and ``config``, and defines
+    ``prefill``.
+    """
+
+    network: ClassVar[Any]
+    params: Any
+    feature_layers: tuple[int, ...]
+    ragged = True
+    tree = True
+    widens = True
 
     def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
         """Calls a method of the network."""

@@ -15,7 +15,7 @@ from decoding_jax import fields
 from decoding_jax.base import Array, ModelOutput, Prompt
 from decoding_jax.loop.inputs import check_prompt_ids
 from decoding_jax.models import caches, fixed_shapes, layers, stack
-from decoding_jax.models.decoder import NetworkModel, States, num_decoder_layers
+from decoding_jax.models.decoder import DecoderShape, NetworkModel, States
 from decoding_jax.sharding import meshes
 
 
@@ -82,7 +82,7 @@ class EncoderDecoderNetwork(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoder:
+class EncoderDecoder(DecoderShape):
     """An encoder-decoder network with its parameters. ``bind`` makes it a language model.
 
     A subclass defines ``bound``, the class of that language model, and is registered as a pytree.
@@ -96,15 +96,6 @@ class EncoderDecoder:
     config: Any = fields.field(static=True)
 
     bound: ClassVar[type[BoundEncoderDecoder]]
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the decoder."""
-        return num_decoder_layers(self.config)
 
     @property
     def partition_rules(self) -> Mapping[str, PartitionSpec]:
