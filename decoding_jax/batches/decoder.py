@@ -119,8 +119,10 @@ class RowDecoder:
         """The steps so far; none where batches are not refilled."""
         return self._batches.row_steps
 
-    def expect(self, count: int, **settings: Any) -> None:
+    def expect(self, count: int | None, **settings: Any) -> None:
         """Sets the number of inputs, and settings with a value for each of them.
+
+        Without a number, settings are not searched for one value for each input.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
@@ -192,6 +194,7 @@ class RowDecoder:
         ids: Sequence[list[int]],
         index: Sequence[int],
         by_width: Mapping[int, Sequence[int]],
+        places: Sequence[int] | None = None,
     ) -> Iterator[tuple[Sequence[int], DecodeOutput]]:
         """Decodes inputs, and yields sequences as they are made.
 
@@ -201,6 +204,8 @@ class RowDecoder:
           by_width: the inputs that are padded to each width, by number, counted in the order of
             ``ids``; the widest first. Each width is compiled once. Where widths share a batch, and
             many inputs fit into half or three quarters of one, these are padded to that.
+          places: the place of each input among the settings with a value for each, if that is not
+            its index.
 
         Yields:
           The numbers of some inputs, and their output on the host, whose first rows are theirs.
@@ -213,7 +218,7 @@ class RowDecoder:
         words = self._inputs.key_words(index)
 
         def make(members: Sequence[int], width: int, count: int) -> RowInputs:
-            of_members = [index[m] for m in members]
+            of_members = [(index if places is None else places)[m] for m in members]
             keys = None if words is None else words[list(members)]
             return self._inputs.make([ids[m] for m in members], of_members, keys, width, count)
 

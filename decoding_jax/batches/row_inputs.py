@@ -247,8 +247,10 @@ class RowInputMaker:
         self._count: int | None = None
         self._make_strategy()
 
-    def expect(self, count: int, **settings: Any) -> None:
+    def expect(self, count: int | None, **settings: Any) -> None:
         """Sets the number of inputs, and settings with a value for each, in place of those so far.
+
+        Without a number, settings are not searched for one value for each input.
 
         Raises:
           ValueError: if a setting has one value for each input, but for a different number of
@@ -306,7 +308,7 @@ class RowInputMaker:
 
         Args:
           ids: the tokens of 1 to ``count`` inputs. The rows are filled up with copies of the first.
-          index: the index of each input.
+          index: the place of each input among the settings with a value for each.
           key_words: those of each input.
           width: the length that the tokens are padded to.
           count: the number of rows.

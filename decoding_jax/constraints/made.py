@@ -171,7 +171,9 @@ def choice(
     return _over_tokens(byte_automata.of_texts(texts), tokenizer, vocab_size, "texts", texts)
 
 
-def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
+def by_row(
+    constraints: Sequence[PrefixAllowedTokens], *, least: PrefixAllowedTokens | None = None
+) -> PrefixAllowedTokens:
     """One transform of another constraint for each row or text; rows may share one.
 
     The arrays are padded to a few sizes: other constraints of the same padded sizes compile nothing
@@ -180,6 +182,8 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
     Args:
       constraints: of the other functions of this module, for one tokenizer. A row without a
         constraint takes ``regex("(?s:.*)", tokenizer)``.
+      least: what an earlier call has returned. No table is smaller than its, so that calls with
+        constraints of many sizes, one after another, compile few programs.
 
     Raises:
       ValueError: for an empty list, other transforms, and constraints for other tokenizers.
@@ -203,8 +207,12 @@ def by_row(constraints: Sequence[PrefixAllowedTokens]) -> PrefixAllowedTokens:
     kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
     if len(kinds) != 1:
         raise fields.error("constraints", "one or more, for one tokenizer", sorted(kinds))
-    padding = [different[0]] * (round_up(len(different)) - len(different))
-    language = CompressedAutomaton.joined([made.language for made in [*different, *padding]])
+    parts = [made.language for made in different]
+    count, filling = round_up(len(parts)), parts[0]
+    if least is not None:
+        filling = least.language
+        count = max(round_up(len(parts) + 1), len(filling.transitions))
+    language = CompressedAutomaton.joined([*parts, *[filling] * (count - len(parts))])
     number = {id(made): g * language.transitions.shape[1] for g, made in enumerate(different)}
 
     def of_rows(name: str) -> np.ndarray:
@@ -269,8 +277,10 @@ def setting_of(strategy: Callable[..., Any], settings: Mapping[str, Any]) -> str
     return "language" if "language" in parameters and is_asked else "transform"
 
 
-def free(like: PrefixAllowedTokens) -> PrefixAllowedTokens:
-    """A constraint that allows every token after every other one, for the tokenizer of another."""
+def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:
+    """A constraint that allows every token after every other one, for ``by_row``."""
+    only_end = ByteAutomaton(np.full((1, 256), -1, np.int32), np.ones(1, bool))
+    like = _over_tokens(only_end, tokenizer, vocab_size, "constraints", None)
     classes = np.zeros(like.language.token_class.shape[-1], np.int32)
     language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
     return PrefixAllowedTokens(language, start=0, first=None if like.first is None else 0)

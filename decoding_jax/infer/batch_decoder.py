@@ -23,7 +23,7 @@ from decoding_jax.infer.settings import (
     check_own_devices,
     with_fields,
 )
-from decoding_jax.infer.sources import Item
+from decoding_jax.infer.sources import Item, schema_fault
 from decoding_jax.loop import Strategy
 from decoding_jax.rows import row_arguments, with_rows
 from decoding_jax.text import Tokenizer, load
@@ -50,6 +50,9 @@ class BatchDecoder:
       strategy: a strategy with its settings, as for ``infer.run``. All inputs share them.
       inputs: the name of the column with the texts.
       index: the name of the column with the index of each input, from 0 to 2^32 - 1.
+      json_schemas: None, or the name of a column with a JSON Schema for each input, as
+        ``JsonLines.json_schema`` of the job: a dict or a string of JSON. None stands for the
+        ``json_schema``, ``regex`` or ``grammar`` that all inputs share, if there is one.
       **options: the fields of ``infer.Settings``. The batches of the engine should have
         several times ``batch_size`` inputs, so that few rows are idle at their end.
 
@@ -77,6 +80,7 @@ class BatchDecoder:
         *,
         inputs: str = "inputs",
         index: str = "index",
+        json_schemas: str | None = None,
         **options: Any,
     ):
         settings = Settings(**options)
@@ -93,8 +97,10 @@ class BatchDecoder:
                 "strategy: expected settings that all inputs share, got one value for each input "
                 f"in {', '.join(of_rows)}"
             )
-        self._columns = inputs, index
-        self._decoder = ItemDecoder(model, function, settings, independent=True)
+        self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
+        self._decoder = ItemDecoder(
+            model, function, settings, independent=True, own_schemas=json_schemas is not None
+        )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Decodes a batch.
@@ -117,20 +123,22 @@ class BatchDecoder:
         for name in NEW_COLUMNS:
             if name in batch:
                 raise ValueError(f"batch: expected no column {name!r}, which is added, got one")
-        texts, numbers = (list(batch[name]) for name in self._columns)
-        if len(texts) != len(numbers):
-            raise ValueError(
-                f"batch: expected as many indices as texts, got {len(numbers)} for {len(texts)}"
-            )
+        texts, numbers, *of_schemas = (list(batch[name]) for name in self._columns)
+        schemas = of_schemas[0] if of_schemas else [None] * len(texts)
+        for name, column in (("indices", numbers), ("schemas", schemas)):
+            if len(column) != len(texts):
+                raise ValueError(
+                    f"batch: expected as many {name} as texts, got {len(column)} for {len(texts)}"
+                )
         whole = [isinstance(n, (int, np.integer)) and 0 <= n < 2**32 for n in numbers]
         if not all(whole):
             raise ValueError(
                 f"batch: expected indices that are whole numbers from 0 to {2**32 - 1}, got "
                 f"{numbers[whole.index(False)]!r}"
             )
-        records: dict[int, Record] = dict(
-            self._decoder.decode([_item(text) for text in texts], [int(n) for n in numbers])
-        )
+        name = self._columns[-1]
+        items = [_item(text, name, schema) for text, schema in zip(texts, schemas, strict=True)]
+        records: dict[int, Record] = dict(self._decoder.decode(items, [int(n) for n in numbers]))
         made = self._decoder.scored([records[i] for i in range(len(texts))])
         return {
             **batch,
@@ -139,10 +147,13 @@ class BatchDecoder:
         }
 
 
-def _item(text: Any) -> Item:
-    if isinstance(text, str):
-        return Item(text)
-    return Item("", error=f"no text: {type(text).__name__}")
+def _item(text: Any, name: str, schema: Any) -> Item:
+    """An input whose schema is from the column ``name``."""
+    if not isinstance(text, str):
+        return Item("", error=f"no text: {type(text).__name__}")
+    if (fault := schema_fault(name, schema)) is not None:
+        return Item(text, error=fault)
+    return Item(text, json_schema=schema)
 
 
 def _objects(values: list[Any]) -> np.ndarray:

@@ -27,6 +27,7 @@ from decoding_jax.text.inputs import cut, vocabulary_size
 from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs, texts_of
 
 _LOGGER = logging.getLogger(__name__)
+_KEPT = 256  # compiled schemas, which the next items may have too
 
 
 class _Input(NamedTuple):
@@ -46,6 +47,8 @@ class ItemDecoder:
       strategy: the strategy with its settings, from ``settings.bound``.
       settings: the settings of the job.
       independent: as for ``batches.RowDecoder``.
+      own_schemas: whether ``decode`` follows the schemas of its items. A job instead sets those of
+        all inputs by ``expect``.
 
     Attributes:
       rows: decodes the tokens.
@@ -64,15 +67,23 @@ class ItemDecoder:
         settings: Settings,
         *,
         independent: bool = False,
+        own_schemas: bool = False,
     ):
         self._model, self._tokenizer = model
         self._settings, self._strategy = settings, strategy
         size = vocabulary_size(self._model)
         self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
         self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
-        if independent:  # No input has a schema of its own.
+        self._own_schemas = own_schemas
+        self._compiled = functools.lru_cache(_KEPT if own_schemas else 0)(self._compile)
+        self._tables: Any = None  # of the items before, whose sizes are kept
+        name = constraints.check_single(vars(settings)) or "json_schemas"
+        if own_schemas:
+            byte_automata.outlines_core()
+            self._constraint = self._constraint or constraints.free(self._tokenizer, size)
+            self._tables = constraints.by_row([self._constraint])
+        elif independent:
             self._check_depth(())
-        name = constraints.check_single(vars(settings)) or ""
         constrained = settings_of_constraint(strategy, self._constraint, name, self._model)
         strategy = functools.partial(strategy, **constrained)
         self.stop = text.with_end_tokens(settings.stop, self._tokenizer)
@@ -119,12 +130,7 @@ class ItemDecoder:
         self._check_depth(json_schemas)
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
         settings: dict[str, Any] = {} if stop is None else {"stop": stop}
-        of_inputs = self._constraint_of_inputs(json_schemas)
-        if of_inputs is not None:
-            settings |= settings_of_constraint(
-                self._strategy, of_inputs, "json_schema", self._model
-            )
-        self.rows.expect(len(strings), **settings)
+        self.rows.expect(len(strings), **settings, **self._settings_of_schemas(json_schemas))
 
     def _check_depth(self, json_schemas: Sequence[str | None]) -> None:
         depth = self._settings.max_depth
@@ -132,28 +138,38 @@ class ItemDecoder:
         if depth is not None and all(value is None for value in nested):
             raise fields.error("max_depth", "a json_schema or a grammar beside it", depth)
 
-    def _constraint_of_inputs(self, json_schemas: Sequence[str | None]) -> Any:
-        """One constraint for all inputs, or None where none has a valid schema.
+    def _settings_of_schemas(self, json_schemas: Sequence[str | None]) -> dict[str, Any]:
+        """The settings of the strategy that keep each input to its schema.
 
         Inputs without a schema have that of the job. Those whose schema is not valid are faulty.
+        Where no schema is valid, a job needs no further setting.
         """
         made: dict[str | None, Any] = {}
         size = vocabulary_size(self._model)
+        self._faulty_schemas = {}
         different = [schema for schema in dict.fromkeys(json_schemas) if schema is not None]
-        if not different:
-            return None
-        byte_automata.outlines_core()  # What any schema needs is no fault of an input.
-        texts_of("json_schema", self._tokenizer, size)
-        for schema in tqdm(different, "compiling", unit="schema", **progress.on_stderr()):
-            given = {"json_schema": schema, "max_depth": self._settings.max_depth}
+        if different:
+            byte_automata.outlines_core()  # What any schema needs is no fault of an input.
+            texts_of("json_schema", self._tokenizer, size)
+        shown = progress.on_stderr() if different and not self._own_schemas else {"disable": True}
+        for schema in tqdm(different, "compiling", unit="schema", **shown):
             try:
-                made[schema] = constraints.of_settings(given, self._tokenizer, size)
+                made[schema] = self._compiled(schema)
             except ValueError as error:
                 self._faulty_schemas[schema] = str(error)
-        if not made:
-            return None
-        of_job = self._constraint or constraints.free(next(iter(made.values())))
-        return constraints.by_row([made.get(schema, of_job) for schema in json_schemas])
+        if not made and not self._own_schemas:
+            return {}
+        of_job = self._constraint or constraints.free(self._tokenizer, size)
+        of_inputs = constraints.by_row(
+            [made.get(schema, of_job) for schema in json_schemas], least=self._tables
+        )
+        if self._own_schemas:
+            self._tables = of_inputs
+        return settings_of_constraint(self._strategy, of_inputs, "json_schema", self._model)
+
+    def _compile(self, schema: str) -> Any:
+        given = {"json_schema": schema, "max_depth": self._settings.max_depth}
+        return constraints.of_settings(given, self._tokenizer, vocabulary_size(self._model))
 
     def decode(
         self, items: Sequence[Item], numbers: Sequence[int]
@@ -169,6 +185,9 @@ class ItemDecoder:
           item comes once, faulty ones first.
         """
         settings = self._settings
+        if self._own_schemas and items:
+            of_items = self._settings_of_schemas([schema_text(item) for item in items])
+            self.rows.expect(None, **of_items)
         inputs: list[_Input] = []
         for place, (number, item) in enumerate(zip(numbers, items, strict=True)):
             try:
@@ -178,7 +197,8 @@ class ItemDecoder:
                 yield place, records.with_origin(record, item)
         ids, index = [x.tokens for x in inputs], [x.number for x in inputs]
         by_width = widths.by_width([len(x) for x in ids], self.widths)
-        for members, output in self.rows.decode(ids, index, by_width):
+        places = [x.place for x in inputs] if self._own_schemas else None
+        for members, output in self.rows.decode(ids, index, by_width, places):
             context = text.context_of(self._model, [ids[m] for m in members])
             info = {name: getattr(output.info, name) for name in self._info}
             output = output._replace(info=info or None)

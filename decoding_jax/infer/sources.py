@@ -57,6 +57,24 @@ def schema_text(item: Item) -> str | None:
     return schema if schema is None or isinstance(schema, str) else json.dumps(schema)
 
 
+def schema_fault(name: str, schema: Any) -> str | None:
+    """The fault of an input whose field ``name`` has a value that is no JSON Schema, or None.
+
+    Example:
+      >>> schema_fault("schema", 5)
+      "not a JSON Schema: 'schema' is 5"
+      >>> schema_fault("schema", {"enum": b"a"})
+      "not a JSON Schema: 'schema': Object of type bytes is not JSON serializable"
+    """
+    try:
+        written = json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        return f"not a JSON Schema: {name!r}: {error}"
+    if isinstance(schema, (dict, str, type(None))):
+        return None
+    return f"not a JSON Schema: {name!r} is {written}"
+
+
 @dataclasses.dataclass(frozen=True)
 class TextLines:
     r"""A text file in UTF-8 with one input per line.
@@ -164,9 +182,8 @@ class JsonLines:
                 return Item(line, fault, record_id)
             strings = tuple(strings)
         schema = None if self.json_schema is None else value.get(self.json_schema)
-        if not isinstance(schema, (dict, str, type(None))):
-            fault = f"not a JSON Schema: {self.json_schema!r} is {json.dumps(schema)}"
-            return Item(line, fault, record_id)
+        if (no_schema := schema_fault(self.json_schema or "", schema)) is not None:
+            return Item(line, no_schema, record_id)
         item = text_item(text)
         return item._replace(id=record_id, stop_strings=strings, json_schema=schema)
 
