@@ -200,9 +200,9 @@ class ItemDecoder:
         places = [x.place for x in inputs] if self._own_schemas else None
         for members, output in self.rows.decode(ids, index, by_width, places):
             context = text.context_of(self._model, [ids[m] for m in members])
-            info = {name: getattr(output.info, name) for name in self._info}
-            output = output._replace(info=info or None)
-            made = text.completions(self._tokenizer, output, len(members), context)
+            made = text.completions(
+                self._tokenizer, output, len(members), context, info_names=self._info
+            )
             self.num_tokens += sum(len(c.tokens) for of_input in made for c in of_input)
             for m, of_input in zip(members, made, strict=True):
                 place, number, _, num_cut = inputs[m]

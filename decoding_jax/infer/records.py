@@ -15,6 +15,7 @@ import numpy as np
 from decoding_jax.infer.progress import print_line
 from decoding_jax.infer.sources import Item
 from decoding_jax.text import Completion
+from decoding_jax.text.completions import NOT_REACHED, NoCompletion
 
 Record = dict[str, Any]
 
@@ -77,7 +78,8 @@ def decoded(
     if num_nan := sum(c.nan_logits for c in completions):
         record["error"] = f"NaN logits: {num_nan} of {len(completions)} outputs"
     if not completions:
-        record["error"] = "no output: no text of the language was reached"
+        reason = completions.reason if isinstance(completions, NoCompletion) else NOT_REACHED
+        record["error"] = f"no output: {reason}"
     return record
 
 

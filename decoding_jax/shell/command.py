@@ -29,7 +29,6 @@ from decoding_jax.shell.options import (
 from decoding_jax.storage import read_text
 from decoding_jax.strategies.speculative import PromptLookup, SuffixDrafter
 from decoding_jax.text import (
-    Completion,
     constraints,
     generate,
     load,
@@ -108,12 +107,12 @@ def _main(argv: list[str]) -> int:
     if options.stop_strings:
         settings["stop_strings"] = options.stop_strings
     if single and len(texts) == 1 and not options.json:
-        return int(_print_growing(model, tokenizer, texts[0], settings).nan_logits)
+        return int(_print_growing(model, tokenizer, texts[0], settings))
     rows = generate(model, tokenizer, texts, **settings)
     printer = Printer(merge_duplicates=drawn)  # Equal texts are counted if they are draws.
     for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
         found = [completion._replace(info=None) for completion in row]
-        record = records.decoded(i, text, found, seed=options.seed or 0)
+        record = records.decoded(i, text, found or row, seed=options.seed or 0)
         if options.json:
             sys.stdout.write(records.to_line(record))
         else:
@@ -220,13 +219,20 @@ def _is_single(settings: dict[str, Any]) -> bool:
     return next((count for count in counts if count is not None), 1) == 1
 
 
-def _print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> Completion:
-    """Decodes one completion of a text, and prints it as it grows, with its log-probability."""
+def _print_growing(model: Any, tokenizer: Any, text: str, settings: dict[str, Any]) -> bool:
+    """Decodes one completion of a text, and prints it as it grows, with its log-probability.
+
+    Returns:
+      Whether the model's logits were NaN.
+    """
     print(f"[1] {text}")
-    [[completion]] = stream_text(model, tokenizer, [text], **settings).print()
-    ending = "" if completion.finished else ", not finished"
-    print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
-    return completion
+    [row] = stream_text(model, tokenizer, [text], **settings).print()
+    if not row:
+        print(f"    not decoded: {records.decoded(0, text, row, seed=0)['error']}\n")
+    for completion in row:
+        ending = "" if completion.finished else ", not finished"
+        print(f"    log-prob {completion.log_prob:.2f}{ending}\n")
+    return any(completion.nan_logits for completion in row)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.strategies.token_by_token import ConditionalCodesInfo
 from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
 
@@ -65,6 +66,22 @@ class Completion(NamedTuple):
         return not self == other
 
 
+NOT_REACHED = "no text of the language was reached"
+NOT_LISTED = "the language has more texts, or beginnings of one length, than max_texts"
+
+
+class NoCompletion(list[Completion]):
+    """The completions of a text that has none: an empty list, and why it is empty.
+
+    Attributes:
+      reason: one line.
+    """
+
+    def __init__(self, reason: str):
+        super().__init__()
+        self.reason = reason
+
+
 def context_of(model: Any, ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]] | None:
     """The ``context`` of ``completions``; None for an encoder-decoder, which continues no text."""
     return None if isinstance(model, EncoderDecoder) else ids
@@ -76,8 +93,11 @@ def completions(
     count: int,
     context: Sequence[Sequence[int]] | None = None,
     scores: TokenScores | None = None,
+    info_names: Sequence[str] | None = None,
 ) -> list[list[Completion]]:
     """The completions of the first ``count`` rows, in the order of the output.
+
+    Those of a row without any are a ``NoCompletion``.
 
     Args:
       tokenizer: decodes the tokens.
@@ -87,29 +107,34 @@ def completions(
       context: the tokens of the prompts, for a decoder-only model. A tokenizer may drop the space
         between a prompt and its continuation unless it decodes both together.
       scores: the scores of all tokens of the output, or None.
+      info_names: the values of ``info`` that the completions have, in a dict; None for all of them
+        as they are.
     """
     tokens, length, log_prob, score, finished = (np.asarray(x) for x in output[:5])
-    info = jax.tree.map(np.asarray, output.info)
+    info = output.info
+    if info_names is not None:
+        info = {name: getattr(info, name) for name in info_names} or None
+    info = jax.tree.map(np.asarray, info)
     exists = (length > 0) | (log_prob != -np.inf)  # a search may find fewer than its maximum
     rows = []
     for b in range(count):
         prompt = [] if context is None else list(context[b])
-        rows.append(
-            [
-                Completion(
-                    text=continuation(tokenizer, prompt, tokens[b, n, : length[b, n]].tolist()),
-                    tokens=tokens[b, n, : length[b, n]].tolist(),
-                    log_prob=float(log_prob[b, n]),
-                    score=float(score[b, n]),
-                    finished=bool(finished[b, n]),
-                    info=_info_of(info, tokens.shape[:2], b, n),
-                    scores=_scores_of(scores, b, n, length[b, n]),
-                    sample_log_prob=_scores_of(output.sample_log_prob, b, n, length[b, n]),
-                )
-                for n in range(tokens.shape[1])
-                if exists[b, n]
-            ]
-        )
+        found = [
+            Completion(
+                text=continuation(tokenizer, prompt, tokens[b, n, : length[b, n]].tolist()),
+                tokens=tokens[b, n, : length[b, n]].tolist(),
+                log_prob=float(log_prob[b, n]),
+                score=float(score[b, n]),
+                finished=bool(finished[b, n]),
+                info=_info_of(info, tokens.shape[:2], b, n),
+                scores=_scores_of(scores, b, n, length[b, n]),
+                sample_log_prob=_scores_of(output.sample_log_prob, b, n, length[b, n]),
+            )
+            for n in range(tokens.shape[1])
+            if exists[b, n]
+        ]
+        is_listed = not isinstance(output.info, ConditionalCodesInfo) or output.info.complete[b]
+        rows.append(found or NoCompletion(NOT_REACHED if is_listed else NOT_LISTED))
     return rows
 
 

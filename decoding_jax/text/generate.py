@@ -163,7 +163,7 @@ def generate(
     warn_of_cut(results, call.limits)
     warn_of_nan_logits(results)
     if call.settings.get("language") is not None:
-        warn_of_no_text(results, call.settings.get("max_texts"))
+        warn_of_no_text(results)
     return results
 
 

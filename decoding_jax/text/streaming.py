@@ -22,7 +22,7 @@ from decoding_jax.text.loading import Model
 from decoding_jax.text.token_scores import GrowingScores
 from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits
+from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_text
 
 _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 
@@ -128,6 +128,8 @@ class StreamedCall:
         self._warned = self._warned or warn_of_nan_logits(made)
         if growth.last:
             warn_of_cut(made, self.call.limits)
+            if self.call.settings.get("language") is not None:
+                warn_of_no_text(made)
         return made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from decoding_jax.text.completions import Completion
+from decoding_jax.text.completions import Completion, NoCompletion
 from decoding_jax.text.limits import Limits
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
@@ -96,18 +96,14 @@ def nan_logits_message(results: Sequence[Sequence[Completion]]) -> str | None:
     )
 
 
-def warn_of_no_text(results: Sequence[Sequence[Completion]], max_texts: int | None = None) -> None:
-    """Warns of texts without any completion, where no sample reached the language.
-
-    Args:
-      results: the completions of each text.
-      max_texts: the setting of that name, if a language had to be listed.
-    """
-    if rows := [i for i, row in enumerate(results) if not row]:
-        listed, reason = _listed(rows, len(results)), "no text of its language was reached"
-        if max_texts is not None:
-            reason += f", or it has more than {max_texts:,} texts or beginnings"
-        warn(f"texts: got no completion for {listed}: {reason}")
+def warn_of_no_text(results: Sequence[Sequence[Completion]]) -> None:
+    """Warns of texts without any completion, once for each reason that there is."""
+    of_reasons: dict[str, list[int]] = {}
+    for i, row in enumerate(results):
+        if isinstance(row, NoCompletion):
+            of_reasons.setdefault(row.reason, []).append(i)
+    for reason, rows in of_reasons.items():
+        warn(f"texts: got no completion for {_listed(rows, len(results))}: {reason}")
 
 
 def _listed(rows: Sequence[int], count: int) -> str:

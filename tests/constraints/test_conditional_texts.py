@@ -75,3 +75,15 @@ def test_a_pattern_of_the_shell_is_the_language(monkeypatch, capsys):
     for line in capsys.readouterr().out.splitlines()[2:]:
         if line:
             assert re.fullmatch("a|ab", line.split()[-1])
+
+
+@pytest.mark.exhaustive
+def test_the_shell_says_that_max_texts_did_not_suffice(monkeypatch, capsys):
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (MODEL, TOKENIZER))
+    argv = ["ab", "--strategy", "arithmetic_sample", "--max_new_tokens", "6", "--regex", "a|ab"]
+    reason = "the language has more texts, or beginnings of one length, than max_texts"
+    for form in ["--num_samples", "1"], ["--num_samples", "1", "--json"]:
+        assert command.main([*argv, "--max_texts", "1", *form]) == 0
+        printed = capsys.readouterr()
+        assert f"texts: got no completion for text 0, of 1: {reason}" in printed.err
+        assert f"no output: {reason}" in printed.out

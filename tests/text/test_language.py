@@ -1,6 +1,7 @@
 """A language through ``generate``, streams, the batch job and the shell."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -10,8 +11,12 @@ from text_fakes import TABLE, Digits
 
 import decoding_jax
 from decoding_jax import infer, transforms
+from decoding_jax.infer.records import decoded
 from decoding_jax.infer.sources import Item
 from decoding_jax.registry import STRATEGIES
+from decoding_jax.strategies.token_by_token import ConditionalCodesInfo
+from decoding_jax.text import completions
+from decoding_jax.text.warn import warn_of_no_text
 
 KEY, TEXTS = jax.random.key(1), ["12", "361", "24"]
 WORDS = {"12", "3", "45"}
@@ -88,10 +93,42 @@ def test_arithmetic_codes_of_a_language():
         for c, output in zip(row, record["outputs"], strict=True):
             prob = output["info"]["log_language_prob"]
             assert abs(c.info.log_language_prob - prob) < 1e-5
-    with pytest.warns(
-        UserWarning, match="texts 0, 1 and 2, of 3: no .* than 2 texts or beginnings"
-    ):
+    settings["max_texts"] = 2
+    reason = "the language has more texts, or beginnings of one length, than max_texts"
+    with pytest.warns(UserWarning, match=f"texts 0, 1 and 2, of 3: {reason}"):
         decoding_jax.generate(
-            *(TABLE, Digits(), TEXTS),
-            **{"strategy": "arithmetic_sample", "key": KEY, **settings, "max_texts": 2},
+            TABLE, Digits(), TEXTS, strategy="arithmetic_sample", key=KEY, **settings
         )
+    infer.run(
+        (TABLE, Digits()),
+        [Item(TEXTS[0])],
+        functools.partial(decoding_jax.arithmetic_sample, **settings),
+        report=found.append,
+        batch_size=2,
+        max_input_length=16,
+    )
+    assert found[-1]["error"] == f"no output: {reason}"
+
+
+def test_which_of_two_reasons_left_a_text_without_completion():
+    """Of three rows: one text, none that was reached, and more than could be listed."""
+    complete, log_prob = np.array([True, True, False]), np.array([0, -np.inf, -np.inf], np.float32)
+    length = np.int32([[1], [0], [0]])
+    output = decoding_jax.DecodeOutput(
+        np.int32([[[3]], [[0]], [[0]]]),
+        length,
+        log_prob[:, None],
+        log_prob[:, None],
+        length > 0,
+        ConditionalCodesInfo(np.ones(3, np.int32), complete, log_prob),
+    )
+    rows = completions(Digits(), output, 3, info_names=["complete"])
+    assert rows[0][0].info == {"complete": True}
+    assert rows[1:] == [[], []]
+    reasons = ["no text of the language was reached", "the language has more texts, .*, than max_t"]
+    with pytest.warns(UserWarning, match="texts: got no completion") as warned:
+        warn_of_no_text(rows)
+    for i, reason, warning in zip((1, 2), reasons, warned, strict=True):
+        line = f"texts: got no completion for text {i}, of 3: {reason}"
+        assert re.match(line, str(warning.message))
+        assert re.match(f"no output: {reason}", decoded(i, "", rows[i], seed=0)["error"])
