@@ -112,6 +112,7 @@ OTHER_FILES = {
     "PHRASES": ["t5x/constrained_beam_search.gin"],
     "DRAFT_CHECKPOINT_PATH": [],
     "min_p": ["t5x/temperature_sample.gin"],
+    "max_texts": ["t5x/arithmetic_sample.gin", "t5x/native_encoder_decoder.gin"],
     "constraints.": ["t5x/temperature_sample.gin"],
     "drafts.": ["t5x/speculative_encoder_decoder.gin"],
     "speculative.": ["t5x/speculative_encoder_decoder.gin"],

@@ -107,15 +107,21 @@ def test_contrastive_search_is_the_strategy():
         decode(decode_fns.contrastive_search, True, num_decodes=2)
 
 
-@pytest.mark.parametrize("name", tiers.values(exhaustive=["conditional_sample", "smc_sample"]))
+@pytest.mark.parametrize(
+    "name", tiers.values(exhaustive=["conditional_sample", "smc_sample", "arithmetic_sample"])
+)
 def test_samples_of_a_language_are_those_of_the_strategy(name):
     """Without token 2, of a trie of three texts; what is rejected comes first."""
     trie = transforms.Trie.from_sequences([(3, 4, EOS), (3, 3, 5, EOS), (4, EOS)])
     language = transforms.prefix_allowed_tokens(trie)
     beside = {"language": language, "finished_only": False}
+    given = {"transform": without_two, "max_decode_steps": 5}
     if name == "smc_sample":
         beside["proposal"] = transforms.temperature(1.5)
-    given = {"transform": without_two, "max_decode_steps": 5, **beside}
+    if name == "arithmetic_sample":
+        beside = {"language": language, "max_texts": 3}
+        given["rescale_log_probs"] = False
+    given |= beside
     decodes, scores = decode(getattr(decode_fns, name), True, num_decodes=4, **given)
     want = jax.jit(
         lambda prompt: getattr(strategies, name)(
@@ -205,3 +211,10 @@ def test_strategies_name_the_classes_that_run_them():
     for fn in (getattr(decode_fns, name) for name in names):
         with pytest.raises(ValueError, match=f"for {fn.__name__}, NativeEncoderDecoderModel or"):
             decode(fn, False)
+    listed = {"language": without_two, "max_texts": 2, "topk": 1}
+    with pytest.raises(ValueError, match="for arithmetic_sample, NativeEncoderDecoderModel or"):
+        decode(decode_fns.arithmetic_sample, False, **listed)
+    with pytest.raises(ValueError, match="language: expected a transform, for max_texts, got None"):
+        decode(decode_fns.arithmetic_sample, True, topk=1, max_texts=2)
+    with pytest.raises(ValueError, match="language: expected none beside callbacks"):
+        decode(decode_fns.arithmetic_sample, True, logit_callback_fn=bias_by_all_fields, **listed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from decoding_jax import codes, strategies, transforms
+from decoding_jax import codes, fields, strategies, transforms
 from decoding_jax.base import Array, DecodeOutput, Transform
 from decoding_jax.loop import Strategy
 from decoding_jax.t5x.callbacks import Callbacks, CalledBack, LogitCallback, StateCallback
@@ -71,24 +72,34 @@ def arithmetic_sample(
     points: str | codes.Points = "lattice",
     order: str = "id",
     after: str = "independent",
+    language: Transform | None = None,
+    max_texts: int | None = None,
 ) -> Decodes:
     """Draws exact samples that are jointly evenly spread; see ``strategies.arithmetic_sample``.
 
     Vilnis et al. 2023, "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models".
     Forced tokens consume no arithmetic code.
 
+    With a ``language``, on native models only, the samples are those of the model given the
+    language. Where it has no probability, or more texts than ``max_texts``, texts have no new token
+    and a score of -inf.
+
     Args:
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, cache_offset, initial_index,
         transform, temperature, topk, topp, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, state_callback_fn, logit_callback_fn: as for ``temperature_sample``, but
         ``topk`` is 0 by default, which keeps all tokens.
-      points, order, after: as for ``strategies.arithmetic_sample``.
+      points, order, after, max_texts: as for ``strategies.arithmetic_sample``.
+      language: a transform that bans tokens, such as one of ``decoding_jax.constraints``. It comes
+        after ``transform``, ``temperature``, ``topk`` and ``topp``.
 
     Returns:
-      As ``temperature_sample``.
+      As ``temperature_sample``. Scores do not depend on the language.
 
     Raises:
-      ValueError: for an unknown point set, ``order`` or ``after``, or ``max_decode_steps`` above L.
+      ValueError: for an unknown point set, ``order`` or ``after``, or ``max_decode_steps`` above L;
+        for a language on T5X's own networks or beside callbacks, and as
+        ``strategies.arithmetic_sample``.
 
     Example:
       >>> inputs = jnp.zeros((1, 1), jnp.int32)
@@ -97,11 +108,18 @@ def arithmetic_sample(
       Array(6, dtype=int32)
     """
     callbacks = _callbacks(arguments, state_callback_fn, logit_callback_fn)
+    given = {"language": language, "max_texts": max_texts}
+    listed = {name: value for name, value in given.items() if value is not None}
+    if listed and callbacks is not None:
+        raise fields.error(
+            "language", "none beside callbacks, which texts are listed without", language
+        )
     return _sample(
         strategies.ArithmeticSample,
         arguments,
         sampling,
         callbacks,
+        listed,
         points=points,
         order=order,
         after=after,
@@ -122,15 +140,26 @@ def _sample(
     arguments: T5XArguments,
     sampling: SamplingArguments,
     callbacks: Callbacks | None,
+    listed: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Decodes:
-    """Runs a sampling strategy, or greedy decoding if only one token is ever allowed."""
-    call = calls.open_call(arguments, callbacks)
+    """Runs a sampling strategy, or greedy decoding if only one token is ever allowed.
+
+    Args:
+      made, arguments, sampling, callbacks: as above.
+      listed: the settings of a language whose texts are listed, if there is one.
+      **settings: those of the strategy that say nothing about which tokens are allowed.
+    """
+    if listed:
+        call = calls.open_native_call(made, arguments)
+    else:
+        call = calls.open_call(arguments, callbacks)
     limit = sampling.step_limit(call.length)
     certain = False
     if (
         arguments.num_decodes == 1
         and callbacks is None
+        and not listed
         and is_greedy(sampling.temperature, sampling.topk)
     ):
         # Nothing is drawn, and after the temperature every token has probability 1.
@@ -142,7 +171,8 @@ def _sample(
             call = dataclasses.replace(call, model=Rescaled(call.model, transform))
             transform = None
         count = arguments.num_decodes
-        strategy = call.strategy(made, limit, num_samples=count, transform=transform, **settings)
+        settings |= {"num_samples": count, "transform": transform, **(listed or {})}
+        strategy = call.strategy(made, limit, **settings)
     output = call.run(strategy if callbacks is None else CalledBack(strategy, callbacks))
     return call.rising(output, certain_score(output) if certain else output.log_prob)
 
