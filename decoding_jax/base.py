@@ -194,6 +194,28 @@ class Prompt(NamedTuple):
     length: Array
 
 
+@pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class CarriedStates:
+    """The states of a transform after the first tokens of each path, from which it goes on.
+
+    Attributes:
+      states: a pytree of arrays ``[B, W, T]``, from ``Transform.states_after``; T may be 1 where
+        the paths of a lane have this beginning in common.
+      length: int32, of the same shape: the number of these tokens.
+      rest: the maximum number of tokens after them. Static.
+    """
+
+    states: Any = fields.field(shared_axes=None)
+    length: Any = fields.field(shared_axes=None)
+    rest: int = fields.field(static=True, default=0)
+
+    def part(self, index: int) -> CarriedStates | None:
+        """Those of one transform of several; None for one without states."""
+        states = self.states[index]
+        return None if states is None else dataclasses.replace(self, states=states)
+
+
 class Prefix(NamedTuple):
     """The path to each of the logits that a transform is given.
 
@@ -203,16 +225,31 @@ class Prefix(NamedTuple):
       tokens: int32 ``[B, W, T, L]``: new tokens on the path to each of the T positions, including
         earlier tokens of the same block and a tree's ancestors; undefined from ``length`` on.
       length: int32 ``[B, W, T]``: the number of new tokens on each path.
+      carried: the states of the transform after a beginning of each path; None for a transform
+        without ``states_after``, and where it reads the whole path.
     """
 
     prompt: Array
     prompt_length: Array
     tokens: Array
     length: Array
+    carried: CarriedStates | None = None
+
+    def part(self, index: int) -> Prefix:
+        """The prefix as it is given to one transform of several, whose states are a tuple."""
+        if self.carried is None:
+            return self
+        return self._replace(carried=self.carried.part(index))
 
 
 class Transform(Protocol):
-    """Changes float32 logits ``[B, W, T, V]``, given the path to each; bans tokens by -inf."""
+    """Changes float32 logits ``[B, W, T, V]``, given the path to each; bans tokens by -inf.
+
+    A transform may have a second method, ``states_after(prefix)``, which returns a pytree of arrays
+    ``[B, W, T]``: what it has to know of each path. Strategies then carry these states from step to
+    step, and give them to the transform as ``prefix.carried``, so that it reads only the tokens
+    after them.
+    """
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array: ...
 

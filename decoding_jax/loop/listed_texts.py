@@ -7,16 +7,23 @@ fit, their probabilities are all known, and so is the conditional distribution g
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding_jax.base import Array, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import model_calls, shared_cache, stopping
+from decoding_jax.base import (
+    Array,
+    CarriedStates,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Stop,
+    Transform,
+)
+from decoding_jax.loop import carried, model_calls, shared_cache, stopping
 from decoding_jax.loop.sequences import over_axes, write
-from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.ops import exact
 from decoding_jax.ops.gather import gather_items, gather_last
 from decoding_jax.ops.logits import log_total
@@ -148,26 +155,34 @@ def list_texts(
         calls=zeros[:, 0] + 1,
     )
 
-    def expand(logits: Array, listing: _Listing) -> tuple[_Listing, Array, Array]:
+    banning = transform, language
+
+    def expand(
+        logits: Array, listing: _Listing, states: CarriedStates | None
+    ) -> tuple[_Listing, CarriedStates | None, Array, Array]:
         path = Prefix(*prompt, listing.tokens[:, :, None], listing.length[..., None])
-        allowed = model_calls.allowed_logits(logits[:, :, None], path, stop, transform)[:, :, 0]
+        path = carried.advance(banning, path, states)
+        allowed = model_calls.allowed_logits(logits[:, :, None], path.part(0), stop, transform)
         log_probs, in_language = model_calls.in_language(
-            allowed, path, language, stop, only_finished=True
+            allowed[:, :, 0], path.part(1), language, stop, only_finished=True
         )
         log_probs = jnp.where(in_language, log_probs, -jnp.inf)
-        return _expanded(listing, logits, log_probs, stop, limits)
+        listing, token, parent = _expanded(listing, logits, log_probs, stop, limits)
+        states = jax.tree.map(lambda x: gather_items(x, parent), path.carried)
+        return listing, states, token, parent
 
-    def step(carry: tuple[_Listing, Array, SharedCache]) -> tuple[_Listing, Array, SharedCache]:
-        listing, token, shared = carry
+    def step(carry: Any) -> Any:
+        listing, states, token, shared = carry
         logits, shared = shared_cache.extend_hypotheses(model, prompt, shared, token)
         listing = listing._replace(calls=listing.calls + listing.begun.any(-1).astype(jnp.int32))
-        listing, token, parent = expand(logits, listing)
-        return listing, token, shared_cache.reorder(model, shared, parent)
+        listing, states, token, parent = expand(logits, listing, states)
+        return listing, states, token, shared_cache.reorder(model, shared, parent)
 
     logits = jnp.broadcast_to(first[:, None], (*shape, first.shape[-1]))
-    listing, token, _ = expand(logits, listing)
-    listing, _, _ = lax.while_loop(
-        lambda carry: carry[0].begun.any(), step, (listing, token, shared)
+    begun = carried.begin(banning, prompt, max_texts)
+    listing, states, token, _ = expand(logits, listing, begun)
+    listing, *_ = lax.while_loop(
+        lambda carry: carry[0].begun.any(), step, (listing, states, token, shared)
     )
     return _with_masses(listing)
 

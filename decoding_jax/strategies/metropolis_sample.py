@@ -13,8 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields, rows
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
-from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.base import (
+    Array,
+    Cache,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+)
+from decoding_jax.loop import as_function, carried, model_calls, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -22,6 +30,7 @@ from decoding_jax.loop.sequences import (
     empty_sequences,
     new_values,
     per_lane,
+    write,
 )
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.ops import exact, random
@@ -86,6 +95,8 @@ class State(NamedTuple):
       is_nan: bool ``[B, N]``, whether it ended where the model's logits were NaN.
       keys: typed keys ``[B, N]``.
       calls: int32, a scalar or ``[B]``.
+      visited: the states of the transform, arrays ``[B, N, L]``: entry i is that after i tokens of
+        the text that is proposed; None for a transform without states.
     """
 
     cache: Cache
@@ -99,6 +110,7 @@ class State(NamedTuple):
     is_nan: Array
     keys: Array
     calls: Array
+    visited: Any
 
 
 @pytree
@@ -182,6 +194,10 @@ class MetropolisSample(Strategy):
         logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=max(limit - 1, 1))
         empty = empty_sequences(stopping.limits(self.stop, batch, limit), lanes, limit)
         recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
+        states = carried.begin(self.transform, prompt, lanes)
+        visited = None
+        if states is not None:
+            visited = jax.tree.map(lambda x: jnp.repeat(x, limit, axis=-1), states.states)
         text = Text(empty.tokens, empty.length, empty.finished, empty.done, recorded, recorded)
         return State(
             cache=cache,
@@ -195,6 +211,7 @@ class MetropolisSample(Strategy):
             is_nan=text.finished,
             keys=random.lane_keys(random.row_keys(key, batch), lanes),
             calls=jnp.int32(1),
+            visited=visited,
         )
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -205,14 +222,29 @@ class MetropolisSample(Strategy):
         output, cache = model_calls.extend(model, state.cache, token[..., None], start)
         is_first = (drawn.length == 0)[..., None]
         logits = jnp.where(is_first, state.first_logits[:, None], output.logits[:, :, 0])
-        drawn, is_nan = self.grown(logits, prompt, state)
-        state = state._replace(cache=cache, calls=state.calls + 1, drawn=drawn)
+        path = self.path_to(prompt, state)
+        visited = state.visited
+        if path.carried is not None:
+            visited = jax.tree.map(
+                lambda x, new: write(x, new[..., 0], drawn.length), visited, path.carried.states
+            )
+        grown, is_nan = self.grown(logits, path, state)
+        state = state._replace(cache=cache, calls=state.calls + 1, drawn=grown, visited=visited)
         return self.judged(state, is_nan)
 
-    def grown(self, logits: Array, prompt: Prompt, state: State) -> tuple[Text, Array]:
+    def path_to(self, prompt: Prompt, state: State) -> Prefix:
+        """The proposed texts, and the states of the transform after them."""
+        text = state.drawn
+        path = Prefix(*prompt, text.tokens[:, :, None], text.length[..., None])
+        if state.visited is None:
+            return path
+        place = jnp.maximum(text.length - 1, 0)
+        before = jax.tree.map(lambda x: gather_last(x, place)[..., None], state.visited)
+        return carried.advance(self.transform, path, CarriedStates(before, place[..., None]))
+
+    def grown(self, logits: Array, path: Prefix, state: State) -> tuple[Text, Array]:
         """The proposed texts with one more token after ``logits [B, N, V]``, and which met NaN."""
         old, limit = state.drawn, state.drawn.tokens.shape[-1]
-        path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
         allowed = model_calls.allowed_logits(logits[:, :, None], path, self.stop, self.transform)
         allowed = allowed[:, :, 0]
         total = log_total(allowed)[..., None]

@@ -12,8 +12,17 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt, Transform
-from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.base import (
+    Array,
+    Cache,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Transform,
+)
+from decoding_jax.loop import as_function, carried, model_calls, stopping
 from decoding_jax.loop.listed_texts import ListedTexts, list_texts
 from decoding_jax.loop.sequences import (
     Sequences,
@@ -67,6 +76,7 @@ class State(NamedTuple):
         sequence.
       sample_log_prob: as in ``DecodeOutput``.
       texts: all texts of the language that is conditioned on; None without one.
+      carried: the states of the transform.
     """
 
     cache: Cache
@@ -76,6 +86,7 @@ class State(NamedTuple):
     step: Array
     sample_log_prob: Array | None
     texts: ListedTexts | None = None
+    carried: CarriedStates | None = None
 
 
 class TokenByToken(Strategy):
@@ -125,7 +136,8 @@ class TokenByToken(Strategy):
             recorded = jnp.zeros(empty.tokens.shape, jnp.float32)
         chooser = self.start(key, batch)
         texts = self.texts(model, prompt, limit)
-        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts)
+        states = carried.begin(self.transform, prompt, self.lanes)
+        state = State(cache, empty, empty.length, chooser, jnp.int32(0), recorded, texts, states)
         logits = jnp.broadcast_to(logits, (batch, self.lanes, *logits.shape[2:]))
         return self.advance(logits, prompt, state)
 
@@ -139,6 +151,7 @@ class TokenByToken(Strategy):
         """Chooses a token from ``logits [B, W, 1, V]`` and appends it to sequences not done."""
         old = state.sequences
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+        path = carried.advance(self.transform, path, state.carried)
         allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
         allowed, logits = allowed[:, :, 0], logits[:, :, 0]
         if state.texts is not None:
@@ -148,7 +161,14 @@ class TokenByToken(Strategy):
         recorded = state.sample_log_prob
         if recorded is not None:
             recorded = new_values(old, new, log_prob_of(allowed, token), recorded)
-        return State(state.cache, new, token, chooser, state.step + 1, recorded, state.texts)
+        return state._replace(
+            sequences=new,
+            token=token,
+            chooser=chooser,
+            step=state.step + 1,
+            sample_log_prob=recorded,
+            carried=path.carried,
+        )
 
     def row_done(self, state: State) -> Array:
         """See ``Strategy.row_done``."""

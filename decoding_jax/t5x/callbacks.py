@@ -182,7 +182,8 @@ class CalledBack:
     callbacks: Callbacks
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
-        return self.strategy.init(model, prompt, key)
+        # A callback may change tokens, so that transforms read whole texts.
+        return self.strategy.init(model, prompt, key)._replace(carried=None)
 
     def done(self, state: State) -> Array:
         return self.strategy.done(state)

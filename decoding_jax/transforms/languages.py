@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from decoding_jax import fields, rows
-from decoding_jax.base import Prefix
+from decoding_jax.base import CarriedStates, Prefix
+from decoding_jax.ops.gather import gather_last
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
 from decoding_jax.transforms import history
@@ -403,8 +404,8 @@ class PrefixAllowedTokens:
 
     ``l_i = -inf`` unless a sequence begins with ``x_1 .. x_t i``; x does not include the prompt.
     De Cao, Izacard, Riedel & Petroni (2021), "Autoregressive entity retrieval", arXiv:2010.00904.
-    The trie is on the device. Each step walks the whole new text, so its cost is a few gathers for
-    each token of the longest sequence.
+    The trie is on the device. Strategies carry its states from step to step, so a step costs a few
+    gathers for each token that is new; called by itself, the transform walks the whole new text.
 
     A sequence contains its end token, as the tokenizer gives it, and no token is allowed after it.
     If sequences have no end token, a strategy ends the text at their end but does not mark it as
@@ -444,6 +445,13 @@ class PrefixAllowedTokens:
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
         logits = clean(logits)
+        allowed = self.language.allowed(self.states_after(prefix), logits.shape[-1])
+        return jnp.where(allowed, logits, -jnp.inf)
+
+    def states_after(self, prefix: Prefix) -> Array:
+        """The state after each path, int32 ``[B, W, T]``."""
+        if prefix.carried is not None:
+            return self._states_from(prefix.carried, prefix)
         state = jnp.broadcast_to(self._state_before(prefix), prefix.length.shape)
         size = prefix.tokens.shape[-1]
 
@@ -451,13 +459,27 @@ class PrefixAllowedTokens:
             token = lax.dynamic_index_in_dim(prefix.tokens, i, axis=3, keepdims=False)
             return jnp.where(i < prefix.length, self.language.advance(state, token), state)
 
-        if size:
-            # After ``depth`` tokens no sequence continues, so further tokens need no walk.
-            longest = jnp.minimum(prefix.length.max(initial=0), size)
-            steps = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
-            state = lax.fori_loop(0, steps, walk, state)
-        allowed = self.language.allowed(state, logits.shape[-1])
-        return jnp.where(allowed, logits, -jnp.inf)
+        if not size:
+            return state
+        # After ``depth`` tokens no sequence continues, so further tokens need no walk.
+        longest = jnp.minimum(prefix.length.max(initial=0), size)
+        steps = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
+        return lax.fori_loop(0, steps, walk, state)
+
+    def _states_from(self, carried: CarriedStates, prefix: Prefix) -> Array:
+        """The state after each path, found from that of its beginning."""
+        shape, last = prefix.length.shape, prefix.tokens.shape[-1] - 1
+        first = jnp.broadcast_to(carried.length, shape)
+
+        def walk(i: Array | int, state: Array) -> Array:
+            token = gather_last(prefix.tokens, jnp.minimum(first + i, last))
+            return jnp.where(first + i < prefix.length, self.language.advance(state, token), state)
+
+        state = jnp.broadcast_to(carried.states, shape)
+        if carried.rest <= 1:
+            return walk(0, state) if carried.rest else state
+        # The number of rounds is a constant, which the host of a GPU need not wait for.
+        return lax.fori_loop(0, carried.rest, walk, state)
 
     def _state_before(self, prefix: Prefix) -> Array:
         """The state before the first token, int32 ``[B, 1, 1]`` or ``[1, 1, 1]``."""

@@ -43,13 +43,12 @@ def llama() -> Any:
 
 
 @functools.cache
-def traced(name: str) -> Any:
+def traced(name: str, transform: Any = None) -> Any:
     """A strategy's program for one row and 64 new tokens, not yet lowered."""
     draft = abstract(lambda: llama().early_exit(1))
     case = Case(name, abstract(llama), draft, batch=1, prompt_length=128, max_new_tokens=64)
-    return jax.jit(functools.partial(case.entry.function, **case.keywords())).trace(
-        *case.arguments()
-    )
+    settings = case.keywords() if transform is None else case.keywords() | {"transform": transform}
+    return jax.jit(functools.partial(case.entry.function, **settings)).trace(*case.arguments())
 
 
 def inner(equation: Any) -> list[Any]:
@@ -180,6 +179,20 @@ def waits(program: Any) -> list[list[Any]]:
 def test_a_step_does_not_wait_for_the_host(name: str) -> None:
     """The host reads the condition of a branch or a loop, and starts no kernel before."""
     *_, (kind, step) = waits(traced(name).jaxpr.jaxpr)
+    assert (kind, [kind for kind, _ in step]) == ("while", WAITS.get(name, []))
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        "greedy",
+        exhaustive=["beam_search", "best_k_search", "contrastive_search", "speculative_sample"],
+    ),
+)
+def test_a_constraint_adds_no_wait(name: str) -> None:
+    """Its states are carried, so that no loop runs over the text."""
+    made = transforms.Trie.from_sequences([(1, 2, 3), (1, 4)])
+    *_, (kind, step) = waits(traced(name, transforms.prefix_allowed_tokens(made)).jaxpr.jaxpr)
     assert (kind, [kind for kind, _ in step]) == ("while", WAITS.get(name, []))
 
 

@@ -10,14 +10,25 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax import fields
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Stop, Transform
-from decoding_jax.loop import model_calls, shared_cache
+from decoding_jax.base import (
+    Array,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Stop,
+    Transform,
+)
+from decoding_jax.loop import carried, model_calls, shared_cache
 from decoding_jax.loop.sequences import check_lengths, over_axes
 from decoding_jax.loop.shared_cache import SharedCache
 from decoding_jax.loop.strategy import Strategy
+from decoding_jax.ops.gather import gather_items
 from decoding_jax.ops.logits import are_nan, log_softmax
 from decoding_jax.strategies.beam import competition
 from decoding_jax.strategies.beam.competition import Beam, EarlyStopping, Pool, Rules, still_running
@@ -43,6 +54,7 @@ class State(NamedTuple):
       token: int32 ``[B, K]``, the last token of each hypothesis, which is not in the cache yet.
       keys: typed keys ``[B]``, or None for a search that draws nothing.
       step: int32, a scalar or ``[B]``, the number of tokens of each running hypothesis.
+      carried: the states of the transform, after the tokens of each hypothesis but the last.
     """
 
     shared: SharedCache
@@ -50,15 +62,11 @@ class State(NamedTuple):
     token: Array
     keys: Array | None
     step: Array
+    carried: CarriedStates | None
 
 
 def score_tokens(
-    logits: Array,
-    tokens: Array,
-    prompt: Prompt,
-    step: Array,
-    stop: Stop,
-    transform: Transform | None,
+    logits: Array, path: Prefix, stop: Stop, transform: Transform | None
 ) -> tuple[Array, Array]:
     """Scores every next token of every hypothesis.
 
@@ -66,10 +74,8 @@ def score_tokens(
     hypothesis without normalising again, so that a ban does not raise the scores of other tokens.
 
     Args:
-      logits: float32 ``[B, K, V]``, after hypotheses of ``step`` tokens.
-      tokens: int32 ``[B, K, L]``, the hypotheses.
-      prompt: B prompts.
-      step: int32, a scalar or ``[B]``.
+      logits: float32 ``[B, K, V]``, after the hypotheses.
+      path: the hypotheses, ``[B, K, 1, L]``.
       stop: for its ``min_new_tokens``.
       transform: applied to each hypothesis with its own path; None changes nothing.
 
@@ -78,8 +84,6 @@ def score_tokens(
       the model's logits is NaN, the former are all -inf, and the latter all NaN.
     """
     log_probs = log_softmax(logits)
-    length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
-    path = Prefix(*prompt, tokens[:, :, None], length[..., None])
     allowed = model_calls.allowed_logits(log_probs[:, :, None], path, stop, transform)[:, :, 0]
     if transform is not None:
         allowed = jnp.where(are_nan(log_probs)[..., None], -jnp.inf, allowed)
@@ -171,7 +175,9 @@ class BeamStrategy(Strategy):
         logits = jnp.broadcast_to(logits[:, None], (batch, self.width, logits.shape[-1]))
         token = jnp.zeros((batch, self.width), jnp.int32)
         keys = self.row_keys(key, batch)
-        state = State(shared, self.start(batch, keys, length), token, keys, jnp.int32(0))
+        states = carried.begin(self.transform, prompt, self.width)
+        beam = self.start(batch, keys, length)
+        state = State(shared, beam, token, keys, jnp.int32(0), states)
         return self.advance(logits, prompt, state)[0]
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -185,12 +191,15 @@ class BeamStrategy(Strategy):
         """Lets the continuations compete; returns the state and int32 ``[B, K]``, the parents."""
         # Score: every next token of every hypothesis.
         beam, step = state.beam, state.step
-        allowed, log_probs = score_tokens(
-            logits, self.tokens(beam), prompt, step, self.stop, self.transform
-        )
+        tokens = self.tokens(beam)
+        length = jnp.broadcast_to(over_axes(step, 2), tokens.shape[:2])
+        path = Prefix(*prompt, tokens[:, :, None], length[..., None])
+        path = carried.advance(self.transform, path, state.carried)
+        allowed, log_probs = score_tokens(logits, path, self.stop, self.transform)
         # Choose, finish, continue: candidates, those that end, and those that go on.
         beam, token, parent = self.compete(beam, allowed, log_probs, state.keys, step)
-        return state._replace(beam=beam, token=token, step=step + 1), parent
+        states = jax.tree.map(lambda x: gather_items(x, parent), path.carried)
+        return state._replace(beam=beam, token=token, step=step + 1, carried=states), parent
 
     def row_done(self, state: State) -> Array:
         """See ``Strategy.row_done``."""

@@ -37,8 +37,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from decoding_jax import fields
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
-from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt
+from decoding_jax.loop import as_function, carried, model_calls, stopping
 from decoding_jax.loop.sequences import check_lengths
 from decoding_jax.loop.strategy import Strategy
 from decoding_jax.pytrees import pytree
@@ -193,9 +193,10 @@ class FrontierSearch(Strategy):
         most_children = self.budget * self._expansion.num_children(logits.shape[-1])
         num_results = most_children if self.num_outputs == "all" else self.num_outputs
         zeros = jnp.zeros(batch, jnp.int32)
+        states = carried.begin(self.transform, prompt, 1)
         state = State(
             cache=cache,
-            tree=token_tree.empty(batch, slots, length),
+            tree=token_tree.empty(batch, slots, length, states),
             heap=frontier.absent(batch, 2 * min(self.frontier_size, most_children)),
             popped=frontier.absent(batch, k),
             results=frontier.absent(batch, num_results),
@@ -208,38 +209,37 @@ class FrontierSearch(Strategy):
         )
         limit = stopping.limits(self.stop, batch, length)[:, None]
         root = frontier.absent(batch, 1)._replace(kind=jnp.where(limit < 1, CUT, OPEN))
-        path = jnp.zeros((batch, 1, length), jnp.int32)
-        return self.advance(logits, prompt, state, root, root.parent, path)
+        no_tokens = jnp.zeros((batch, 1, 1, length), jnp.int32)
+        path = Prefix(*prompt, no_tokens, root.length[:, None], states)
+        return self.advance(logits, state, root, root.parent, path)
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """Feeds the popped nodes to the model in one call, and goes on with their children."""
         nodes = state.popped
-        path = token_tree.paths(state.tree, nodes.parent, nodes.token, nodes.length)
+        tokens = token_tree.paths(state.tree, nodes.parent, nodes.token, nodes.length)
+        root = carried.begin(self.transform, prompt, 1)
+        states = token_tree.states_before(state.tree, nodes.parent, nodes.length, root)
+        path = Prefix(*prompt, tokens[:, None], nodes.length[:, None])
+        path = carried.advance(self.transform, path, states)
         start = state.tree.used[:, None]
         tree, slot, visible = token_tree.add(state.tree, nodes.parent, path, num_open(nodes))
         token = nodes.token[:, None]
         output, cache = model_calls.extend(model, state.cache, token, start, visible[:, None])
         state = state._replace(cache=cache, tree=tree)
-        return self.advance(output.logits, prompt, state, nodes, slot, path)
+        return self.advance(output.logits, state, nodes, slot, path)
 
     @property
     def _expansion(self) -> Expansion:
         return Expansion(self.places, self.gamma, self.score, self.transform, self.stop)
 
     def advance(
-        self,
-        logits: Array,
-        prompt: Prompt,
-        state: State,
-        nodes: Nodes,
-        slot: Array,
-        path: Array,
+        self, logits: Array, state: State, nodes: Nodes, slot: Array, path: Prefix
     ) -> State:
         """Adds the children of ``nodes [B, n]`` to the heap, prunes it, and pops the next nodes."""
         # b <- b + 1 for every node that is expanded; its children have n.time = t.
         t = state.t + (num_open(nodes) > 0).astype(jnp.int32)
         expanded = state.expanded + jnp.where(state.greedy, 0, num_open(nodes))
-        children, most_likely, ending = self._expansion(logits, prompt, nodes, slot, path, t)
+        children, most_likely, ending = self._expansion(logits, nodes, slot, path, t)
         children = frontier.only(children, most_likely | ~state.greedy[:, None])
         ending = jnp.where(nodes.kind == CUT, CUT, ending)
         log_prob = jnp.where(ending == frontier.NAN, jnp.nan, nodes.log_prob)

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
+from decoding_jax.base import Array, Prefix, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.loop.sequences import write
 from decoding_jax.ops import exact, gpu
@@ -78,16 +78,15 @@ class Expansion:
         return vocab_size if self.places is None else min(self.places, vocab_size)
 
     def __call__(
-        self, logits: Array, prompt: Prompt, nodes: Nodes, slot: Array, path: Array, t: Array
+        self, logits: Array, nodes: Nodes, slot: Array, path: Prefix, t: Array
     ) -> tuple[Nodes, Array, Array]:
         """The children of n nodes, with b = ``num_children(V)`` places for each.
 
         Args:
           logits: ``[B, 1, n, V]``, after each node.
-          prompt: the prompts of the rows.
           nodes: ``[B, n]``; nodes that are not open have no children.
           slot: int32 ``[B, n]``, the nodes' slots in the tree.
-          path: int32 ``[B, n, L]``, the nodes' tokens.
+          path: the nodes' tokens, int32 ``[B, 1, n, L]``, and their lengths.
           t: int32 ``[B]``, the step, which is the children's time.
 
         Returns:
@@ -96,7 +95,7 @@ class Expansion:
           that nodes get which end here: CUT for open nodes after which no token is allowed, NAN
           for those after which the model's logits are NaN, and ABSENT for all others.
         """
-        raw, allowed = self._allowed(logits, prompt, nodes, path)
+        raw, allowed = self._allowed(logits, path)
         raw_peak, raw_total = normaliser(raw, largest(raw))
         is_nan = jnp.isnan(raw_peak)
         is_open = (nodes.kind == OPEN)[..., None]
@@ -122,7 +121,7 @@ class Expansion:
             log_prob=log_prob,
             score=self.score(log_prob, last, length),
             time=jnp.broadcast_to(t[:, None, None], token.shape),
-            kind=jnp.where(is_child, self._kind(token, length, path), ABSENT),
+            kind=jnp.where(is_child, self._kind(token, length, path.tokens[:, 0]), ABSENT),
         )
         flat = (token.shape[0], -1)
         children = Nodes(*(field.reshape(flat) for field in children))
@@ -130,12 +129,9 @@ class Expansion:
         ended = jnp.where(is_open, jnp.where(is_nan, NAN, dead_end), ABSENT)
         return children, (is_child & most_likely).reshape(flat), ended[..., 0]
 
-    def _allowed(
-        self, logits: Array, prompt: Prompt, nodes: Nodes, path: Array
-    ) -> tuple[Array, Array]:
+    def _allowed(self, logits: Array, path: Prefix) -> tuple[Array, Array]:
         """The model's bounded logits, and the logits that choose children, both ``[B, n, V]``."""
-        prefix = Prefix(*prompt, path[:, None], nodes.length[:, None])
-        allowed = model_calls.allowed_logits(logits, prefix, self.stop, self.transform)
+        allowed = model_calls.allowed_logits(logits, path, self.stop, self.transform)
         return bounded(logits)[:, 0], allowed[:, 0]
 
     def _normaliser(

@@ -8,8 +8,17 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prefix, Prompt, Transform
-from decoding_jax.loop import as_function, model_calls, stopping
+from decoding_jax.base import (
+    Array,
+    Cache,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Transform,
+)
+from decoding_jax.loop import as_function, carried, model_calls, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -79,6 +88,7 @@ class State(NamedTuple):
       num_attempts: int32 ``[B]``.
       log_trials: float32 ``[B]``, the logarithm of the sum over attempts of ``1 / U_k``.
       calls: int32, a scalar or ``[B]``.
+      carried: the states of the transform and of the language.
     """
 
     cache: Cache
@@ -95,6 +105,7 @@ class State(NamedTuple):
     num_attempts: Array
     log_trials: Array
     calls: Array
+    carried: CarriedStates | None
 
 
 class Drawn(NamedTuple):
@@ -108,6 +119,7 @@ class Drawn(NamedTuple):
       log_mass: float32 ``[B, N]``, the bound of the text before the token, computed from its
         tokens.
       passed: bool ``[B, N]``, whether that text has not been rejected.
+      carried: the states after it.
     """
 
     sequences: Sequences
@@ -116,6 +128,7 @@ class Drawn(NamedTuple):
     log_claim: Array
     log_mass: Array
     passed: Array
+    carried: CarriedStates | None
 
 
 @pytree
@@ -194,6 +207,11 @@ class ConditionalSample(Strategy):
         has_language = self.language is not None
         return has_language if self.finished_only is None else self.finished_only
 
+    @property
+    def banning(self) -> tuple[Transform | None, Transform | None]:
+        """The transform and the language, whose states are carried."""
+        return self.transform, self.language
+
     def check(self, model: LanguageModel) -> None:
         """See ``Strategy.check``.
 
@@ -245,6 +263,7 @@ class ConditionalSample(Strategy):
             num_attempts=empty.length[:, 0],
             log_trials=jnp.full(batch, -jnp.inf, jnp.float32),
             calls=jnp.int32(1),
+            carried=carried.begin(self.banning, prompt, lanes),
         )
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -256,16 +275,25 @@ class ConditionalSample(Strategy):
         is_first = (sequences.length == 0)[..., None]
         logits = jnp.where(is_first, state.first_logits[:, None], output.logits[:, :, 0])
         drawn = self.drawn(logits, prompt, state)
-        state = state._replace(cache=cache, calls=state.calls + 1)
-        return self.judged(state, drawn)
+        state = self.judged(state._replace(cache=cache, calls=state.calls + 1), drawn)
+        begins = state.sequences.length == 0
+        begun = carried.begin(self.banning, prompt, self.num_samples)
+        return state._replace(carried=where_lanes(begins, begun, drawn.carried))
 
     def drawn(self, logits: Array, prompt: Prompt, state: State) -> Drawn:
         """Draws a token of each text after ``logits [B, N, V]``."""
         old, limit = state.sequences, state.sequences.tokens.shape[-1]
         path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
-        allowed = model_calls.allowed_logits(logits[:, :, None], path, self.stop, self.transform)
+        path = carried.advance(self.banning, path, state.carried)
+        allowed = model_calls.allowed_logits(
+            logits[:, :, None], path.part(0), self.stop, self.transform
+        )
         log_probs, in_language = model_calls.in_language(
-            allowed[:, :, 0], path, self.language, self.stop, only_finished=self.only_finished
+            allowed[:, :, 0],
+            path.part(1),
+            self.language,
+            self.stop,
+            only_finished=self.only_finished,
         )
         is_child = failures.children(state.failures, state.node)
         bounds = failures.bounds_of_tokens(state.failures, is_child, log_probs.shape[-1])
@@ -295,6 +323,7 @@ class ConditionalSample(Strategy):
             log_claim=gather_last(bounds, token),
             log_mass=log_mass,
             passed=passed,
+            carried=path.carried,
         )
 
     def judged(self, state: State, drawn: Drawn) -> State:

@@ -11,6 +11,7 @@ from decoding_jax import fields
 from decoding_jax.base import (
     Array,
     Cache,
+    CarriedStates,
     DecodeOutput,
     LanguageModel,
     ModelOutput,
@@ -23,6 +24,7 @@ from decoding_jax.loop import (
     Strategy,
     append_token,
     as_function,
+    carried,
     check_lengths,
     empty_sequences,
     model_calls,
@@ -56,6 +58,7 @@ class State(NamedTuple):
       logits: float32 ``[B, V]``, the model's after the last token of each.
       context: the hidden states of prompt and new tokens.
       step: int32, a scalar or ``[B]``, the number of steps, which is the number of slots in use.
+      carried: the states of the transform.
     """
 
     cache: Cache
@@ -63,6 +66,7 @@ class State(NamedTuple):
     logits: Array
     context: Context
     step: Array
+    carried: CarriedStates | None
 
 
 class Candidates(NamedTuple):
@@ -139,12 +143,15 @@ class ContrastiveSearch(Strategy):
             logits=logits[:, 0, 0],
             context=context.start(hidden[:, 0], prompt.length, length),
             step=jnp.int32(0),
+            carried=carried.begin(self.transform, prompt, 1),
         )
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
         """See ``Strategy.step``."""
         old, start = state.sequences, state.step
-        allowed = self.allowed(state, prompt)
+        path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+        path = carried.advance(self.transform, path, state.carried)
+        allowed = self.allowed(state.logits, path)
         candidates = self.candidates(allowed)
         output, cache = self.feed(model, prompt, state, candidates.token)
         assert output.hidden is not None
@@ -167,13 +174,12 @@ class ContrastiveSearch(Strategy):
             logits=logits,
             context=context.add(state.context, hidden, start),
             step=start + 1,
+            carried=path.carried,
         )
 
-    def allowed(self, state: State, prompt: Prompt) -> Array:
-        """The transformed logits after the last tokens, float32 ``[B, 1, V]``."""
-        old = state.sequences
-        logits = state.logits[:, None, None]
-        path = Prefix(*prompt, old.tokens[:, :, None], old.length[..., None])
+    def allowed(self, logits: Array, path: Prefix) -> Array:
+        """The transformed ``logits [B, V]`` after the last tokens, float32 ``[B, 1, V]``."""
+        logits = logits[:, None, None]
         return model_calls.allowed_logits(logits, path, self.stop, self.transform)[:, :, 0]
 
     def candidates(self, allowed: Array) -> Candidates:

@@ -15,9 +15,17 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import codes, fields, rows
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prefix, Prompt, Transform
+from decoding_jax.base import (
+    Array,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+    Transform,
+)
 from decoding_jax.codes import point_sets
-from decoding_jax.loop import as_function, model_calls, shared_cache, stopping
+from decoding_jax.loop import as_function, carried, model_calls, shared_cache, stopping
 from decoding_jax.loop.sequences import (
     Sequences,
     append_token,
@@ -71,12 +79,15 @@ class Particles(NamedTuple):
       token: int32 ``[B, N]``, the last token of each, which is not in the cache yet.
       log_weight: float32 ``[B, N]``, since the last resampling.
       log_potential: float32 ``[B, N]``, of the texts so far; 0 before the first token.
+      carried: the states of the transform, the language and the proposal, after the tokens of each
+        text but the last.
     """
 
     sequences: Sequences
     token: Array
     log_weight: Array
     log_potential: Array
+    carried: CarriedStates | None
 
 
 class State(NamedTuple):
@@ -212,6 +223,12 @@ class SMCSample(Strategy):
         return self.language is not None or self.only_finished or self.proposal is not None
 
     @property
+    def changing(self) -> tuple[Any, ...]:
+        """The transforms whose states are carried."""
+        proposal = None if self.proposing_model is not None else self.proposal
+        return self.transform, self.language, proposal
+
+    @property
     def proposing_model(self) -> Any:
         """The ``proposal`` that is a model; None without one."""
         return self.proposal if hasattr(self.proposal, "prefill") else None
@@ -249,7 +266,13 @@ class SMCSample(Strategy):
         excluded = empty.done & self.only_finished  # Rows whose limit is 0.
         state = State(
             shared=shared,
-            particles=Particles(empty, empty.length, jnp.where(excluded, -jnp.inf, zeros), zeros),
+            particles=Particles(
+                sequences=empty,
+                token=empty.length,
+                log_weight=jnp.where(excluded, -jnp.inf, zeros),
+                log_potential=zeros,
+                carried=carried.begin(self.changing, prompt, lanes),
+            ),
             token_keys=random.lane_keys(drawing, lanes),
             keys=resampling,
             log_normaliser=zeros[:, 0],
@@ -300,7 +323,7 @@ class SMCSample(Strategy):
         log_probs = log_probs - jnp.where(is_dead_end, 0.0, total)[..., None]
         changed = self.tilted(log_probs)
         changed = model_calls.language_logits(
-            changed, path, self.language, self.stop, only_finished=self.only_finished
+            changed, path.part(1), self.language, self.stop, only_finished=self.only_finished
         )
         # What is not changed has a mass of exactly 1, since both sums are the same.
         mass = log_total(changed) - log_total(log_probs)
@@ -317,7 +340,9 @@ class SMCSample(Strategy):
         if self.proposal is None:
             return target
         if proposed is None:
-            changed = model_calls.transformed(self.proposal, target[:, :, None], path, "proposal")
+            changed = model_calls.transformed(
+                self.proposal, target[:, :, None], path.part(2), "proposal"
+            )
             proposed = changed[:, :, 0]
         proposed = jnp.where(target > -jnp.inf, clean(proposed), -jnp.inf)
         bans_all = (proposed.max(-1) == -jnp.inf)[..., None]
@@ -330,7 +355,10 @@ class SMCSample(Strategy):
         old, lanes = state.particles, self.num_samples
         sequences, limit = old.sequences, old.sequences.tokens.shape[-1]
         path = Prefix(*prompt, sequences.tokens[:, :, None], sequences.length[..., None])
-        allowed = model_calls.allowed_logits(logits[:, :, None], path, self.stop, self.transform)
+        path = carried.advance(self.changing, path, old.carried)
+        allowed = model_calls.allowed_logits(
+            logits[:, :, None], path.part(0), self.stop, self.transform
+        )
         target, log_mass = self.masses(allowed, path)
         proposal = self.proposed_logits(target, proposed, path)
         bits = random.bits_at(state.token_keys, per_lane(state.step, lanes))
@@ -349,13 +377,13 @@ class SMCSample(Strategy):
             log_weight = jnp.where(is_cut, -jnp.inf, log_weight)
         log_potential = old.log_potential
         if self.potential is not None:
-            path = path._replace(tokens=new.tokens[:, :, None], length=new.length[..., None])
-            value = _value(self.potential(path, new.done[..., None]), new.done.shape)
+            text = Prefix(*prompt, new.tokens[:, :, None], new.length[..., None])
+            value = _value(self.potential(text, new.done[..., None]), new.done.shape)
             changes = ~sequences.done & ~is_nan & (log_weight > -jnp.inf)
             log_weight += jnp.where(changes, value - log_potential, 0.0)
             log_potential = jnp.where(changes, value, log_potential)
         new = new._replace(done=new.done | (log_weight == -jnp.inf))
-        return Particles(new, token, log_weight, log_potential)
+        return Particles(new, token, log_weight, log_potential, path.carried)
 
     def resampled(self, state: State, wanted: Array) -> tuple[State, Array]:
         """Resamples the particles of the rows ``wanted`` (bool ``[B]``), and returns the parents.

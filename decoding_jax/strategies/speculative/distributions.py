@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from decoding_jax import codes
-from decoding_jax.base import Array, Prefix, Prompt, Stop, Transform
+from decoding_jax.base import Array, CarriedStates, Prefix, Prompt, Stop, Transform
 from decoding_jax.loop import model_calls, stopping
 from decoding_jax.ops import exact, gpu
 from decoding_jax.ops.gather import gather_position
@@ -194,6 +194,7 @@ def allow(
     length: Array,
     transform: Transform | None,
     stop: Stop,
+    states: CarriedStates | None = None,
 ) -> Allowed:
     """Bans early end tokens and applies the transform to logits of the target or the draft.
 
@@ -204,10 +205,11 @@ def allow(
       length: int32 ``[B, W, T]``, the number of new tokens on each path.
       transform: applied after end tokens are banned; None changes nothing.
       stop: the end tokens and the minimum length.
+      states: the states of the transform after a beginning of all paths of a lane.
     """
     paths = tokens[:, :, None] if tokens.ndim == 3 else tokens
     paths = jnp.broadcast_to(paths, (*length.shape, tokens.shape[-1]))
-    prefix = Prefix(*prompt, paths, length)
+    prefix = Prefix(*prompt, paths, length, states)
 
     def banned() -> Array:
         return model_calls.allowed_logits(logits, prefix, stop, None)

@@ -39,11 +39,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import fields, rows
-from decoding_jax.base import Array, Cache, DecodeOutput, LanguageModel, Prompt
+from decoding_jax.base import (
+    Array,
+    Cache,
+    CarriedStates,
+    DecodeOutput,
+    LanguageModel,
+    Prefix,
+    Prompt,
+)
 from decoding_jax.loop import (
     Sequences,
     Strategy,
     as_function,
+    carried,
     check_lengths,
     empty_sequences,
     model_calls,
@@ -91,6 +100,7 @@ class State(NamedTuple):
       length_state: the state of the ``DraftLength``, which chooses K.
       info: counts so far.
       sample_log_prob: as in ``DecodeOutput``.
+      carried: the states of the transform after the sequences.
     """
 
     cache: Cache
@@ -101,6 +111,7 @@ class State(NamedTuple):
     length_state: Any
     info: Info
     sample_log_prob: Array | None
+    carried: CarriedStates | None
 
 
 @pytree
@@ -241,9 +252,23 @@ class SpeculativeSample(Strategy):
         batch, _, max_new_tokens = sequences.tokens.shape
         return stopping.limits(self.stop, batch, max_new_tokens)
 
-    def allowed(self, logits: Array, prompt: Prompt, paths: Array, length: Array) -> Allowed:
+    def allowed(
+        self,
+        logits: Array,
+        prompt: Prompt,
+        paths: Array,
+        length: Array,
+        states: CarriedStates | None,
+    ) -> Allowed:
         """The tokens allowed after paths; see ``distributions.allow``."""
-        return allow(logits, prompt, paths, length, self.transform, self.stop)
+        return allow(logits, prompt, paths, length, self.transform, self.stop, states)
+
+    def advanced(
+        self, prompt: Prompt, sequences: Sequences, states: CarriedStates | None, rest: int
+    ) -> CarriedStates | None:
+        """The states after the sequences, of which up to ``rest`` tokens are new."""
+        path = Prefix(*prompt, sequences.tokens[:, :, None], sequences.length[..., None])
+        return carried.advance(self.transform, path, states, rest=rest).carried
 
     def init(self, model: LanguageModel, prompt: Prompt, key: Any) -> State:
         """Prefills both models, and draws the first token from the target."""
@@ -270,7 +295,8 @@ class SpeculativeSample(Strategy):
         logits = jnp.broadcast_to(logits, (*shape, *logits.shape[2:]))
 
         position = sequences.length
-        allowed = self.allowed(logits, prompt, sequences.tokens, position[..., None])
+        states = carried.begin(self.transform, prompt, self.num_samples)
+        allowed = self.allowed(logits, prompt, sequences.tokens, position[..., None], states)
         drawn_from = allowed.distribution()
         token, verifier_state = self.verifier.draw(
             keys, verifier_state, drawn_from.position(0), position, jnp.int32(0)
@@ -305,6 +331,7 @@ class SpeculativeSample(Strategy):
             length_state=draft_length.init(*shape),
             info=no_info(*shape, draft_length.max_draft_tokens, self.num_drafts),
             sample_log_prob=record(recorded, position, sequences, drawn_from, token[..., None]),
+            carried=self.advanced(prompt, sequences, states, 1),
         )
 
     def block_inputs(self, prompt: Prompt, state: State) -> BlockInputs:
@@ -330,6 +357,9 @@ class SpeculativeSample(Strategy):
             count = jnp.minimum(count, tree_size // (self.num_drafts if drafts is None else drafts))
         if self.stages is DYNAMIC:
             count = jnp.minimum(count, tree_size)  # A tree of N tokens has at most N levels.
+        states = state.carried
+        if states is not None:
+            states = dataclasses.replace(states, rest=max_draft_tokens)
         return BlockInputs(
             prompt=prompt,
             sequences=sequences,
@@ -343,7 +373,7 @@ class SpeculativeSample(Strategy):
             tree_size=tree_size,
             drafts_of_lane=drafts,
             counter=1 + state.info.blocks * (max_draft_tokens * self.num_drafts + 1),
-            allow=lambda logits, paths, length: self.allowed(logits, prompt, paths, length),
+            allow=lambda logits, paths, length: self.allowed(logits, prompt, paths, length, states),
         )
 
     def step(self, model: LanguageModel, prompt: Prompt, state: State) -> State:
@@ -404,6 +434,7 @@ class SpeculativeSample(Strategy):
                 result.drawn_from,
                 result.tokens,
             ),
+            carried=self.advanced(prompt, sequences, state.carried, inputs.max_draft_tokens + 1),
         )
 
     def row_done(self, state: State) -> Array:
