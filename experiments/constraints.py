@@ -31,6 +31,8 @@ import tokenizers
 
 import decoding_jax
 from decoding_jax import Prompt, constraints, strategies
+from decoding_jax.base import Prefix
+from decoding_jax.loop import carried
 from decoding_jax.models import Llama
 from decoding_jax.text.token_texts import TokenTexts, concatenated, texts_of_decoder
 from experiments import quick
@@ -219,15 +221,17 @@ def step_at(made: Any, model: Any, rows: int, tokens: np.ndarray) -> Callable[[]
     strategy = strategies.Sample(max_new_tokens=len(tokens) + 1, transform=made)
     prompt = Prompt(jnp.ones((rows, 4), jnp.int32), jnp.full(rows, 4, jnp.int32))
     state = jax.jit(lambda s, m: s.init(m, prompt, jax.random.key(0)))(strategy, model)
-    path = jnp.asarray(np.append(tokens, 0))[None, None]
+    text = jnp.asarray(np.append(tokens, 0))[None, None]
     length = jnp.full((rows, 1), len(tokens), jnp.int32)
     old = state.sequences._replace(
-        tokens=jnp.broadcast_to(path, (rows, 1, path.shape[-1])),
+        tokens=jnp.broadcast_to(text, (rows, 1, text.shape[-1])),
         length=length,
         done=jnp.zeros((rows, 1), bool),
         finished=jnp.zeros((rows, 1), bool),
     )
-    state = state._replace(sequences=old, step=jnp.int32(len(tokens)))
+    path = Prefix(*prompt, old.tokens[:, :, None], length[..., None] - 1)
+    states = carried.advance(made, path, state.carried, rest=len(tokens)).carried
+    state = state._replace(sequences=old, step=jnp.int32(len(tokens)), carried=states)
     step = jax.jit(lambda s, m, x: s.step(m, prompt, x).token)
     return lambda: jax.block_until_ready(step(strategy, model, state))
 

@@ -1,10 +1,10 @@
 """The cost of a step that follows a trie of ten million sequences, as in generative retrieval.
 
 Random sequences of 8 tokens of 2,048 become a trie. For texts of some lengths, in rows of 70 beams,
-the mask of the next token is timed (CPU time of the process, medians), and compiled for a TPU
-without one, of which the bytes in HBM are counted (needs the extra ``tpu``). Beside it is the mask
-of a trie whose nodes all are searched. STATIC (arXiv:2602.22647) publishes 0.033 ms a step on a
-TPU.
+whose states before the last token are known, the mask of the next token is timed (CPU time of the
+process, medians), and compiled for a TPU without one, of which the bytes in HBM are counted (needs
+the extra ``tpu``). Beside it is the mask of a trie whose nodes all are searched. STATIC
+(arXiv:2602.22647) publishes 0.033 ms a step on a TPU.
 
     python -m experiments.wide_tries [--sequences 10000000]
 """
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import Prefix
+from decoding_jax.base import CarriedStates, Prefix
 from decoding_jax.transforms import Trie, prefix_allowed_tokens
 from experiments import quick
 from experiments.tpu_ledger import program, topology, traffic
@@ -42,16 +42,18 @@ def searched(trie: Trie) -> Trie:
     return dataclasses.replace(trie, bits=trie.bits[:0], rank=trie.rank[:0], max_children=most)
 
 
-def arguments(sequences: np.ndarray, length: int) -> tuple[jax.Array, Prefix]:
-    """Logits, and beginnings of the sequences as texts."""
+def arguments(transform: Any, sequences: np.ndarray, length: int) -> tuple[jax.Array, Prefix]:
+    """Logits, and beginnings of the sequences, with the states before their last tokens."""
     draw = np.random.default_rng(1)
     texts = sequences[draw.integers(len(sequences), size=(ROWS, BEAMS, 1))]
     prefix = Prefix(
         jnp.zeros((ROWS, 1), jnp.int32),
         jnp.ones(ROWS, jnp.int32),
         jnp.asarray(texts),
-        jnp.full((ROWS, BEAMS, 1), length, jnp.int32),
+        jnp.full((ROWS, BEAMS, 1), max(length - 1, 0), jnp.int32),
     )
+    states = CarriedStates(transform.states_after(prefix), prefix.length, rest=1)
+    prefix = prefix._replace(length=jnp.full((ROWS, BEAMS, 1), length, jnp.int32), carried=states)
     return jnp.zeros((ROWS, BEAMS, 1, VOCAB)), prefix
 
 
@@ -65,15 +67,15 @@ def cpu_ms(transform: Any, logits: jax.Array, prefix: Prefix, repeats: int) -> f
     return 1e3 * statistics.median(seconds[1:])
 
 
-def tpu_bytes(transform: Any, logits: jax.Array, prefix: Prefix, length: int) -> float:
-    """The bytes in HBM that a mask moves on a TPU v5e, its walk through the text included."""
+def tpu_bytes(transform: Any, logits: jax.Array, prefix: Prefix) -> float:
+    """The bytes in HBM that a mask moves on a TPU v5e, the walk by the last token included."""
     place = jax.sharding.SingleDeviceSharding(topology.mesh("v5e:2x2", (1, 1)).devices.flat[0])
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype, sharding=place),
         (transform, logits, prefix),
     )
     parsed = program.parse(topology.compile_for(mask.lower(*shapes), {}).as_text() or "")
-    return traffic.whole(parsed, turns=length)
+    return traffic.whole(parsed, turns=1)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -96,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for kind, made in kinds.items():
         transform = jax.tree.map(jnp.asarray, prefix_allowed_tokens(made))
         for length in args.lengths:
-            given = arguments(sequences.astype(np.int32), length)
-            moved = tpu_bytes(transform, *given, length) / 1e3 if args.tpu else float("nan")
+            given = arguments(transform, sequences.astype(np.int32), length)
+            moved = tpu_bytes(transform, *given) / 1e3 if args.tpu else float("nan")
             ms = cpu_ms(transform, *given, args.repeats)
             print(f"{kind:<14}  {length:>6}  {ms:>7.3f}  {moved:>7.1f}", flush=True)
 

@@ -366,11 +366,10 @@ class CompressedAutomaton:
             raise fields.error(f"{fields.label(self)}.token_class", expected, size)
         row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
         of_state = jnp.asarray(self.bits, jnp.uint8).reshape(-1, places)[row]
+        of_state = jnp.where((state >= 0)[..., None], of_state, jnp.uint8(0))
         known = min(vocab_size, 8 * places)
-        bit = (jnp.arange(known, dtype=jnp.int32) // places).astype(jnp.uint8)
-        bit = bit.reshape((1,) * row.ndim + (-1,))
-        repeated = jnp.concatenate([of_state] * 8, axis=-1)[..., :known]
-        allowed = ((repeated >> bit) & 1 == 1) & (state >= 0)[..., None]
+        bits = [(of_state >> np.uint8(bit)) & 1 for bit in range(8)]
+        allowed = jnp.concatenate(bits, axis=-1)[..., :known] == 1
         return jnp.pad(allowed, [(0, 0)] * row.ndim + [(0, vocab_size - known)])
 
 
