@@ -26,8 +26,10 @@ class Chain:
     transforms: tuple[Transform, ...] = ()
 
     def __call__(self, logits: Array, prefix: Prefix) -> Array:
+        # Transforms that read no text may be given anything in its place.
+        carries = getattr(prefix, "carried", None) is not None
         for index, transform in enumerate(self.transforms):
-            logits = transform(logits, prefix.part(index))
+            logits = transform(logits, prefix.part(index) if carries else prefix)
         return logits
 
     def states_after(self, prefix: Prefix) -> tuple[Any, ...] | None:
