@@ -27,13 +27,25 @@ _LETTERS = [
     [1.0, 0.5, -1.5, 1.0],
     [0.0, 0.0, 0.0, 0.0],
 ]
+# Texts of the tokens of _SIGNS, by a JSON Schema; token 5 ends a text.
+_SIGNS = "12,[]"
+_SCHEMA = {"type": "array", "items": {"enum": [1, 12]}, "minItems": 1, "maxItems": 2}
+_ARRAYS = ["[1]", "[12]", "[1,1]", "[1,12]", "[12,1]", "[12,12]"]
+_AFTER_SIGNS = [
+    [-1.0, 0.5, 1.5, 1.0, 0.0, -1.0],
+    [0.0, -1.0, 1.5, -1.0, 0.2, 0.0],
+    [3.0, 0.0, 0.0, 0.5, 0.0, 0.0],
+    [3.0, 0.0, 0.5, 0.0, 0.0, 0.0],
+    [0.0, 0.0, 0.0, 0.5, 0.0, 3.0],
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+]
 
 # ``token``: one token. ``pair``: two tokens from the same logits that are to be independent,
 # counted with the smaller id first, because some samplers sort. ``rows``: a token each of two rows
 # of one call, whose settings differ. ``beams``: both beams of a beam search that samples, again
 # with the smaller id first. ``sequence``: two tokens after one another. With a ``draft``, the
-# sampler is speculative. ``language``: a text of up to four tokens, of a language; the last outcome
-# is any other text.
+# sampler is speculative. ``language``: a text of a language, of the tokens of ``alphabet`` and an
+# end token; the last outcome is any other text.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"kind": "token", "logits": _LOGITS},
     "temperature": {"kind": "token", "logits": _LOGITS, "settings": {"temperature": 0.6}},
@@ -76,6 +88,13 @@ CASES: dict[str, dict[str, Any]] = {
         "table": _LETTERS,
         "texts": _TEXTS,
         "settings": {"temperature": 0.6},
+    },
+    "language, schema": {
+        "kind": "language",
+        "table": _AFTER_SIGNS,
+        "texts": _ARRAYS,
+        "alphabet": _SIGNS,
+        "schema": _SCHEMA,
     },
     "draft": {"kind": "token", "logits": _THREE, "draft": _NEAR},
     "sure draft": {"kind": "token", "logits": _THREE, "draft": _SURE},

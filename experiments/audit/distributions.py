@@ -128,20 +128,22 @@ def of_case(case: dict[str, Any], convention: Convention) -> np.ndarray:
         return _beams(softmax(np.asarray(case["logits"])), settings["width"], convention.beams)
     table = np.array([token(row, settings, convention) for row in case["table"]])
     if case["kind"] == "language":
-        return _language(table, case["texts"], masked=convention.language == "masked")
+        alphabet = case.get("alphabet", "abc")
+        texts = [[alphabet.index(letter) for letter in text] for text in case["texts"]]
+        return _language(table, texts, masked=convention.language == "masked")
     return table[0][:, None] * table
 
 
-def _language(table: np.ndarray, texts: Sequence[str], *, masked: bool) -> np.ndarray:
-    """The probabilities of texts of the letters a, b, ..., and 0 for every other text.
+def _language(table: np.ndarray, texts: Sequence[list[int]], *, masked: bool) -> np.ndarray:
+    """The probabilities of texts, and 0 for every other text.
 
     Args:
       table: the probabilities of the token after each token, ``[V, V]``; the last ends a text.
-      texts: the language.
+      texts: the language, as tokens without the last one.
       masked: whether the tokens that may follow have probabilities that sum to 1.
     """
     end = len(table) - 1
-    tokens = [[*(ord(letter) - ord("a") for letter in text), end] for text in texts]
+    tokens = [[*text, end] for text in texts]
     probs = []
     for text in tokens:
         prob = 1.0

@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.audit.distributions import Convention, conventions
-from experiments.audit.row import LANGUAGE, rows
+from experiments.audit.row import LANGUAGE, Row, rows
 
 _MASKED, _CONDITIONAL = Convention(language="masked"), Convention(language="conditional")
 # Documentation that promises texts of the language says nothing of their distribution.
 _EITHER = conventions(language=("masked", "conditional"))
 _FEWER = 10_000
+
+
+def _has_schema(row: Row) -> bool:
+    return row.case == "language, schema"
+
+
 DECODING_JAX = [
     dataclasses.replace(row, samples=_FEWER)
     for row in (
@@ -40,6 +46,7 @@ DECODING_JAX = [
         ),
     )
 ]
+DECODING_JAX.sort(key=_has_schema)  # The place of a row is its seed.
 OUTLINES = [
     dataclasses.replace(row, samples=_FEWER)
     for row in rows(
@@ -60,7 +67,7 @@ XGRAMMAR = rows(
     _EITHER,
 )
 # The temperature is no setting of genlm-control.
-_NO_SETTINGS = ("language", "language, short first")
+_NO_SETTINGS = ("language", "language, short first", "language, schema")
 _WEIGHTED = [
     *rows(
         "genlm_control",
@@ -79,4 +86,9 @@ _WEIGHTED = [
         (_CONDITIONAL,),
     ),
 ]
-GENLM_CONTROL = [dataclasses.replace(row, samples=12_000) for row in _WEIGHTED]
+# A step of a schema takes long.
+_PARTICLES = {"direct_token_sampler": 1_000, "AWRS": 2_000}
+GENLM_CONTROL = [
+    dataclasses.replace(row, samples=_PARTICLES[row.path] if _has_schema(row) else 12_000)
+    for row in sorted(_WEIGHTED, key=_has_schema)
+]

@@ -46,7 +46,7 @@ AT_LEAST = conventions(
     nucleus=("top_k", "all"),
 )
 SOFTMAX = "the softmax of the logits"
-LANGUAGE = ("language", "language, temperature", "language, short first")
+LANGUAGE = ("language", "language, temperature", "language, short first", "language, schema")
 INDEPENDENT = "samples of one call are independent"
 
 

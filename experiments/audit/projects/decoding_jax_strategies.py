@@ -5,11 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import Case, draft_table, main, settings, table, vocab_size
+from harness import Case, draft_table, length, letters, main, settings, table, vocab_size
 
 import decoding_jax
-from decoding_jax import transforms
+from decoding_jax import constraints, transforms
 from decoding_jax.testing import TableLM
+from decoding_jax.text import TokenTexts
+from decoding_jax.text.token_texts import concatenated
 
 
 def model(rows: np.ndarray) -> TableLM:
@@ -66,10 +68,22 @@ def beams(case: Case, samples: int) -> np.ndarray:
     return np.asarray(output.tokens)[:, :, 0]
 
 
-LANGUAGE_TOKENS = 4
+class Letters:
+    """What a schema is compiled with: a letter for each token but the last, which ends a text."""
+
+    def __init__(self, case: Case) -> None:
+        self.vocab_size = vocab_size(case)
+        self.eos_ids = (self.vocab_size - 1,)
+        self._texts = [*letters(case, range(self.vocab_size - 1)), ""]
+
+    def token_texts(self, size: int) -> TokenTexts:
+        return concatenated([text.encode() for text in self._texts[:size]])
 
 
 def language(case: Case) -> transforms.PrefixAllowedTokens:
+    if "schema" in case:
+        tokenizer: Any = Letters(case)
+        return constraints.json_schema(case["schema"], tokenizer)
     texts = [["abc".index(letter) for letter in text] for text in case["texts"]]
     trie = transforms.Trie.from_sequences(texts, eos_ids=vocab_size(case) - 1)
     return transforms.prefix_allowed_tokens(trie)
@@ -81,7 +95,7 @@ def of_language(strategy: Any, **options: Any) -> Any:
     def sampler(case: Case, samples: int) -> np.ndarray:
         prompt, key, given = arguments({**case, "kind": "pair"}, samples)
         given |= {
-            "max_new_tokens": LANGUAGE_TOKENS,
+            "max_new_tokens": length(case),
             "stop": decoding_jax.Stop(eos_ids=vocab_size(case) - 1),
             **options,
         }

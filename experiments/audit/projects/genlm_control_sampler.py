@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from genlm.control import AWRS, BoolFSA, Potential, direct_token_sampler
-from harness import Case, letters, main, settings, table
+from genlm.control import AWRS, BoolFSA, JsonSchema, Potential, direct_token_sampler
+from harness import Case, length, letters, main, settings, table, vocab_size
 
 Sampler = Callable[[Potential, Potential, int], Any]
 PARTICLES = 500  # of a call
@@ -20,9 +20,9 @@ PARTICLES = 500  # of a call
 class Table(Potential):
     """The model: a token depends on the one before; the prompt is the first letter."""
 
-    def __init__(self, rows: np.ndarray) -> None:
+    def __init__(self, rows: np.ndarray, vocabulary: str) -> None:
         self.log_probs = rows - np.log(np.exp(rows).sum(-1, keepdims=True))
-        super().__init__([letter.encode() for letter in letters(range(len(rows) - 1))])
+        super().__init__([letter.encode() for letter in vocabulary])
 
     def row(self, context: list[bytes]) -> np.ndarray:
         return self.log_probs[self.lookup[context[-1]] if context else 0]
@@ -42,8 +42,12 @@ def weighted(made: Sampler) -> Callable[[Case, int], list[str]]:
     def sampler(case: Case, samples: int) -> list[str]:
         temperature = settings(case, temperature=1.0)["temperature"]
         rows = table(case).astype(np.float64) / temperature
-        model = Table(rows)
-        condition = BoolFSA.from_regex("|".join(case["texts"])).coerce(model, f=b"".join)
+        model = Table(rows, letters(case, range(vocab_size(case) - 1)))
+        if "schema" in case:
+            condition = JsonSchema(case["schema"])
+        else:
+            condition = BoolFSA.from_regex("|".join(case["texts"]))
+        condition = condition.coerce(model, f=b"".join)
         np.random.seed(case["seed"])
         chosen: list[str] = []
         weights: list[float] = []
@@ -51,7 +55,9 @@ def weighted(made: Sampler) -> Callable[[Case, int], list[str]]:
         async def draw() -> None:
             for seed in range(-(-samples // PARTICLES)):
                 sampler = made(model, condition, seed)
-                found = await sampler.smc(n_particles=PARTICLES, ess_threshold=0, max_tokens=8)
+                found = await sampler.smc(
+                    n_particles=PARTICLES, ess_threshold=0, max_tokens=2 * length(case)
+                )
                 for text, weight in zip(found.contexts, np.exp(found.log_weights), strict=True):
                     is_ended = not isinstance(text[-1], bytes)
                     chosen.append(b"".join(text[:-1]).decode() if is_ended else "unfinished")

@@ -82,12 +82,17 @@ def outcome(case: Case, text: Any) -> int:
     """
     if not isinstance(text, str):
         ids, end = list(text), vocab_size(case) - 1
-        text = letters(ids[: ids.index(end)]) if end in ids else None
+        text = letters(case, ids[: ids.index(end)]) if end in ids else None
     return case["texts"].index(text) if text in case["texts"] else len(case["texts"])
 
 
-def letters(ids: Sequence[int]) -> str:
-    return "".join("abc"[i] for i in ids)
+def letters(case: Case, ids: Sequence[int]) -> str:
+    return "".join(case.get("alphabet", "abc")[i] for i in ids)
+
+
+def length(case: Case) -> int:
+    """The number of tokens of the longest text of a ``language``, with its end token."""
+    return max(map(len, case["texts"])) + 1
 
 
 def draw(case: Case, samples: int, sampler: Callable[[Any, np.ndarray], Any]) -> np.ndarray:

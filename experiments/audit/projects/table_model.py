@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Case, settings, vocab_size
+from harness import Case, length, settings, vocab_size
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -47,7 +47,7 @@ class Table(PreTrainedModel, GenerationMixin):
 
 
 def texts(case: Case, model: Table, samples: int, processor: Callable[[], Any]) -> np.ndarray:
-    """The new tokens of up to four, of a logits processor that is made for the call."""
+    """The new tokens, of a logits processor that is made for the call."""
     prompt = torch.zeros(samples, 1, dtype=torch.long)
     end = vocab_size(case) - 1
     tokens = model.generate(
@@ -57,6 +57,6 @@ def texts(case: Case, model: Table, samples: int, processor: Callable[[], Any]) 
         logits_processor=[processor()],
         pad_token_id=end,
         eos_token_id=end,
-        **{"top_k": 0, "max_new_tokens": 4, **settings(case)},
+        **{"top_k": 0, "max_new_tokens": length(case), **settings(case)},
     )
     return tokens[:, 1:].numpy()
