@@ -185,6 +185,7 @@ def ways(
 
 def compared(setting: Setting, count: int, sizes: Sequence[int], with_job: bool) -> dict[str, Any]:
     """The numbers of texts and log-probabilities that differ from those of the first way."""
+    jax.clear_caches()  # A process has memory maps for the programs of some settings only.
     ids = texts_of(setting.network, count)
     made = ways(setting, ids, sizes, with_job)
     _, want = next(made)
