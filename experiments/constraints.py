@@ -3,7 +3,7 @@
 Ten schemas, and some that are nested, are compiled for a tokenizer, and for a synthetic vocabulary
 of 128,256 tokens: those of the tokenizer and random pairs and triples of them. A step of sampling,
 of the embedded model of code with random embeddings of as many tokens, is then timed without a
-constraint and with the schema of a recipe, after 64 and after 512 tokens of a text: CPU seconds of
+constraint and with two of the schemas, after 64 and after 512 tokens of a text: CPU seconds of
 the process, medians of interleaved runs.
 
     python -m experiments.constraints --out runs/constraints [--gpt2 DIRECTORY]
@@ -35,6 +35,7 @@ from decoding_jax.base import Prefix
 from decoding_jax.loop import carried
 from decoding_jax.models import Llama
 from decoding_jax.text.token_texts import TokenTexts, concatenated, texts_of_decoder
+from decoding_jax.transforms import StackAutomaton
 from experiments import quick
 
 WIDE = 128_256
@@ -140,11 +141,13 @@ NESTED = {  # and their depths
     "comments with replies, 16 levels": (COMMENT, 16),
     "binary tree, 4 levels": (NODE, 4),
     "binary tree, 8 levels": (NODE, 8),
+    "binary tree, 32 levels": (NODE, 32),
     "any value, 4 levels": ({}, 4),
+    "any value, 32 levels": ({}, 32),
 }
 
 
-TIMED = "recipe"  # whose texts have no longest one
+TIMED = ("recipe", "any value, 32 levels")  # whose texts have no longest one
 
 
 class Vocabulary:
@@ -188,9 +191,16 @@ def compiled(tokens: Any, schema: Any, depth: int | None) -> tuple[Any, dict[str
     made = constraints.json_schema(schema, tokens, max_depth=depth)
     seconds = time.process_time() - start
     language = made.language
-    _, states, classes = language.transitions.shape
+    table = language.table if has_stack(made) else language.transitions
+    states, classes = language.num_states, table.shape[-1]
     size = sum(array.nbytes for array in jax.tree.leaves(language))
-    return made, {"states": states, "classes": classes, "MB": size / 1e6, "seconds": seconds}
+    found = {"states": states, "classes": classes, "MB": size / 1e6, "seconds": seconds}
+    return made, {**found, "stack": has_stack(made)}
+
+
+def has_stack(made: Any) -> bool:
+    """Whether a constraint is not unrolled."""
+    return isinstance(made.language, StackAutomaton)
 
 
 def wide_model(size: int, positions: int) -> Any:
@@ -201,18 +211,24 @@ def wide_model(size: int, positions: int) -> Any:
     return Llama({**model.params, "token_embedder": {"embedding": 0.02 * draw}}, config)
 
 
-def following(made: Any, count: int) -> np.ndarray:
-    """Tokens that follow a constraint for as long as ``count``, without its end."""
-    table, token_class = made.language.transitions[0], made.language.token_class[0]
-    lasting = table >= 0
-    for _ in range(count):  # The classes after which one more token is allowed.
-        lasting = (table >= 0) & lasting.any(1)[table]
-    draw, state, tokens = np.random.default_rng(0), int(made.start), []
-    for _ in range(count):
-        of_class = draw.choice(np.flatnonzero(lasting[state]))
-        tokens.append(draw.choice(np.flatnonzero(token_class == of_class)))
-        state = table[state, of_class]
-    return np.array(tokens, np.int32)
+def following(made: Any, count: int, size: int) -> np.ndarray:
+    """Random tokens that follow a constraint for as long as ``count``, without its end."""
+    walk: Any = dataclasses.replace(made, begun=True)
+
+    @jax.jit
+    def allowed(tokens: Any, length: Any) -> Any:
+        path = Prefix(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), tokens, length)
+        return walk(jnp.zeros((1, 1, 1, size)), path)[0, 0, 0] > -jnp.inf
+
+    draw, tokens = np.random.default_rng(0), np.zeros((1, 1, 1, count + 1), np.int32)
+    for i in range(count):
+        choices = np.flatnonzero(np.asarray(allowed(tokens, np.full((1, 1, 1), i, np.int32))))
+        for token in draw.permutation(choices):
+            # The text goes on for one more token than the one that may end it.
+            tokens[..., i] = token
+            if np.asarray(allowed(tokens, np.full((1, 1, 1), i + 1, np.int32))).sum() > 1:
+                break
+    return tokens[0, 0, 0, :count]
 
 
 def step_at(made: Any, model: Any, rows: int, tokens: np.ndarray) -> Callable[[], Any]:
@@ -252,7 +268,9 @@ def measure_steps(made: Any, size: int, rows: int, lengths: Sequence[int], repea
     """The times of steps without and with a constraint, and the medians of their ratios."""
     model, found = wide_model(size, max(lengths) + 8), []
     for length in lengths:
-        step = functools.partial(step_at, model=model, rows=rows, tokens=following(made, length))
+        step = functools.partial(
+            step_at, model=model, rows=rows, tokens=following(made, length, size)
+        )
         seconds = cpu_times({"free": step(None), "constrained": step(made)}, repeats)
         ratios = [a / b for a, b in zip(seconds["constrained"], seconds["free"], strict=True)]
         medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -277,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     name, tokens = vocabulary(args.gpt2)
     found: dict[str, Any] = {"compiled": [], "steps": []}
-    timed = None
+    timed: dict[str, Any] = {}
     for label, used in ((name, tokens), ("synthetic", tokens.widened(args.wide))):
         flat = {of: (schema, None) for of, schema in SCHEMAS.items()}
         for of, (schema, depth) in {**flat, **NESTED}.items():
@@ -285,11 +303,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             row = {"vocabulary": label, "tokens": used.vocab_size, "schema": of, **figures}
             found["compiled"].append(row)
             print("  ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-            timed = made if of == TIMED else timed
+            timed |= {of: made} if of in TIMED else {}
     for rows in args.rows:
-        found["steps"] += measure_steps(timed, args.wide, rows, args.lengths, args.repeats)
-        for row in found["steps"][-len(args.lengths) :]:
-            print("  ".join(f"{k} {v:.4g}" for k, v in row.items()))
+        for of, made in timed.items():
+            steps = measure_steps(made, args.wide, rows, args.lengths, args.repeats)
+            found["steps"] += [{"schema": of, **row} for row in steps]
+            for row in steps:
+                print(of, "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
     (args.out / "constraints.json").write_text(json.dumps(found, indent=2) + "\n")
 
 

@@ -53,6 +53,17 @@ def of_patterns(
       >>> made.transitions.shape  # [[]] and []
       (5, 256)
     """
+    made = network_of(patterns, places, max_depth, name)
+    return made if isinstance(made, ByteAutomaton) else made.automaton()
+
+
+def network_of(
+    patterns: Sequence[str], places: Sequence[str], max_depth: int | None, name: str
+) -> ByteAutomaton | Network:
+    """The definitions before they are unrolled, or an automaton where none refers to another.
+
+    The arguments and errors are those of ``of_patterns``.
+    """
     automata = [
         byte_automata.of_pattern(pattern, place)
         for pattern, place in zip(patterns, places, strict=True)
@@ -60,11 +71,26 @@ def of_patterns(
     numbers = [{int(i) for i in re.findall(f"{_MARK}([0-9]+){_MARK}", p)} for p in patterns]
     if not any(numbers):
         return automata[0]
-    return _Network(automata, numbers, places, max_depth, name).automaton()
+    return Network(automata, numbers, places, max_depth, name)
 
 
-class _Network:
+class TooManyStatesError(ValueError):
+    """An automaton has more states than it may have."""
+
+
+class Network:
     """The places of all definitions, and the bytes and references that lead from one to another.
+
+    Attributes:
+      max_depth: how often a definition may be within itself.
+      starts: the first place of each definition.
+      owner: the definition of each place.
+      calls: of each place, the definitions that may begin there, each with the place after it.
+      table: int32 ``[places, classes of bytes]``, the place after each place and byte, or -1.
+      byte_class: int ``[256]``, the class of each byte. Most bytes behave alike.
+      accepting: whether the definition may end at each place.
+      reads: whether a byte may follow each place.
+      only_ends: whether the definition ends at each place, and nothing else may follow.
 
     A configuration is a place s with a stack k, as the number k S + s. Stacks are numbered as they
     are found. A stack has the definitions that are open on top, each of which ends with the next
@@ -79,15 +105,15 @@ class _Network:
         max_depth: int | None,
         name: str,
     ):
-        self._places, self._max_depth, self._name = places, max_depth, name
+        self._places, self.max_depth, self._name = places, max_depth, name
         tables: list[np.ndarray] = []
         may_end: list[bool] = []
-        self._starts: list[int] = []  # the first place of each definition
-        self._owner: list[int] = []  # the definition of each place
-        self._calls: list[list[tuple[int, int]]] = []  # (definition, the place after it)
+        self.starts: list[int] = []  # the first place of each definition
+        self.owner: list[int] = []  # the definition of each place
+        self.calls: list[list[tuple[int, int]]] = []  # (definition, the place after it)
         for i, (automaton, referred) in enumerate(zip(automata, numbers, strict=True)):
             transitions, ends = minimal(automaton)
-            begin = len(self._owner)
+            begin = len(self.owner)
             calls: list[list[tuple[int, int]]] = [[] for _ in ends]
             for number in sorted(referred):
                 after = np.arange(len(ends))
@@ -99,39 +125,45 @@ class _Network:
                 transitions[:, ord(_MARK)] = -1
             tables.append(np.where(transitions < 0, -1, transitions + begin))
             may_end += ends.tolist()
-            self._starts.append(begin)
-            self._owner += [i] * len(ends)
-            self._calls += calls
+            self.starts.append(begin)
+            self.owner += [i] * len(ends)
+            self.calls += calls
         table = np.concatenate(tables)
-        first, self._class = distinct(table.T)  # Most bytes behave alike.
-        self._table, self._size = table[:, first], len(table)
-        self._accepting = may_end
-        self._reads = [bool((row >= 0).any()) for row in table]  # whether a byte may follow
+        first, self.byte_class = distinct(table.T)
+        self.table, self._size = table[:, first], len(table)
+        self.accepting = may_end
+        self.reads = [bool((row >= 0).any()) for row in table]
         # A place where a definition can only end needs no room on a stack.
-        self._only_ends = [
+        self.only_ends = [
             ended and not reads and not calls
-            for ended, reads, calls in zip(may_end, self._reads, self._calls, strict=True)
+            for ended, reads, calls in zip(may_end, self.reads, self.calls, strict=True)
         ]
         self._stacks: list[tuple[frozenset[int], int, int]] = []
         self._stack_of: dict[tuple[frozenset[int], int, int], int] = {}
         self._closure = functools.cache(self._closure_of)
         self._has_room = functools.cache(self._room_for)
 
-    def automaton(self) -> ByteAutomaton:
-        """The automaton of all texts, without states from which none ends."""
+    def automaton(self, max_states: int | None = None) -> ByteAutomaton:
+        """The automaton of all texts, without states from which none ends.
+
+        Raises:
+          TooManyStatesError: for more than ``max_states``, by default 65,536.
+          ValueError: where no text ends.
+        """
+        max_states = _MOST_STATES if max_states is None else max_states
         lowest = self._numbered(frozenset([0]), -1, -1)
-        start = self._closure(lowest * self._size + self._starts[0])
+        start = self._closure(lowest * self._size + self.starts[0])
         if not start:
-            raise self._endless()
+            raise self.endless()
         number, queue = {start: 0}, [start]
         rows, accepting = [], []
         for members in queue:  # which grows
             stack, place = np.divmod(np.array(sorted(members), np.int64), self._size)
             both = zip(stack.tolist(), place.tolist(), strict=True)
             accepting.append(any(self._is_end(k, s) for k, s in both))
-            first, column = distinct(self._table[place].T)
+            first, column = distinct(self.table[place].T)
             after = np.full(len(first), -1, np.int32)
-            for i, following in enumerate(self._table[place][:, first].T):
+            for i, following in enumerate(self.table[place][:, first].T):
                 live = following >= 0
                 follows = (stack[live] * self._size + following[live]).tolist()
                 if found := frozenset[int]().union(*map(self._closure, follows)):
@@ -140,23 +172,37 @@ class _Network:
                         queue.append(found)
                     after[i] = number[found]
             rows.append(after[column])
-            if len(queue) > _MOST_STATES:
-                expected = f"a language of at most {_MOST_STATES:,} states"
-                got = f"more, with max_depth={self._max_depth}"
-                raise ValueError(f"{self._name}: expected {expected}, got {got}")
+            if len(queue) > max_states:
+                expected = f"a language of at most {max_states:,} states"
+                got = f"more, with max_depth={self.max_depth}"
+                raise TooManyStatesError(f"{self._name}: expected {expected}, got {got}")
         return self._useful(np.stack(rows), np.array(accepting))
 
-    def _endless(self) -> ValueError:
-        return fields.error("max_depth", "a depth at which some text ends", self._max_depth)
+    def bytes_read(self) -> list[int]:
+        """The bytes that texts may have."""
+        reached = np.zeros(len(self.table), bool)
+        queue = [self.starts[0]]
+        for place in queue:  # which grows
+            if not reached[place]:
+                reached[place] = True
+                queue += self.table[place][self.table[place] >= 0].tolist()
+                for definition, after in self.calls[place]:
+                    queue += [self.starts[definition], after]
+        found = np.greater_equal(self.table[reached], 0).any(axis=0)
+        return np.flatnonzero(np.take(found, self.byte_class)).tolist()
+
+    def endless(self) -> ValueError:
+        """The error of definitions of which no text ends within ``max_depth``."""
+        return fields.error("max_depth", "a depth at which some text ends", self.max_depth)
 
     def _useful(self, table: np.ndarray, accepting: np.ndarray) -> ByteAutomaton:
         """The automaton over bytes without the states from which no text ends."""
         source, column = np.nonzero(table >= 0)
         useful = reaching(accepting, source, table[source, column])
         if not useful[0]:
-            raise self._endless()
+            raise self.endless()
         kept = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1).astype(np.int32)
-        transitions = kept[table[useful]][:, self._class]  # -1 is the last entry
+        transitions = kept[table[useful]][:, self.byte_class]  # -1 is the last entry
         return byte_automata.merged(ByteAutomaton(transitions, accepting[useful]))
 
     def _closure_of(self, configuration: int) -> frozenset[int]:
@@ -165,7 +211,7 @@ class _Network:
         seen = {configuration}
         for one in queue:  # which grows
             stack, place = divmod(one, self._size)
-            if self._reads[place] or self._is_end(stack, place):
+            if self.reads[place] or self._is_end(stack, place):
                 found.add(one)
             for other in self._moves(place, stack):
                 if other not in seen:
@@ -175,20 +221,20 @@ class _Network:
 
     def _is_end(self, stack: int, place: int) -> bool:
         """Whether a text may end here."""
-        return self._accepting[place] and self._stacks[stack][2] < 0
+        return self.accepting[place] and self._stacks[stack][2] < 0
 
     def _moves(self, place: int, stack: int) -> Iterator[int]:
         """The configurations that the end and the beginning of definitions lead to."""
         is_open, then, rest = self._stacks[stack]
-        if rest >= 0 and self._accepting[place]:
+        if rest >= 0 and self.accepting[place]:
             yield rest * self._size + then
-        for definition, after in self._calls[place]:
-            if not self._only_ends[after]:
+        for definition, after in self.calls[place]:
+            if not self.only_ends[after]:
                 found = self._numbered(frozenset([definition]), after, stack)
             else:
                 found = self._numbered(is_open | {definition}, then, rest)
             if self._has_room(definition, found):
-                yield found * self._size + self._starts[definition]
+                yield found * self._size + self.starts[definition]
 
     def _numbered(self, is_open: frozenset[int], place: int, rest: int) -> int:
         key = is_open, place, rest
@@ -203,10 +249,10 @@ class _Network:
         while stack >= 0:
             is_open, _, stack = self._stacks[stack]
             count += definition in is_open
-        if count > 1 and self._max_depth is None:
+        if count > 1 and self.max_depth is None:
             place = self._places[definition]
             raise ValueError(f"{place}: expected max_depth, since it refers to itself, got none")
-        return count <= (self._max_depth or 1)
+        return count <= (self.max_depth or 1)
 
 
 def minimal(automaton: ByteAutomaton) -> ByteAutomaton:

@@ -10,12 +10,16 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints import byte_automata, definitions, grammars, schemas
+from decoding_jax.constraints import byte_automata, definitions, grammars, schemas, token_pushdown
 from decoding_jax.constraints.byte_automata import ByteAutomaton
 from decoding_jax.constraints.token_automata import over_tokens
 from decoding_jax.text.stop_strings import texts_of
+from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
-from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
+from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens, StackAutomaton
+
+_MOST_UNROLLED = 1024
+"""The states of nested texts up to which they are unrolled; with more, the device has a stack."""
 
 KINDS = ("json_schema", "regex", "grammar")
 """The constraints that programs have settings for."""
@@ -81,8 +85,8 @@ def json_schema(
 
     Raises:
       ValueError: in one line, for a schema with a keyword that is not followed; for one that refers
-        to itself without ``max_depth``, or has no text of that depth, or an automaton of more than
-        65,536 states; and as ``regex``.
+        to itself without ``max_depth``, or has no text of that depth; for one that has neither a
+        stack on the device nor an automaton of at most 65,536 states; and as ``regex``.
 
     Example:
       >>> from decoding_jax import constraints
@@ -201,8 +205,8 @@ def by_row(
     different = list({id(made): made for made in constraints}.values())
     for made in different:
         known = isinstance(made, PrefixAllowedTokens)
-        known = known and isinstance(made.language, CompressedAutomaton)
-        if not known or np.ndim(made.start) or len(made.language.transitions) != 1:
+        known = known and isinstance(made.language, (CompressedAutomaton, StackAutomaton))
+        if not known or np.ndim(made.start) or made.language.num_automata != 1:
             raise fields.error("constraints", "those of decoding_jax.constraints", made)
     kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
     if len(kinds) != 1:
@@ -211,9 +215,11 @@ def by_row(
     count, filling = round_up(len(parts)), parts[0]
     if least is not None:
         filling = least.language
-        count = max(round_up(len(parts) + 1), len(filling.transitions))
-    language = CompressedAutomaton.joined([*parts, *[filling] * (count - len(parts))])
-    number = {id(made): g * language.transitions.shape[1] for g, made in enumerate(different)}
+        count = max(round_up(len(parts) + 1), filling.num_automata)
+    parts += [filling] * (count - len(parts))
+    has_stack = any(isinstance(part, StackAutomaton) for part in parts)
+    language = (StackAutomaton if has_stack else CompressedAutomaton).joined(parts)
+    number = {id(made): g * language.num_states for g, made in enumerate(different)}
 
     def of_rows(name: str) -> np.ndarray:
         return np.array([number[id(made)] + getattr(made, name) for made in constraints], np.int32)
@@ -299,14 +305,31 @@ def _made(
         max_depth = fields.as_count("max_depth", max_depth)
     if kind == "regex":
         made = byte_automata.of_pattern(value, name)
-    else:
-        patterns, places = (
-            schemas.patterns_of(value, name, nested=max_depth is not None)
-            if kind == "json_schema"
-            else grammars.patterns_of(value, name)
-        )
-        made = definitions.of_patterns(patterns, places, max_depth, name)
+        return _over_tokens(made, tokenizer, vocab_size, name, value)
+    patterns, places = (
+        schemas.patterns_of(value, name, nested=max_depth is not None)
+        if kind == "json_schema"
+        else grammars.patterns_of(value, name)
+    )
+    network = definitions.network_of(patterns, places, max_depth, name)
+    if isinstance(network, ByteAutomaton):
+        return _over_tokens(network, tokenizer, vocab_size, name, value)
+    try:
+        made = network.automaton(_MOST_UNROLLED)
+    except definitions.TooManyStatesError:
+        texts = _token_texts(tokenizer, vocab_size)
+        if (stacked := token_pushdown.over_tokens(network, texts, tokenizer.eos_ids)) is not None:
+            return stacked
+        made = network.automaton()
     return _over_tokens(made, tokenizer, vocab_size, name, value)
+
+
+def _token_texts(tokenizer: Tokenizer, vocab_size: int | None) -> TokenTexts:
+    size = getattr(tokenizer, "vocab_size", None) if vocab_size is None else vocab_size
+    if size is None:
+        expected = "the number of tokens, for a tokenizer without vocab_size"
+        raise fields.error("vocab_size", expected, None)
+    return texts_of("constraints", tokenizer, fields.as_count("vocab_size", size))
 
 
 def _over_tokens(
@@ -317,11 +340,7 @@ def _over_tokens(
     value: Any,
 ) -> PrefixAllowedTokens:
     """The transform of an automaton over bytes; ``name`` and ``value`` are those of an argument."""
-    size = getattr(tokenizer, "vocab_size", None) if vocab_size is None else vocab_size
-    if size is None:
-        expected = "the number of tokens, for a tokenizer without vocab_size"
-        raise fields.error("vocab_size", expected, None)
-    texts = texts_of("constraints", tokenizer, fields.as_count("vocab_size", size))
+    texts = _token_texts(tokenizer, vocab_size)
     found = over_tokens(made, texts, tokenizer.eos_ids)
     if found is None:
         raise fields.error(name, "one that some text of the tokenizer's tokens matches", value)

@@ -7,7 +7,7 @@ class, of which the table has one column: its size hardly depends on the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -99,61 +99,99 @@ def _classes(
     Returns:
       The class of each text, int ``[V]``, and int32 ``[states, C]``, the state after each class.
     """
-    different = sorted(set(texts) - {b""})
-    place = {text: i for i, text in enumerate(different)} | {b"": len(different)}
+    different = Texts(texts)
+    classes = Classes(len(different.texts))
     begins = np.arange(len(transitions)) if states is None else np.asarray(states)
     # States that few texts leave are together, so that most parts are about few texts.
     order = np.argsort((transitions[begins] >= 0).sum(1), kind="stable")
-    parts: list[np.ndarray] = []  # the class of each text for some of the states
-    tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
     for few in np.array_split(begins[order], -(-len(begins) // _STATES)):
-        edges = list(_edges(transitions, different, few))
+        edges = different.edges(lambda state, byte: transitions[state, byte], few)
+        classes.add(list(edges), len(few))
+    number, found = classes.finished()
+    rows = np.empty_like(found)
+    rows[order] = found
+    return number[different.places(texts)], rows
+
+
+class Texts:
+    """Different texts, sorted, whose bytes are followed from several states at once.
+
+    Attributes:
+      texts: the texts, none of them empty.
+    """
+
+    def __init__(self, texts: Iterable[bytes]):
+        self.texts = sorted(set(texts) - {b""})
+        self._length = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        self._flat = np.frombuffer(b"".join(self.texts), np.uint8)
+        self._begin = np.cumsum(self._length) - self._length
+        # Texts with the same first byte are neighbours.
+        self._bounds = np.searchsorted(self._flat[self._begin], np.arange(257))
+
+    def places(self, texts: Sequence[bytes]) -> np.ndarray:
+        """Where each text is among the different ones, which an empty text comes after."""
+        place = {text: i for i, text in enumerate(self.texts)} | {b"": len(self.texts)}
+        return np.array([place[text] for text in texts], np.int64)
+
+    def edges(
+        self, step: Callable[[np.ndarray, np.ndarray], np.ndarray], states: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The texts that lead from some states to another state.
+
+        Args:
+          step: the states after states and bytes, of one shape, or -1.
+          states: int ``[k]``.
+
+        Yields:
+          For each length of a text, the place of the state among ``states``, the number of the
+          text, and the state after it.
+        """
+        count = self._bounds[1:] - self._bounds[:-1]
+        [bytes_] = np.nonzero(count)
+        after = step(np.repeat(states[:, None], len(bytes_), 1), np.tile(bytes_, (len(states), 1)))
+        start, column = np.nonzero(after >= 0)
+        state, byte = after[start, column], bytes_[column]
+        count = count[byte]
+        offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        text = offset + np.repeat(self._bounds[byte], count)
+        state, start = np.repeat(state, count), np.repeat(start, count)
+        position = 1
+        while position == 1 or len(text):
+            whole = self._length[text] == position
+            yield start[whole], text[whole], state[whole]
+            start, text, state = start[~whole], text[~whole], state[~whole]
+            state = step(state, self._flat[self._begin[text] + position])
+            live = state >= 0
+            start, text, state = start[live], text[live], state[live]
+            position += 1
+
+
+class Classes:
+    """Classes of texts that lead from each state to the same place; states come part by part.
+
+    Args:
+      count: the number of texts.
+    """
+
+    def __init__(self, count: int):
+        self._count = count
+        self._parts: list[np.ndarray] = []  # the class of each text for the states of a part
+        self._tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
+
+    def add(self, edges: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], states: int) -> None:
+        """Adds a part of ``states`` states, with the edges that ``Texts.edges`` finds."""
         found = np.unique(np.concatenate([text for _, text, _ in edges]))
-        after = np.full((len(found) + 1, len(few)), -1, np.int32)
+        after = np.full((len(found) + 1, states), -1, np.int32)
         for start, text, state in edges:
             after[np.searchsorted(found, text), start] = state
         first, number = distinct(after)
-        part = np.full(len(different) + 1, number[-1])
+        part = np.full(self._count + 1, number[-1])
         part[found] = number[:-1]
-        parts.append(part)
-        tables.append(after[first])
-    first, number = distinct(np.stack(parts, axis=1))
-    rows = np.empty((len(begins), len(first)), np.int32)
-    rows[order] = np.concatenate([x[part[first]].T for x, part in zip(tables, parts, strict=True)])
-    return number[[place[text] for text in texts]], rows
+        self._parts.append(part)
+        self._tables.append(after[first])
 
-
-def _edges(
-    transitions: np.ndarray, texts: Sequence[bytes], states: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The texts that lead from some states to another state.
-
-    Args:
-      transitions: int32 ``[S, 256]``.
-      texts: sorted.
-      states: int ``[k]``.
-
-    Yields:
-      For each length of a text, the place of the state among ``states``, the number of the text,
-      and the state after it.
-    """
-    length = np.fromiter(map(len, texts), np.int64, len(texts))
-    flat = np.frombuffer(b"".join(texts), np.uint8)
-    begin = np.cumsum(length) - length
-    # Texts with the same first byte are neighbours.
-    bounds = np.searchsorted(flat[begin], np.arange(257))
-    start, byte = np.nonzero(transitions[states] >= 0)
-    count = (bounds[1:] - bounds[:-1])[byte]
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    text = offset + np.repeat(bounds[byte], count)
-    state = np.repeat(transitions[states[start], byte], count)
-    start = np.repeat(start, count)
-    position = 1
-    while position == 1 or len(text):
-        whole = length[text] == position
-        yield start[whole], text[whole], state[whole]
-        start, text, state = start[~whole], text[~whole], state[~whole]
-        state = transitions[state, flat[begin[text] + position]]
-        live = state >= 0
-        start, text, state = start[live], text[live], state[live]
-        position += 1
+    def finished(self) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each text and of an empty one, and int32 ``[states, C]``, what follows."""
+        first, number = distinct(np.stack(self._parts, axis=1))
+        both = zip(self._tables, self._parts, strict=True)
+        return number, np.concatenate([x[part[first]].T for x, part in both])

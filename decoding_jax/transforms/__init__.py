@@ -28,6 +28,7 @@ from decoding_jax.transforms.repetition import (
     PresencePenalty,
     RepetitionPenalty,
 )
+from decoding_jax.transforms.stack_automata import StackAutomaton
 from decoding_jax.transforms.truncation import (
     Epsilon,
     Eta,
@@ -83,6 +84,7 @@ __all__ = [
     "PrefixAllowedTokens",
     "PresencePenalty",
     "RepetitionPenalty",
+    "StackAutomaton",
     "Temperature",
     "TopH",
     "TopK",

@@ -306,16 +306,23 @@ class CompressedAutomaton:
         rows_of_classes, row = np.unique(table >= 0, axis=0, return_inverse=True)
         allowed = rows_of_classes[:, token_class]
         count = 1 << (len(allowed) - 1).bit_length()  # so that few programs are compiled
-        allowed = np.pad(
-            allowed, [(0, count - len(allowed)), (0, -allowed.shape[1] % (8 * _LANES))]
-        )
-        bits = np.packbits(allowed.reshape(count, 8, -1), axis=1, bitorder="little")[:, 0]
+        bits = packed_bytes(np.pad(allowed, [(0, count - len(allowed)), (0, 0)]))
         return cls(
             transitions=table[None].astype(np.int32),
             token_class=token_class[None].astype(np.int32),
             row=row.reshape(1, -1).astype(np.int32),
             bits=bits[None],
         )
+
+    @property
+    def num_automata(self) -> int:
+        """G, the number of automata."""
+        return self.transitions.shape[0]
+
+    @property
+    def num_states(self) -> int:
+        """N, the number of states of each automaton."""
+        return self.transitions.shape[1]
 
     @classmethod
     def joined(cls, automata: Sequence[CompressedAutomaton]) -> CompressedAutomaton:
@@ -367,10 +374,22 @@ class CompressedAutomaton:
         row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
         of_state = jnp.asarray(self.bits, jnp.uint8).reshape(-1, places)[row]
         of_state = jnp.where((state >= 0)[..., None], of_state, jnp.uint8(0))
-        known = min(vocab_size, 8 * places)
-        bits = [(of_state >> np.uint8(bit)) & 1 for bit in range(8)]
-        allowed = jnp.concatenate(bits, axis=-1)[..., :known] == 1
-        return jnp.pad(allowed, [(0, 0)] * row.ndim + [(0, vocab_size - known)])
+        return unpacked_bytes(of_state, vocab_size)
+
+
+def unpacked_bytes(of_state: Array, vocab_size: int) -> Array:
+    """The bits bool ``[..., V]`` of bytes ``[..., K]`` as in ``CompressedAutomaton.bits``."""
+    known = min(vocab_size, 8 * of_state.shape[-1])
+    bits = [(of_state >> np.uint8(bit)) & 1 for bit in range(8)]
+    allowed = jnp.concatenate(bits, axis=-1)[..., :known] == 1
+    return jnp.pad(allowed, [(0, 0)] * (of_state.ndim - 1) + [(0, vocab_size - known)])
+
+
+def packed_bytes(allowed: np.ndarray) -> np.ndarray:
+    """The bytes uint8 ``[U, K]`` of bits ``[U, V]``, as in ``CompressedAutomaton.bits``."""
+    allowed = np.pad(allowed, [(0, 0), (0, -allowed.shape[1] % (8 * _LANES))])
+    parts = allowed.reshape(len(allowed), 8, -1)
+    return np.packbits(parts, axis=1, bitorder="little")[:, 0]
 
 
 def _table(sequences: Sequence[Sequence[int]] | np.ndarray, ends: tuple[int, ...]) -> np.ndarray:
@@ -412,7 +431,8 @@ class PrefixAllowedTokens:
 
     Attributes:
       language: a ``Trie``, an ``Automaton``, or an object with their ``depth``, ``advance`` and
-        ``allowed``.
+        ``allowed``. Where it has a method ``begin(state)``, that makes its states from those of
+        ``start``; they may then be a tuple of arrays.
       start: the state before the first token, an int or int32 ``[B]``. Rows with different
         languages start in different branches of one trie or automaton.
       first: the state before the first token of a text that continues no other, as ``start``; None
@@ -447,16 +467,18 @@ class PrefixAllowedTokens:
         allowed = self.language.allowed(self.states_after(prefix), logits.shape[-1])
         return jnp.where(allowed, logits, -jnp.inf)
 
-    def states_after(self, prefix: Prefix) -> Array:
-        """The state after each path, int32 ``[B, W, T]``."""
+    def states_after(self, prefix: Prefix) -> Any:
+        """The state after each path, int32 ``[B, W, T]``, or a tuple of such arrays."""
         if prefix.carried is not None:
             return self._states_from(prefix.carried, prefix)
         state = jnp.broadcast_to(self._state_before(prefix), prefix.length.shape)
+        if begin := getattr(self.language, "begin", None):
+            state = begin(state)
         size = prefix.tokens.shape[-1]
 
-        def walk(i: Array, state: Array) -> Array:
+        def walk(i: Array, state: Any) -> Any:
             token = lax.dynamic_index_in_dim(prefix.tokens, i, axis=3, keepdims=False)
-            return jnp.where(i < prefix.length, self.language.advance(state, token), state)
+            return self._advanced(state, token, i < prefix.length)
 
         if not size:
             return state
@@ -465,16 +487,21 @@ class PrefixAllowedTokens:
         steps = jnp.minimum(longest, jnp.asarray(self.language.depth, jnp.int32))
         return lax.fori_loop(0, steps, walk, state)
 
-    def _states_from(self, carried: CarriedStates, prefix: Prefix) -> Array:
+    def _advanced(self, state: Any, token: Array, real: Array) -> Any:
+        """The state after a token where it is real."""
+        after = self.language.advance(state, token)
+        return jax.tree.map(lambda x, y: jnp.where(real, x, y), after, state)
+
+    def _states_from(self, carried: CarriedStates, prefix: Prefix) -> Any:
         """The state after each path, found from that of its beginning."""
         shape, last = prefix.length.shape, prefix.tokens.shape[-1] - 1
         first = jnp.broadcast_to(carried.length, shape)
 
-        def walk(i: Array | int, state: Array) -> Array:
+        def walk(i: Array | int, state: Any) -> Any:
             token = gather_last(prefix.tokens, jnp.minimum(first + i, last))
-            return jnp.where(first + i < prefix.length, self.language.advance(state, token), state)
+            return self._advanced(state, token, first + i < prefix.length)
 
-        state = jnp.broadcast_to(carried.states, shape)
+        state = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), carried.states)
         if carried.rest <= 1:
             return walk(0, state) if carried.rest else state
         # The number of rounds is a constant, which the host of a GPU need not wait for.

@@ -8,6 +8,7 @@ import tiers
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
 from decoding_jax.testing import TableLM, same_bits
+from decoding_jax.text.token_texts import concatenated
 
 VOCAB, LENGTH = 5, 6
 MODEL = TableLM.random(jax.random.key(0), VOCAB)
@@ -92,3 +93,49 @@ def test_a_strategy_decodes_what_it_decodes_without_them(name):
     assert same_bits(carried, whole)
     assert carried.finished.any()
     assert len({tuple(text) for text in np.asarray(carried.tokens).reshape(-1, LENGTH)}) > 1
+
+
+STACKS = ("sample", "best_k_search")
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        *STACKS,
+        exhaustive=[name for name in CASES if name not in STACKS + RELEASE],
+        release=RELEASE,
+    ),
+)
+def test_a_stack_decodes_what_an_automaton_decodes(name, monkeypatch):
+    """Nested texts, whose states are several arrays, beside the same unrolled: in every bit."""
+    pytest.importorskip("outlines_core")
+    pytest.importorskip("lark")
+    from decoding_jax import constraints
+    from decoding_jax.constraints import made
+
+    strategy, settings = CASES[name]
+    key = () if name in DETERMINISTIC else (jax.random.key(2),)
+
+    def decoded(most):
+        monkeypatch.setattr(made, "_MOST_UNROLLED", most)
+        grammar = 'start: "(" start ")" | "1" "1"?'
+        nested = constraints.grammar(grammar, Parentheses(), max_depth=2)
+        own = {k: nested if k in ("language", "proposal") else v for k, v in settings.items()}
+        if "language" not in own:
+            own["transform"] = transforms.chain(transforms.temperature(0.8), nested)
+        output = strategy(MODEL, PROMPT, *key, stop=STOP, max_new_tokens=LENGTH, **own)
+        return type(nested.language).__name__, output
+
+    (kind, stacked), (other, unrolled) = decoded(0), decoded(1 << 20)
+    assert (kind, other) == ("StackAutomaton", "CompressedAutomaton")
+    assert same_bits(stacked, unrolled)
+    assert stacked.finished.any()
+
+
+class Parentheses:
+    """A tokenizer of four texts, one of which closes two levels; token 4 ends a text."""
+
+    eos_ids, vocab_size = (4,), VOCAB
+
+    def token_texts(self, size):
+        return concatenated([b"(", b"1", b")", b"))", b""])

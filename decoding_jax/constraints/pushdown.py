@@ -1,0 +1,395 @@
+"""Definitions that refer to each other, as a machine with a stack.
+
+``definitions`` unrolls the stacks of nested definitions into the states of one automaton, which may
+be many. Here a state is what has to be known above a common stack, and a byte may push frames or
+ask for the frame on top: a deterministic pushdown automaton (Ginsburg & Greibach 1966), made by the
+construction of subsets. The texts are the same.
+
+A frame is the pair of the counted definitions that it opens, and the place where the definition
+below goes on. A member of a state is a place with the frames above the common stack, the topmost
+first. ``max_depth`` bounds how many frames open each counted definition; how many more of each may
+be opened is called the room.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from decoding_jax.constraints.definitions import Network
+
+Frame = tuple[frozenset[int], int]
+Member = tuple[int, tuple[Frame, ...]]
+Room = tuple[int, ...]  # for each counted definition
+
+_MOST_SETS = 1 << 14  # of members
+_MOST_MEMBERS = 64  # of a set
+_MOST_FRAMES = 32  # of a member, above the common stack
+_MOST_COUNTED = 3
+AMPLE = 1 << 20
+"""A room that is never used up."""
+
+
+class AmbiguousError(Exception):
+    """The frames cannot be told from the text that has been read, or are too many."""
+
+
+class Machine:
+    """States and what bytes do to them; made by need, and numbered as they are found.
+
+    Attributes:
+      counted: the definitions whose frames are counted. The number of open ones of any other
+        definition never exceeds that of one of these.
+      frames: the frames that have been pushed, by number.
+      start: the state before the first byte, whose common stack is empty.
+      start_needs: the room that any whole text needs; None where no text ends.
+    """
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._counted = frozenset(self.counted_of(network))
+        self.counted = sorted(self._counted)
+        if len(self.counted) > _MOST_COUNTED:
+            raise AmbiguousError
+        self._needs = _needs(network, self.counted)
+        self._next = network.table.tolist()
+        self._met_opened = self._find_opened()
+        self.frames: list[Frame] = []
+        self._frame_number: dict[Frame, int] = {}
+        self.sets: list[frozenset[Member]] = []
+        self._is_waiting: list[bool] = []
+        self._set_number: dict[frozenset[Member], int] = {}
+        self._above: defaultdict[int, set[int]] = defaultdict(set)  # definitions, by frame
+        bottom = (self._opened(0), -1)
+        begun = network.starts[0], (bottom,)
+        self.start_needs = self._requirement(*begun)
+        start = self._settled({begun})
+        if start is None:
+            raise AmbiguousError
+        self.start = start
+
+    @property
+    def byte_class(self) -> np.ndarray:
+        """The class of each byte, int ``[256]``."""
+        return self._network.byte_class
+
+    def is_waiting(self, state: int) -> bool:
+        """Whether a state asks for the frame on top of the stack, before any further byte."""
+        return self._is_waiting[state]
+
+    def may_end(self, state: int) -> bool:
+        """Whether a text may end in a state."""
+        return any(self._is_end(*member) for member in self.sets[state])
+
+    @functools.cache  # noqa: B019
+    def resolved(self, state: int, frame: int) -> int | None:
+        """The state after a waiting one is given the frame on top, perhaps a waiting one again."""
+        top = self.frames[frame]
+        return self._settled({(place, (*above, top)) for place, above in self.sets[state]})
+
+    def may_be_on(self, state: int, frame: int) -> bool:
+        """Whether a waiting state may be met with this frame on top."""
+        owner, known = self._network.owner, self._above[frame]
+        bases = {owner[above[-1][1] if above else place] for place, above in self.sets[state]}
+        return bases <= set().union(*(self._tail_calls(one) for one in known))
+
+    def after(self, state: int, byte_class: int, room: Room) -> tuple[int, tuple[int, ...]] | None:
+        """What a byte does to a state that does not wait.
+
+        Returns:
+          The state after it, and the frames that it pushes, the topmost first; None where the byte
+          may not follow.
+        """
+        options = self._options(state, byte_class)
+        kept = tuple(m for m, needed in options if all(map(int.__le__, needed, room)))
+        return self._pushed(kept) if kept else None
+
+    def needed(self, state: int, byte_class: int) -> Room:
+        """The room with which a byte does what it does with any larger one."""
+        needs = [needed for _, needed in self._options(state, byte_class)]
+        return tuple(map(max, *needs)) if len(needs) > 1 else needs[0] if needs else self._none()
+
+    def opens(self, frames: Iterable[int]) -> Room:
+        """How many of some frames open each counted definition."""
+        found = [self.frames[frame][0] for frame in frames]
+        return tuple(sum(one in opened for opened in found) for one in self.counted)
+
+    def _none(self) -> Room:
+        return (0,) * len(self.counted)
+
+    def _opened(self, definition: int) -> frozenset[int]:
+        return self._counted & {definition}
+
+    def _is_end(self, place: int, above: tuple[Frame, ...]) -> bool:
+        return self._network.accepting[place] and bool(above) and above[0][1] < 0
+
+    @functools.cache  # noqa: B019
+    def _options(self, state: int, byte_class: int) -> list[tuple[Member, Room]]:
+        """The members after a byte, each with the room that it and the end of its text need."""
+        found = {
+            (self._next[place][byte_class], above)
+            for place, above in self.sets[state]
+            if self._next[place][byte_class] >= 0
+        }
+        both = ((member, self._requirement(*member)) for member in sorted(found, key=_order))
+        return [(member, needed) for member, needed in both if needed is not None]
+
+    def _requirement(self, place: int, above: tuple[Frame, ...]) -> Room | None:
+        """The room that a member needs to end, or None where it cannot end."""
+        levels: list[tuple[int, frozenset[int] | None]] = []
+        for opened, then in above:
+            levels.append((place, opened))
+            place = then
+        levels.append((place, None))
+        needed, count = self._none(), self._none()
+        for at, on in reversed(levels):
+            if on is not None:
+                count = tuple(n + (one in on) for n, one in zip(count, self.counted, strict=True))
+            if at >= 0:
+                here = self._needs_of(at, on)
+                if here is None:
+                    return None
+                needed = tuple(max(x, n + y) for x, n, y in zip(needed, count, here, strict=True))
+        return needed
+
+    @functools.cache  # noqa: B019
+    def _needs_of(self, place: int, opened: frozenset[int] | None) -> Room | None:
+        """The room that a definition needs to end, above what is open on its frame."""
+        if opened is None:  # The frame is not known.
+            owner = self._network.owner[place]
+            each = {self._needs_of(place, found) for found in self._met_opened[owner]}
+            if len(each) > 1:
+                raise AmbiguousError
+            return each.pop()
+        found = self._needs.get((place, opened), set())
+        if len(found) > 1:
+            raise AmbiguousError
+        return next(iter(found), None)
+
+    def _find_opened(self) -> dict[int, set[frozenset[int]]]:
+        """What the frame on which each definition is may open."""
+        found: defaultdict[int, set[frozenset[int]]] = defaultdict(set)
+        queue = [(one, self._opened(one)) for one in range(len(self._network.starts))]
+        for definition, opened in queue:  # which grows
+            if opened in found[definition]:
+                continue
+            found[definition].add(opened)
+            queue += [
+                (other, opened | self._opened(other))
+                for place, calls in enumerate(self._network.calls)
+                if self._network.owner[place] == definition
+                for other, after in calls
+                if self._network.only_ends[after]
+            ]
+        return found
+
+    @functools.cache  # noqa: B019
+    def _pushed(self, members: tuple[Member, ...]) -> tuple[int, tuple[int, ...]] | None:
+        """The state of some members, without the frames that they have in common; and those."""
+        common = members[0][1]
+        for _, above in members:
+            size = 0
+            while size < min(len(common), len(above)) and common[-1 - size] == above[-1 - size]:
+                size += 1
+            common = common[len(common) - size :]
+        rest = {(place, above[: len(above) - len(common)]) for place, above in members}
+        frames = tuple(map(self._numbered, common))
+        if frames:
+            owner = self._network.owner
+            bases = {owner[above[-1][1] if above else place] for place, above in rest}
+            self._above[frames[0]] |= bases
+            for below, (_, then) in zip(frames[1:], common, strict=False):
+                self._above[below].add(owner[then])
+        state = self._settled(rest)
+        while state is not None and self._is_waiting[state] and frames:
+            state, frames = self.resolved(state, frames[0]), frames[1:]
+        return None if state is None else (state, frames)
+
+    def _numbered(self, frame: Frame) -> int:
+        if frame not in self._frame_number:
+            self._frame_number[frame] = len(self.frames)
+            self.frames.append(frame)
+        return self._frame_number[frame]
+
+    def _settled(self, members: Iterable[Member]) -> int | None:
+        """The number of the state that members lead to before the next byte; None where none is."""
+        queue = list(members)
+        seen, found, waits = set(queue), set(), False
+        for place, above in queue:  # which grows
+            asks, moves = self._moves(place, above)
+            waits |= asks
+            if asks or self._network.reads[place] or self._is_end(place, above):
+                found.add((place, above))
+            if any(len(frames) > _MOST_FRAMES for _, frames in moves):
+                raise AmbiguousError
+            queue += [move for move in dict.fromkeys(moves) if move not in seen]
+            seen.update(moves)
+        if not found:
+            return None
+        if len(found) > _MOST_MEMBERS:
+            raise AmbiguousError
+        key = frozenset(found)
+        if key not in self._set_number:
+            if len(self.sets) >= _MOST_SETS:
+                raise AmbiguousError
+            self._set_number[key] = len(self.sets)
+            self.sets.append(key)
+            self._is_waiting.append(waits)
+        return self._set_number[key]
+
+    def _moves(self, place: int, above: tuple[Frame, ...]) -> tuple[bool, list[Member]]:
+        """Where the end and the beginning of definitions lead, and whether that asks for one."""
+        network, asks, moves = self._network, False, []
+        if network.accepting[place]:
+            asks = not above
+            if above and above[0][1] >= 0:
+                moves.append((above[0][1], above[1:]))
+        for definition, after in network.calls[place]:
+            opened, start = self._opened(definition), network.starts[definition]
+            if not network.only_ends[after]:
+                moves.append((start, ((opened, after), *above)))
+            elif all(opened <= known for known in self._met_opened[network.owner[place]]):
+                moves.append((start, above))  # The frame stays as it is.
+            elif above:
+                moves.append((start, ((above[0][0] | opened, above[0][1]), *above[1:])))
+            else:
+                asks = True
+        return asks, moves
+
+    @functools.cache  # noqa: B019
+    def _tail_calls(self, definition: int) -> frozenset[int]:
+        """A definition, and those that it may become without another frame."""
+        found, network = {definition}, self._network
+        queue = [definition]
+        for one in queue:  # which grows
+            for place, calls in enumerate(network.calls):
+                if network.owner[place] == one:
+                    for other, after in calls:
+                        if network.only_ends[after] and other not in found:
+                            found.add(other)
+                            queue.append(other)
+        return frozenset(found)
+
+    def longest_stack(self, max_depth: int) -> int:
+        """An upper bound of the number of frames, where each definition is within its depth."""
+        network = self._network
+        # The frames that open no counted definition, one upon another.
+        longest = [0] * len(network.starts)
+        for _ in range(len(longest) + 1):
+            for place, calls in enumerate(network.calls):
+                for other, after in calls:
+                    if other not in self._counted:
+                        frames = longest[other] + (not network.only_ends[after])
+                        owner = network.owner[place]
+                        longest[owner] = max(longest[owner], frames)
+        between = max(longest)
+        return (len(self.counted) * max_depth + 1) * (between + 1)
+
+    @staticmethod
+    def counted_of(network: Network) -> set[int]:
+        """The definitions that nest and that have no other one open at least as often.
+
+        A definition is left out that is referred to by one other definition alone, either always at
+        its end or never there: then each of it has one of the other around it.
+        """
+        edges = {
+            (network.owner[place], definition, network.only_ends[after])
+            for place, calls in enumerate(network.calls)
+            for definition, after in calls
+        }
+        count = len(network.starts)
+        reach = np.eye(count, dtype=bool)
+        for source, target, _ in edges:
+            reach[source, target] = True
+        for middle in range(count):
+            reach |= reach[:, middle : middle + 1] & reach[middle]
+        counted = {
+            one
+            for source, target, is_tail in edges
+            for one in range(count)
+            if not is_tail and reach[one, source] and reach[target, one]
+        }
+        around: dict[int, int] = {}
+        for one in sorted(counted - {0}, reverse=True):
+            sites = {(s, tail) for s, t, tail in edges if t == one and not (s == one and tail)}
+            if len(sites) != 1:
+                continue
+            [(outer, _)] = sites
+            last = outer
+            while last in around:
+                last = around[last]
+            if last != one and last in counted:
+                around[one] = outer
+                counted.discard(one)
+        return counted
+
+
+def _order(member: Member) -> tuple[int, list[tuple[list[int], int]]]:
+    return member[0], [(sorted(opened), then) for opened, then in member[1]]
+
+
+def _subsets(items: Iterable[int]) -> list[tuple[int, ...]]:
+    """All subsets of some items."""
+    items = list(items)
+    return [part for n in range(len(items) + 1) for part in itertools.combinations(items, n)]
+
+
+def _needs(network: Network, counted: list[int]) -> dict[tuple[int, frozenset[int]], set[Room]]:
+    """The least rooms with which a definition may end, from each place.
+
+    They are counted from the counted definitions that the frame of the definition opens. A room is
+    left out that exceeds another one.
+    """
+    places, none = range(len(network.owner)), (0,) * len(counted)
+    sets = [frozenset(part) for part in _subsets(counted)]
+    following = [sorted(set(row[row >= 0].tolist())) for row in network.table]
+    before: defaultdict[tuple[int, frozenset[int]], set[tuple[int, frozenset[int]]]]
+    before = defaultdict(set)
+
+    def of(opened: frozenset[int]) -> Room:
+        return tuple(int(one in opened) for one in counted)
+
+    calls = {}
+    for place, opened in itertools.product(places, sets):
+        key, parts = (place, opened), []
+        for after in following[place]:
+            before[after, opened].add(key)
+        for definition, after in network.calls[place]:
+            own = frozenset({definition} & set(counted))
+            start = network.starts[definition]
+            if network.only_ends[after]:
+                inner, more = (start, opened | own), of((opened | own) - opened)
+                rest: tuple[int, frozenset[int]] | None = None
+            else:
+                inner, more, rest = (start, own), of(own), (after, opened)
+                before[rest].add(key)
+            before[inner].add(key)
+            parts.append((inner, more, rest))
+        calls[key] = parts
+    needs: dict[tuple[int, frozenset[int]], set[Room]] = {}
+    queue = [(place, opened) for place in places if network.accepting[place] for opened in sets]
+    while queue:
+        key = queue.pop()
+        place, opened = key
+        found: set[Room] = {none} if network.accepting[place] else set()
+        for after in following[place]:
+            found |= needs.get((after, opened), set())
+        for inner, more, rest in calls[key]:
+            for x in needs.get(inner, ()):
+                whole = tuple(map(int.__add__, x, more))
+                for y in needs.get(rest, ()) if rest else (none,):
+                    found.add(tuple(map(max, whole, y)))
+        least = {x for x in found if not any(y != x and _is_within(y, x) for y in found)}
+        least = {x for x in least if max(x, default=0) <= (network.max_depth or 1)}
+        if least != needs.get(key, set()):
+            needs[key] = least
+            queue += before[key]
+    return needs
+
+
+def _is_within(room: Room, other: Room) -> bool:
+    return all(map(int.__le__, room, other))

@@ -1,0 +1,423 @@
+"""From a machine with a stack over bytes to one over the tokens of a tokenizer.
+
+A token does to a state what its bytes do one after another. Where one of them asks for the frame on
+top of the stack that the token has met, the rest of the token is done by that frame: the pair of
+the state that asks and of the rest is a way to ask. The outcomes of tokens and of rests, for each
+state and frame and for each room that changes them, are the tables of a ``StackAutomaton``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from decoding_jax.batches.widths import round_up
+from decoding_jax.constraints.byte_automata import distinct
+from decoding_jax.constraints.definitions import Network
+from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
+from decoding_jax.constraints.token_automata import Classes, Texts
+from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.transforms import PrefixAllowedTokens
+from decoding_jax.transforms.languages import packed_bytes
+from decoding_jax.transforms.stack_automata import StackAutomaton
+
+_DEAD, _UNKNOWN = -1, -2
+_LEAST = 8  # of the sizes of tables, which are padded so that few programs are compiled
+_MOST_STATES = 4096
+_MOST_FRAMES = 1024
+_TOGETHER = 64  # states whose tokens are followed together, which bounds the memory of it
+
+
+def over_tokens(
+    network: Network, texts: TokenTexts, eos_ids: Sequence[int]
+) -> PrefixAllowedTokens | None:
+    """The transform that keeps texts to nested definitions.
+
+    None where the definitions are ambiguous, or the machine or its stack would be large, or where
+    not every byte that a text may have is a token, so that a text might not be able to end.
+
+    Raises:
+      ValueError: where no text ends within the depth.
+    """
+    ends = np.zeros(len(texts.begun), bool)
+    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
+    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
+    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
+    if not network.max_depth or not {bytes([byte]) for byte in network.bytes_read()} <= set(begun):
+        return None
+    try:
+        machine = Machine(network)
+        capacity = machine.longest_stack(network.max_depth)
+        if capacity > _MOST_FRAMES:
+            return None
+        needs = machine.start_needs
+        if needs is None or max(needs, default=0) > network.max_depth:
+            raise network.endless()
+        return _Tables(machine, begun, first, ends).transform(network.max_depth, capacity)
+    except AmbiguousError:
+        return None
+
+
+class _Runs:
+    """What bytes do one after another, from the stack that they meet: found by need.
+
+    A place is a state with the frames that were pushed, the room that was met, and the room that
+    has been needed; or a state that asks for a frame that was met, with the number of bytes since.
+    """
+
+    def __init__(self, machine: Machine, byte_class: np.ndarray):
+        self.machine, self._byte_class = machine, byte_class
+        self.places: list[tuple[int, tuple[int, ...], Room, Room, int]] = []
+        self._number: dict[tuple[int, tuple[int, ...], Room, Room, int], int] = {}
+        self._table = np.full((64, int(byte_class.max()) + 1), _UNKNOWN, np.int32)
+        # Whether a place asks for a frame, and its number of bytes since; grows with the places.
+        self.asks: list[bool] = []
+
+    def begin(self, state: int, room: Room) -> int:
+        """The place before the first byte."""
+        return self._numbered((state, (), room, (0,) * len(room), 0))
+
+    def step(self, place: np.ndarray, byte: np.ndarray) -> np.ndarray:
+        """The places after places and bytes, of one shape, or -1."""
+        column = self._byte_class[byte]
+        after = self._table[place, column]
+        unknown = after == _UNKNOWN
+        if unknown.any():
+            size = self._table.shape[1]
+            for one in np.unique(place[unknown].astype(np.int64) * size + column[unknown]).tolist():
+                found = self._after(*divmod(one, size))
+                self._table[divmod(one, size)] = found
+            after = self._table[place, column]
+        return after
+
+    def _after(self, place: int, byte_class: int) -> int:
+        state, pushed, room, needed, since = self.places[place]
+        if self.asks[place]:
+            return self._numbered((state, pushed, room, needed, since + 1))
+        machine, opened = self.machine, self.machine.opens(pushed)
+        # Room that is ample is not kept, so that places are the same.
+        here = tuple(map(int.__sub__, room, opened))
+        found = machine.after(state, byte_class, here)
+        if found is None:
+            return _DEAD
+        if AMPLE in room:
+            need = machine.needed(state, byte_class)
+            needed = tuple(max(n, k + o) for n, k, o in zip(needed, need, opened, strict=True))
+        target, frames = found
+        frames += pushed
+        while machine.is_waiting(target) and frames:
+            resolved = machine.resolved(target, frames[0])
+            if resolved is None:
+                return _DEAD
+            target, frames = resolved, frames[1:]
+        return self._numbered((target, frames, room, needed, 0))
+
+    def _numbered(self, key: tuple[int, tuple[int, ...], Room, Room, int]) -> int:
+        if key not in self._number:
+            self._number[key] = len(self.places)
+            self.places.append(key)
+            self.asks.append(self.machine.is_waiting(key[0]))
+            if len(self.places) > len(self._table):
+                self._table = np.concatenate([self._table, np.full_like(self._table, _UNKNOWN)])
+        return self._number[key]
+
+
+class _Tables:
+    """The outcomes of tokens in all states, and of what is left of them in all frames."""
+
+    def __init__(
+        self, machine: Machine, begun: Sequence[bytes], first: Sequence[bytes], ends: np.ndarray
+    ):
+        self._machine, self._ends = machine, ends
+        self._runs = _Runs(machine, machine.byte_class)
+        self._outcomes: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._ways: dict[tuple[int, bytes], int] = {}
+        self._begins: dict[tuple[int, int], int | None] = {}  # by a state that asks, and a frame
+        self._largest = (0,) * len(machine.counted)  # the most room that anything needs
+        # The states of the device, with the room that they need, and the rows of the table.
+        self._states: dict[int, Room] = {}
+        self._rows: list[tuple[int, Room]] = []
+        self._texts, self._classes = Texts(begun), Classes(len(set(begun) - {b""}))
+        self._class_of = [self._texts.places(begun)]
+        queue, self._first_rows = [machine.start], []
+        if first != begun:
+            texts = Texts(first)
+            classes = Classes(len(texts.texts))
+            self._first_rows = self._follow([machine.start], texts, classes)
+            number, self._first_table = classes.finished()
+            self._class_of.append(number[texts.places(first)])
+            queue += self._new_states()
+        while queue:
+            for i in range(0, len(queue), _TOGETHER):
+                few = queue[i : i + _TOGETHER]
+                self._rows += self._follow(few, self._texts, self._classes)
+                self._states |= _needs(few, self._rows)
+                if len(self._states) > _MOST_STATES:
+                    raise AmbiguousError
+            self._ask()
+            queue = self._new_states()
+
+    def _new_states(self) -> list[int]:
+        """The states that have been met and not yet followed."""
+        met = {state for state, _ in self._outcomes}
+        return sorted((met | self._begun()) - self._states.keys())
+
+    def _begun(self) -> set[int]:
+        """The states in which frames let what is left of tokens begin."""
+        found = (state for state in self._begins.values() if state is not None)
+        return {state for state in found if not self._machine.is_waiting(state)}
+
+    def _follow(
+        self, states: Sequence[int], texts: Texts, classes: Classes
+    ) -> list[tuple[int, Room]]:
+        """Adds the outcomes of texts from states, with ample room and with all that matter.
+
+        Returns:
+          The state and the room of each row that is added to ``classes``.
+        """
+        ample = (AMPLE,) * len(self._largest)
+        begins = np.array([self._runs.begin(state, ample) for state in states])
+        edges = list(texts.edges(self._runs.step, begins))
+        needed = np.zeros((len(states), len(ample)), np.int64)
+        for start, _, place in edges:
+            each, index = np.unique(place, return_inverse=True)
+            of_place = np.array([self._runs.places[p][3] for p in each.tolist()], np.int64)
+            np.maximum.at(needed, start, of_place.reshape(len(each), len(ample))[index])
+        rows = [(state, ample) for state in states]
+        classes.add([self._coded(edge, texts) for edge in edges], len(states))
+        scarce = []
+        for state, need in zip(states, needed.tolist(), strict=True):
+            self._largest = tuple(map(max, self._largest, need))
+            # A room of ``need`` or more of a kind is as ample.
+            rooms = itertools.product(*([*range(n), AMPLE] for n in need))
+            scarce += [(state, room) for room in rooms if room != ample]
+        for i in range(0, len(scarce), _TOGETHER):
+            few = scarce[i : i + _TOGETHER]
+            begins = np.array([self._runs.begin(*one) for one in few])
+            edges = list(texts.edges(self._runs.step, begins))
+            classes.add([self._coded(edge, texts) for edge in edges], len(few))
+        return rows + scarce
+
+    def _coded(
+        self, edge: tuple[np.ndarray, np.ndarray, np.ndarray], texts: Texts
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Edges to outcomes and ways to ask, as the entries of tables."""
+        start, text, place = edge
+        each, index = np.unique(place, return_inverse=True)
+        asks = np.array([self._runs.asks[p] for p in each.tolist()], bool)[index]
+        code = np.full(len(place), _DEAD, np.int32)
+        known = [self._outcome(p) for p in each.tolist()]
+        code[~asks] = np.array(known, np.int32)[index[~asks]]
+        if asks.any():
+            both = np.stack([text[asks], place[asks]], axis=1)
+            pairs, index = np.unique(both, axis=0, return_inverse=True)
+            ways = [self._way(texts.texts[t], p) for t, p in pairs.tolist()]
+            code[asks] = -2 - np.array(ways, np.int32)[index.ravel()]
+        return start, text, code
+
+    def _outcome(self, place: int) -> int:
+        state, pushed, *_ = self._runs.places[place]
+        if self._runs.asks[place]:
+            return _DEAD
+        return self._outcomes.setdefault((state, pushed), len(self._outcomes))
+
+    def _way(self, text: bytes, place: int) -> int:
+        state, _, _, _, since = self._runs.places[place]
+        return self._ways.setdefault((state, text[len(text) - since :]), len(self._ways))
+
+    def _ask(self) -> None:
+        """Gives frames to the states that ask for them, and follows what is left of the tokens.
+
+        What is left may ask again, with less left; and there may be further frames then.
+        """
+        machine, known = self._machine, -1
+        while known != (known := len(self._ways) + len(self._begins) + len(machine.frames)):
+            for state, frame in itertools.product(
+                sorted({state for state, _ in self._ways}), range(len(machine.frames))
+            ):
+                key = state, frame
+                if key not in self._begins and machine.may_be_on(state, frame):
+                    self._begins[key] = machine.resolved(state, frame)
+            for found in sorted(self._begun()):
+                self._outcomes.setdefault((found, ()), len(self._outcomes))
+            for (state, _), then in list(self._begins.items()):
+                if then is not None and machine.is_waiting(then):
+                    for other, rest in list(self._ways):
+                        if other == state:
+                            self._ways.setdefault((then, rest), len(self._ways))
+            self._rest = Texts(rest for _, rest in self._ways)
+            classes = Classes(len(self._rest.texts))
+            states = sorted(self._begun())
+            self._rest_rows = []
+            for i in range(0, len(states), _TOGETHER) if self._rest.texts else ():
+                self._rest_rows += self._follow(states[i : i + _TOGETHER], self._rest, classes)
+            self._rest_classes = classes
+
+    def transform(self, max_depth: int, capacity: int) -> PrefixAllowedTokens:
+        """The transform of the tables, padded."""
+        machine, sizes = self._machine, tuple(n + 1 for n in self._largest)
+        state_of = {state: i for i, state in enumerate(self._states)}
+        ended = len(state_of)  # the state after an end token; then that before the first token
+        row, table, token_class = self._states_and_tokens(sizes)
+        frame_row, frame_table = self._frames(sizes)
+        frame_table, table = _merged(frame_table, table)
+        table, row = _distinct_rows(table, row)
+        frame_table, frame_row = _distinct_rows(frame_table, frame_row)
+        target = [*(state_of[state] for state, _ in self._outcomes), ended]
+        pushed = [[frame + 1 for frame in frames] for _, frames in self._outcomes]
+        opened = [(0,) * len(sizes), *(machine.opens([i]) for i in range(len(machine.frames)))]
+        asking = np.flatnonzero(np.less_equal(table, -2).any(axis=0)[token_class])
+        is_static: np.ndarray = np.greater_equal(table, 0)
+        static, bits_row = distinct(is_static.astype(np.int32))
+        allowed = is_static[static][:, token_class]
+        language = StackAutomaton(
+            row=_padded(row, 0, columns=False),
+            table=_padded(table, -1),
+            token_class=token_class[None].astype(np.int32),
+            bits_row=_padded(bits_row, 0),
+            bits=packed_bytes(_padded(allowed, False, columns=False)[0])[None],
+            asking=_padded(asking, -1),
+            target=_padded(np.array(target), 0),
+            pushed=_padded(np.array([*itertools.zip_longest(*pushed, [0], fillvalue=0)]).T, 0),
+            frame_row=_padded(frame_row, 0, columns=False),
+            frame_table=_padded(frame_table, -1),
+            opened=_padded(np.array(opened).reshape(len(opened), len(sizes)), 0, columns=False),
+            max_depth=np.full((1, len(sizes)), max_depth, np.int32),
+            rooms=np.array([sizes], np.int32).reshape(1, -1),
+            capacity=round_up(capacity, _LEAST),
+            max_popped=round_up(_longest_chain(table, frame_table, capacity)),
+        )
+        first = ended + 1 if self._first_rows else None
+        return PrefixAllowedTokens(language, start=state_of[machine.start], first=first)
+
+    def _states_and_tokens(self, sizes: Room) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``StackAutomaton.row``, ``table`` and ``token_class``, not yet padded.
+
+        The states are those that have been met, the one after an end token, and perhaps the one
+        before the first token of a text.
+        """
+        number, table = self._classes.finished()
+        class_of = [number[self._class_of[0]], *self._class_of[1:]]
+        kinds, token_class = distinct(np.stack([*class_of, self._ends], axis=1))
+        parts = [table[:, class_of[0][kinds]], np.full((1, len(kinds)), -1, np.int32)]
+        if self._first_rows:
+            parts.append(self._first_table[:, class_of[1][kinds]])
+        whole = np.concatenate(parts)
+        states = [*(state for state, _ in self._rows), None, *(s for s, _ in self._first_rows)]
+        may_end = [state is not None and self._machine.may_end(state) for state in states]
+        whole[np.ix_(may_end, self._ends[kinds])] = len(self._outcomes)
+        row = np.full((len(self._states) + 1, _count(sizes)), len(table))
+        place = {one: i for i, one in enumerate(self._rows)}
+        for i, (state, need) in enumerate(self._states.items()):
+            for room in _rooms(sizes):
+                row[i, _number(room, sizes)] = place[state, _kept(room, need)]
+        if self._first_rows:
+            place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
+            [(state, need)] = _needs([self._machine.start], self._first_rows).items()
+            each = {_number(room, sizes): place[state, _kept(room, need)] for room in _rooms(sizes)}
+            row = np.concatenate([row, [[each[i] for i in range(len(each))]]])
+        return row, whole, token_class
+
+    def _frames(self, sizes: Room) -> tuple[np.ndarray, np.ndarray]:
+        """``StackAutomaton.frame_row`` and ``frame_table``; row 0 is that of no frame."""
+        machine, ways = self._machine, list(self._ways)
+        place, found = {}, np.zeros((0, 1), np.int32)
+        if self._rest_rows:
+            number, table = self._rest_classes.finished()
+            found = table[:, number[self._rest.places([rest for _, rest in ways])]]
+            place = {one: i for i, one in enumerate(self._rest_rows)}
+        needs = _needs({state for state, _ in self._rest_rows}, self._rest_rows)
+        numbers = {way: i for i, way in enumerate(ways)}
+        frame_row = np.zeros((len(machine.frames) + 1, _count(sizes)), np.int32)
+        rows = [np.full(len(ways), -1, np.int32)]
+        asking = np.array([state for state, _ in ways], np.int64)
+        is_empty = np.array([not rest for _, rest in ways], bool)
+        for frame, room in itertools.product(range(len(machine.frames)), list(_rooms(sizes))):
+            row = np.full(len(ways), -1, np.int32)
+            for state in sorted(set(asking.tolist())):
+                then = self._begins.get((state, frame))
+                here = asking == state
+                if then is None:
+                    continue
+                if machine.is_waiting(then):
+                    row[here] = [-2 - numbers[then, ways[i][1]] for i in np.flatnonzero(here)]
+                    continue
+                if place:
+                    row[here] = found[place[then, _kept(room, needs[then])]][here]
+                row[here & is_empty] = self._outcomes[then, ()]
+            frame_row[frame + 1, _number(room, sizes)] = len(rows)
+            rows.append(row)
+        return frame_row, np.stack(rows)
+
+
+def _needs(states: Iterable[int], rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:
+    """The room of which more makes no difference, for each state; ``rows`` has all that differ."""
+    found: dict[int, Room] = {}
+    wanted = set(states)
+    for state, room in rows:
+        if state in wanted:
+            more = tuple(0 if n == AMPLE else n + 1 for n in room)
+            found[state] = tuple(map(max, found.get(state, more), more))
+    return {state: found[state] for state in states}
+
+
+def _rooms(sizes: Room) -> Iterator[Room]:
+    """All rooms below some sizes."""
+    return itertools.product(*map(range, sizes))
+
+
+def _count(sizes: Room) -> int:
+    return int(np.prod(sizes, dtype=np.int64))
+
+
+def _kept(room: Room, need: Room) -> Room:
+    """A room, where one that is needed or more is ample."""
+    return tuple(AMPLE if have >= n else have for have, n in zip(room, need, strict=True))
+
+
+def _number(room: Room, sizes: Room) -> int:
+    """The number of a room among all, the first kind being the fastest to change."""
+    number, step = 0, 1
+    for have, size in zip(room, sizes, strict=True):
+        number, step = number + have * step, step * size
+    return number
+
+
+def _merged(frame_table: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tables in which ways to ask that every frame answers alike are one."""
+    while True:
+        first, number = distinct(frame_table.T)
+        if len(first) == frame_table.shape[1]:
+            return frame_table, table
+        number = np.append(number, 0)
+        frame_table, table = (
+            np.where(x <= -2, -2 - number[np.clip(-2 - x, 0, len(number) - 1)], x).astype(np.int32)
+            for x in (frame_table[:, first], table)
+        )
+
+
+def _distinct_rows(table: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    first, number = distinct(table)
+    return table[first], number[row]
+
+
+def _longest_chain(table: np.ndarray, frame_table: np.ndarray, capacity: int) -> int:
+    """The most frames that a token pops, or that there are."""
+    ways = np.unique(table[table <= -2])
+    count = 0
+    while len(ways) and count < capacity:
+        answers = frame_table[:, -2 - ways]
+        ways, count = np.unique(answers[answers <= -2]), count + 1
+    return count
+
+
+def _padded(array: np.ndarray, filled: Any, *, columns: bool = True) -> np.ndarray:
+    """One automaton's array ``[1, ...]``, each axis padded to a size of a few."""
+    sizes = [round_up(array.shape[0], _LEAST)]
+    sizes += [round_up(n, _LEAST) if columns else n for n in array.shape[1:]]
+    padding = [(0, to - n) for to, n in zip(sizes, array.shape, strict=True)]
+    padded = np.pad(array, padding, constant_values=filled)[None]
+    return padded if padded.dtype == bool else padded.astype(np.int32)
