@@ -724,6 +724,30 @@ _GEMMA3 = {
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
     },
 }
+_GEMMA4 = {
+    **_LLAMA,
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "global_head_dim": 8,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 6,
+    "vocab_size_per_layer_input": 40,
+    "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "final_logit_softcapping": 5.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 500.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+}
 
 # By the name of a fixture: the class of its configuration in transformers, and settings for 40
 # tokens.
@@ -777,6 +801,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma2": ("Gemma2Config", _GEMMA2),
     "gemma3": ("Gemma3TextConfig", _GEMMA3),
+    "gemma4": ("Gemma4TextConfig", _GEMMA4),
     "t5gemma": (
         "T5GemmaConfig",
         {

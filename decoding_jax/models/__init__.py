@@ -27,6 +27,7 @@ from decoding_jax.models.dflash import DFlashConfig, DFlashHead
 from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.fixed_shapes import reproducible
 from decoding_jax.models.gemma import Gemma, GemmaConfig
+from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig
@@ -55,6 +56,8 @@ __all__ = [
     "GPTNeoX",
     "GPTNeoXConfig",
     "Gemma",
+    "Gemma4",
+    "Gemma4Config",
     "GemmaConfig",
     "Guided",
     "LayersContrasted",

@@ -205,9 +205,14 @@ class RMSNorm(nn.Module):
         init = nn.initializers.constant(1.0 - self.offset)
         scale = self.param("scale", init, (x.shape[-1],), jnp.float32).astype(jnp.float32)
         scale = scale + self.offset if self.offset else scale
-        x = x.astype(jnp.float32)
-        x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
+        x = rms_normed(x, self.epsilon)
         return (x * scale.reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.dtype)
+
+
+def rms_normed(x: Array, epsilon: float) -> Array:
+    """``x [..., D]`` divided by the root of its mean square, in float32; see ``RMSNorm``."""
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
 
 
 class LayerNorm(nn.Module):

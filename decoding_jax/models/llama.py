@@ -140,8 +140,8 @@ class LlamaAttention(nn.Module):
     ) -> Array:
         """The attention of ``x`` to keys and values, with queries that are rotated or not."""
         cfg = self.config
-        groups = cfg.num_heads // cfg.num_kv_heads
-        query = layers.split_heads(self.query(x), cfg.num_kv_heads, groups)
+        heads = parts[0].key.shape[-3]
+        query = layers.split_heads(self.query(x), heads, cfg.num_heads // heads)
         query = self.query_norm(query) if cfg.qk_norm else query
         query = query if angles is None else positions.rotate(query, *angles)
         scale = cfg.head_dim**-0.5 if self.scale is None else self.scale

@@ -147,9 +147,16 @@ def rotation(
     Returns:
       Two float32 arrays ``[..., T, d / 2]``.
     """
-    radians = frequencies(head_dim, theta, scaling).reshape((1,) * position.ndim + (-1,))
-    angle = position.astype(jnp.float32)[..., None] * radians
     factor = 1.0 if scaling is None else scaling.rotated_factor
+    return rotation_at(position, frequencies(head_dim, theta, scaling), factor)
+
+
+def rotation_at(
+    position: Array, radians: np.ndarray, factor: float = 1.0
+) -> tuple[Array, Array]:
+    """As ``rotation``, with the frequencies themselves, float32 ``[d / 2]``."""
+    radians = radians.reshape((1,) * position.ndim + (-1,))
+    angle = position.astype(jnp.float32)[..., None] * radians
     if factor == 1.0:
         return jnp.cos(angle), jnp.sin(angle)
     return factor * jnp.cos(angle), factor * jnp.sin(angle)

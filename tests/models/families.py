@@ -27,19 +27,21 @@ def torch_model(family: str, seed: int) -> Any:
     kind = name.replace(
         "Config", "ForConditionalGeneration" if encoder_decoder else "ForCausalLM"
     ).replace("GPT2ForCausalLM", "GPT2LMHeadModel")
-    kind = kind.replace("Gemma3Text", "Gemma3")
+    kind = kind.replace("Gemma3Text", "Gemma3").replace("Gemma4Text", "Gemma4")
     kind = kind.replace("MarianForConditionalGeneration", "MarianMTModel")
     model = getattr(transformers, kind)(getattr(transformers, name)(**settings)).eval()
     if family in UNTIED:
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, 16))
     draw = np.random.default_rng(seed)
     learned = [x for x in model.named_parameters() if x[1].requires_grad]  # no sinusoids
-    bias = [x for x in model.named_buffers() if x[0] == "final_logits_bias"]
-    for name, parameter in (*learned, *bias):
+    held = ("final_logits_bias", "layer_scalar")
+    buffers = [x for x in model.named_buffers() if x[0].endswith(held)]
+    for name, parameter in (*learned, *buffers):
         spread = {"bias": 0.2, "norm": 0.2, "table": 1.0}.get(_kind(name), 0.3)
         value = draw.normal(0.0, spread, tuple(parameter.shape))
-        # Gemma's norms store the distance of their scale from 1.
-        value += 1.0 if _kind(name) == "norm" and "gemma" not in family else 0.0
+        # The norms of Gemma 2 and 3 store the distance of their scale from 1.
+        stored = "gemma" not in family or "gemma4" in family
+        value += 1.0 if _kind(name) == "norm" and stored else 0.0
         parameter.data = torch.tensor(value).bfloat16().float()
     model.tie_weights()
     return unscaled(model) if family == "umt5" else model
@@ -56,4 +58,5 @@ def _kind(name: str) -> str:
         return "bias"
     if name.endswith(("shared.weight", "relative_attention_bias.weight")):
         return "table"
-    return "norm" if "norm" in name or ".ln_" in name else "matrix"
+    scale = "norm" in name or ".ln_" in name or "layer_scalar" in name
+    return "norm" if scale else "matrix"

@@ -28,7 +28,7 @@ def transformers() -> Any:
 
 
 LATER = (
-    *("gemma2", "gemma3", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
+    *("gemma2", "gemma3", "gemma4", "gpt_neox", "llama_yarn", "mistral", "qwen3"),
     *("byt5", "llama2", *BART, "t5gemma", "t5gemma2", "umt5", *VARIANTS),
 )
 # test_fixtures.py compares these families, and all their layers, with what PyTorch gave.
@@ -37,7 +37,7 @@ COMPARED = (
     *("t5gemma", "t5gemma2", "gpt_neox", "llama2", "llama3", "llama_yarn", "smollm", "qwen2"),
     *("mistral", "qwen3"),
 )
-EXHAUSTIVE = ("gpt2", "bart", "gemma3", "madlad", "qwen2_window", "qwen3_biased")
+EXHAUSTIVE = ("gpt2", "bart", "gemma3", "gemma4", "gemma4_others", "madlad", "qwen2_window", "qwen3_biased")
 EVERY = (*FAMILIES, *VARIANTS)
 
 

@@ -10,6 +10,7 @@ from families import VOCAB
 T5 = {**FAMILIES["t5_1_1"][1], "num_layers": 1}
 LLAMA = {**FAMILIES["llama2"][1], "num_hidden_layers": 2}
 GEMMA2, GEMMA3 = FAMILIES["gemma2"][1], FAMILIES["gemma3"][1]
+GEMMA4 = FAMILIES["gemma4"][1]
 T5GEMMA2 = FAMILIES["t5gemma2"][1]
 YARN = FAMILIES["llama_yarn"][1]["rope_parameters"]
 
@@ -45,6 +46,30 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
             "tie_word_embeddings": False,
             "rope_parameters": None,
+        },
+    ),
+    "gemma4_others": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "attention_k_eq_v": False,
+            "attention_bias": True,
+            "hidden_size_per_layer_input": 0,
+            "use_double_wide_mlp": False,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "use_bidirectional_attention": "vision",
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "rope_theta": 500.0,
+                    "factor": 2.0,
+                },
+            },
         },
     ),
     "t5gemma_others": (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from decoding_jax.models.bart import Bart
-from decoding_jax.models.checkpoint import bart, gemma, gpt2, gpt_neox, llama, t5, t5gemma
+from decoding_jax.models.checkpoint import bart, gemma, gemma4, gpt2, gpt_neox, llama, t5, t5gemma
 from decoding_jax.models.checkpoint.directory import (
     CONFIG,
     WEIGHTS,
@@ -25,6 +25,7 @@ from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
 from decoding_jax.models.gemma import Gemma
+from decoding_jax.models.gemma4 import Gemma4
 from decoding_jax.models.gpt2 import GPT2
 from decoding_jax.models.gpt_neox import GPTNeoX
 from decoding_jax.models.llama import Llama
@@ -52,6 +53,8 @@ _FAMILIES: dict[str, ModuleType] = {
     "gemma2": gemma,
     "gemma3": gemma,
     "gemma3_text": gemma,
+    "gemma4": gemma4,
+    "gemma4_text": gemma4,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "llama": llama,
@@ -75,6 +78,7 @@ _MODULES: dict[type, ModuleType] = {
     GPTNeoX: gpt_neox,
     Llama: llama,
     Gemma: gemma,
+    Gemma4: gemma4,
     Bart: bart,
     T5Gemma: t5gemma,
 }
@@ -112,7 +116,7 @@ def load_model(
         layout of compressed-tensors, GPTQ or AWQ, keeps them, with None.
 
     Returns:
-      The model of the family that ``model_type`` names; a ``Gemma`` is a ``Llama`` too.
+      The model of the family that ``model_type`` names; a ``Gemma`` or ``Gemma4`` is a ``Llama`` too.
       An encoder-decoder (``T5``, ``Bart``, ``T5Gemma``) has to be bound to inputs to decode.
 
     Raises:

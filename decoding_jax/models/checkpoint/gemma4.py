@@ -1,0 +1,227 @@
+"""The dense text networks of Gemma 4 in the Hugging Face layout.
+
+Of a Gemma 4 that reads images and sound too (``model_type`` ``gemma4``), the text network is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding_jax.models.checkpoint import llama
+from decoding_jax.models.checkpoint.directory import (
+    ACTIVATIONS,
+    ACTIVATIONS_BACK,
+    Settings,
+    Tensors,
+)
+from decoding_jax.models.checkpoint.gemma import NORMS, soft_cap
+from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
+from decoding_jax.models.checkpoint.position_settings import FULL, LOCAL, layer_types, read_window
+from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
+from decoding_jax.models.positions import RopeScaling
+
+# The networks for images and sound, beside a text network, and what leads from them to it.
+OTHERS = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
+# Layers that share the keys of others have projections of their own in files, and none uses them.
+UNUSED = r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\.(weight|bias)"
+TOKEN_SIZES = "vocab_size_per_layer_input"
+
+
+def table(config: Gemma4Config, prefix: str = "model.") -> dict[str, Weight]:
+    """The tensor of every parameter. The names of all but the output's begin with the prefix."""
+    out = {
+        "token_embedder/embedding": Weight(f"{prefix}embed_tokens.weight"),
+        "final_norm/scale": Weight(f"{prefix}norm.weight"),
+    }
+    if not config.logits_via_embedding:
+        out["logits_dense/kernel"] = Weight("lm_head.weight", True)
+    if config.per_layer_dim:
+        out |= {
+            "per_layer_token_embedder/embedding": Weight(f"{prefix}embed_tokens_per_layer.weight"),
+            "per_layer_projection/kernel": Weight(f"{prefix}per_layer_model_projection.weight", True),
+            "per_layer_projection_norm/scale": Weight(f"{prefix}per_layer_projection_norm.weight"),
+        }
+    for i in range(config.num_layers):
+        out |= layer_table(config, i, prefix)
+    return out
+
+
+def layer_table(config: Gemma4Config, index: int, prefix: str) -> dict[str, Weight]:
+    """The tensors of the layer of this index."""
+    layer, tensor = f"layers_{index}", f"{prefix}layers.{index}"
+    out = llama.layer_table(config, layer, tensor, NORMS)
+    unused = [] if index < config.num_own else ["key", "value", "key_norm"]
+    if config.key_is_value and not config.is_local(index):
+        unused.append("value")
+    parts = tuple(f"{layer}/attention/{name}/" for name in unused)
+    out = {path: weight for path, weight in out.items() if not path.startswith(parts)}
+    out[f"{layer}/layer_scalar"] = Weight(f"{tensor}.layer_scalar")
+    if config.per_layer_dim:
+        out |= {
+            f"{layer}/per_layer_gate/kernel": Weight(f"{tensor}.per_layer_input_gate.weight", True),
+            f"{layer}/per_layer_out/kernel": Weight(f"{tensor}.per_layer_projection.weight", True),
+            f"{layer}/per_layer_norm/scale": Weight(f"{tensor}.post_per_layer_input_norm.weight"),
+        }
+    return out
+
+
+def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma4:
+    """Reads the model of a directory."""
+    tied, prefix = settings.get("tie_word_embeddings", bool, True), "model."
+    if settings.values["model_type"] == "gemma4":
+        settings, prefix = settings.section("text_config"), "model.language_model."
+    tied = tied and tensors.same("lm_head.weight", f"{prefix}embed_tokens.weight")
+    config = Gemma4Config(**shape_of(settings, dtype), logits_via_embedding=tied)
+    model = read_model(Gemma4, config, table(config, prefix), tensors, layout)
+    tensors.check_all_used(rf"{OTHERS}|{prefix}{UNUSED}")
+    return model
+
+
+def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
+    """The values of a ``Gemma4Config``; absent settings have those of ``transformers``.
+
+    Raises:
+      CheckpointError: for a setting that is not supported.
+    """
+    settings.refuse(enable_moe_block=False)
+    if settings.values.get("use_bidirectional_attention") not in (None, "vision"):
+        expected = "null, or 'vision'"
+        found = settings.values["use_bidirectional_attention"]
+        raise settings.error("use_bidirectional_attention", found, expected)
+    num_layers = settings.size("num_hidden_layers")
+    window, pattern = read_window(
+        settings,
+        settings.size("sliding_window", 512),
+        [i % 6 != 5 and i != num_layers - 1 for i in range(num_layers)],
+    )
+    kv_heads = settings.size("num_key_value_heads")
+    bias = settings.get("attention_bias", bool, False)
+    theta, fraction, scaling, local_theta = _ropes(settings)
+    kinds = [bool(pattern[i % len(pattern)]) for i in range(num_layers)]
+    size = settings.get("hidden_size_per_layer_input", int, 256)
+    return {
+        **_global_heads(settings, kinds, kv_heads),
+        "vocab_size": settings.size("vocab_size"),
+        "emb_dim": settings.size("hidden_size"),
+        "num_heads": settings.size("num_attention_heads"),
+        "num_kv_heads": kv_heads,
+        "head_dim": settings.size("head_dim", 256),
+        "mlp_dim": settings.size("intermediate_size"),
+        "num_layers": num_layers,
+        "max_positions": settings.size("max_position_embeddings", 131_072),
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "rotary_fraction": fraction,
+        "local_rope_theta": local_theta,
+        "activation": settings.one_of("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
+        "norm_epsilon": settings.get("rms_norm_eps", float, 1e-6),
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "window": window,
+        "window_pattern": pattern,
+        "key_is_value": settings.get("attention_k_eq_v", bool, False),
+        "num_kv_layers": num_layers - settings.get("num_kv_shared_layers", int, 0),
+        "wide_mlp": settings.get("use_double_wide_mlp", bool, False),
+        "per_layer_dim": size,
+        "per_layer_vocab_size": settings.size(TOKEN_SIZES, 262_144) if size else None,
+        "logit_soft_cap": soft_cap(settings, "final_logit_softcapping", None),
+        "dtype": dtype,
+    }
+
+
+def _global_heads(settings: Settings, kinds: list[bool], kv_heads: int) -> dict[str, int]:
+    """The size and the number of heads in layers without the window, by either spelling.
+
+    ``transformers`` writes ``per_layer_config``, with an object for each of these layers.
+
+    Raises:
+      CheckpointError: for layers of one kind whose heads differ.
+    """
+    key = "per_layer_config"
+    given = settings.get(key, dict, None)
+    if given is None:
+        other = settings.get("attention_k_eq_v", bool, False)
+        count = settings.size("num_global_key_value_heads", kv_heads) if other else kv_heads
+        heads = settings.size("global_head_dim", 512)
+        return {"global_head_dim": heads, "num_global_kv_heads": count}
+    places = [str(i) for i, local in enumerate(kinds) if not local]
+    own = given.get(places[0], {}) if places else {}
+    alike = all(given.get(str(i), {}) == ({} if local else own) for i, local in enumerate(kinds))
+    if not alike or not own.keys() <= {"head_dim", "num_key_value_heads"}:
+        expected = f"one size and number of heads in all layers of {FULL}"
+        raise settings.error(key, given, expected)
+    section = Settings(settings.path, own)
+    return {
+        "global_head_dim": section.size("head_dim", settings.size("head_dim", 256)),
+        "num_global_kv_heads": section.size("num_key_value_heads", kv_heads),
+    }
+
+
+def _ropes(settings: Settings) -> tuple[float, float, RopeScaling | None, float]:
+    """The base, the rotated fraction and the scaling of layers without the window; the other base.
+
+    Raises:
+      CheckpointError: for other kinds of rotary positions.
+    """
+    ropes = settings.section("rope_parameters")
+    absent = {
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        LOCAL: {"rope_theta": 10_000.0},
+    }
+    whole, local = (
+        Settings(settings.path, (ropes.values or absent).get(kind) or {}) for kind in (FULL, LOCAL)
+    )
+    local.refuse(rope_type="default")
+    kinds = {"default": "", "proportional": "proportional"}
+    partial = whole.one_of("rope_type", kinds, "default")
+    factor = whole.get("factor", float, 1.0) if partial else 1.0
+    fraction = whole.get("partial_rotary_factor", float, 1.0) if partial else 1.0
+    scaling = None if factor == 1.0 else RopeScaling("linear", factor)
+    theta = whole.get("rope_theta", float)
+    return theta, fraction, scaling, local.get("rope_theta", float, 10_000.0)
+
+
+def settings_of(config: Gemma4Config) -> dict[str, Any]:
+    """The contents of ``config.json`` for a network.
+
+    Raises:
+      ValueError: for settings that Gemma 4 does not have.
+    """
+    if config.qkv_bias != config.out_bias or config.mlp_bias or not config.qk_norm:
+        raise ValueError(
+            "qkv_bias, out_bias, mlp_bias, qk_norm: expected qkv_bias = out_bias, no mlp_bias, and "
+            f"qk_norm, got {config.qkv_bias}, {config.out_bias}, {config.mlp_bias}, "
+            f"{config.qk_norm}"
+        )
+    scaling = config.rope_scaling
+    if scaling is not None and scaling.kind != "linear":
+        raise ValueError(f"rope_scaling: expected None or linear, got {scaling.kind}")
+    rope = {
+        "rope_type": "proportional",
+        "rope_theta": config.rope_theta,
+        "partial_rotary_factor": config.rotary_fraction,
+        **({} if scaling is None else {"factor": scaling.factor}),
+    }
+    kinds = layer_types(config.window_pattern, config.num_layers)
+    heads = {"head_dim": config.global_head_dim, "num_key_value_heads": config.global_kv_heads}
+    shape = llama.settings_of_shape(config)
+    return {
+        **{name: x for name, x in shape.items() if name not in ("rope_theta", "rope_scaling")},
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "hidden_activation": ACTIVATIONS_BACK[config.activation].replace("_new", "_pytorch_tanh"),
+        "attention_bias": config.qkv_bias,
+        "sliding_window": config.window,
+        "layer_types": kinds,
+        "per_layer_config": {str(i): heads for i, kind in enumerate(kinds) if kind == FULL},
+        "rope_parameters": {
+            FULL: rope,
+            LOCAL: {"rope_type": "default", "rope_theta": config.local_rope_theta},
+        },
+        "attention_k_eq_v": config.key_is_value,
+        "num_kv_shared_layers": config.num_layers - config.num_own,
+        "use_double_wide_mlp": config.wide_mlp,
+        "hidden_size_per_layer_input": config.per_layer_dim,
+        TOKEN_SIZES: config.per_layer_vocab_size or config.vocab_size,
+        "final_logit_softcapping": config.logit_soft_cap,
+    }

@@ -1,0 +1,359 @@
+"""Gemma 4, text: heads of two sizes, and later layers that read the keys of earlier ones.
+
+The layers are Gemma's, with norms around each part. Those with the window and those without it have
+heads of their own sizes and rotary positions of their own; the last layers make no keys and values,
+and read those of the last layer of their kind that does. Each layer may have a small embedding of
+the token as a further input. Google DeepMind 2026, "Gemma 4" (ai.google.dev/gemma/docs/core).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from decoding_jax import fields
+from decoding_jax.base import Array
+from decoding_jax.models import caches, decoder, gemma, layers, llama, positions, shared_keys, view
+from decoding_jax.models.attention import Part, soft_capped
+from decoding_jax.pytrees import pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class Gemma4Config(llama.LlamaConfig):
+    """The shape of a dense Gemma 4 text network: that of a Llama network, and these.
+
+    ``head_dim`` and ``num_kv_heads`` are those of layers with the window, and ``rope_theta`` is
+    that of layers without it.
+
+    Attributes:
+      global_head_dim: the size of a head in layers without the window, an even number.
+      num_global_kv_heads: the number of key-value heads there, or None for ``num_kv_heads``.
+      local_rope_theta: the base of the rotary frequencies of layers with the window.
+      rotary_fraction: the fraction of the frequencies by which layers without the window rotate.
+      key_is_value: whether layers without the window use what they project to keys as values too.
+      num_kv_layers: the number of first layers that make keys and values, or None for all.
+      wide_mlp: whether the other layers have twice the ``mlp_dim``.
+      per_layer_dim: the size of each layer's own embedding of a token, or 0 for none.
+      per_layer_vocab_size: the number of rows of these embeddings, or None for ``vocab_size``.
+      logit_soft_cap: None, or the bound c of the logits of the tokens, ``c tanh(x / c)``.
+
+    Raises:
+      ValueError: as ``LlamaConfig``; for no window or scanned layers; if one of these is out of its
+        range; or if a kind of layers has no keys to read.
+    """
+
+    activation: str = "gelu"
+    qk_norm: bool = True
+    logits_via_embedding: bool = True
+    local_rope_theta: float = 10_000.0
+    rotary_fraction: float = 0.25
+    key_is_value: bool = False
+    num_global_kv_heads: int | None = None
+    num_kv_layers: int | None = None
+    wide_mlp: bool = False
+    per_layer_dim: int = 0
+    per_layer_vocab_size: int | None = None
+    logit_soft_cap: float | None = None
+    global_head_dim: int = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scan_layers:
+            expected = "False, because the layers of Gemma 4 have two shapes"
+            raise fields.error("scan_layers", expected, True)
+        if self.window is None:
+            raise fields.error("window", "1 and above", None)
+        if self.num_heads % self.global_kv_heads:
+            expected = f"a divisor of num_heads = {self.num_heads}"
+            raise fields.error("num_global_kv_heads", expected, self.num_global_kv_heads)
+        if self.global_head_dim % 2:
+            raise fields.error("global_head_dim", "even numbers", self.global_head_dim)
+        if not 0 <= self.rotary_fraction <= 1:
+            raise fields.error("rotary_fraction", "0 to 1", self.rotary_fraction)
+        if self.num_kv_layers is not None and self.num_kv_layers < 1:
+            raise fields.error("num_kv_layers", "None, or 1 and above", self.num_kv_layers)
+        kinds = [self.is_local(i) for i in range(self.num_layers)]
+        if set(kinds) != set(kinds[: self.num_own]):
+            expected = "layers with and without the window among those that make keys and values"
+            raise fields.error("num_kv_layers", expected, self.num_kv_layers)
+
+    @property
+    def global_kv_heads(self) -> int:
+        given = self.num_global_kv_heads
+        return self.num_kv_heads if given is None else given
+
+    @property
+    def num_own(self) -> int:
+        """The number of layers that make keys and values, which are the first ones."""
+        given = self.num_layers if self.num_kv_layers is None else self.num_kv_layers
+        return min(given, self.num_layers)
+
+    def is_local(self, index: int) -> bool:
+        """Whether the layer of this index has the window."""
+        return bool(view.is_local(self.window_pattern, index))
+
+    def of_layer(self, index: int) -> Gemma4Config:
+        """The shape whose ``head_dim``, ``num_kv_heads`` and ``mlp_dim`` are those of a layer."""
+        twice = self.wide_mlp and index >= self.num_own
+        own: dict[str, Any] = {"mlp_dim": 2 * self.mlp_dim if twice else self.mlp_dim}
+        if not self.is_local(index):
+            own |= {"head_dim": self.global_head_dim, "num_kv_heads": self.global_kv_heads}
+        return dataclasses.replace(self, **own)
+
+    def angles(self, position: Array) -> tuple[Any, Any]:
+        """The rotations at positions in layers without the window, and in those with it."""
+        radians = positions.frequencies(self.global_head_dim, self.rope_theta, self.rope_scaling)
+        turned = int(self.rotary_fraction * self.global_head_dim // 2)
+        radians = np.where(np.arange(radians.size) < turned, radians, np.float32(0.0))
+        local = positions.rotation(position, self.head_dim, self.local_rope_theta)
+        return positions.rotation_at(position, radians), local
+
+
+class Gemma4Attention(llama.LlamaAttention):
+    """Attention whose values are normalised, with keys of its own or of another layer.
+
+    Attributes:
+      makes_keys: whether it makes keys and values. Otherwise it has queries alone.
+      key_is_value: whether the projection to keys is that to values too.
+    """
+
+    scale: float | None = 1.0
+    makes_keys: bool = True
+    key_is_value: bool = False
+
+    def keys(self, x: Array) -> caches.KeyValue:
+        """See ``LlamaAttention.keys``."""
+        cfg = self.config
+        key = self.key(x)
+        value = key if self.key_is_value else self.value(x)
+        new = layers.key_value(key, value, cfg.num_kv_heads)
+        value = layers.rms_normed(new.value, cfg.norm_epsilon).astype(cfg.dtype)
+        return caches.KeyValue(self.key_norm(new.key), value)
+
+    def __call__(
+        self, x: Array, layer_cache: Any, angles: tuple[Array, Array]
+    ) -> tuple[Array, Any]:
+        if self.makes_keys:
+            return super().__call__(x, layer_cache, angles)
+        parts, stored = layer_cache(None)
+        return self.read(x, parts, angles), stored
+
+
+class Gemma4Layer(gemma.GemmaLayer):
+    """A layer, whose ``LayerCache`` gives the keys of another layer if it makes none.
+
+    Attributes:
+      config: a ``Gemma4Config``.
+      index: the index of the layer.
+    """
+
+    config: Any
+    index: int
+
+    def setup(self) -> None:
+        whole, index = self.config, self.index
+        cfg = whole.of_layer(index)
+
+        def norm() -> layers.RMSNorm:
+            return layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
+
+        self.pre_attention_norm, self.post_attention_norm = norm(), norm()
+        self.pre_mlp_norm, self.post_mlp_norm = norm(), norm()
+        own = index < whole.num_own
+        same = whole.key_is_value and not whole.is_local(index)
+        self.attention = Gemma4Attention(cfg, makes_keys=own, key_is_value=same)
+        self.mlp = llama.LlamaMlp(cfg)
+        self.layer_scalar = self.param("layer_scalar", nn.initializers.ones_init(), (1,))
+        if cfg.per_layer_dim:
+            self.per_layer_gate = layers.Dense(cfg.per_layer_dim, cfg.dtype)
+            self.per_layer_out = layers.Dense(cfg.emb_dim, cfg.dtype)
+            self.per_layer_norm = norm()
+
+    def __call__(
+        self, x: Array, layer_cache: Any, positions: tuple[tuple[Array, Array], Array | None]
+    ) -> tuple[Array, Any]:
+        """Runs the layer; the positions are its angles, and its own embeddings of the tokens."""
+        angles, own = positions
+        x, stored = self.attended(x, layer_cache, angles)
+        x = self.fed_forward(x)
+        if own is not None:
+            gate = layers.ACTIVATIONS[self.config.activation](self.per_layer_gate(x))
+            x += self.per_layer_norm(self.per_layer_out(gate * own))
+        return x * self.layer_scalar.astype(x.dtype)[0], stored
+
+
+class Gemma4Network(decoder.DecoderNetwork):
+    """The network of ``Gemma4``."""
+
+    config: Gemma4Config
+
+    def setup(self) -> None:
+        super().setup()
+        cfg = self.config
+        init = nn.initializers.normal(0.02)
+        self.token_embedder = nn.Embed(cfg.vocab_size, cfg.emb_dim, embedding_init=init)
+        self.layers = [Gemma4Layer(cfg, i) for i in range(cfg.num_layers)]
+        self.final_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
+        if cfg.per_layer_dim:
+            rows = cfg.per_layer_vocab_size or cfg.vocab_size
+            size = cfg.num_layers * cfg.per_layer_dim
+            self.per_layer_token_embedder = nn.Embed(rows, size, embedding_init=init)
+            self.per_layer_projection = layers.Dense(size, cfg.dtype)
+            self.per_layer_projection_norm = layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
+
+    def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
+        """See ``DecoderNetwork.inputs``.
+
+        The positions are the angles of layers without the window, those of layers with it, and
+        None or each layer's own embeddings ``[B, W, T, N, d]``.
+        """
+        cfg = self.config
+        x = embedded(self.token_embedder.embedding, tokens, cfg.emb_dim, cfg.dtype)
+        return x, (*cfg.angles(position), self.per_layer_inputs(tokens, x))
+
+    def per_layer_inputs(self, tokens: Array, x: Array) -> Array | None:
+        """Each layer's own embeddings of tokens, mixed with a projection of their embeddings."""
+        cfg = self.config
+        if not cfg.per_layer_dim:
+            return None
+        shape = (*tokens.shape, cfg.num_layers, cfg.per_layer_dim)
+        table = self.per_layer_token_embedder.embedding
+        own = embedded(table, tokens, cfg.per_layer_dim, cfg.dtype).reshape(shape)
+        projected = self.per_layer_projection(x) * jnp.asarray(cfg.emb_dim**-0.5, cfg.dtype)
+        projected = self.per_layer_projection_norm(projected.reshape(shape))
+        return (projected + own) * jnp.asarray(2.0**-0.5, cfg.dtype)
+
+    def positions_of(self, positions: Any, index: Any) -> Any:
+        """See ``Gemma4Layer``."""
+        for_all, for_local, own = positions
+        angles = for_local if self.config.is_local(index) else for_all
+        return angles, None if own is None else own[..., index, :]
+
+    def window(self, index: int | Array) -> view.Window:
+        return view.window_of(self.config.window, self.config.window_pattern, index)
+
+    def run_layers(
+        self,
+        tokens: Array,
+        position: Array,
+        cache_of: decoder.LayerCacheOf,
+        *,
+        read: Any = None,
+        written: Any = None,
+        **settings: Any,
+    ) -> tuple[decoder.States, caches.Layers]:
+        """See ``DecoderNetwork.run_layers``; the cache has the layers that make keys alone."""
+        cfg = self.config
+        last: dict[bool, list[Part]] = {}  # what the last layer of each kind attended to
+
+        def cache_of_layer(layer: Any, index: Any, *held: Any) -> Any:
+            local = cfg.is_local(index)
+            if index >= cfg.num_own:
+                return lambda new: (last[local], None)
+            own = cache_of(layer, index, *held)
+
+            def layer_cache(new: caches.KeyValue) -> tuple[list[Part], caches.KeyValue]:
+                last[local], stored = own(new)
+                return last[local], stored
+
+            return layer_cache
+
+        none = (None,) * (cfg.num_layers - cfg.num_own)
+        read, written = (None if x is None else (*x, *none) for x in (read, written))
+        given = {"read": read, "written": written, **settings}
+        states, new = super().run_layers(tokens, position, cache_of_layer, **given)
+        return states, tuple(new[: cfg.num_own])
+
+    def project(self, hidden: Array) -> Array:
+        return soft_capped(super().project(hidden), self.config.logit_soft_cap)
+
+
+def embedded(table: Any, tokens: Array, size: int, dtype: str) -> Array:
+    """The embeddings of tokens times the root of ``size``, which is rounded to the dtype."""
+    return layers.embed(table, tokens, dtype) * jnp.asarray(math.sqrt(size), dtype)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Gemma4(llama.Llama):
+    """A dense Gemma 4 text network with its parameters, a ``LanguageModel``.
+
+    Drafters may read its keys and values (``SupportsSharedKeys``).
+
+    Attributes:
+      params: the parameters of ``Gemma4Network``, of any float dtype.
+      config: a ``Gemma4Config``.
+
+    Example:
+      >>> config = Gemma4Config(
+      ...     vocab_size=9, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=2, global_head_dim=4,
+      ...     mlp_dim=8, num_layers=4, max_positions=32, window=16, window_pattern=(True, False),
+      ...     num_kv_layers=2)
+      >>> def run(key):
+      ...     model = Gemma4.init(config, key)
+      ...     output, cache = model.prefill(jnp.array([[1, 2]]), jnp.array([2]), lanes=3, slots=5)
+      ...     return model.extend(cache, jnp.ones((1, 3, 2), jnp.int32), 0)
+      >>> output, cache = jax.eval_shape(run, jax.random.key(0))
+      >>> output.logits.shape, [layer.key.shape for layer in cache.slots]
+      ((1, 3, 2, 9), [(1, 3, 1, 5, 2), (1, 3, 1, 5, 4)])
+    """
+
+    network: ClassVar[type[decoder.DecoderNetwork]] = Gemma4Network
+    partition_rules: ClassVar[Mapping[str, PartitionSpec]] = {
+        **layers.PARTITION_RULES,
+        "*layer_scalar": PartitionSpec(),
+        "*per_layer_*/kernel": PartitionSpec(),
+    }
+
+    @property
+    def sharded_sizes(self) -> dict[str, int]:
+        """See ``sharding.SupportsPartitionRules``."""
+        cfg = self.config
+        sizes = {**super().sharded_sizes, "num_global_kv_heads": cfg.global_kv_heads}
+        rows = cfg.per_layer_vocab_size
+        return {**sizes, "per_layer_vocab_size": rows} if cfg.per_layer_dim and rows else sizes
+
+    def for_model_axis(self, size: int) -> Self:
+        """See ``Llama.for_model_axis``, for the layers of each kind."""
+        cfg, params = self.config, dict(self.params)
+        heads = {True: cfg.num_kv_heads, False: cfg.global_kv_heads}
+        for i in range(cfg.num_layers):
+            name = f"layers_{i}"
+            params[name], own = llama.repeated_heads(params[name], cfg.of_layer(i), size)
+            heads[cfg.is_local(i)] = own.num_kv_heads
+        config = dataclasses.replace(
+            cfg, num_kv_heads=heads[True], num_global_kv_heads=heads[False]
+        )
+        return dataclasses.replace(self, params=params, config=config)
+
+    def early_exit(self, num_layers: int) -> Self:
+        """See ``DecoderModel.early_exit``."""
+        model = super().early_exit(num_layers)
+        size = num_layers * self.config.per_layer_dim
+        tables = [name for name in ("token_embedder", "projection") if size]
+        first = {
+            f"per_layer_{name}": jax.tree.map(
+                lambda x: x[:, :size], model.params[f"per_layer_{name}"]
+            )
+            for name in tables
+        }
+        return dataclasses.replace(model, params={**model.params, **first})
+
+    def shared_keys(
+        self, cache: caches.Cache, length: Array, prefix: Any = None
+    ) -> shared_keys.SharedKeys:
+        """See ``SupportsSharedKeys.shared_keys``: those of the last layer of each kind.
+
+        After a ``prefix`` that all rows share, its keys are read too.
+        """
+        cfg = self.config
+        last = {cfg.is_local(i): i for i in range(cfg.num_own)}
+        return shared_keys.of_layers(cache, length, last.get(True), last.get(False), prefix)
