@@ -50,8 +50,8 @@ class LanguageModel(Protocol):
     """A language model as every strategy sees it: ``prefill``, then ``extend`` over a cache.
 
     A model is a pytree (weights are leaves, settings are static). ``keep``, ``select``,
-    ``project``, ``with_features`` and ``widens`` are optional: see the protocols named
-    ``Supports...``, and ``loop.Steps.widens``.
+    ``project``, ``with_features``, ``shared_keys`` and ``widens`` are optional: see the protocols
+    named ``Supports...``, and ``loop.Steps.widens``.
 
     Attributes:
       vocab_size: V.
@@ -170,6 +170,21 @@ class SupportsFeatures(Protocol):
           layers: for each array, the number of layers that it is the output of: 0 is the input of
             the first layer. For all layers of the model, it is ``ModelOutput.hidden``. These are
             the indices of ``hidden_states`` in ``transformers``.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsSharedKeys(Protocol):
+    """A model whose keys and values a drafter may read, as the assistants of Gemma 4 do."""
+
+    def shared_keys(self, cache: Cache, length: Array) -> Any:
+        """The keys and values of some layers, as what reads them knows them; nothing is copied.
+
+        Args:
+          cache: from ``prefill`` or ``extend``, with all new tokens of every lane but the last.
+          length: int32 ``[B, W]``, the number of new tokens, the last one included. What reads the
+            keys sees those of the prompt, and of the tokens before the last one.
         """
         ...
 

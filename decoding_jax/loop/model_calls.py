@@ -22,6 +22,7 @@ from decoding_jax.base import (
     Stop,
     SupportsFeatures,
     SupportsProject,
+    SupportsSharedKeys,
     Transform,
 )
 from decoding_jax.loop import stopping
@@ -111,6 +112,30 @@ def with_features(model: LanguageModel, layers: tuple[int, ...]) -> LanguageMode
             f"this drafter, got a {type(model).__name__}"
         )
     return model.with_features(layers)
+
+
+def shared_keys(model: LanguageModel, cache: Cache, length: Array, **prefix: Any) -> Any:
+    """The keys and values of the target that a drafter reads; see ``SupportsSharedKeys``.
+
+    Raises:
+      ValueError: as ``check_shared_keys``.
+    """
+    check_shared_keys(model)
+    target: Any = model
+    return target.shared_keys(cache, length, **prefix)
+
+
+def check_shared_keys(model: LanguageModel) -> None:
+    """Refuses a model whose keys and values a drafter cannot read.
+
+    Raises:
+      ValueError: for such a model.
+    """
+    if not isinstance(model, SupportsSharedKeys):
+        raise ValueError(
+            "model: expected one whose keys and values this drafter may read (shared_keys), such as"
+            f" a Gemma4, got a {type(model).__name__}"
+        )
 
 
 def _check_of_prompt(hidden: Array, prompt: Prompt, name: str) -> None:

@@ -28,6 +28,7 @@ from decoding_jax.models.eagle import EagleConfig, EagleHead
 from decoding_jax.models.fixed_shapes import reproducible
 from decoding_jax.models.gemma import Gemma, GemmaConfig
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
+from decoding_jax.models.gemma4_assistant import Gemma4Assistant, Gemma4AssistantConfig
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 from decoding_jax.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from decoding_jax.models.llama import Llama, LlamaConfig
@@ -57,6 +58,8 @@ __all__ = [
     "GPTNeoXConfig",
     "Gemma",
     "Gemma4",
+    "Gemma4Assistant",
+    "Gemma4AssistantConfig",
     "Gemma4Config",
     "GemmaConfig",
     "Guided",

@@ -81,7 +81,7 @@ class Gemma4Config(llama.LlamaConfig):
         if self.num_kv_layers is not None and self.num_kv_layers < 1:
             raise fields.error("num_kv_layers", "None, or 1 and above", self.num_kv_layers)
         kinds = [self.is_local(i) for i in range(self.num_layers)]
-        if set(kinds) != set(kinds[: self.num_own]):
+        if self.num_own and set(kinds) != set(kinds[: self.num_own]):
             expected = "layers with and without the window among those that make keys and values"
             raise fields.error("num_kv_layers", expected, self.num_kv_layers)
 

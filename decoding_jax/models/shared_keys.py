@@ -52,8 +52,23 @@ class SharedKeys:
         """The position of the token after those whose keys are read, int32 ``[B, W]``."""
         return self.prefix_size + self.length[:, None] + self.seen
 
-    def parts(self, layer: LayerKeys, window: int | None = None) -> list[Part]:
-        """What queries at ``position`` attend to, less than ``window`` tokens away."""
+    def of_kind(self, local: bool, window: int) -> list[Part]:
+        """What queries at ``position`` attend to in a layer with a window, or in one without it.
+
+        A query counts the window from the last token whose keys it reads, which is seen with those
+        up to ``window`` tokens before it.
+
+        Raises:
+          ValueError: for a kind of layers that the target does not have.
+        """
+        layer = self.local if local else self.whole
+        if layer is None:
+            kind = "with" if local else "without"
+            raise fields.error("model", f"layers {kind} a window, whose keys are read", "none")
+        return self._parts(layer, window + 2 if local else None)
+
+    def _parts(self, layer: LayerKeys, window: int | None) -> list[Part]:
+        """The keys that are less than ``window`` tokens away from ``position``."""
         position = (self.length[:, None] + self.seen)[..., None]
         size = layer.slots.key.shape[-2]
         distance = self.seen[..., None, None] - jnp.arange(size, dtype=jnp.int32)[None, None, None]

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from decoding_jax.base import Array, ModelOutput
+from decoding_jax.loop import model_calls
 from decoding_jax.models import caches, decoder, fixed_shapes
 from decoding_jax.ops.jit import jit
 from decoding_jax.pytrees import pytree
@@ -149,6 +150,10 @@ class SharedPrefixModel(decoder.NetworkModel):
             features=self.feature_layers,
         )
         return ModelOutput(self.project(states.last), *states), cache
+
+    def shared_keys(self, cache: caches.Cache, length: Array) -> Any:
+        """See ``SupportsSharedKeys.shared_keys``; the model has to support it."""
+        return model_calls.shared_keys(self.model, cache, length, prefix=self.layers)
 
     def apply(self, method: Any, *args: Any, **settings: Any) -> Any:
         return self.model.apply(method, *args, **settings)

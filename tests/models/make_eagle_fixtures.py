@@ -43,7 +43,7 @@ def main() -> None:
     tokens = torch.tensor(draw.integers(SHAPE["vocab_size"], size=(1, 6)))
     features = torch.randn(1, 6, 3 * SHAPE["hidden_size"])
     asked = {"tokens": tokens, "features": features, "d2t": d2t, "t2d": t2d}
-    for make in (authors, speculators, dflash, multi_token, speculators_dflash):
+    for make in (authors, speculators, dflash, multi_token, speculators_dflash, assistants):
         if make.__name__ in (sys.argv[1:] or make.__name__):
             make(asked)
 
@@ -251,6 +251,68 @@ def multi_token(asked: dict[str, torch.Tensor]) -> None:
     written |= {"num_nextn_predict_layers": count, "tie_word_embeddings": False}
     answers = {"logits": torch.cat(logits), "drafted": torch.cat(drafted)}
     write("multi_token", written, tensors, asked, answers)
+
+
+def assistants(asked: dict[str, torch.Tensor]) -> None:
+    """Logits of three drafted tokens after each prefix, for the target in ``fixtures/gemma4``.
+
+    The classes of transformers refuse that all layers read the keys of another model.
+    """
+    from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig, GenerationConfig
+    from transformers.generation import candidate_generator
+
+    torch.manual_seed(3)
+    Gemma4TextConfig.kv_sharing_modes = property(lambda self: sharing(self))
+    options = {"dtype": "float32", "attn_implementation": "eager"}
+    target = Gemma4ForCausalLM.from_pretrained(HEADS.parent / "fixtures" / "gemma4", **options)
+    own = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
+    own |= {"num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+    own |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    own |= {"use_double_wide_mlp": False, "attn_implementation": "eager"}
+    dropped = ("_name_or_path", "architectures", "dtype", "per_layer_config")
+    shared = {k: v for k, v in target.config.to_dict().items() if k not in dropped}
+    shared |= {"global_head_dim": 8, "num_global_key_value_heads": 1}
+    tokens = torch.randint(SHAPE["vocab_size"], (1, 12))
+    for name, groups in (("gemma4_assistant", {}), ("gemma4_ordered", {"num_centroids": 8})):
+        groups |= {"use_ordered_embeddings": bool(groups), "centroid_intermediate_top_k": 3}
+        config = Gemma4AssistantConfig(
+            text_config=Gemma4TextConfig(**shared | own),
+            backbone_hidden_size=target.config.hidden_size,
+            **groups,
+        )
+        model = Gemma4AssistantForCausalLM(config)
+        randomize(model, {})
+        for layer in model.model.layers:
+            layer.layer_scalar.fill_(0.8)
+        if model.masked_embedding is not None:
+            model.masked_embedding.token_ordering = torch.randperm(SHAPE["vocab_size"])
+        model.generation_config.num_assistant_tokens = 3
+        logits, drafted = [], []
+        for size in range(1, tokens.shape[1]):
+            generator = candidate_generator.SinglePositionMultiTokenCandidateGenerator(
+                model, target.get_input_embeddings(), GenerationConfig(max_length=64)
+            )
+            given = generator.model_kwargs_overrides
+            with torch.no_grad():
+                outputs = target(tokens[:, :size], use_cache=False, **given)
+            after = tokens[:, : size + 1]
+            ids, found = generator.get_candidates(after, {}, outputs, False, 0)
+            drafted.append(ids[:, size + 1 :])
+            logits.append(found)
+        answers = {"logits": torch.cat(logits), "drafted": torch.cat(drafted)}
+        given = {"tokens": tokens, "features": torch.zeros(0)}
+        tensors = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+        write(name, config.to_dict(), tensors, given, answers)
+
+
+def sharing(config: object) -> list:
+    """The modes of the layers, where layers that read keys may all be of another model."""
+    first = config.num_hidden_layers - config.num_kv_shared_layers
+    kinds = config.layer_types[:first]
+    last = {first - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
+    modes = ["store" if i in last else None for i in range(first)]
+    return modes + ["reuse"] * config.num_kv_shared_layers
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import pathlib
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.models.checkpoint import dflash, eagle, multi_token
+from decoding_jax.models.checkpoint import dflash, eagle, gemma4_assistant, multi_token
 from decoding_jax.models.checkpoint.directory import CONFIG, CheckpointError, Settings, Tensors
 from decoding_jax.models.shared_prefix import SharedPrefixModel
 from decoding_jax.storage import StoragePath, model_path
 
-_KINDS = (eagle, dflash, multi_token)
+_KINDS = (eagle, dflash, gemma4_assistant, multi_token)
 _EMBEDDED = pathlib.Path(__file__).parent.parent / "embedded"
 
 
@@ -36,13 +36,13 @@ def load_drafter(
     greedy: bool = False,
     min_confidence: float = 0.0,
 ) -> Any:
-    """Reads a head of EAGLE-3, one of DFlash, or blocks of multi-token prediction, as a drafter.
+    """Reads a head of EAGLE-3 or DFlash, an assistant, or blocks of multi-token prediction.
 
     Args:
       directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
         layout of its authors, of SpecForge or of ``speculators``; one of DFlash in the same
-        layouts; or blocks in that of DeepSeek-V3 or MiMo, in the target's own directory
-        (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of an
+        layouts; an assistant of Gemma 4; or blocks in the layout of DeepSeek-V3 or MiMo, in the
+        target's own directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of an
         embedded head, ``python-code-eagle``, over which a directory has precedence.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
         The head has the target's embeddings where the files have none, and lies on its mesh. A head
@@ -53,12 +53,12 @@ def load_drafter(
       greedy, min_confidence: as in ``ModelDrafter``.
 
     Returns:
-      An ``Eagle``, a ``DFlash`` or a ``MultiTokenPrediction``; without a target, an object for
+      An ``Eagle``, ``DFlash``, ``Assistant`` or ``MultiTokenPrediction``; without a target, an object for
       ``drafter=``.
 
     Raises:
       CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and
-        for one of a target of another width, vocabulary or number of layers.
+        for one of a target of another width, vocabulary, number of layers or size of heads.
       ValueError: for a target that is no model of ``decoding_jax.models``, or another ``dtype``.
     """
     if dtype not in (None, "float32", "bfloat16"):
@@ -85,7 +85,8 @@ def load_drafter(
         named = file.values.get("speculators_model_type", file.values.get("architectures"))
         raise CheckpointError(
             f"{file.path}: expected a head of EAGLE-3 (with draft_vocab_size) or of DFlash (with "
-            "dflash_config), or blocks of multi-token prediction (with num_nextn_predict_layers), "
+            "dflash_config), an assistant of Gemma 4 (model_type gemma4_assistant), or blocks of "
+            "multi-token prediction (with num_nextn_predict_layers), "
             f"got {named!r}"
         )
     drafter = kind.read(file, Tensors(path), target, dtype or target.config.dtype)

@@ -9,6 +9,8 @@ from decoding_jax.strategies.speculative.draft_length import (
     speed_up,
 )
 from decoding_jax.strategies.speculative.drafters import (
+    Assistant,
+    AssistantHead,
     Bigram,
     BlockHead,
     Corpus,
@@ -18,6 +20,7 @@ from decoding_jax.strategies.speculative.drafters import (
     Eagle,
     FeatureDrafter,
     Guesser,
+    KeyDrafter,
     ModelDrafter,
     MultiTokenPrediction,
     NextToken,
@@ -48,6 +51,8 @@ from decoding_jax.strategies.speculative.verifiers import (
 
 __all__ = [
     "VERIFIERS",
+    "Assistant",
+    "AssistantHead",
     "Bigram",
     "BlockHead",
     "BlockVerifier",
@@ -66,6 +71,7 @@ __all__ = [
     "GumbelVerifier",
     "Heuristic",
     "Info",
+    "KeyDrafter",
     "Measured",
     "ModelDrafter",
     "MultiTokenPrediction",

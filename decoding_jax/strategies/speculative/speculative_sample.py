@@ -73,6 +73,7 @@ from decoding_jax.strategies.speculative.drafters import (
     Drafter,
     FeatureDrafter,
     Guesser,
+    KeyDrafter,
     as_drafter,
 )
 from decoding_jax.strategies.speculative.dynamic_trees import DYNAMIC
@@ -384,6 +385,9 @@ class SpeculativeSample(Strategy):
         drafter, verifier, stages = self.drafter, self.verifier, self.stages
         model, _ = self.with_features(model)
         inputs = self.block_inputs(prompt, state)
+        if isinstance(drafter, KeyDrafter):
+            length = inputs.sequences.length
+            drafter = drafter.with_keys(model_calls.shared_keys(model, inputs.cache, length))
         # Draft: for i = 1 .. K, sample x_i ~ q_i(x) = q(x | prefix, x_1 .. x_(i-1)).
         draft, drafter_state, draft_calls = stages.propose(
             drafter, verifier, inputs, model.vocab_size
@@ -468,8 +472,8 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
     """Refuses models that cannot work together.
 
     Raises:
-      ValueError: for a target that is not ragged, or vocabularies that differ; or for a target from
-        ``models.reproducible`` and a network, as a head or a model, whose drafts depend on the
+      ValueError: for a target that is not ragged, or without the keys that the drafter reads; for
+        vocabularies that differ; or for a target from ``models.reproducible`` and a network, as a head or a model, whose drafts depend on the
         batch, since drawn tokens depend on the drafts.
     """
     if not model.ragged:
@@ -479,6 +483,8 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
         raise ValueError(
             f"drafter: expected the model's vocabulary of {model.vocab_size}, got one of {size}"
         )
+    if isinstance(drafter, KeyDrafter):
+        model_calls.check_shared_keys(model)
     if _fixed_rows(model) and (isinstance(drafter, FeatureDrafter) or _fixed_rows(drafter) is None):
         raise ValueError(
             "drafter: expected a reproducible model or no network beside a reproducible model, got "

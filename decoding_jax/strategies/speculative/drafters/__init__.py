@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from decoding_jax.base import Array, LanguageModel
+from decoding_jax.strategies.speculative.drafters.assistant import Assistant, AssistantHead
 from decoding_jax.strategies.speculative.drafters.base import (
     Drafter,
     FeatureDrafter,
     Guesser,
+    KeyDrafter,
     Path,
     SupportsBind,
     TreeDrafter,
@@ -62,6 +64,8 @@ def bind_to_inputs(drafter: Any, tokens: Array, length: Array) -> Any:
 
 
 __all__ = [
+    "Assistant",
+    "AssistantHead",
     "Bigram",
     "BlockHead",
     "Corpus",
@@ -71,6 +75,7 @@ __all__ = [
     "Eagle",
     "FeatureDrafter",
     "Guesser",
+    "KeyDrafter",
     "ModelDrafter",
     "MultiTokenPrediction",
     "NextToken",

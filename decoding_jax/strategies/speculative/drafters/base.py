@@ -159,6 +159,23 @@ class FeatureDrafter(Protocol):
         ...
 
 
+@runtime_checkable
+class KeyDrafter(Protocol):
+    """A ``FeatureDrafter`` that reads keys and values of the target, a model with ``shared_keys``.
+
+    It has no cache of its own. What it reads is the target's cache as it is before the block, so
+    its state holds none of it, and nothing has to be rewound.
+    """
+
+    def with_keys(self, keys: Any) -> Any:
+        """The drafter that reads these in ``begin``, ``next`` and ``next_level``.
+
+        Args:
+          keys: what ``SupportsSharedKeys.shared_keys`` returns before a block.
+        """
+        ...
+
+
 class HeadDrafter:
     """What drafters by a head have in common whose cache holds drafted tokens too.
 
