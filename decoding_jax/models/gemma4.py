@@ -177,9 +177,7 @@ class Gemma4Layer(gemma.GemmaLayer):
             self.per_layer_out = layers.Dense(cfg.emb_dim, cfg.dtype)
             self.per_layer_norm = norm()
 
-    def __call__(
-        self, x: Array, layer_cache: Any, positions: tuple[tuple[Array, Array], Array | None]
-    ) -> tuple[Array, Any]:
+    def __call__(self, x: Array, layer_cache: Any, positions: Any) -> tuple[Array, Any]:
         """Runs the layer; the positions are its angles, and its own embeddings of the tokens."""
         angles, own = positions
         x, stored = self.attended(x, layer_cache, angles)
@@ -270,7 +268,7 @@ class Gemma4Network(decoder.DecoderNetwork):
         read, written = (None if x is None else (*x, *none) for x in (read, written))
         given = {"read": read, "written": written, **settings}
         states, new = super().run_layers(tokens, position, cache_of_layer, **given)
-        return states, tuple(new[: cfg.num_own])
+        return states, new[: cfg.num_own]  # type: ignore[return-value]
 
     def project(self, hidden: Array) -> Array:
         return soft_capped(super().project(hidden), self.config.logit_soft_cap)

@@ -98,11 +98,13 @@ class Gemma4AssistantNetwork(nn.Module):
         return self.logits(x, ordering), self.post_projection(x)
 
     def logits(self, x: Array, ordering: Array | None) -> Array:
-        """The logits ``[..., V]`` of ``x [..., D']``; -inf for tokens of groups that are left out."""
+        """The logits ``[..., V]`` of ``x [..., D']``; -inf for groups that are left out."""
         cfg, table = self.config, self.token_embedder.embedding
         if ordering is None:
             return layers.vocabulary_logits(x, table.T)
-        chosen = top_k(self.centroids(x), cfg.active_centroids)[1]
+        near = self.centroids(x)
+        near = jnp.where(jnp.isnan(near), -jnp.inf, near)
+        chosen = top_k(near, cfg.active_centroids)[1]
         ids = jnp.take(ordering, chosen, axis=0).reshape(*x.shape[:-1], -1)
         rows = layers.embed(table, ids, cfg.dtype)
         found = (rows.astype(jnp.float32) * x.astype(jnp.float32)[..., None, :]).sum(-1)

@@ -151,9 +151,7 @@ def rotation(
     return rotation_at(position, frequencies(head_dim, theta, scaling), factor)
 
 
-def rotation_at(
-    position: Array, radians: np.ndarray, factor: float = 1.0
-) -> tuple[Array, Array]:
+def rotation_at(position: Array, radians: np.ndarray, factor: float = 1.0) -> tuple[Array, Array]:
     """As ``rotation``, with the frequencies themselves, float32 ``[d / 2]``."""
     radians = radians.reshape((1,) * position.ndim + (-1,))
     angle = position.astype(jnp.float32)[..., None] * radians

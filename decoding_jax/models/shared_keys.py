@@ -52,7 +52,7 @@ class SharedKeys:
         """The position of the token after those whose keys are read, int32 ``[B, W]``."""
         return self.prefix_size + self.length[:, None] + self.seen
 
-    def of_kind(self, local: bool, window: int) -> list[Part]:
+    def of_kind(self, local: bool, window: Any) -> list[Part]:
         """What queries at ``position`` attend to in a layer with a window, or in one without it.
 
         A query counts the window from the last token whose keys it reads, which is seen with those

@@ -74,7 +74,7 @@ class TableHead:
     ) -> tuple[Array, HeadCache]:
         """See ``PredictionBlock.run_prompts``."""
         place = count_up(tokens.shape) + self.depth
-        numbers, after = self._continued(tokens, states[:, 0], place)
+        numbers, after = self.continued(tokens, states[:, 0], place)
         empty = jnp.full((tokens.shape[0], lanes, slots, 2), -1, jnp.int32)
         return after[:, None], HeadCache(numbers, length, empty)
 
@@ -90,7 +90,7 @@ class TableHead:
         slot = start[..., None] + count_up(tokens.shape)
         depth = slot if visible is None else visible.sum(-1, dtype=jnp.int32)
         place = cache.length[:, None, None] + depth + self.depth
-        numbers, states = self._continued(tokens, states, place)
+        numbers, states = self.continued(tokens, states, place)
         before, after = (write(cache.slots[..., i], slot, numbers[..., i]) for i in range(2))
         # The entry before slot 0 is the prompt's last one, if it has any. Otherwise, the first
         # slots may be those before the first entry.
@@ -117,7 +117,7 @@ class TableHead:
         logits = states[..., self.target.features.shape[-1] :]
         return jnp.take(logits, jnp.asarray(self.token_ids), axis=-1, mode="clip")
 
-    def _continued(self, tokens: Array, states: Array, place: Array) -> tuple[Array, Array]:
+    def continued(self, tokens: Array, states: Array, place: Array) -> tuple[Array, Array]:
         """The numbers ``[..., 2]`` of entries, and the states after their tokens."""
         table = self.target.features
         size, width = table.shape[1:]
@@ -133,6 +133,47 @@ class TableHead:
 
     def _state(self, hidden: Array, logits: Array) -> Array:
         return jnp.concatenate([hidden, logits.astype(hidden.dtype)], -1)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TableAssistant:
+    """A ``strategies.speculative.AssistantHead`` for a ``TableLM``.
+
+    A state is that of a ``TableHead``, and the number of tokens that were drafted up to it. The
+    logits after the first token of a draft are NaN unless the keys are of the path to it, to which
+    its state belongs.
+
+    Attributes:
+      head: the table, whose ``token_ids`` are all tokens.
+    """
+
+    head: TableHead
+    widens = True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.head.vocab_size
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        return self.head.feature_layers
+
+    def fuse(self, features: tuple[Array, ...]) -> Array:
+        """See ``AssistantHead.fuse``."""
+        state = self.head.fuse(features)
+        return jnp.concatenate([state, jnp.zeros_like(state[..., :1])], -1)
+
+    def draft(self, tokens: Array, states: Array, keys: Any) -> tuple[Array, Array]:
+        """See ``AssistantHead.draft``."""
+        cache, length = keys
+        target, drafted = self.head.target, states[..., -1]
+        place = (cache.length[:, None] + length - 1)[..., None] + drafted.astype(jnp.int32)
+        numbers, after = self.head.continued(tokens, states[..., :-1], place)
+        seen: Any = target.extend(cache, tokens[..., :1], length - 1)[0].hidden
+        sound = (numbers[..., 1] == numbers_of(target, seen)) | (drafted > 0)
+        after = jnp.where(sound[..., None], after, jnp.nan)
+        return self.head.project(after), jnp.concatenate([after, drafted[..., None] + 1], -1)
 
 
 class BlockCache(NamedTuple):

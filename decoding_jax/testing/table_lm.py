@@ -197,6 +197,10 @@ class TableLM:
         logits, hidden = self._look_up(path, jnp.where(sound, position + 1, 0))
         return ModelOutput(logits, hidden, self.features_of(hidden)), cache
 
+    def shared_keys(self, cache: TableCache, length: Array) -> tuple[TableCache, Array]:
+        """See ``base.SupportsSharedKeys.shared_keys``."""
+        return cache, length
+
     def keep(self, cache: TableCache, source: Array, start: Array | int) -> TableCache:
         """See ``base.SupportsKeep.keep``. A source outside [0, S) gives a slot never written."""
         source = jnp.asarray(source, jnp.int32)

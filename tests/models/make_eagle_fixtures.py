@@ -258,8 +258,13 @@ def assistants(asked: dict[str, torch.Tensor]) -> None:
 
     The classes of transformers refuse that all layers read the keys of another model.
     """
-    from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
-    from transformers import Gemma4ForCausalLM, Gemma4TextConfig, GenerationConfig
+    from transformers import (
+        Gemma4AssistantConfig,
+        Gemma4AssistantForCausalLM,
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        GenerationConfig,
+    )
     from transformers.generation import candidate_generator
 
     torch.manual_seed(3)

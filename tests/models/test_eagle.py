@@ -35,6 +35,7 @@ from decoding_jax.strategies.speculative import Eagle, Path
 from decoding_jax.t5x.rescaled import Rescaled
 
 HEADS = pathlib.Path(__file__).parent / "heads"
+ASSISTANTS = "gemma4_assistant", "gemma4_ordered"
 CONFIG = LlamaConfig(
     vocab_size=40,
     emb_dim=8,
@@ -51,10 +52,12 @@ CONFIG = LlamaConfig(
 def target(name="authors"):
     """A target with the embeddings that a head was given, which are its projection for DFlash.
 
-    The target of the blocks is in their directory.
+    The target of the blocks is in their directory, and that of the assistants is a fixture.
     """
     if name == "multi_token":
         return load_model(HEADS / name)
+    if name in ASSISTANTS:
+        return load_model(HEADS.parent / "fixtures" / "gemma4")
     expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
     config = dataclasses.replace(CONFIG, logits_via_embedding=name == "dflash")
     model = Llama.init(config, jax.random.key(0))
@@ -68,7 +71,7 @@ def drafter(name):
 
 
 def target_of(name):
-    own = "dflash", "speculators_dflash", "multi_token"
+    own = "dflash", "speculators_dflash", "multi_token", *ASSISTANTS
     return target(name if name in own else "authors")
 
 
@@ -153,6 +156,42 @@ def test_blocks_give_the_logits_of_transformers():
     """Three blocks, after prefixes of other lengths, of which the shortest has no entry in one."""
     got, want = drafted_logits(target("multi_token"), drafter("multi_token"))
     np.testing.assert_allclose(got, want, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", tiers.values("gemma4_ordered", exhaustive=["gemma4_assistant"]))
+def test_assistants_give_the_logits_of_transformers(name):
+    """After prompts of 1 to 11 tokens, where the window is 3; the prefix is shared or is not."""
+    expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
+    tokens, count = expected["tokens"].astype(np.int32), len(expected["logits"])
+    size = np.arange(1, count + 1, dtype=np.int32)
+    prompt = Prompt(np.where(np.arange(count) < size[:, None], tokens[:, :count], 0), size)
+    new = np.concatenate([tokens[:, 1:].T, expected["drafted"].astype(np.int32)], 1)[:, None]
+
+    @jax.jit
+    def run(model, assistant, prompt, new):
+        model = model.with_features(assistant.feature_layers)
+        output, cache = model.prefill(*prompt, lanes=1, slots=8)
+        given = {"max_new_tokens": 8, "max_draft_tokens": 3, "features": output.features}
+        state = assistant.init(prompt, lanes=1, **given)
+        one = jnp.ones(new.shape[:2], jnp.int32)
+        assistant = assistant.with_keys(model.shared_keys(cache, one))
+        first, state = assistant.begin(state, Path(prompt, new, one))
+        second, state = assistant.next(state, new[:, :, 1], one)
+        third, _ = assistant.next(state, new[:, :, 2], one + 1)
+        return jnp.concatenate([first, second, third], 1)
+
+    got, want = run(target(name), drafter(name), prompt, new), expected["logits"]
+    # In transformers, tokens of other groups have the least logit of all rows, less 1.
+    left_out = np.isneginf(got)
+    assert left_out.sum() == (25 * 3 * count if name == "gemma4_ordered" else 0)
+    assert (
+        want[left_out] < np.where(left_out, np.inf, want).min((1, 2), keepdims=True).max()
+    ).all()
+    np.testing.assert_allclose(got[~left_out], want[~left_out], atol=1e-4)
+    prefixed = with_shared_prefix(target(name), tokens[0, :5])
+    prompt, new = jax.tree.map(lambda x: x[4:], (prompt, new))
+    again = run(prefixed, drafter(name), prompt, new)
+    np.testing.assert_allclose(again, got[4:], atol=1e-4)
 
 
 @pytest.mark.exhaustive
@@ -241,6 +280,7 @@ def test_specforge_counts_layers_by_their_outputs(tmp_path):
             {"draft_vocab_size": None, "model_type": "qwen3_next"},
             "blocks of Qwen3-Next (mtp.*) are",
         ),
+        ({"name": "gemma4_assistant"}, "expected a Gemma4 as the target, whose keys and values"),
         ({"name": "dflash", "layer_types": ["sliding_attention"] * 2}, "layer_types: expected ["),
     ],
 )
@@ -248,6 +288,27 @@ def test_what_does_not_fit_is_an_error_of_one_line(tmp_path, changes, message):
     with pytest.raises(CheckpointError) as error:
         load_drafter(changed(tmp_path, **changes), target())
     assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "message"),
+    [
+        ({"backbone_hidden_size": 8}, {}, "backbone_hidden_size: expected the target's 16, got 8"),
+        ({}, {"vocab_size": 41}, "vocab_size: expected the target's 40, got 41"),
+        ({}, {"head_dim": 6}, "head_dim: expected the target's 4, got 6"),
+        ({}, {"per_layer_config": {}}, "global_head_dim: expected the target's 8, got 4"),
+        ({}, {"num_key_value_heads": 4}, "num_key_value_heads: expected the target's 2, got 4"),
+        ({}, {"use_double_wide_mlp": True}, "use_double_wide_mlp: expected False only, got True"),
+        ({"num_centroids": 7}, {}, "num_centroids: expected a divisor of vocab_size = 40, got 7"),
+    ],
+)
+def test_an_assistant_of_another_target_is_an_error_of_one_line(tmp_path, changes, text, message):
+    values = json.loads((HEADS / "gemma4_ordered" / "config.json").read_text())
+    changes = changes | {"text_config": values["text_config"] | text}
+    folder = changed(tmp_path, "gemma4_ordered", **changes)
+    with pytest.raises(ValueError, match=f"{message}$") as error:
+        load_drafter(folder, target("gemma4_ordered"))
     assert "\n" not in str(error.value)
 
 
@@ -262,7 +323,9 @@ def test_settings_of_a_drafter_are_checked_before_it_is_read():
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
 
 
-@pytest.mark.parametrize("name", tiers.values("authors", "dflash", exhaustive=["multi_token"]))
+@pytest.mark.parametrize(
+    "name", tiers.values("authors", "dflash", "gemma4_ordered", exhaustive=["multi_token"])
+)
 def test_greedy_texts_are_those_of_the_target_alone(name):
     alone = decoding_jax.greedy(target(name), PROMPT, max_new_tokens=9)
     settings = {"max_new_tokens": 9, "num_draft_tokens": 3, "verifier": "greedy"}
@@ -275,7 +338,8 @@ def test_greedy_texts_are_those_of_the_target_alone(name):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "name", tiers.values("authors", "speculators", "dflash", release=["multi_token"])
+    "name",
+    tiers.values("authors", "speculators", "dflash", "gemma4_ordered", release=["multi_token"]),
 )
 def test_heads_lie_on_the_mesh_of_their_target(name):
     need_devices(4)

@@ -37,7 +37,16 @@ COMPARED = (
     *("t5gemma", "t5gemma2", "gpt_neox", "llama2", "llama3", "llama_yarn", "smollm", "qwen2"),
     *("mistral", "qwen3"),
 )
-EXHAUSTIVE = ("gpt2", "bart", "gemma3", "gemma4", "gemma4_others", "madlad", "qwen2_window", "qwen3_biased")
+EXHAUSTIVE = (
+    "gpt2",
+    "bart",
+    "gemma3",
+    "gemma4",
+    "gemma4_others",
+    "madlad",
+    "qwen2_window",
+    "qwen3_biased",
+)
 EVERY = (*FAMILIES, *VARIANTS)
 
 

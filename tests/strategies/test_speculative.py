@@ -15,6 +15,7 @@ import decoding_jax
 from decoding_jax import Prompt, Stop, loop, models, strategies
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
+    Assistant,
     CodeVerifier,
     Eagle,
     ModelDrafter,
@@ -24,7 +25,7 @@ from decoding_jax.strategies.speculative import (
     emitted_tokens,
 )
 from decoding_jax.testing import TableLM, same_bits
-from decoding_jax.testing.table_head import TableHead
+from decoding_jax.testing.table_head import TableAssistant, TableHead
 
 KEY = jax.random.key(1)
 MODEL = TableLM.random(jax.random.key(0), 5)
@@ -175,6 +176,37 @@ def test_blocks_that_predict_their_target_take_the_fewest_calls(case):
     )
     assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
     assert got.info.acceptance_rate == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    tiers.values(
+        {"num_draft_tokens": 3},
+        exhaustive=[{"num_draft_tokens": 2, "num_drafts": 3}],
+        release=[
+            {"num_draft_tokens": 1},
+            {"num_draft_tokens": 3, "num_drafts": 2, "tree": "dynamic", "tree_size": 5},
+        ],
+    ),
+)
+def test_an_assistant_that_predicts_its_target_reads_the_right_keys(settings):
+    """Its table gives NaN after keys of another path than that of the state."""
+    assistant = Assistant(TableAssistant(TableHead(MODEL, MODEL, np.arange(5, dtype=np.int32))))
+    got = run("token", drafter=assistant, **settings)
+    assert (got.info.emitted == LENGTH - 1).all()
+    if "tree" in settings:  # whose texts need not be in the tree
+        assert got.info.acceptance_rate > 0.5
+    else:
+        assert got.info.acceptance_rate == 1
+        size = settings["num_draft_tokens"]
+        assert got.info.target_calls == math.ceil((LENGTH - 1) / (size + 1))
+
+
+def test_an_assistant_needs_a_model_whose_keys_it_may_read():
+    assistant = Assistant(TableAssistant(TableHead(MODEL, MODEL, np.arange(5, dtype=np.int32))))
+    without = models.product([MODEL, MODEL], [1, 1])
+    with pytest.raises(ValueError, match=r"^model: expected one whose keys and values this dra"):
+        run(model=without, drafter=assistant)
 
 
 def test_a_drafter_of_features_needs_a_model_that_has_them():

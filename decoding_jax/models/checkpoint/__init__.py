@@ -116,7 +116,8 @@ def load_model(
         layout of compressed-tensors, GPTQ or AWQ, keeps them, with None.
 
     Returns:
-      The model of the family that ``model_type`` names; a ``Gemma`` or ``Gemma4`` is a ``Llama`` too.
+      The model of the family that ``model_type`` names; a ``Gemma`` or a ``Gemma4`` is a ``Llama``
+      too.
       An encoder-decoder (``T5``, ``Bart``, ``T5Gemma``) has to be bound to inputs to decode.
 
     Raises:

@@ -42,8 +42,8 @@ def load_drafter(
       directory: a directory with ``config.json`` and ``*.safetensors``: a head of EAGLE-3 in the
         layout of its authors, of SpecForge or of ``speculators``; one of DFlash in the same
         layouts; an assistant of Gemma 4; or blocks in the layout of DeepSeek-V3 or MiMo, in the
-        target's own directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or the name of an
-        embedded head, ``python-code-eagle``, over which a directory has precedence.
+        target's own directory (``num_nextn_predict_layers``). Or its URL, as for ``load_model``; or
+        the name of an embedded head, ``python-code-eagle``, over which a directory has precedence.
       target: the model that the head was trained for, from ``load``, with or without its tokenizer.
         The head has the target's embeddings where the files have none, and lies on its mesh. A head
         of EAGLE-3 also has encoder-decoders as targets, and reads their decoder's states. With
@@ -53,8 +53,8 @@ def load_drafter(
       greedy, min_confidence: as in ``ModelDrafter``.
 
     Returns:
-      An ``Eagle``, ``DFlash``, ``Assistant`` or ``MultiTokenPrediction``; without a target, an object for
-      ``drafter=``.
+      An ``Eagle``, ``DFlash``, ``Assistant`` or ``MultiTokenPrediction``; without a target, an
+      object for ``drafter=``.
 
     Raises:
       CheckpointError: in one line, for files as in ``load_model``, for a head of another kind, and

@@ -38,7 +38,9 @@ def table(config: Gemma4Config, prefix: str = "model.") -> dict[str, Weight]:
     if config.per_layer_dim:
         out |= {
             "per_layer_token_embedder/embedding": Weight(f"{prefix}embed_tokens_per_layer.weight"),
-            "per_layer_projection/kernel": Weight(f"{prefix}per_layer_model_projection.weight", True),
+            "per_layer_projection/kernel": Weight(
+                f"{prefix}per_layer_model_projection.weight", True
+            ),
             "per_layer_projection_norm/scale": Weight(f"{prefix}per_layer_projection_norm.weight"),
         }
     for i in range(config.num_layers):
@@ -164,7 +166,7 @@ def _ropes(settings: Settings) -> tuple[float, float, RopeScaling | None, float]
       CheckpointError: for other kinds of rotary positions.
     """
     ropes = settings.section("rope_parameters")
-    absent = {
+    absent: dict[str, Any] = {
         FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         LOCAL: {"rope_theta": 10_000.0},
     }

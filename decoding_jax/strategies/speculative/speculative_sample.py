@@ -473,8 +473,8 @@ def check_models(model: LanguageModel, drafter: Drafter | Guesser) -> None:
 
     Raises:
       ValueError: for a target that is not ragged, or without the keys that the drafter reads; for
-        vocabularies that differ; or for a target from ``models.reproducible`` and a network, as a head or a model, whose drafts depend on the
-        batch, since drawn tokens depend on the drafts.
+        vocabularies that differ; or for a target from ``models.reproducible`` and a network, as a
+        head or a model, whose drafts depend on the batch, since drawn tokens depend on the drafts.
     """
     if not model.ragged:
         raise ValueError("model: expected one with ragged=True, got one whose rows advance in step")

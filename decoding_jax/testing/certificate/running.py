@@ -95,6 +95,10 @@ class CountTraces:
         """Calls the model."""
         return self.model.extend(*args, **settings)
 
+    def shared_keys(self, *args: Any) -> Any:
+        """Calls the model."""
+        return self.model.shared_keys(*args)
+
     def keep(self, *args: Any, **settings: Any) -> Cache:
         """Calls the model."""
         return self.model.keep(*args, **settings)

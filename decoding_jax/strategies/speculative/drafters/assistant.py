@@ -147,7 +147,9 @@ class Assistant(HeadDrafter):
         logits, new = self._draft(last_token(path)[..., None], known)
         return logits[:, :, 0], state._replace(state=jnp.broadcast_to(new, state.state.shape))
 
-    def next(self, state: AssistantState, token: Array, slot: Array) -> tuple[Array, AssistantState]:
+    def next(
+        self, state: AssistantState, token: Array, slot: Array
+    ) -> tuple[Array, AssistantState]:
         """See ``Drafter.next``."""
         logits, new = self._draft(token[..., None], state.state)
         return logits[:, :, 0], state._replace(state=new)
