@@ -159,6 +159,28 @@ def test_gemma3_and_gpt_neox_spelled_as_before(tmp_path: Path) -> None:
     same(load_model(directory), load_model(FIXTURES / "gpt_neox"))
 
 
+def test_the_text_network_of_a_gemma4_that_reads_images(tmp_path: Path) -> None:
+    """It has projections that no layer uses, and the released spelling of its two heads."""
+    directory = copy("gemma4", tmp_path)
+    heads = {"global_head_dim": 8, "num_global_key_value_heads": 1}
+    edit(directory, ("per_layer_config",), **heads)
+    text = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(
+        json.dumps({"model_type": "gemma4", "text_config": text})
+    )
+
+    def as_a_part(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            tensors[name.replace("model.", "model.language_model.", 1)] = tensors.pop(name)
+        for name in ("vision_tower.std_bias", "embed_audio.embedding_projection.weight"):
+            tensors[f"model.{name}"] = np.ones(3, np.float32)
+        unused = "model.language_model.layers.4.self_attn.k_proj.weight"
+        tensors[unused] = np.ones((8, 16), np.float32)
+
+    change(directory, as_a_part)
+    same(load_model(directory), load_model(FIXTURES / "gemma4"))
+
+
 def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
     directory = copy("gemma3", tmp_path)
     text = json.loads((directory / "config.json").read_text())

@@ -37,9 +37,9 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "t5",
             {"model_type": "bloom"},
-            "model_type: expected one of bart, gemma2, gemma3, gemma3_text, gpt2, gpt_neox,"
-            " llama, m2m_100, marian, mbart, mimo, mistral, mt5, pegasus, qwen2, qwen3, t5,"
-            " t5gemma, t5gemma2, umt5, got 'bloom'",
+            "model_type: expected one of bart, gemma2, gemma3, gemma3_text, gemma4, gemma4_text,"
+            " gpt2, gpt_neox, llama, m2m_100, marian, mbart, mimo, mistral, mt5, pegasus, qwen2,"
+            " qwen3, t5, t5gemma, t5gemma2, umt5, got 'bloom'",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),
         ("t5", {"num_heads": 0}, "num_heads: expected 1 and above, got 0"),
@@ -134,6 +134,28 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             "gemma3",
             {"final_logit_softcapping": -1.0},
             "logit_soft_cap: expected None, or numbers above 0, got -1.0",
+        ),
+        (
+            "gemma4",
+            {"enable_moe_block": True},
+            "enable_moe_block: expected False only, got True",
+        ),
+        (
+            "gemma4",
+            {"use_bidirectional_attention": "all"},
+            "use_bidirectional_attention: expected null, or 'vision', got 'all'",
+        ),
+        (
+            "gemma4",
+            {"num_kv_shared_layers": 5},
+            "num_kv_layers: expected layers with and without the window among those that make keys"
+            " and values, got 1",
+        ),
+        (
+            "gemma4",
+            {"per_layer_config": {"0": {"head_dim": 8}}},
+            "per_layer_config: expected one size and number of heads in all layers of"
+            " full_attention, got {'0': {'head_dim': 8}}",
         ),
         (
             "gpt_neox",
@@ -247,7 +269,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         save_model(model, tmp_path, dtype="float16")
     with pytest.raises(
         ValueError,
-        match=r"^model: expected one of T5, GPT2, GPTNeoX, Llama, Gemma, Bart, T5Gemma, got dict$",
+        match=r"^model: expected one of T5, GPT2, GPTNeoX, Llama, Gemma, Gemma4, Bart, T5Gemma, go",
     ):
         save_model(model.params, tmp_path)
     config = type(model.config)(**{**model.config.__dict__, "out_bias": True, "qkv_bias": False})

@@ -42,6 +42,11 @@ from decoding_jax.models.checkpoint import load_model, save_model
             "attention_soft_cap: expected None with qk_norm, got 9.0",
         ),
         (
+            "gemma4",
+            {"out_bias": True},
+            "qkv_bias, out_bias, mlp_bias, qk_norm: expected qkv_bias = out_bias, no mlp_bias, and",
+        ),
+        (
             "gemma3",
             {"mlp_bias": True},
             "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias",

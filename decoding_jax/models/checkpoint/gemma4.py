@@ -100,6 +100,8 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
     bias = settings.get("attention_bias", bool, False)
     theta, fraction, scaling, local_theta = _ropes(settings)
     kinds = [bool(pattern[i % len(pattern)]) for i in range(num_layers)]
+    if kinds[-1]:  # transformers would run this layer without the window
+        raise settings.error("layer_types", settings.values["layer_types"], f"{FULL} at the end")
     size = settings.get("hidden_size_per_layer_input", int, 256)
     return {
         **_global_heads(settings, kinds, kv_heads),
