@@ -3,7 +3,8 @@
 The layers are Gemma's, with norms around each part. Those with the window and those without it have
 heads of their own sizes and rotary positions of their own; the last layers make no keys and values,
 and read those of the last layer of their kind that does. Each layer may have a small embedding of
-the token as a further input. Google DeepMind 2026, "Gemma 4" (ai.google.dev/gemma/docs/core).
+the token as a further input. Google DeepMind 2026, "Gemma 4"
+(huggingface.co/docs/transformers/model_doc/gemma4).
 """
 
 from __future__ import annotations

@@ -138,8 +138,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--drafter",
         metavar="DIR",
         help="of speculative_sample: a draft model, or a head of EAGLE-3, of DFlash or of "
-        "multi-token prediction, which may be in the model's own DIR; prompt_lookup or suffix, "
-        "which copy from the text; or suffix:FILE, which copies from the lines of a file too",
+        "multi-token prediction, which may be in the model's own DIR, or an assistant of Gemma 4; "
+        "prompt_lookup or suffix, which copy from the text; or suffix:FILE, which copies from the "
+        "lines of a file too",
     )
     parser.add_argument("--seed", type=int, help="of a strategy that draws; 0 by default")
     parser.add_argument(

@@ -44,22 +44,21 @@ def texts_of(rows):
     return [completion.text for row in rows for completion in row]
 
 
-def test_generate_with_an_assistant_of_gemma4(tmp_path):
-    """Greedily as without it, drawn by code as without it, and in dynamic trees."""
+@pytest.mark.parametrize("way", tiers.values("greedy", exhaustive=["tree", "code"]))
+def test_generate_with_an_assistant_of_gemma4(tmp_path, way):
+    """The texts are those without it: greedily, also in dynamic trees, and drawn by code."""
     folder = with_tokenizer(shutil.copytree(HEADS.parent / "fixtures" / "gemma4", tmp_path / "g"))
     model, tokenizer = decoding_jax.load(folder)
     assistant = decoding_jax.load_drafter(HEADS / "gemma4_ordered")
-    settings = {"max_new_tokens": 8}
     speculation = {"strategy": "speculative_sample", "drafter": assistant, "num_draft_tokens": 2}
-    run = functools.partial(decoding_jax.generate, model, tokenizer, TEXTS, **settings)
-    drafted = run(verifier="greedy", **speculation)
-    assert texts_of(drafted) == texts_of(run(strategy="greedy"))
-    tree = {"tree": "dynamic", "num_drafts": 2}
-    drafted = run(verifier="greedy", **tree, **speculation)
-    assert texts_of(drafted) == texts_of(run(strategy="greedy"))
-    sampled = {"num_samples": 2, "key": jax.random.key(0)}
-    drafted = run(verifier="code", **sampled, **speculation)
-    assert texts_of(drafted) == texts_of(run(strategy="arithmetic_sample", **sampled))
+    sampled = {"num_samples": 2, "key": jax.random.key(0)} if way == "code" else {}
+    speculation |= {"tree": "dynamic", "num_drafts": 2} if way == "tree" else {}
+    run = functools.partial(
+        decoding_jax.generate, model, tokenizer, TEXTS, max_new_tokens=8, **sampled
+    )
+    drafted = run(verifier="code" if sampled else "greedy", **speculation)
+    alone = run(strategy="arithmetic_sample" if sampled else "greedy")
+    assert texts_of(drafted) == texts_of(alone)
 
 
 @pytest.mark.exhaustive
