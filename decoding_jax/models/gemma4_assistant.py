@@ -1,9 +1,10 @@
 """The assistant of Gemma 4: layers with queries alone, which read the keys of their target.
 
 Google DeepMind 2026, "Gemma 4 Multi-Token Prediction" (ai.google.dev/gemma/docs/mtp/mtp;
-huggingface.co/docs/transformers/model_doc/gemma4_assistant). The target's embedding of a token and its last hidden state before it are projected to one state of the assistant. Its layers
-attend to the keys and values of the target's last layer of their kind, all from the position after
-them, and the result is projected to the next state of the target and to logits.
+huggingface.co/docs/transformers/model_doc/gemma4_assistant). The target's embedding of a token and
+its last hidden state before it are projected to one state of the assistant. Its layers attend to
+the keys and values of the target's last layer of their kind, all from the position after them, and
+the result is projected to the next state of the target and to logits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Assistants: drafts by a network with queries alone, which read the target's keys and values.
 
-Google DeepMind 2026, "Gemma 4 Multi-Token Prediction" (ai.google.dev/gemma/docs/mtp/mtp). An assistant has no cache.
-It continues the target's last hidden state, as a block of multi-token prediction does, and attends
-to what the target's last layers of each kind have in their cache, from the position of the last
-token for all tokens of a draft.
+Google DeepMind 2026, "Gemma 4 Multi-Token Prediction" (ai.google.dev/gemma/docs/mtp/mtp). An
+assistant has no cache. It continues the target's last hidden state, as a block of multi-token
+prediction does, and attends to what the target's last layers of each kind have in their cache, from
+the position of the last token for all tokens of a draft.
 """
 
 from __future__ import annotations
