@@ -18,9 +18,10 @@ import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
 from decoding_jax.batches import RowDecoder
 from decoding_jax.models import guided
-from decoding_jax.strategies.speculative import Measured, PromptLookup
+from decoding_jax.strategies.speculative import Assistant, Measured, PromptLookup
 from decoding_jax.testing import TableLM
 from decoding_jax.testing.certificate.strategies import DRAFTS
+from decoding_jax.testing.table_head import TableAssistant, TableHead
 from decoding_jax.text import completions
 
 COUNT = 17
@@ -63,10 +64,15 @@ STRATEGIES = {
     "dynamic tree": {"num_draft_tokens": 2, "num_drafts": 2, "tree": "dynamic", "tree_size": 3},
     "lookup": {"num_draft_tokens": 2},
     "eagle": {"num_draft_tokens": 2, "num_samples": 2},
+    "assistant": {"num_draft_tokens": 2, "num_samples": 2},
 }
-DRAFTERS = {"lookup": PromptLookup(), "eagle": DRAFTS["eagle, 3"].make(MODEL)}
+DRAFTERS = {
+    "lookup": PromptLookup(),
+    "eagle": DRAFTS["eagle, 3"].make(MODEL),
+    "assistant": Assistant(TableAssistant(TableHead(MODEL, DRAFT, np.arange(7, dtype=np.int32)))),
+}
 SHOWN = ("arithmetic_sample", "beam_search")
-EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle")
+EXHAUSTIVE = ("contrastive_search", "best_k_search", "smc_sample", "token", "eagle", "assistant")
 every = pytest.mark.parametrize(
     "name",
     tiers.values(
