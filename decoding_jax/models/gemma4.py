@@ -337,14 +337,13 @@ class Gemma4(llama.Llama):
         """See ``DecoderModel.early_exit``."""
         model = super().early_exit(num_layers)
         size = num_layers * self.config.per_layer_dim
-        tables = [name for name in ("token_embedder", "projection") if size]
-        first = {
-            f"per_layer_{name}": jax.tree.map(
-                lambda x: x[:, :size], model.params[f"per_layer_{name}"]
-            )
-            for name in tables
-        }
-        return dataclasses.replace(model, params={**model.params, **first})
+        if not size:
+            return model
+        # The embeddings of all layers are side by side in one table.
+        params = dict(model.params)
+        for name in ("per_layer_token_embedder", "per_layer_projection"):
+            params[name] = jax.tree.map(lambda x: x[:, :size], params[name])
+        return dataclasses.replace(model, params=params)
 
     def shared_keys(
         self, cache: caches.Cache, length: Array, prefix: Any = None

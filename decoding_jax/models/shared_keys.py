@@ -55,8 +55,8 @@ class SharedKeys:
     def of_kind(self, local: bool, window: Any) -> list[Part]:
         """What queries at ``position`` attend to in a layer with a window, or in one without it.
 
-        A query counts the window from the last token whose keys it reads, which is seen with those
-        up to ``window`` tokens before it.
+        As in ``transformers``, a query counts the window from the last token whose keys it reads,
+        which is seen with those up to ``window`` tokens before it.
 
         Raises:
           ValueError: for a kind of layers that the target does not have.

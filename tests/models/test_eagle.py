@@ -194,6 +194,31 @@ def test_assistants_give_the_logits_of_transformers(name):
     np.testing.assert_allclose(again, got[4:], atol=1e-4)
 
 
+def test_assistants_read_the_slots_of_accepted_tokens_alone():
+    """Two tokens of each text are its prompt, and its slots end with rejected tokens."""
+    name = "gemma4_assistant"
+    expected = safetensors.numpy.load_file(HEADS / name / "expected.safetensors")
+    tokens, size = expected["tokens"].astype(np.int32), np.arange(3, 12, dtype=np.int32)
+    rows = np.repeat(tokens, len(size), 0)
+    prompt = Prompt(rows[:, :2], np.full(len(size), 2, np.int32))
+    fed = np.where(np.arange(2, 12) < size[:, None], rows[:, 2:], 39 - rows[:, 2:])[:, None]
+
+    @jax.jit
+    def run(model, assistant, prompt, fed, new, length):
+        model = model.with_features(assistant.feature_layers)
+        output, cache = model.prefill(*prompt, lanes=1, slots=12)
+        given = {"max_new_tokens": 12, "max_draft_tokens": 9, "features": output.features}
+        state = assistant.init(prompt, lanes=1, **given)
+        output, cache = model.extend(cache, fed, 0)
+        state = assistant.observe(state, output.features, length * 0)
+        assistant = assistant.with_keys(model.shared_keys(cache, length))
+        return assistant.begin(state, Path(prompt, new, length))[0]
+
+    given = prompt, fed, rows[:, None, 2:], (size - 1)[:, None]
+    got = run(target(name), drafter(name), *given)[:, 0]
+    np.testing.assert_allclose(got, expected["logits"][size - 1, 0], atol=1e-4)
+
+
 @pytest.mark.exhaustive
 def test_blocks_in_the_layout_of_mimo(tmp_path):
     """The state before the embedding, and biases of Qwen2."""
@@ -307,7 +332,7 @@ def test_an_assistant_of_another_target_is_an_error_of_one_line(tmp_path, change
     values = json.loads((HEADS / "gemma4_ordered" / "config.json").read_text())
     changes = changes | {"text_config": values["text_config"] | text}
     folder = changed(tmp_path, "gemma4_ordered", **changes)
-    with pytest.raises(ValueError, match=f"{message}$") as error:
+    with pytest.raises(CheckpointError, match=f"{message}$") as error:
         load_drafter(folder, target("gemma4_ordered"))
     assert "\n" not in str(error.value)
 

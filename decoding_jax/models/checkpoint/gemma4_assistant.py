@@ -55,9 +55,9 @@ def _config(file: Settings, target: Gemma4, dtype: str) -> Gemma4AssistantConfig
     if file.size("backbone_hidden_size", 1536) != own.emb_dim:
         expected, key = f"the target's {own.emb_dim}", "backbone_hidden_size"
         raise file.error(key, file.values.get(key), expected)
-    for ours, theirs in (("head_dim", "head_dim"), ("global_head_dim", "global_head_dim")):
-        if shape[ours] != getattr(own, ours):
-            raise text.error(theirs, shape[ours], f"the target's {getattr(own, ours)}")
+    for name in ("head_dim", "global_head_dim"):
+        if shape[name] != getattr(own, name):
+            raise text.error(name, shape[name], f"the target's {getattr(own, name)}")
     # On a mesh, the target's heads may be repeated.
     heads = {"num_kv_heads": own.num_kv_heads, "num_global_kv_heads": own.global_kv_heads}
     for name, theirs in (
@@ -71,14 +71,14 @@ def _config(file: Settings, target: Gemma4, dtype: str) -> Gemma4AssistantConfig
         "num_centroids": file.size("num_centroids", 2048),
         "active_centroids": file.size("centroid_intermediate_top_k", 32),
     }
-    return Gemma4AssistantConfig(
-        **shape
-        | heads
-        | {"num_kv_layers": None, "per_layer_dim": 0, "per_layer_vocab_size": None}
-        | (groups if ordered else {}),
-        feature_layers=(target.num_layers,),
-        feature_dim=own.emb_dim,
-    )
+    none = {"num_kv_layers": None, "per_layer_dim": 0, "per_layer_vocab_size": None}
+    read = {"feature_layers": (target.num_layers,), "feature_dim": own.emb_dim}
+    try:
+        return Gemma4AssistantConfig(
+            **{**shape, **heads, **none, **read, **(groups if ordered else {})}
+        )
+    except ValueError as e:
+        raise CheckpointError(f"{file.path}: {e}") from e
 
 
 def _table(config: Gemma4AssistantConfig, tied: bool) -> dict[str, Weight]:
