@@ -269,17 +269,15 @@ class _Tables:
         target = [*(state_of[state] for state, _ in self._outcomes), ended]
         pushed = [[frame + 1 for frame in frames] for _, frames in self._outcomes]
         opened = [(0,) * len(sizes), *(machine.opens([i]) for i in range(len(machine.frames)))]
-        asking = np.flatnonzero(np.less_equal(table, -2).any(axis=0)[token_class])
-        is_static: np.ndarray = np.greater_equal(table, 0)
-        static, bits_row = distinct(is_static.astype(np.int32))
-        allowed = is_static[static][:, token_class]
+        allowed, bits_row, asked, asked_row = _rows_of_bits(table)
         language = StackAutomaton(
             row=_padded(row, 0, columns=False),
             table=_padded(table, -1),
             token_class=token_class[None].astype(np.int32),
+            bits=packed_bytes(_padded(allowed[:, token_class], False, columns=False)[0])[None],
             bits_row=_padded(bits_row, 0),
-            bits=packed_bytes(_padded(allowed, False, columns=False)[0])[None],
-            asking=_padded(asking, -1),
+            asked=_padded(asked, -1, columns=False),
+            asked_row=_padded(asked_row, 0, columns=False),
             target=_padded(np.array(target), 0),
             pushed=_padded(np.array([*itertools.zip_longest(*pushed, [0], fillvalue=0)]).T, 0),
             frame_row=_padded(frame_row, 0, columns=False),
@@ -397,6 +395,24 @@ def _merged(frame_table: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.
             np.where(x <= -2, -2 - number[np.clip(-2 - x, 0, len(number) - 1)], x).astype(np.int32)
             for x in (frame_table[:, first], table)
         )
+
+
+def _rows_of_bits(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Which classes of tokens ask for no frame in each row, and which ask in each way.
+
+    Returns:
+      Different rows bool ``[U, C]``; int ``[T]``, which of them has those that ask for none; int
+      ``[T, A]``, the ways, or -1; and int ``[T, A]``, which of the rows has those that ask so.
+    """
+    ways = [np.unique(row[row <= -2]).tolist() for row in table]
+    most = round_up(max(map(len, ways)) or 1)
+    asked = np.array([[-2 - way for way in each] + [-1] * (most - len(each)) for each in ways])
+    rows = [*np.greater_equal(table, 0), np.zeros(table.shape[1], bool)]
+    rows += [table[i] == way for i, each in enumerate(ways) for way in each]
+    first, number = distinct(np.array(rows).astype(np.int32))
+    asked_row = np.full(asked.shape, number[len(table)])
+    asked_row[asked >= 0] = number[len(table) + 1 :]
+    return np.array(rows)[first], number[: len(table)], asked, asked_row
 
 
 def _distinct_rows(table: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

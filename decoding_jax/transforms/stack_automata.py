@@ -48,10 +48,11 @@ class StackAutomaton:
       table: int32 ``[G, T, C]``, what each class of tokens does.
       token_class: int32 ``[G, V']``, the class of each token. Tokens from V' on may not follow any
         state.
-      bits_row: int32 ``[G, T]``, the row of bits of each row of ``table``.
-      bits: uint8 ``[G, U, V' / 8]``, the tokens that ask for no frame: as in
-        ``CompressedAutomaton``.
-      asking: int32 ``[G, Q]``, the tokens that ask for a frame in any state; -1 is none.
+      bits: uint8 ``[G, U, V' / 8]``, rows of tokens, as in ``CompressedAutomaton``.
+      bits_row: int32 ``[G, T]``, the row of bits of the tokens that ask for no frame, for each row
+        of ``table``.
+      asked: int32 ``[G, T, A]``, the ways in which some tokens ask; -1 is none.
+      asked_row: int32 ``[G, T, A]``, the row of bits of the tokens that ask in each of these.
       target: int32 ``[G, O]``, the state after each outcome.
       pushed: int32 ``[G, O, P]``, the frames that it pushes, the topmost first; 0 is none.
       frame_row: int32 ``[G, F, R]``, the row of ``frame_table`` of each frame and room.
@@ -67,9 +68,10 @@ class StackAutomaton:
     row: Any = fields.field(shared_axes=None)
     table: Any = fields.field(shared_axes=None)
     token_class: Any = fields.field(shared_axes=None)
-    bits_row: Any = fields.field(shared_axes=None)
     bits: Any = fields.field(shared_axes=None)
-    asking: Any = fields.field(shared_axes=None)
+    bits_row: Any = fields.field(shared_axes=None)
+    asked: Any = fields.field(shared_axes=None)
+    asked_row: Any = fields.field(shared_axes=None)
     target: Any = fields.field(shared_axes=None)
     pushed: Any = fields.field(shared_axes=None)
     frame_row: Any = fields.field(shared_axes=None)
@@ -108,7 +110,8 @@ class StackAutomaton:
             token_class=automaton.token_class,
             bits_row=np.asarray(automaton.row) - rows * np.arange(groups, dtype=np.int32)[:, None],
             bits=automaton.bits,
-            asking=empty(1, filled=-1),
+            asked=empty(states, 1, filled=-1),
+            asked_row=empty(states, 1),
             target=each,
             pushed=empty(states, 1),
             frame_row=empty(1, 1),
@@ -198,36 +201,31 @@ class StackAutomaton:
         group, of_group, stack = self._unpacked(states)
         below = self._rooms_below(group, stack)
         row = _of(self.row, group, of_group, below[..., 0])
+        bits = _of(self.bits, group, _of(self.bits_row, group, row))
+        if self.max_popped:
+            ways = self._ways(group, stack, below)
+            asked, places = _of(self.asked, group, row), _of(self.asked_row, group, row)
+            follows = jnp.take_along_axis(ways, jnp.clip(asked, 0), axis=-1) & (asked >= 0)
+            for i in range(asked.shape[-1]):
+                more = _of(self.bits, group, places[..., i])
+                bits |= jnp.where(follows[..., i : i + 1], more, jnp.uint8(0))
         live = (states[0] >= 0)[..., None]
-        bits = jnp.where(live, _of(self.bits, group, _of(self.bits_row, group, row)), jnp.uint8(0))
-        if not self.max_popped:
-            return unpacked_bytes(bits, vocab_size)
+        return unpacked_bytes(jnp.where(live, bits, jnp.uint8(0)), vocab_size)
+
+    def _ways(self, group: Array, stack: Array, below: Array) -> Array:
+        """Whether tokens that ask in each way may follow, bool ``[..., W]``."""
         frames = self._rows_of_frames(group, stack, below)
-        ways = jnp.zeros((*row.shape, self.frame_table.shape[-1]), bool)
+        ways = jnp.zeros((*group.shape, self.frame_table.shape[-1]), bool)
 
         def answer(i: Array, ways: Array) -> Array:
             frame = lax.dynamic_index_in_dim(
                 frames, self.max_popped - 1 - i, axis=frames.ndim - 1, keepdims=False
             )
-            return _is_allowed(_of(self.frame_table, group, frame), ways)
+            entry = _of(self.frame_table, group, frame)
+            way = jnp.clip(-2 - entry, 0, ways.shape[-1] - 1)
+            return (entry >= 0) | ((entry <= -2) & jnp.take_along_axis(ways, way, axis=-1))
 
-        ways = lax.fori_loop(0, self.max_popped, answer, ways)
-        asking = _of(self.asking, group)
-        column = _of(self.token_class, group[..., None], jnp.clip(asking, 0))
-        entry = _of(self.table, group[..., None], row[..., None], column)
-        follows = _is_allowed(jnp.minimum(entry, -1), ways) & live & (asking >= 0)
-        # Their bits are not set by their states, so that adding sets them.
-        places = bits.shape[-1]
-        of_token = jnp.left_shift(jnp.uint8(1), (asking // places).astype(jnp.uint8))
-        added = jnp.where(follows, of_token, jnp.uint8(0))
-
-        def add(bits: Array, place: Array, bit: Array) -> Array:
-            return bits.at[place].add(bit)
-
-        # Nested vmaps, unlike a reshape, do not move sharded rows.
-        for _ in range(bits.ndim - 1):
-            add = jax.vmap(add)
-        return unpacked_bytes(add(bits, jnp.clip(asking, 0) % places, added), vocab_size)
+        return lax.fori_loop(0, self.max_popped, answer, ways)
 
     @property
     def _frame_bits(self) -> int:
@@ -283,7 +281,7 @@ class StackAutomaton:
         return (room * step).sum(-1, dtype=jnp.int32)
 
 
-_FILLED = {"table": -1, "frame_table": -1, "asking": -1, "rooms": 1}
+_FILLED = {"table": -1, "frame_table": -1, "asked": -1, "rooms": 1}
 
 
 def _widened(rows: np.ndarray, room: int) -> np.ndarray:
@@ -293,9 +291,3 @@ def _widened(rows: np.ndarray, room: int) -> np.ndarray:
 def _of(table: Any, *index: Array) -> Array:
     """Entries of a table; the indices are in its range."""
     return jnp.asarray(table)[index]
-
-
-def _is_allowed(entry: Array, ways: Array) -> Array:
-    """Whether entries of a table ``[..., C]`` are allowed, where those of ``ways [..., W]`` are."""
-    way = jnp.clip(-2 - entry, 0, ways.shape[-1] - 1)
-    return (entry >= 0) | ((entry <= -2) & jnp.take_along_axis(ways, way, axis=-1))
