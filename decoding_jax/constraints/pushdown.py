@@ -58,6 +58,12 @@ class Machine:
         self._needs = _needs(network, self.counted)
         self._next = network.table.tolist()
         self._met_opened = self._find_opened()
+        # The caches are those of one machine, and go with it.
+        self._resolved = functools.cache(self._resolve)
+        self._options = functools.cache(self._find_options)
+        self._needs_of = functools.cache(self._find_needs)
+        self._pushed = functools.cache(self._push)
+        self._tail_calls = functools.cache(self._find_tail_calls)
         self.frames: list[Frame] = []
         self._frame_number: dict[Frame, int] = {}
         self.sets: list[frozenset[Member]] = []
@@ -85,11 +91,9 @@ class Machine:
         """Whether a text may end in a state."""
         return any(self._is_end(*member) for member in self.sets[state])
 
-    @functools.cache  # noqa: B019
     def resolved(self, state: int, frame: int) -> int | None:
         """The state after a waiting one is given the frame on top, perhaps a waiting one again."""
-        top = self.frames[frame]
-        return self._settled({(place, (*above, top)) for place, above in self.sets[state]})
+        return self._resolved(state, frame)
 
     def may_be_on(self, state: int, frame: int) -> bool:
         """Whether a waiting state may be met with this frame on top."""
@@ -118,6 +122,10 @@ class Machine:
         found = [self.frames[frame][0] for frame in frames]
         return tuple(sum(one in opened for opened in found) for one in self.counted)
 
+    def _resolve(self, state: int, frame: int) -> int | None:
+        top = self.frames[frame]
+        return self._settled({(place, (*above, top)) for place, above in self.sets[state]})
+
     def _none(self) -> Room:
         return (0,) * len(self.counted)
 
@@ -127,8 +135,7 @@ class Machine:
     def _is_end(self, place: int, above: tuple[Frame, ...]) -> bool:
         return self._network.accepting[place] and bool(above) and above[0][1] < 0
 
-    @functools.cache  # noqa: B019
-    def _options(self, state: int, byte_class: int) -> list[tuple[Member, Room]]:
+    def _find_options(self, state: int, byte_class: int) -> list[tuple[Member, Room]]:
         """The members after a byte, each with the room that it and the end of its text need."""
         found = {
             (self._next[place][byte_class], above)
@@ -156,8 +163,7 @@ class Machine:
                 needed = tuple(max(x, n + y) for x, n, y in zip(needed, count, here, strict=True))
         return needed
 
-    @functools.cache  # noqa: B019
-    def _needs_of(self, place: int, opened: frozenset[int] | None) -> Room | None:
+    def _find_needs(self, place: int, opened: frozenset[int] | None) -> Room | None:
         """The room that a definition needs to end, above what is open on its frame."""
         if opened is None:  # The frame is not known.
             owner = self._network.owner[place]
@@ -187,8 +193,7 @@ class Machine:
             ]
         return found
 
-    @functools.cache  # noqa: B019
-    def _pushed(self, members: tuple[Member, ...]) -> tuple[int, tuple[int, ...]] | None:
+    def _push(self, members: tuple[Member, ...]) -> tuple[int, tuple[int, ...]] | None:
         """The state of some members, without the frames that they have in common; and those."""
         common = members[0][1]
         for _, above in members:
@@ -260,8 +265,7 @@ class Machine:
                 asks = True
         return asks, moves
 
-    @functools.cache  # noqa: B019
-    def _tail_calls(self, definition: int) -> frozenset[int]:
+    def _find_tail_calls(self, definition: int) -> frozenset[int]:
         """A definition, and those that it may become without another frame."""
         found, network = {definition}, self._network
         queue = [definition]
