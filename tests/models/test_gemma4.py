@@ -68,12 +68,12 @@ def test_texts_are_the_same_however_it_runs(kind: str) -> None:
 
 
 def test_few_key_value_heads_are_repeated_for_a_mesh() -> None:
-    """Two in layers with the window and one in the others, for four devices."""
+    """Two in layers with the window and one in the others, for four devices; sums differ in order."""
     model = model_of()
     wide = model.for_model_axis(4)
     assert (wide.config.num_kv_heads, wide.config.global_kv_heads) == (4, 4)
     got, want = run_whole(wide, PROMPT)[0], run_whole(model, PROMPT)[0]
-    np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)
+    np.testing.assert_allclose(got.logits, want.logits, atol=1e-4)
 
 
 def test_narrow_weights_include_the_embeddings_of_each_layer() -> None:
