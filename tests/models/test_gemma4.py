@@ -68,7 +68,7 @@ def test_texts_are_the_same_however_it_runs(kind: str) -> None:
 
 
 def test_few_key_value_heads_are_repeated_for_a_mesh() -> None:
-    """Two in layers with the window and one in the others, for four devices; sums differ in order."""
+    """Two in layers with the window and one in the others; their sums have another order."""
     model = model_of()
     wide = model.for_model_axis(4)
     assert (wide.config.num_kv_heads, wide.config.global_kv_heads) == (4, 4)
