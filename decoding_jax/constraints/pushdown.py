@@ -35,7 +35,7 @@ AMPLE = 1 << 20
 
 
 class AmbiguousError(Exception):
-    """The frames cannot be told from the text that has been read, or are too many."""
+    """The text that has been read does not determine the frames, or there are too many."""
 
 
 class Machine:
@@ -57,6 +57,9 @@ class Machine:
             raise AmbiguousError
         self._needs = _needs(network, self.counted)
         self._next = network.table.tolist()
+        self._tails: defaultdict[int, set[int]] = defaultdict(set)  # what definitions end with
+        for owner, calls in zip(network.owner, network.calls, strict=True):
+            self._tails[owner] |= {other for other, after in calls if network.only_ends[after]}
         self._met_opened = self._find_opened()
         # The caches are those of one machine, and go with it.
         self._resolved = functools.cache(self._resolve)
@@ -105,8 +108,8 @@ class Machine:
         """What a byte does to a state that does not wait.
 
         Returns:
-          The state after it, and the frames that it pushes, the topmost first; None where the byte
-          may not follow.
+          The state after it, which may wait for one of these frames, and the frames that it pushes,
+          the topmost first; None where the byte may not follow.
         """
         options = self._options(state, byte_class)
         kept = tuple(m for m, needed in options if all(map(int.__le__, needed, room)))
@@ -184,13 +187,7 @@ class Machine:
             if opened in found[definition]:
                 continue
             found[definition].add(opened)
-            queue += [
-                (other, opened | self._opened(other))
-                for place, calls in enumerate(self._network.calls)
-                if self._network.owner[place] == definition
-                for other, after in calls
-                if self._network.only_ends[after]
-            ]
+            queue += [(other, opened | self._opened(other)) for other in self._tails[definition]]
         return found
 
     def _push(self, members: tuple[Member, ...]) -> tuple[int, tuple[int, ...]] | None:
@@ -210,8 +207,6 @@ class Machine:
             for below, (_, then) in zip(frames[1:], common, strict=False):
                 self._above[below].add(owner[then])
         state = self._settled(rest)
-        while state is not None and self._is_waiting[state] and frames:
-            state, frames = self.resolved(state, frames[0]), frames[1:]
         return None if state is None else (state, frames)
 
     def _numbered(self, frame: Frame) -> int:
@@ -267,15 +262,10 @@ class Machine:
 
     def _find_tail_calls(self, definition: int) -> frozenset[int]:
         """A definition, and those that it may become without another frame."""
-        found, network = {definition}, self._network
-        queue = [definition]
+        found, queue = {definition}, [definition]
         for one in queue:  # which grows
-            for place, calls in enumerate(network.calls):
-                if network.owner[place] == one:
-                    for other, after in calls:
-                        if network.only_ends[after] and other not in found:
-                            found.add(other)
-                            queue.append(other)
+            queue += self._tails[one] - found
+            found |= self._tails[one]
         return frozenset(found)
 
     def longest_stack(self, max_depth: int) -> int:

@@ -9,7 +9,7 @@ state and frame and for each room that changes them, are the tables of a ``Stack
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,8 +73,7 @@ class _Runs:
         self.places: list[tuple[int, tuple[int, ...], Room, Room, int]] = []
         self._number: dict[tuple[int, tuple[int, ...], Room, Room, int], int] = {}
         self._table = np.full((64, int(byte_class.max()) + 1), _UNKNOWN, np.int32)
-        # Whether a place asks for a frame, and its number of bytes since; grows with the places.
-        self.asks: list[bool] = []
+        self.asks: list[bool] = []  # whether each place asks for a frame
 
     def begin(self, state: int, room: Room) -> int:
         """The place before the first byte."""
@@ -98,7 +97,6 @@ class _Runs:
         if self.asks[place]:
             return self._numbered((state, pushed, room, needed, since + 1))
         machine, opened = self.machine, self.machine.opens(pushed)
-        # Room that is ample is not kept, so that places are the same.
         here = tuple(map(int.__sub__, room, opened))
         found = machine.after(state, byte_class, here)
         if found is None:
@@ -153,8 +151,9 @@ class _Tables:
         while queue:
             for i in range(0, len(queue), _TOGETHER):
                 few = queue[i : i + _TOGETHER]
-                self._rows += self._follow(few, self._texts, self._classes)
-                self._states |= _needs(few, self._rows)
+                rows = self._follow(few, self._texts, self._classes)
+                self._rows += rows
+                self._states |= _needs(rows)
                 if len(self._states) > _MOST_STATES:
                     raise AmbiguousError
             self._ask()
@@ -314,7 +313,7 @@ class _Tables:
                 row[i, _number(room, sizes)] = place[state, _kept(room, need)]
         if self._first_rows:
             place = {one: len(table) + 1 + i for i, one in enumerate(self._first_rows)}
-            [(state, need)] = _needs([self._machine.start], self._first_rows).items()
+            [(state, need)] = _needs(self._first_rows).items()
             each = {_number(room, sizes): place[state, _kept(room, need)] for room in _rooms(sizes)}
             row = np.concatenate([row, [[each[i] for i in range(len(each))]]])
         return row, whole, token_class
@@ -327,7 +326,7 @@ class _Tables:
             number, table = self._rest_classes.finished()
             found = table[:, number[self._rest.places([rest for _, rest in ways])]]
             place = {one: i for i, one in enumerate(self._rest_rows)}
-        needs = _needs({state for state, _ in self._rest_rows}, self._rest_rows)
+        needs = _needs(self._rest_rows)
         numbers = {way: i for i, way in enumerate(ways)}
         frame_row = np.zeros((len(machine.frames) + 1, _count(sizes)), np.int32)
         rows = [np.full(len(ways), -1, np.int32)]
@@ -351,15 +350,13 @@ class _Tables:
         return frame_row, np.stack(rows)
 
 
-def _needs(states: Iterable[int], rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:
-    """The room of which more makes no difference, for each state; ``rows`` has all that differ."""
+def _needs(rows: Sequence[tuple[int, Room]]) -> dict[int, Room]:
+    """The room of which more makes no difference, for each state of rows with all that differ."""
     found: dict[int, Room] = {}
-    wanted = set(states)
     for state, room in rows:
-        if state in wanted:
-            more = tuple(0 if n == AMPLE else n + 1 for n in room)
-            found[state] = tuple(map(max, found.get(state, more), more))
-    return {state: found[state] for state in states}
+        more = tuple(0 if n == AMPLE else n + 1 for n in room)
+        found[state] = tuple(map(max, found.get(state, more), more))
+    return found
 
 
 def _rooms(sizes: Room) -> Iterator[Room]:

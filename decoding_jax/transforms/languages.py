@@ -367,14 +367,24 @@ class CompressedAutomaton:
 
     def allowed(self, state: Array, vocab_size: int) -> Array:
         """The tokens that may follow a state ``[...]``: bool ``[..., V]``."""
-        size, places = self.token_class.shape[-1], self.bits.shape[-1]
-        if size > vocab_size:
-            expected = f"tokens of the model's vocabulary of {vocab_size}"
-            raise fields.error(f"{fields.label(self)}.token_class", expected, size)
+        check_tokens(self, vocab_size)
+        places = self.bits.shape[-1]
         row = jnp.asarray(self.row, jnp.int32).reshape(-1)[jnp.clip(state, 0)]
         of_state = jnp.asarray(self.bits, jnp.uint8).reshape(-1, places)[row]
         of_state = jnp.where((state >= 0)[..., None], of_state, jnp.uint8(0))
         return unpacked_bytes(of_state, vocab_size)
+
+
+def check_tokens(language: Any, vocab_size: int) -> None:
+    """Refuses a language with a ``token_class`` for more tokens than a model's.
+
+    Raises:
+      ValueError: for such a language.
+    """
+    size = language.token_class.shape[-1]
+    if size > vocab_size:
+        expected = f"tokens of the model's vocabulary of {vocab_size}"
+        raise fields.error(f"{fields.label(language)}.token_class", expected, size)
 
 
 def unpacked_bytes(of_state: Array, vocab_size: int) -> Array:

@@ -17,7 +17,7 @@ from jax import lax
 from decoding_jax import fields
 from decoding_jax.pytrees import pytree
 from decoding_jax.transforms.history import positions
-from decoding_jax.transforms.languages import CompressedAutomaton, unpacked_bytes
+from decoding_jax.transforms.languages import CompressedAutomaton, check_tokens, unpacked_bytes
 
 Array = jax.Array
 States = tuple[Array, ...]
@@ -188,16 +188,13 @@ class StackAutomaton:
             entry, popped = lax.fori_loop(0, self.max_popped, answer, (entry, popped))
         real &= entry >= 0
         outcome = jnp.clip(entry, 0)
-        target = self._number(group, _of(self.target, group, outcome))
+        target = group * self.num_states + _of(self.target, group, outcome)
         pushed = _of(self.pushed, group, outcome)
         return jnp.where(real, target, -1), *self._packed(pushed, stack, popped)
 
     def allowed(self, states: States, vocab_size: int) -> Array:
         """The tokens that may follow states ``[...]``: bool ``[..., V]``."""
-        size = self.token_class.shape[-1]
-        if size > vocab_size:
-            expected = f"tokens of the model's vocabulary of {vocab_size}"
-            raise fields.error(f"{fields.label(self)}.token_class", expected, size)
+        check_tokens(self, vocab_size)
         group, of_group, stack = self._unpacked(states)
         below = self._rooms_below(group, stack)
         row = _of(self.row, group, of_group, below[..., 0])
@@ -230,9 +227,6 @@ class StackAutomaton:
     @property
     def _frame_bits(self) -> int:
         return max(1, (self.frame_row.shape[1] - 1).bit_length())
-
-    def _number(self, group: Array, state: Array) -> Array:
-        return group * self.num_states + state
 
     def _unpacked(self, states: States) -> tuple[Array, Array, Array]:
         """The automaton, its state, and the frames of the stack ``[..., D]``, the topmost first."""

@@ -250,7 +250,7 @@ def test_one_program_is_compiled_for_several_schemas(monkeypatch):
 
 
 def test_texts_that_no_stack_is_made_for_are_unrolled(monkeypatch):
-    """Where the frames cannot be told from the text, and where a byte is no token."""
+    """Where the text does not determine the frames, and where a byte is no token."""
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
     ambiguous = constraints.grammar('start: start start | "a"', Pieces(["a"]), max_depth=3)
     lacking = constraints.grammar(NEST, Pieces(["((", "1", "))", "+"]), max_depth=2)

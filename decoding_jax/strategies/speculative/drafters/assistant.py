@@ -102,14 +102,6 @@ class Assistant(HeadDrafter):
     def vocab_size(self) -> int:
         return self.head.vocab_size
 
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.head.feature_layers
-
-    @property
-    def widens(self) -> bool:
-        return getattr(self.head, "widens", False)
-
     def with_keys(self, keys: Any) -> Self:
         """See ``KeyDrafter.with_keys``."""
         return dataclasses.replace(self, keys=keys)

@@ -181,9 +181,19 @@ class HeadDrafter:
 
     Attributes:
       open: see ``TreeDrafter.open``.
+      head: the network, of a drafter with one.
     """
 
     open: Callable[..., Any]
+    head: Any
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        return self.head.feature_layers
+
+    @property
+    def widens(self) -> bool:
+        return getattr(self.head, "widens", False)
 
     def init(self, prompt: Prompt, *, lanes: int, max_new_tokens: int, **sizes: Any) -> Any:
         """See ``FeatureDrafter.init``. Every lane has a slot for each new token but the last."""

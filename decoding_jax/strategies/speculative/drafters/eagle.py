@@ -145,14 +145,6 @@ class Eagle(HeadDrafter):
     def __post_init__(self) -> None:
         fields.check(self)
 
-    @property
-    def feature_layers(self) -> tuple[int, ...]:
-        return self.head.feature_layers
-
-    @property
-    def widens(self) -> bool:
-        return getattr(self.head, "widens", False)
-
     def open(
         self,
         prompt: Prompt,
