@@ -33,10 +33,7 @@ def over_tokens(
       texts: the texts of the tokens.
       eos_ids: the end tokens, whatever their text.
     """
-    ends = np.zeros(len(texts.begun), bool)
-    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
-    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
-    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
+    begun, first, ends = without_ends(texts, eos_ids)
     text_class, table = _classes(automaton.transitions, begun)
     # After the states over bytes come the state after an end token and, where tokens begin a text
     # with another text, the state before the first one.
@@ -65,6 +62,20 @@ def over_tokens(
         start=int(numbers[0]),
         first=int(numbers[starts[1]]) if len(starts) == 2 else None,
     )
+
+
+def without_ends(
+    texts: TokenTexts, eos_ids: Sequence[int]
+) -> tuple[list[bytes], list[bytes], np.ndarray]:
+    """The texts of tokens after others and as the first ones, and whether each token is an end.
+
+    End tokens have no text, whatever the tokenizer says.
+    """
+    ends = np.zeros(len(texts.begun), bool)
+    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
+    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
+    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
+    return begun, first, ends
 
 
 def _pruned(

@@ -18,7 +18,7 @@ from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.byte_automata import distinct
 from decoding_jax.constraints.definitions import Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
-from decoding_jax.constraints.token_automata import Classes, Texts
+from decoding_jax.constraints.token_automata import Classes, Texts, without_ends
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
@@ -42,10 +42,7 @@ def over_tokens(
     Raises:
       ValueError: where no text ends within the depth.
     """
-    ends = np.zeros(len(texts.begun), bool)
-    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
-    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
-    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
+    begun, first, ends = without_ends(texts, eos_ids)
     if not network.max_depth or not {bytes([byte]) for byte in network.bytes_read()} <= set(begun):
         return None
     try:
