@@ -1,4 +1,4 @@
-"""Drafts for native models: a checkpoint, the first layers of the model, or any drafter."""
+"""Drafts for native models: a checkpoint, the model's first layers, a head, or any drafter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax.base import LanguageModel
 from decoding_jax.models import T5, BoundT5, T5Decoder, load_t5x
+from decoding_jax.models.checkpoint import DrafterDirectory
 from decoding_jax.strategies.speculative.drafters import as_drafter, bind_to_inputs
 
 
@@ -100,7 +101,8 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
     """Checks that a drafter fits a target, and reads its checkpoint if it has one.
 
     Args:
-      drafter: a ``DraftCheckpoint``, an ``EarlyExit``, a model or a drafter.
+      drafter: a ``DraftCheckpoint``, an ``EarlyExit``, a head from ``load_drafter`` without a
+        target, a model or a drafter.
       target: T5X's configuration of the target.
       bidirectional_prompt: as for ``DraftCheckpoint.load``.
 
@@ -110,6 +112,7 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
     Raises:
       ValueError: if the draft has another vocabulary or architecture than the target, if it has
         more layers, or if ``drafter`` is no drafter; and as ``DraftCheckpoint.load``.
+      CheckpointError: if a head's directory does not exist.
     """
     if isinstance(drafter, DraftCheckpoint):
         drafter = drafter.load(target, bidirectional_prompt=bidirectional_prompt)
@@ -119,6 +122,9 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
             raise ValueError(
                 f"num_layers: expected 1 to the target's {layers}, got {drafter.num_layers}"
             )
+        return drafter
+    if isinstance(drafter, DrafterDirectory):
+        drafter.check_exists()
         return drafter
     if isinstance(drafter, T5) and not hasattr(target, "num_decoder_layers"):
         raise ValueError("drafter: expected a decoder alone, got an encoder and a decoder")
@@ -133,11 +139,19 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
 def bind(drafter: Any, model: LanguageModel) -> Any:
     """The drafter for one batch of the target.
 
+    A head is read here and not by ``ready``, since it takes the embeddings of the target, whose
+    parameters T5X gives for each batch.
+
     Args:
       drafter: from ``ready``. A drafter that uses encoder inputs, such as a T5 or a
         ``PromptLookup`` without a source, is bound to those of the target.
       model: the target. An encoder-decoder is bound to its inputs.
+
+    Raises:
+      CheckpointError: as ``load_drafter``, if a head does not fit the target.
     """
+    if isinstance(drafter, DrafterDirectory):
+        return drafter.read(model)
     if isinstance(drafter, EarlyExit):
         return model.early_exit(drafter.num_layers)  # type: ignore[attr-defined]
     if isinstance(model, BoundT5):

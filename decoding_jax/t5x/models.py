@@ -5,9 +5,10 @@ checkpoints remain T5X's. ``predict_batch`` runs any of ``decode_fns`` on the na
 rows may be at different positions and whose cache is not moved between beams. The speculative
 classes draft several tokens, and verify them in one call of the network.
 
-The parameters of a draft are read once, when the model is constructed. They are not part of T5X's
-train state, so the program that T5X compiles closes over them. ``docs/t5x.md`` describes the cost
-and how to avoid it. Importing this module requires T5X.
+The parameters of a draft are read once, when the model is constructed, and those of a head when a
+batch is compiled. They are not part of T5X's train state, so the program that T5X compiles closes
+over them. ``docs/t5x.md`` describes the cost and how to avoid it. Importing this module requires
+T5X.
 """
 
 from __future__ import annotations
@@ -237,11 +238,13 @@ class SpeculativeEncoderDecoderModel(_Speculative, NativeEncoderDecoderModel):
       module, input_vocabulary, output_vocabulary, optimizer_def, **others: as for
         ``NativeEncoderDecoderModel``.
       drafter: ``drafts.DraftCheckpoint``, ``drafts.EarlyExit``, ``PromptLookup`` or ``NextToken``
-        of ``strategies.speculative``, a ``T5`` of this library, or your own drafter.
+        of ``strategies.speculative``, a head from ``load_drafter`` without a target, a ``T5`` of
+        this library, or your own drafter.
       decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
 
     Raises:
-      ValueError: if the draft does not fit the model or cannot be read.
+      ValueError: if the draft does not fit the model or cannot be read; of a head that does not
+        fit, when a batch is compiled.
     """
 
     def __init__(
@@ -270,7 +273,8 @@ class SpeculativeDecoderOnlyModel(_Speculative, NativeDecoderOnlyModel):
       decode_fn: any of ``decoding_jax.t5x.decode_fns``; only the default uses the drafter.
 
     Raises:
-      ValueError: if the draft does not fit the model or cannot be read.
+      ValueError: if the draft does not fit the model or cannot be read; of a head that does not
+        fit, when a batch is compiled.
     """
 
     def __init__(

@@ -116,6 +116,7 @@ OTHER_FILES = {
     "constraints.": ["t5x/temperature_sample.gin"],
     "drafts.": ["t5x/speculative_encoder_decoder.gin"],
     "speculative.": ["t5x/speculative_encoder_decoder.gin"],
+    "load_drafter": ["t5x/speculative_encoder_decoder.gin"],
 }
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from heads import write_head
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -25,6 +26,7 @@ with warnings.catch_warnings():
         as_speculative,
     )
 
+from decoding_jax.models import load_drafter
 from decoding_jax.strategies.speculative import PromptLookup
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -155,6 +157,22 @@ def test_texts_are_those_of_the_native_class(kind, tmp_path):
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-4)
     assert (np.diff(got[1]) >= 0).all()
+
+
+def test_a_head_drafts_for_the_parameters_of_a_batch(tmp_path):
+    """Its texts equal the greedy ones, on a target whose weights have 8 bits too."""
+    kind = "encoder_decoder"
+    write_head(tmp_path, SHAPE["vocab_size"], SHAPE["emb_dim"])
+    for weights in (None, "int8"):
+        head = load_drafter(tmp_path)
+        speculative = make(kind, KINDS[kind][2], drafter=head, weights=weights)
+        greedy = make(
+            kind, KINDS[kind][1], decode_fn=decode_fns.temperature_sample, weights=weights
+        )
+        settings = {"temperature": 0.0, "rescale_log_probs": False}
+        got, want = (predict(m, kind, 2, **settings) for m in (speculative, greedy))
+        np.testing.assert_array_equal(got[0], want[0])
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-4)
 
 
 def test_as_speculative_converts_a_t5x_model():

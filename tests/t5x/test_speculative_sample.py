@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tiers
 from flax import traverse_util
+from heads import write_head
 
+import decoding_jax
 from decoding_jax import testing, transforms
 from decoding_jax.base import Prompt, Stop
 from decoding_jax.models import (
@@ -211,6 +213,40 @@ def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
     drafter = drafts.ready(draft, DECODER, bidirectional_prompt=True)
     prompt = Prompt(jnp.array([[0, 3, 4, 5], [0, 7, 0, 0]]), jnp.array([4, 2]))
     assert target_calls(model, drafts.bind(drafter, model), prompt) == math.ceil(8 / 4)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.0}, {"verifier": "code", "temperature": 0.7, "num_decodes": 3}]
+)
+def test_a_head_is_read_for_the_parameters_of_a_batch(settings, tmp_path):
+    """Texts are those without a draft, and the head takes the embeddings that the call is given."""
+    write_head(tmp_path, SHAPE["vocab_size"], SHAPE["emb_dim"])
+    drafter = drafts.ready(decoding_jax.load_drafter(tmp_path), ENCODER_DECODER)
+    settings = settings | {"decode_rng": jax.random.PRNGKey(7), "rescale_log_probs": False}
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def call(model, speculates):
+        source = jax.random.randint(jax.random.key(1), (3, 7), 2, 24)
+        target = model.bind(source, jnp.array([7, 3, 1]))
+        prompt = Prompt(jnp.asarray(PROMPTS), jnp.asarray(LENGTH, jnp.int32))
+        fn = decode_fns.speculative_sample
+        decoder = SpeculativeDecoder(target, prompt, drafts.bind(drafter, target))
+        if not speculates:
+            codes = "verifier" in settings
+            fn = decode_fns.arithmetic_sample if codes else decode_fns.temperature_sample
+            decoder = NativeDecoder(target, prompt)
+        given = {k: v for k, v in settings.items() if speculates or k != "verifier"}
+        return fn(jnp.asarray(PROMPTS), {}, decoder, eos_id=EOS, **given)
+
+    model = bound()[0]
+    got, want = (jax.device_get(call(model, speculates)) for speculates in (True, False))
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4)
+    with pytest.raises(CheckpointError, match="absent: no such directory"):
+        drafts.ready(decoding_jax.load_drafter(tmp_path / "absent"), ENCODER_DECODER)
+    narrow = T5.init(dataclasses.replace(ENCODER_DECODER, emb_dim=8), jax.random.key(0))
+    with pytest.raises(CheckpointError, match="hidden_size: expected the target's 8, got 12"):
+        drafts.bind(drafter, narrow.bind(jnp.ones((1, 2), jnp.int32), jnp.array([2])))
 
 
 def test_prompt_lookup_copies_from_the_inputs_of_an_encoder_decoder():

@@ -27,6 +27,15 @@ class DrafterDirectory:
         """The drafter for a target; see ``load_drafter``."""
         return load_drafter(self.directory, target, **dict(self.settings))
 
+    def check_exists(self) -> None:
+        """Refuses a directory that does not exist, before there is a target.
+
+        Raises:
+          CheckpointError: for such a directory.
+        """
+        if not self.directory.is_dir():
+            raise CheckpointError(f"{self.directory}: no such directory")
+
 
 def load_drafter(
     directory: str | StoragePath,
@@ -65,15 +74,15 @@ def load_drafter(
         raise fields.error("dtype", "float32 or bfloat16", dtype)
     settings = {"greedy": greedy, "min_confidence": min_confidence}
     path = _path_of(directory)
+    unread = DrafterDirectory(path, (("dtype", dtype), *settings.items()))
     if target is None:
-        return DrafterDirectory(path, (("dtype", dtype), *settings.items()))
+        return unread
     target = target[0] if isinstance(target, tuple) else target
     if isinstance(target, SharedPrefixModel):
         target = target.model
     if not isinstance(target, eagle.Target):
         raise fields.error("target", "a model of decoding_jax.models", type(target).__name__)
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such directory")
+    unread.check_exists()
     file = Settings(path / CONFIG)
     kind = next((kind for kind in _KINDS if kind.is_head(file)), None)
     if kind is None and file.values.get("model_type") == "qwen3_next":

@@ -52,8 +52,8 @@ def speculative_sample(
       inputs, cache, tokens_to_logits, eos_id, decode_rng, num_decodes, temperature, topk, topp,
         cache_offset, initial_index, max_decode_steps, max_decode_steps_hard_limit,
         rescale_log_probs, transform: as for ``temperature_sample``, but ``topk`` is 0 by default.
-        The draft's distribution is transformed like the model's, except for your own ``Drafter``
-        with ``rescale_log_probs``.
+        The draft's distribution is transformed like the model's, except for that of a head and of
+        your own ``Drafter`` with ``rescale_log_probs``.
 
     Returns:
       As ``temperature_sample``.
