@@ -198,6 +198,7 @@ def run(verifier, drafter=DRAFT, **settings):
             for name in ("another, tree of 5", "dflash, tree of 4")
         ),
         pytest.param("multi-token, tree of 6", marks=pytest.mark.release),
+        pytest.param("assistant, tree of 6", marks=pytest.mark.release),
     ],
 )
 def test_the_sequences_are_those_without_a_draft(name):

@@ -75,7 +75,7 @@ DRAFTERS = {
         exhaustive=["bigram, up to 6", "next token, 1"],
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "prompt lookup, 7"),
-            *("the most probable", "confident", "multi-token, 3", "dflash, 4"),
+            *("the most probable", "confident", "multi-token, 3", "dflash, 4", "assistant, 3"),
         ],
     ),
 )
@@ -95,7 +95,7 @@ def test_greedy_does_not_depend_on_the_drafter(name):
         release=[
             *("another, 3", "another, up to 8", "with zeros, 2", "bigram, up to 6"),
             *("next token, 1", "prompt lookup, 7", "suffix, 5", "the most probable", "confident"),
-            *("multi-token, 3", "dflash, 4"),
+            *("multi-token, 3", "dflash, 4", "assistant, 3"),
         ],
     ),
 )

@@ -19,7 +19,6 @@ from decoding_jax import codes, transforms
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative import (
     VERIFIERS,
-    Assistant,
     Heuristic,
     Measured,
     ModelDrafter,
@@ -31,8 +30,6 @@ from decoding_jax.strategies.speculative.verifiers.token import draft_probs
 from decoding_jax.testing.certificate import problems, running
 from decoding_jax.testing.certificate.problems import VOCAB, Problem
 from decoding_jax.testing.certificate.strategies import DRAFTS, DraftCase, find
-from decoding_jax.testing.table_head import TableAssistant, TableHead
-from decoding_jax.testing.table_lm import TableLM
 
 
 def few(rows):
@@ -118,13 +115,6 @@ def drafts_by(name, num_draft_tokens, **rules):
     )
 
 
-def assistant(model):
-    """A head that reads the target's keys, and errs."""
-    ids = np.arange(model.vocab_size, dtype=np.int32)
-    draft = TableLM.random(jax.random.key(30), model.vocab_size, sharpness=2.0)
-    return Assistant(TableAssistant(TableHead(model.model, draft, ids)))
-
-
 CONFIDENT = drafts_by("another, 3", Heuristic(None, first=2), min_confidence=0.5)
 CASES = [
     ("token", drafts_distributions(2), Problem("zeros", "history", "end tokens"), "as is"),
@@ -158,7 +148,7 @@ CASES = [
     ("token", DRAFTS["eagle, trees of 6"], Problem("zeros", "history", "end tokens"), "as is"),
     ("token", DRAFTS["dflash, 3 of 2"], Problem("smooth", "few", "sequences"), "as is"),
     ("coded_token", DRAFTS["another, tree of 5"], Problem("smooth", "few", "none"), "as is"),
-    ("block", DraftCase(assistant, 3), Problem("zeros", "history", "end tokens"), "as is"),
+    ("block", DRAFTS["assistant, 3"], Problem("zeros", "history", "end tokens"), "as is"),
 ]
 
 

@@ -28,7 +28,7 @@ from decoding_jax.strategies import speculative
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.testing.certificate import brute_force, enumeration, expectations
 from decoding_jax.testing.certificate.problems import LENGTH, PROMPTS, VOCAB, AnyProblem, Rows
-from decoding_jax.testing.table_head import TableBlockHead, TableHead
+from decoding_jax.testing.table_head import TableAssistant, TableBlockHead, TableHead
 from decoding_jax.testing.table_lm import TableLM
 
 SAMPLES = 4
@@ -107,6 +107,13 @@ def _dflash(model: Any) -> speculative.DFlash:
     return speculative.DFlash(head, vocab_size=model.vocab_size)
 
 
+def _assistant(model: Any) -> speculative.Assistant:
+    """A head that reads the target's keys and values, and errs."""
+    ids = np.arange(model.vocab_size, dtype=np.int32)
+    table = getattr(model, "model", model)
+    return speculative.Assistant(TableAssistant(TableHead(table, _another(model.vocab_size), ids)))
+
+
 DRAFTS: dict[str, DraftCase] = {
     "itself, 4": DraftCase(lambda model: model, 4),
     "another, 3": DraftCase(lambda model: _another(model.vocab_size), 3),
@@ -134,6 +141,9 @@ DRAFTS: dict[str, DraftCase] = {
     "dflash, 4": DraftCase(_dflash, 4),
     "dflash, 3 of 2": DraftCase(_dflash, 2, num_drafts=3),
     "dflash, tree of 4": DraftCase(_dflash, 2, num_drafts=2, tree="dynamic"),
+    "assistant, 3": DraftCase(_assistant, 3),
+    "assistant, 3 of 2": DraftCase(_assistant, 2, num_drafts=3),
+    "assistant, tree of 6": DraftCase(_assistant, 3, num_drafts=2, tree="dynamic"),
     "next token, 1": DraftCase(_next_token, 1),
     "prompt lookup, 7": DraftCase(lambda model: speculative.PromptLookup(size=2), 7),
     "suffix, 5": DraftCase(_suffix, 5),
