@@ -326,8 +326,10 @@ class Gemma4(llama.Llama):
         heads = {True: cfg.num_kv_heads, False: cfg.global_kv_heads}
         for i in range(cfg.num_layers):
             name = f"layers_{i}"
-            params[name], own = llama.repeated_heads(params[name], cfg.of_layer(i), size)
+            layer, own = llama.repeated_heads(params.get(name, {}), cfg.of_layer(i), size)
             heads[cfg.is_local(i)] = own.num_kv_heads
+            if name in params:  # which may be those of a part of the network
+                params[name] = layer
         config = dataclasses.replace(
             cfg, num_kv_heads=heads[True], num_global_kv_heads=heads[False]
         )

@@ -38,7 +38,7 @@ def test_scanned_layers_and_chunks_compute_the_same(family: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["gemma3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "gpt_neox"])
 def test_a_mesh_decodes_the_same_tokens(family: str) -> None:
     tokens = np.array([[1, 2, 3, 4], [3, 0, 0, 0], [4, 5, 0, 0], [9, 8, 7, 0]], np.int32)
     prompt = Prompt(tokens, np.array([4, 1, 2, 3], np.int32))
