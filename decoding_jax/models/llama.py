@@ -138,15 +138,19 @@ class LlamaAttention(nn.Module):
     def read(
         self, x: Array, parts: list[attention.Part], angles: tuple[Array, Array] | None = None
     ) -> Array:
-        """The attention of ``x`` to keys and values, with queries that are rotated or not."""
-        cfg = self.config
-        heads = parts[0].key.shape[-3]
+        """The attention of ``x`` to keys and values, with queries that are rotated or not.
+
+        The keys may be those of another network, whose dtype the queries take.
+        """
+        cfg, held = self.config, parts[0].key
+        heads = held.shape[-3]
         query = layers.split_heads(self.query(x), heads, cfg.num_heads // heads)
         query = self.query_norm(query) if cfg.qk_norm else query
         query = query if angles is None else positions.rotate(query, *angles)
         scale = cfg.head_dim**-0.5 if self.scale is None else self.scale
+        query = query.astype(held.dtype)
         y = attention.attend(query, parts, scale, self.soft_cap, implementation=cfg.attention)
-        return self.out(layers.merge_heads(y))
+        return self.out(layers.merge_heads(y).astype(cfg.dtype))
 
     def __call__(
         self, x: Array, layer_cache: view.LayerCache, angles: tuple[Array, Array]

@@ -25,6 +25,7 @@ from decoding_jax import Prompt, models
 from decoding_jax.models import attention, attention_kernel
 from decoding_jax.models.attention import Part, Scale
 from decoding_jax.models.decoder import with_attention
+from decoding_jax.models.llama import LlamaAttention
 
 
 def step_of_decoding(
@@ -238,6 +239,24 @@ def test_gpus_get_the_kernel_and_products_of_eight_rows(monkeypatch):
     assert any("(tensor<8x32xbf16>" in line for line in products)
     assert not any("(tensor<1x1x1x32xbf16>" in line for line in products)
     jax.clear_caches()
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_queries_of_another_dtype_than_the_keys_get_the_kernel(dtypes):
+    """Those of an assistant and of its target."""
+    own, held = dtypes
+    config = dataclasses.replace(CONFIGS["llama"][1], dtype=own, attention="pallas")
+    layer = LlamaAttention(config)
+    shape = (1, 1, config.num_kv_heads, 8, config.head_dim)
+    keys = jnp.ones(shape, held)
+    part = Part(keys, keys, jnp.ones((1, 1, 1, 8), bool))
+
+    def attended(x):
+        return layer.init_with_output(jax.random.key(0), x, [part], method="read")[0]
+
+    x = jnp.ones((1, 1, 2, config.emb_dim), own)
+    assert kernels(for_gpus(jax.jit(attended), x))
+    assert jax.eval_shape(attended, x).dtype == own
 
 
 SHAPES = {
