@@ -3,18 +3,32 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 import tiers
 from test_quantized import assert_same_arrays, run, widened
 
-from decoding_jax.models import CheckpointError, Llama, LlamaConfig, load_model, save_model
+from decoding_jax.models import (
+    CheckpointError,
+    Gemma4,
+    Gemma4Config,
+    Llama,
+    LlamaConfig,
+    load_model,
+    save_model,
+)
 
 GROUP = 8
 CONFIG = LlamaConfig(
     vocab_size=24, emb_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=64, num_layers=2,
     max_positions=32,
+)  # fmt: skip
+GEMMA4 = Gemma4Config(
+    vocab_size=24, emb_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, global_head_dim=16,
+    mlp_dim=64, num_layers=4, max_positions=32, window=3, window_pattern=(True, False),
+    num_kv_layers=2, per_layer_dim=8,
 )  # fmt: skip
 AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]
 
@@ -85,12 +99,11 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def write(directory, layout):
-    """Writes a directory with random integers, and returns the model of their floats."""
+def write(directory, layout, model=None):
+    """Writes a model with random integers, and into the folder ``wide`` that of their floats."""
     pack, bits, group, zeros, settings = LAYOUTS[layout]
     zeros = zeros and not settings.get("sym")
-    model = Llama.init(CONFIG, jax.random.key(0))
-    save_model(model, directory)
+    save_model(model or Llama.init(CONFIG, jax.random.key(0)), directory)
     path = directory / "model.safetensors"
     tensors, draw = safetensors.numpy.load_file(path), np.random.default_rng(1)
     wide = dict(tensors)
@@ -124,6 +137,26 @@ def test_the_integers_of_a_directory(layout, tmp_path):
     assert_same_arrays(widened(model), wide)
     for logits, expected in zip(run(model), run(wide), strict=True):
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", tiers.values("packed", exhaustive=["gptq", "awq", "int8"]))
+def test_projections_that_no_layer_uses(layout, tmp_path):
+    """Those of a Gemma 4's layers that read the keys of others; its other layers have no more."""
+    model = jax.eval_shape(lambda: Gemma4.init(GEMMA4, jax.random.key(0)))
+    write(tmp_path, layout, jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), model))
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    own = "layers.0.self_attn.k_proj."
+    kept = {name.replace(own, "layers.2.self_attn.k_proj."): tensors[name] for name in tensors}
+    assert len(kept) == len(tensors)
+    safetensors.numpy.save_file(tensors | kept, path)
+    found = load_model(tmp_path)
+    assert found.params["layers_0"]["attention"]["key"]["kernel"].values.dtype.itemsize == 1
+    assert_same_arrays(widened(found), load_model(tmp_path / "wide"))
+    more = {f"model.{own}input_scale": np.ones(1, np.float32)}
+    safetensors.numpy.save_file(tensors | kept | more, path)
+    with pytest.raises(CheckpointError, match=f"unexpected tensor model.{own}input_scale$"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

@@ -5,6 +5,7 @@ Of a Gemma 4 that reads images and sound too (``model_type`` ``gemma4``), the te
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from decoding_jax.models.checkpoint import llama
@@ -22,8 +23,6 @@ from decoding_jax.models.positions import RopeScaling
 
 # The networks for images and sound, beside a text network, and what leads from them to it.
 OTHERS = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
-# Layers that share the keys of others have projections of their own in files, and none uses them.
-UNUSED = r"layers\.\d+\.self_attn\.[kv]_(proj|norm)\.(weight|bias)"
 TOKEN_SIZES = "vocab_size_per_layer_input"
 
 
@@ -67,6 +66,15 @@ def layer_table(config: Gemma4Config, index: int, prefix: str) -> dict[str, Weig
     return out
 
 
+def ignored(config: Gemma4Config, prefix: str = "model.") -> str:
+    """The names of tensors that files have and no layer uses, as a pattern.
+
+    Layers that share the keys of others have projections of their own there, packed ones too.
+    """
+    sharing = "|".join(str(i) for i in range(config.num_own, config.num_layers))
+    return rf"{re.escape(prefix)}layers\.({sharing})\.self_attn\.[kv]_(proj|norm)\..*"
+
+
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma4:
     """Reads the model of a directory."""
     tied, prefix = settings.get("tie_word_embeddings", bool, True), "model."
@@ -75,7 +83,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     tied = tied and tensors.same("lm_head.weight", f"{prefix}embed_tokens.weight")
     config = Gemma4Config(**shape_of(settings, dtype), logits_via_embedding=tied)
     model = read_model(Gemma4, config, table(config, prefix), tensors, layout)
-    tensors.check_all_used(rf"{OTHERS}|{prefix}{UNUSED}")
+    tensors.check_all_used(f"{OTHERS}|{ignored(config, prefix)}")
     return model
 
 

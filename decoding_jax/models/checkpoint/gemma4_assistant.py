@@ -38,7 +38,7 @@ def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> Assist
     head = read_model(Gemma4Assistant, config, _table(config, tied), tensors, layout)
     head = dataclasses.replace(head, ordering=_ordering(tensors, config))
     embedding = target.params["token_embedder"]["embedding"]
-    tensors.check_all_used(rf"model\.embed_tokens\.weight|model\.{gemma4.UNUSED}")
+    tensors.check_all_used(rf"model\.embed_tokens\.weight|{gemma4.ignored(config)}")
     return Assistant(dataclasses.replace(head, embedding=embedding))
 
 
