@@ -47,40 +47,46 @@ class Gemma4Config(llama.LlamaConfig):
       logit_soft_cap: None, or the bound c of the logits of the tokens, ``c tanh(x / c)``.
 
     Raises:
-      ValueError: as ``LlamaConfig``; for no window or scanned layers; if one of these is out of its
-        range; or if a kind of layers has no keys to read.
+      ValueError: as ``LlamaConfig``; for no window, scanned layers, queries and keys without norms,
+        or a scaling that is not linear; if one of these is out of its range; or if a kind of layers
+        has no keys to read.
     """
 
     activation: str = "gelu"
     qk_norm: bool = True
     logits_via_embedding: bool = True
-    local_rope_theta: float = 10_000.0
-    rotary_fraction: float = 0.25
+    local_rope_theta: float = fields.static_number(
+        "numbers above 0", lambda x: x > 0, default=10_000.0
+    )
+    rotary_fraction: float = fields.static_number("0 to 1", lambda x: 0 <= x <= 1, default=0.25)
     key_is_value: bool = False
     num_global_kv_heads: int | None = None
     num_kv_layers: int | None = None
     wide_mlp: bool = False
-    per_layer_dim: int = 0
-    per_layer_vocab_size: int | None = None
-    logit_soft_cap: float | None = None
-    global_head_dim: int = dataclasses.field(kw_only=True)
+    per_layer_dim: int = fields.count(0, default=0)
+    per_layer_vocab_size: int | None = fields.count(default=None)
+    logit_soft_cap: float | None = fields.static_number(
+        "None, or numbers above 0", lambda x: x > 0, default=None
+    )
+    global_head_dim: int = fields.static_number(
+        "even numbers above 0", lambda x: x > 0 and x % 2 == 0, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        fields.check(self)
         if self.scan_layers:
             expected = "False, because the layers of Gemma 4 have two shapes"
             raise fields.error("scan_layers", expected, True)
         if self.window is None:
             raise fields.error("window", "1 and above", None)
+        if not self.qk_norm:
+            raise fields.error("qk_norm", "True, because the factor of the logits is 1", False)
+        if self.rope_scaling is not None and self.rope_scaling.kind != "linear":
+            raise fields.error("rope_scaling", "None or linear", self.rope_scaling.kind)
         if self.num_heads % self.global_kv_heads:
             expected = f"a divisor of num_heads = {self.num_heads}"
             raise fields.error("num_global_kv_heads", expected, self.num_global_kv_heads)
-        if self.global_head_dim % 2:
-            raise fields.error("global_head_dim", "even numbers", self.global_head_dim)
-        if not 0 <= self.rotary_fraction <= 1:
-            raise fields.error("rotary_fraction", "0 to 1", self.rotary_fraction)
-        if self.num_kv_layers is not None and self.num_kv_layers < 1:
-            raise fields.error("num_kv_layers", "None, or 1 and above", self.num_kv_layers)
         kinds = [self.is_local(i) for i in range(self.num_layers)]
         if self.num_own and set(kinds) != set(kinds[: self.num_own]):
             expected = "layers with and without the window among those that make keys and values"

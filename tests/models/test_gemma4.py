@@ -15,6 +15,7 @@ from families import FIXTURES
 import decoding_jax
 from decoding_jax import Prompt, models
 from decoding_jax.models import load_model
+from decoding_jax.models.positions import RopeScaling
 from decoding_jax.testing import check_model
 
 PROMPT = Prompt(np.array([[5, 6, 7, 9], [1, 0, 0, 0], [3, 8, 0, 0]]), np.array([4, 1, 2]))
@@ -90,10 +91,17 @@ def test_narrow_weights_include_the_embeddings_of_each_layer() -> None:
     [
         ({"scan_layers": True}, "scan_layers: expected False, because the layers of Gemma 4 have"),
         ({"window": None}, "window: expected 1 and above, got None"),
-        ({"num_kv_layers": 0}, "num_kv_layers: expected None, or 1 and above, got 0"),
-        ({"global_head_dim": 5}, "global_head_dim: expected even numbers, got 5"),
+        ({"qk_norm": False}, "qk_norm: expected True, because the factor of the logits is 1, got"),
+        ({"rope_scaling": RopeScaling("yarn", 4.0)}, "rope_scaling: expected None or linear, got"),
+        ({"num_kv_layers": 0}, "num_kv_layers: expected an int of 1 or more, got 0"),
+        ({"global_head_dim": 5}, "global_head_dim: expected even numbers above 0, got 5"),
         ({"num_global_kv_heads": 3}, "num_global_kv_heads: expected a divisor of num_heads = 4"),
+        ({"num_global_kv_heads": 0}, "num_global_kv_heads: expected an int of 1 or more, got 0"),
         ({"rotary_fraction": 1.5}, "rotary_fraction: expected 0 to 1, got 1.5"),
+        ({"local_rope_theta": 0.0}, "local_rope_theta: expected numbers above 0, got 0.0"),
+        ({"per_layer_dim": -3}, "per_layer_dim: expected an int of 0 or more, got -3"),
+        ({"per_layer_vocab_size": 0}, "per_layer_vocab_size: expected an int of 1 or more, got 0"),
+        ({"logit_soft_cap": 0.0}, "logit_soft_cap: expected None, or numbers above 0, got 0.0"),
     ],
 )
 def test_shapes_that_are_none_of_its_own(settings: dict[str, Any], message: str) -> None:

@@ -44,7 +44,12 @@ from decoding_jax.models.checkpoint import load_model, save_model
         (
             "gemma4",
             {"out_bias": True},
-            "qkv_bias, out_bias, mlp_bias, qk_norm: expected qkv_bias = out_bias, no mlp_bias, and",
+            "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias",
+        ),
+        (
+            "gemma4",
+            {"num_layers": 1},
+            "window_pattern: expected a last layer without the window, got (True, False) for 1",
         ),
         (
             "gemma3",

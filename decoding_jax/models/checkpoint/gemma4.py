@@ -199,15 +199,17 @@ def settings_of(config: Gemma4Config) -> dict[str, Any]:
     Raises:
       ValueError: for settings that Gemma 4 does not have.
     """
-    if config.qkv_bias != config.out_bias or config.mlp_bias or not config.qk_norm:
+    if config.qkv_bias != config.out_bias or config.mlp_bias:
         raise ValueError(
-            "qkv_bias, out_bias, mlp_bias, qk_norm: expected qkv_bias = out_bias, no mlp_bias, and "
-            f"qk_norm, got {config.qkv_bias}, {config.out_bias}, {config.mlp_bias}, "
-            f"{config.qk_norm}"
+            "qkv_bias, out_bias, mlp_bias: expected qkv_bias = out_bias and no mlp_bias, got"
+            f" {config.qkv_bias}, {config.out_bias}, {config.mlp_bias}"
+        )
+    if config.is_local(config.num_layers - 1):
+        raise ValueError(
+            "window_pattern: expected a last layer without the window, got"
+            f" {config.window_pattern} for {config.num_layers} layers"
         )
     scaling = config.rope_scaling
-    if scaling is not None and scaling.kind != "linear":
-        raise ValueError(f"rope_scaling: expected None or linear, got {scaling.kind}")
     rope = {
         "rope_type": "proportional",
         "rope_theta": config.rope_theta,
