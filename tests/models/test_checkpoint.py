@@ -181,6 +181,14 @@ def test_the_text_network_of_a_gemma4_that_reads_images(tmp_path: Path) -> None:
     same(load_model(directory), load_model(FIXTURES / "gemma4"))
 
 
+def test_layers_of_a_gemma4_whose_indices_have_one_length(tmp_path: Path) -> None:
+    """As transformers writes those of ten layers and more."""
+    directory = copy("gemma4", tmp_path)
+    heads = {"head_dim": 8, "num_key_value_heads": 1}
+    edit(directory, per_layer_config={"01": heads, "03": heads, "05": heads})
+    same(load_model(directory), load_model(FIXTURES / "gemma4"))
+
+
 def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
     directory = copy("gemma3", tmp_path)
     text = json.loads((directory / "config.json").read_text())

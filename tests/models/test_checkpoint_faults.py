@@ -158,6 +158,16 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             " full_attention, got {'0': {'head_dim': 8}}",
         ),
         (
+            "gemma4",
+            {"per_layer_config": {"last": {"head_dim": 8}}},
+            "per_layer_config: expected indices of layers, got 'last'",
+        ),
+        (
+            "gemma4",
+            {"final_logit_softcapping": 0.0},
+            "logit_soft_cap: expected None, or numbers above 0, got 0.0",
+        ),
+        (
             "gpt_neox",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
             "rotary_dim: expected even numbers from 2 to the size of a head, 8, got 3",

@@ -144,10 +144,11 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
 def _global_heads(settings: Settings, kinds: list[bool], kv_heads: int) -> dict[str, int]:
     """The size and the number of heads in layers without the window, by either spelling.
 
-    ``transformers`` writes ``per_layer_config``, with an object for each of these layers.
+    ``transformers`` writes ``per_layer_config``, with an object for each of these layers. It fills
+    up their indices with zeros to one length.
 
     Raises:
-      CheckpointError: for layers of one kind whose heads differ.
+      CheckpointError: for layers of one kind whose heads differ, or keys that are no indices.
     """
     key = "per_layer_config"
     given = settings.get(key, dict, None)
@@ -156,9 +157,12 @@ def _global_heads(settings: Settings, kinds: list[bool], kv_heads: int) -> dict[
         count = settings.size("num_global_key_value_heads", kv_heads) if other else kv_heads
         heads = settings.size("global_head_dim", 512)
         return {"global_head_dim": heads, "num_global_kv_heads": count}
-    places = [str(i) for i, local in enumerate(kinds) if not local]
-    own = given.get(places[0], {}) if places else {}
-    alike = all(given.get(str(i), {}) == ({} if local else own) for i, local in enumerate(kinds))
+    for name in given:
+        if not name.isdecimal():
+            raise settings.error(key, name, "indices of layers")
+    found = {int(name): values for name, values in given.items()}
+    own = found.get(kinds.index(False), {})
+    alike = all(found.get(i, {}) == ({} if local else own) for i, local in enumerate(kinds))
     if not alike or not own.keys() <= {"head_dim", "num_key_value_heads"}:
         expected = f"one size and number of heads in all layers of {FULL}"
         raise settings.error(key, given, expected)
