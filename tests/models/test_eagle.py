@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 import shutil
 
 import examples
@@ -335,6 +336,29 @@ def test_an_assistant_of_another_target_is_an_error_of_one_line(tmp_path, change
     with pytest.raises(CheckpointError, match=f"{message}$") as error:
         load_drafter(folder, target("gemma4_ordered"))
     assert "\n" not in str(error.value)
+
+
+def test_an_ordering_that_lacks_tokens_names_its_file(tmp_path):
+    folder = changed(tmp_path, "gemma4_ordered")
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    name = "masked_embedding.token_ordering"
+    safetensors.numpy.save_file(tensors | {name: tensors[name] * 0}, path)
+    message = f"{folder / 'config.json'}: {name}: expected each token from 0 to 39 once, got others"
+    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+        load_drafter(folder, target("gemma4_ordered"))
+
+
+def test_an_assistant_with_fewer_heads_than_its_target_has_on_a_mesh(tmp_path):
+    values = json.loads((HEADS / "gemma4_ordered" / "config.json").read_text())
+    text = values["text_config"] | {"num_attention_heads": 2}
+    folder = changed(tmp_path, "gemma4_ordered", text_config=text)
+    message = (
+        "num_attention_heads: expected a multiple of the target's 4 key-value heads, which the axis"
+        " model of its mesh needs, got 2"
+    )
+    with pytest.raises(CheckpointError, match=f"{message}$"):
+        load_drafter(folder, target("gemma4_ordered").for_model_axis(4))
 
 
 def test_settings_of_a_drafter_are_checked_before_it_is_read():

@@ -36,7 +36,7 @@ def read(file: Settings, tensors: Tensors, target: Target, dtype: str) -> Assist
     tied = tied and tensors.same("lm_head.weight", "model.embed_tokens.weight")
     layout = Layout(meshes.mesh_of(target.params))
     head = read_model(Gemma4Assistant, config, _table(config, tied), tensors, layout)
-    head = dataclasses.replace(head, ordering=_ordering(tensors, config))
+    head = dataclasses.replace(head, ordering=_ordering(file, tensors, config))
     embedding = target.params["token_embedder"]["embedding"]
     tensors.check_all_used(rf"model\.embed_tokens\.weight|{gemma4.ignored(config)}")
     return Assistant(dataclasses.replace(head, embedding=embedding))
@@ -66,6 +66,12 @@ def _config(file: Settings, target: Gemma4, dtype: str) -> Gemma4AssistantConfig
     ):
         if heads[name] % shape[name]:
             raise text.error(theirs, shape[name], f"the target's {heads[name]}")
+        if heads[name] != shape[name] and shape["num_heads"] % heads[name]:
+            expected = (
+                f"a multiple of the target's {heads[name]} key-value heads, which the axis model of"
+                " its mesh needs"
+            )
+            raise text.error("num_attention_heads", shape["num_heads"], expected)
     ordered = file.get("use_ordered_embeddings", bool, False)
     groups = {
         "num_centroids": file.size("num_centroids", 2048),
@@ -97,7 +103,7 @@ def _table(config: Gemma4AssistantConfig, tied: bool) -> dict[str, Weight]:
     return out
 
 
-def _ordering(tensors: Tensors, config: Gemma4AssistantConfig) -> Any:
+def _ordering(file: Settings, tensors: Tensors, config: Gemma4AssistantConfig) -> Any:
     """The tokens of each group, int32 ``[C, V / C]``, or None.
 
     Raises:
@@ -108,6 +114,7 @@ def _ordering(tensors: Tensors, config: Gemma4AssistantConfig) -> Any:
     ids = tensors.integers(ORDERING)
     if sorted(ids.tolist()) != list(range(config.vocab_size)):
         raise CheckpointError(
-            f"{ORDERING}: expected each token from 0 to {config.vocab_size - 1} once, got others"
+            f"{file.path}: {ORDERING}: expected each token from 0 to {config.vocab_size - 1} once,"
+            " got others"
         )
     return jnp.asarray(ids.reshape(config.num_centroids, -1), jnp.int32)
