@@ -221,6 +221,57 @@ def test_assistants_read_the_slots_of_accepted_tokens_alone():
 
 
 @pytest.mark.exhaustive
+def test_assistants_read_a_prefix_a_prompt_and_slots_as_one_text():
+    """Two lanes of rows of other lengths, and two levels of a tree whose drafts change places."""
+    draw = np.random.default_rng(5)
+    prefix, tokens = draw.integers(40, size=5), draw.integers(40, size=(2, 2, 9))
+    size, length = np.array([1, 4], np.int32), np.array([[2, 4], [3, 5]], np.int32)
+    drafted = draw.integers(40, size=(2, 2, 2, 2)).astype(np.int32)  # level, row, lane, draft
+    parents = [None, np.broadcast_to(np.array([1, 0], np.int32), (2, 2, 2))]
+
+    @functools.partial(jax.jit, static_argnames="with_slots")
+    def run(model, assistant, prompt, new, length, drafted, parents, with_slots):
+        lanes, slots = new.shape[1:]
+        model = model.with_features(assistant.feature_layers)
+        output, cache = model.prefill(*prompt, lanes=lanes, slots=slots)
+        given = {"lanes": lanes, "features": output.features, "num_drafts": 2}
+        state = assistant.open(prompt, max_draft_tokens=slots - 1, **given)
+        if with_slots:
+            output, cache = model.extend(cache, new, 0)
+            state = assistant.observe(state, output.features, length * 0)
+        assistant = assistant.with_keys(model.shared_keys(cache, length))
+        first, state = assistant.begin(state, Path(prompt, new, length))
+        levels = [jnp.repeat(first[:, :, None], 2, 2)]
+        for ids, parent in zip(drafted, parents, strict=True):
+            logits, state = assistant.next_level(state, ids, length, None, parent)
+            levels.append(logits)
+        return jnp.stack(levels)
+
+    name, new = "gemma4_assistant", np.zeros((2, 2, 5), np.int32)
+    whole, last = np.zeros((4, 14), np.int32), np.zeros((4, 1, 2), np.int32)
+    prompts = np.concatenate([np.tile(prefix, (2, 1)), np.zeros((2, 4), int)], 1).astype(np.int32)
+    for row, lane in np.ndindex(2, 2):
+        text = tokens[row, lane, : size[row] + length[row, lane]]
+        text[: size[row]] = tokens[row, 0, : size[row]]  # which the lanes share
+        prompts[row, 5 : 5 + size[row]] = text[: size[row]]
+        new[row, lane] = 7  # Tokens after the last one are not of the text.
+        new[row, lane, : length[row, lane]] = text[size[row] :]
+        whole[2 * row + lane, : 4 + len(text)] = [*prefix, *text[:-1]]
+        last[2 * row + lane, 0, 0] = text[-1]
+    model, assistant = target(name), drafter(name)
+    prompt = Prompt(prompts, size + 5)
+    got = run(
+        with_shared_prefix(model, prefix), assistant, prompt, new, length, drafted, parents, True
+    )
+    prompt = Prompt(whole, (size[:, None] + length + 4).reshape(-1))
+    flat = lambda x: x.reshape(4, 1, *x.shape[2:])  # noqa: E731
+    one = np.ones((4, 1), np.int32)
+    parents = [None, flat(parents[1])]
+    want = run(model, assistant, prompt, last, one, [flat(x) for x in drafted], parents, False)
+    np.testing.assert_allclose(got.reshape(want.shape), want, atol=1e-4)
+
+
+@pytest.mark.exhaustive
 def test_blocks_in_the_layout_of_mimo(tmp_path):
     """The state before the embedding, and biases of Qwen2."""
     folder = changed(tmp_path, "multi_token", model_type="mimo")
