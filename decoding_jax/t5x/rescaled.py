@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from decoding_jax.base import Array, LanguageModel, ModelOutput, Prefix, Prompt, Transform
+from decoding_jax.loop import model_calls
 from decoding_jax.ops.logits import clean
 from decoding_jax.pytrees import pytree
 from decoding_jax.strategies.speculative.appending import place_tokens
@@ -113,6 +114,10 @@ class Rescaled:
     def _transformed(self, logits: Array, prefix: Prefix) -> Array:
         """The logits after the transform; NaN stays, by which strategies know a faulty model."""
         return jnp.where(jnp.isnan(logits), jnp.nan, self.transform(clean(logits), prefix))
+
+    def shared_keys(self, cache: RescaledCache, length: Array) -> Any:
+        """See ``SupportsSharedKeys.shared_keys``; the wrapped model has to support it."""
+        return model_calls.shared_keys(self.model, cache.inner, length)
 
     def keep(self, cache: RescaledCache, source: Array, start: Array | int) -> RescaledCache:
         """See ``SupportsKeep.keep``; the wrapped model has to support it."""

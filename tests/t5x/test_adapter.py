@@ -9,6 +9,7 @@ from flax.core import freeze
 
 from decoding_jax import transforms
 from decoding_jax.base import LanguageModel, SupportsSelect
+from decoding_jax.loop import model_calls
 from decoding_jax.t5x import T5XAdapter
 from decoding_jax.t5x.rescaled import Rescaled
 from decoding_jax.testing import TableLM, conformance
@@ -142,3 +143,11 @@ def test_a_model_with_a_transform_built_in_conforms():
     trial = conformance.make_trial(model, tolerance=1e-6)
     for check in (conformance.check_ragged, conformance.check_tree, conformance.check_keep):
         check(trial)
+
+
+def test_a_model_with_a_transform_built_in_gives_the_keys_of_its_model():
+    model = Rescaled(TableLM.random(jax.random.key(3), 5), transforms.temperature(0.5))
+    _, cache = model.prefill(jnp.ones((1, 2), jnp.int32), jnp.array([2]), lanes=1, slots=2)
+    keys, length = model_calls.shared_keys(model, cache, jnp.ones((1, 1), jnp.int32))
+    assert keys is cache.inner
+    assert length.shape == (1, 1)
