@@ -156,9 +156,10 @@ class Gemma4Assistant(FeatureHead):
             slots = caches.KeyValue(keys[:, None], keys[:, None])
             return LayerKeys(caches.KeyValue(keys, keys), slots)
 
-        local = one(config.num_kv_heads, config.head_dim)
-        whole = one(config.global_kv_heads, config.global_head_dim)
-        keys = SharedKeys(local, whole, jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32))
+        local_keys = one(config.num_kv_heads, config.head_dim)
+        global_keys = one(config.global_kv_heads, config.global_head_dim)
+        length, seen = jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32)
+        keys = SharedKeys(local_keys, global_keys, length, seen)
         size = config.num_centroids
         order = jnp.arange(config.vocab_size).reshape(size, -1) if size else None
         params = cls.network(config).init(key, x, x, keys, order)["params"]

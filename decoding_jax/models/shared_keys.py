@@ -34,15 +34,16 @@ class SharedKeys:
     """What a drafter reads of the cache of its target.
 
     Attributes:
-      local: the keys of the target's last layer with a window, or None where it has none.
-      whole: those of its last layer without a window, or None.
+      local_keys: the keys of the target's last local layer, which has the window, or None where it
+        has none.
+      global_keys: those of its last global layer, or None.
       length: int32 ``[B]``, the number of real prompt tokens, after the prefix.
       seen: int32 ``[B, W]``, the number of new tokens whose keys are read, in the first slots.
       prefix_size: F, or 0 without a prefix.
     """
 
-    local: LayerKeys | None
-    whole: LayerKeys | None
+    local_keys: LayerKeys | None
+    global_keys: LayerKeys | None
     length: Array
     seen: Array
     prefix_size: int = fields.field(static=True, default=0)
@@ -53,44 +54,45 @@ class SharedKeys:
         return self.prefix_size + self.length[:, None] + self.seen
 
     def of_kind(self, local: bool, window: Any) -> list[Part]:
-        """What queries at ``position`` attend to in a layer with a window, or in one without it.
+        """What queries at ``position`` attend to in a local layer, or in a global one.
 
-        As in ``transformers``, a query counts the window from the last token whose keys it reads,
-        which is seen with those up to ``window`` tokens before it.
+        As in ``transformers``, the window of a local layer counts from the last token whose keys
+        are read, which is seen with those up to ``window`` tokens before it.
 
         Raises:
           ValueError: for a kind of layers that the target does not have.
         """
-        layer = self.local if local else self.whole
+        layer = self.local_keys if local else self.global_keys
         if layer is None:
-            kind = "with" if local else "without"
-            raise fields.error("model", f"layers {kind} a window, whose keys are read", "none")
-        return self._parts(layer, window + 2 if local else None)
-
-    def _parts(self, layer: LayerKeys, window: int | None) -> list[Part]:
-        """The keys that are less than ``window`` tokens away from ``position``."""
-        position = (self.length[:, None] + self.seen)[..., None]
-        size = layer.slots.key.shape[-2]
-        distance = self.seen[..., None, None] - jnp.arange(size, dtype=jnp.int32)[None, None, None]
-        seen = distance > 0 if window is None else (distance > 0) & (distance < window)
-        real = view.real_tokens(self.length, layer.prompt.key.shape[-2])
-        out = [
-            Part(*layer.prompt, real, position=position, window=window),
-            Part(*layer.slots, seen, used=jnp.max(self.seen)),
-        ]
+            kind = "local" if local else "global"
+            raise fields.error("model", f"{kind} layers, whose keys are read", "none")
+        # The query is one position after the last of the ``window + 1`` keys that it sees.
+        farther = window + 2 if local else None
+        parts = view.cached_parts(layer.prompt, layer.slots, self._view(layer), window=farther)
         if layer.prefix is None:
-            return out
-        all_of = jnp.ones((1, 1, 1, self.prefix_size), bool)
-        key, value = (x[0] for x in layer.prefix)
-        part = Part(key, value, all_of, position=position + self.prefix_size, window=window)
-        return [part, *out]
+            return parts
+        position = self.position[..., None]
+        return [view.prefix_part(layer.prefix, position, window=farther), *parts]
+
+    def _view(self, layer: LayerKeys) -> view.View:
+        """The view of the token at ``position``, which is not in the cache itself."""
+        slot = jnp.arange(layer.slots.key.shape[-2], dtype=jnp.int32)[None, None, None]
+        distance = self.seen[..., None, None] - slot
+        return view.View(
+            position=(self.length[:, None] + self.seen)[..., None],
+            prompt_mask=view.real_tokens(self.length, layer.prompt.key.shape[-2]),
+            slot_mask=distance > 0,
+            slot_distance=distance,
+            self_mask=None,
+            used=jnp.max(self.seen),
+        )
 
 
 def of_layers(
     cache: caches.Cache,
     length: Array,
-    local: int | None,
-    whole: int | None,
+    local_layer: int | None,
+    global_layer: int | None,
     prefix: Any = None,
 ) -> SharedKeys:
     """The keys of two layers of a cache, before the last of ``length`` new tokens.
@@ -98,8 +100,8 @@ def of_layers(
     Args:
       cache: of a network whose layers are not scanned.
       length: int32 ``[B, W]``, the number of new tokens, of which the cache lacks the last one.
-      local: the index of the layer with a window, or None.
-      whole: that of the layer without one, or None.
+      local_layer: the index of the local layer, or None.
+      global_layer: that of the global layer, or None.
       prefix: None, or each layer's keys and values of a prefix that all rows share.
     """
     held: Any = cache.prompt, cache.slots, *(() if prefix is None else (prefix,))
@@ -109,4 +111,4 @@ def of_layers(
 
     seen = jnp.maximum(length - 1, 0)
     size = 0 if prefix is None else caches.num_keys(prefix)
-    return SharedKeys(keys(local), keys(whole), cache.length, seen, size)
+    return SharedKeys(keys(local_layer), keys(global_layer), cache.length, seen, size)

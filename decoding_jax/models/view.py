@@ -276,18 +276,40 @@ def after_shared_prefix(
         distances.
       window: as for ``prompt_layer_cache``.
     """
-    layer = stack.stack_index(index)
     shared: Any = prefix[index] if isinstance(index, int) else prefix
-    mask = jnp.ones((1, 1, 1, caches.num_keys(prefix)), bool)
-    part = attention.Part(shared.key[0], shared.value[0], mask, bias, layer=layer)
-    if window is not None or bias is not None:
-        part = part._replace(position=position, least_distance=0, window=window)
+    part = prefix_part(shared, position, bias, stack.stack_index(index), window=window)
 
     def with_prefix(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
         parts, stored = layer_cache(new)
         return [part, *parts], stored
 
     return with_prefix
+
+
+def prefix_part(
+    prefix: caches.KeyValue,
+    position: Array,
+    bias: attention.Bias | None = None,
+    layer: Array | None = None,
+    *,
+    window: Window = None,
+) -> attention.Part:
+    """What tokens see of one layer of a prefix that all rows share.
+
+    Args:
+      prefix: the layer's keys and values ``[1, H, F, d]``; or of a stack of layers,
+        ``[1, N, H, F, d]``.
+      position: as for ``after_shared_prefix``.
+      bias: as for ``after_shared_prefix``.
+      layer: None, or the layer of the stack.
+      window: as for ``prompt_layer_cache``.
+    """
+    key, value = (x[0] for x in prefix)
+    mask = jnp.ones((1, 1, 1, key.shape[-2]), bool)
+    part = attention.Part(key, value, mask, bias, layer=layer)
+    if window is None and bias is None:
+        return part
+    return part._replace(position=position, least_distance=0, window=window)
 
 
 def _seen(
@@ -327,21 +349,38 @@ def slot_layer_cache(
       window: as for ``prompt_layer_cache``.
     """
     bias = Biases() if bias is None else bias
-    seen = view.slot_mask if window is None else view.slot_mask & (view.slot_distance < window)
 
     def layer_cache(new: caches.KeyValue) -> tuple[list[attention.Part], caches.KeyValue]:
         stored = caches.KeyValue(
             caches.write(slots.key, new.key, start, layer),
             caches.write(slots.value, new.value, start, layer),
         )
-        parts = [
-            attention.Part(
-                *prompt, view.prompt_mask, bias.prompt, position=view.position, window=window
-            ),
-            attention.Part(*stored, seen, bias.slots, view.used, layer=layer),
-        ]
+        parts = cached_parts(prompt, stored, view, bias, layer, window=window)
         if view.self_mask is not None:
             parts.append(attention.Part(new.key, new.value, view.self_mask, bias.itself))
         return parts, stored
 
     return layer_cache
+
+
+def cached_parts(
+    prompt: caches.KeyValue,
+    slots: caches.KeyValue,
+    view: View,
+    bias: Biases | None = None,
+    layer: Array | None = None,
+    *,
+    window: Window = None,
+) -> list[attention.Part]:
+    """What the tokens of a view see of the cache of one layer: its prompts and its slots.
+
+    The arguments are those of ``slot_layer_cache``, after the new tokens are written.
+    """
+    bias = Biases() if bias is None else bias
+    seen = view.slot_mask if window is None else view.slot_mask & (view.slot_distance < window)
+    return [
+        attention.Part(
+            *prompt, view.prompt_mask, bias.prompt, position=view.position, window=window
+        ),
+        attention.Part(*slots, seen, bias.slots, view.used, layer=layer),
+    ]
