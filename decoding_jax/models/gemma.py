@@ -124,11 +124,11 @@ class GemmaNetwork(decoder.DecoderNetwork):
         return x, (angles, rotation(position, cfg.head_dim, cfg.local_rope_theta))
 
     def positions_of(self, positions: Any, index: int | Array) -> tuple[Array, Array]:
-        for_all, for_local = positions
+        for_global, for_local = positions
         local = view.is_local(self.config.window_pattern, index)
         if isinstance(local, bool):
-            return for_local if local else for_all
-        return jax.tree.map(lambda x, y: jnp.where(local, x, y), for_local, for_all)
+            return for_local if local else for_global
+        return jax.tree.map(lambda x, y: jnp.where(local, x, y), for_local, for_global)
 
     def window(self, index: int | Array) -> view.Window:
         return view.window_of(self.config.window, self.config.window_pattern, index)

@@ -1,9 +1,10 @@
 """Gemma 4, text: heads of two sizes, and later layers that read the keys of earlier ones.
 
-The layers are Gemma's, with norms around each part. Those with the window and those without it have
-heads of their own sizes and rotary positions of their own; the last layers make no keys and values,
-and read those of the last layer of their kind that does. Each layer may have a small embedding of
-the token as a further input. Google DeepMind 2026, "Gemma 4"
+The layers are Gemma's, with norms around each part. Local layers, which have the window (sliding
+attention), and global ones, which have none (full attention), have heads of their own sizes and
+rotary positions of their own. The last layers make no keys and values, and read those of the last
+layer of their kind that does (KV sharing). Each layer may have a small embedding of the token as a
+further input (per-layer embeddings, PLE). Google DeepMind 2026, "Gemma 4"
 (huggingface.co/docs/transformers/model_doc/gemma4).
 """
 
@@ -31,18 +32,20 @@ from decoding_jax.pytrees import pytree
 class Gemma4Config(llama.LlamaConfig):
     """The shape of a dense Gemma 4 text network: that of a Llama network, and these.
 
-    ``head_dim`` and ``num_kv_heads`` are those of layers with the window, and ``rope_theta`` is
-    that of layers without it.
+    ``head_dim`` and ``num_kv_heads`` are those of local layers, which have the window, and
+    ``rope_theta`` and ``rope_scaling`` those of global layers, which have none.
 
     Attributes:
-      global_head_dim: the size of a head in layers without the window, an even number.
+      global_head_dim: the size of a head in global layers, an even number.
       num_global_kv_heads: the number of key-value heads there, or None for ``num_kv_heads``.
-      local_rope_theta: the base of the rotary frequencies of layers with the window.
-      rotary_fraction: the fraction of the frequencies by which layers without the window rotate.
-      key_is_value: whether layers without the window use what they project to keys as values too.
-      num_kv_layers: the number of first layers that make keys and values, or None for all.
+      local_rope_theta: the base of the rotary frequencies of local layers.
+      rotary_fraction: the fraction of the frequencies by which global layers rotate.
+      key_is_value: whether global layers use what they project to keys as values too.
+      num_kv_layers: the number of first layers that make keys and values, or None for all. The
+        others share the keys and values of these (KV sharing).
       wide_mlp: whether the other layers have twice the ``mlp_dim``.
-      per_layer_dim: the size of each layer's own embedding of a token, or 0 for none.
+      per_layer_dim: the size of each layer's own embedding of a token (per-layer embeddings, PLE),
+        or 0 for none.
       per_layer_vocab_size: the number of rows of these embeddings, or None for ``vocab_size``.
       logit_soft_cap: None, or the bound c of the logits of the tokens, ``c tanh(x / c)``.
 
@@ -60,8 +63,8 @@ class Gemma4Config(llama.LlamaConfig):
     )
     rotary_fraction: float = fields.static_number("0 to 1", lambda x: 0 <= x <= 1, default=0.25)
     key_is_value: bool = False
-    num_global_kv_heads: int | None = None
-    num_kv_layers: int | None = None
+    num_global_kv_heads: int | None = fields.count(default=None)
+    num_kv_layers: int | None = fields.count(default=None)
     wide_mlp: bool = False
     per_layer_dim: int = fields.count(0, default=0)
     per_layer_vocab_size: int | None = fields.count(default=None)
@@ -89,7 +92,7 @@ class Gemma4Config(llama.LlamaConfig):
             raise fields.error("num_global_kv_heads", expected, self.num_global_kv_heads)
         kinds = [self.is_local(i) for i in range(self.num_layers)]
         if self.num_own and set(kinds) != set(kinds[: self.num_own]):
-            expected = "layers with and without the window among those that make keys and values"
+            expected = "local and global layers among those that make keys and values"
             raise fields.error("num_kv_layers", expected, self.num_kv_layers)
 
     @property
@@ -104,7 +107,7 @@ class Gemma4Config(llama.LlamaConfig):
         return min(given, self.num_layers)
 
     def is_local(self, index: int) -> bool:
-        """Whether the layer of this index has the window."""
+        """Whether the layer of this index is local: it has the window."""
         return bool(view.is_local(self.window_pattern, index))
 
     def of_layer(self, index: int) -> Gemma4Config:
@@ -116,7 +119,7 @@ class Gemma4Config(llama.LlamaConfig):
         return dataclasses.replace(self, **own)
 
     def angles(self, position: Array) -> tuple[Any, Any]:
-        """The rotations at positions in layers without the window, and in those with it."""
+        """The rotations at positions in global layers, and in local ones."""
         radians = positions.frequencies(self.global_head_dim, self.rope_theta, self.rope_scaling)
         turned = int(self.rotary_fraction * self.global_head_dim // 2)
         radians = np.where(np.arange(radians.size) < turned, radians, np.float32(0.0))
@@ -166,16 +169,16 @@ class Gemma4Layer(gemma.GemmaLayer):
     index: int
 
     def setup(self) -> None:
-        whole, index = self.config, self.index
-        cfg = whole.of_layer(index)
+        network, index = self.config, self.index
+        cfg = network.of_layer(index)
 
         def norm() -> layers.RMSNorm:
             return layers.RMSNorm(cfg.norm_epsilon, cfg.dtype)
 
         self.pre_attention_norm, self.post_attention_norm = norm(), norm()
         self.pre_mlp_norm, self.post_mlp_norm = norm(), norm()
-        own = index < whole.num_own
-        same = whole.key_is_value and not whole.is_local(index)
+        own = index < network.num_own
+        same = network.key_is_value and not network.is_local(index)
         self.attention = Gemma4Attention(cfg, makes_keys=own, key_is_value=same)
         self.mlp = llama.LlamaMlp(cfg)
         self.layer_scalar = self.param("layer_scalar", nn.initializers.ones_init(), (1,))
@@ -217,8 +220,8 @@ class Gemma4Network(decoder.DecoderNetwork):
     def inputs(self, tokens: Array, position: Array) -> tuple[Array, Any]:
         """See ``DecoderNetwork.inputs``.
 
-        The positions are the angles of layers without the window, those of layers with it, and
-        None or each layer's own embeddings ``[B, W, T, N, d]``.
+        The positions are the angles of global layers, those of local ones, and None or each layer's
+        own embeddings ``[B, W, T, N, d]``.
         """
         cfg = self.config
         x = embedded(self.token_embedder.embedding, tokens, cfg.emb_dim, cfg.dtype)
@@ -238,8 +241,8 @@ class Gemma4Network(decoder.DecoderNetwork):
 
     def positions_of(self, positions: Any, index: Any) -> Any:
         """See ``Gemma4Layer``."""
-        for_all, for_local, own = positions
-        angles = for_local if self.config.is_local(index) else for_all
+        for_global, for_local, own = positions
+        angles = for_local if self.config.is_local(index) else for_global
         return angles, None if own is None else own[..., index, :]
 
     def window(self, index: int | Array) -> view.Window:

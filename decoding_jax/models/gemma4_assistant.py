@@ -31,7 +31,8 @@ class Gemma4AssistantConfig(gemma4.Gemma4Config):
     """The shape of an assistant, with layers that make no keys; see ``Gemma4Config`` too.
 
     Attributes:
-      feature_layers: the target's number of layers alone, whose state is after its final norm.
+      feature_layers: a tuple of one number, that of the target's layers: its last hidden state,
+        after the final norm.
       feature_dim: D, the width of the target's hidden states.
       num_centroids: the number of groups of tokens, or 0 where all tokens have logits.
       active_centroids: the number of groups whose tokens have logits.
@@ -89,11 +90,11 @@ class Gemma4AssistantNetwork(nn.Module):
         """
         cfg = self.config
         x = self.pre_projection(jnp.concatenate([embedded, states.astype(embedded.dtype)], -1))
-        for_all, for_local = cfg.angles(keys.position[..., None])
+        for_global, for_local = cfg.angles(keys.position[..., None])
         for index, layer in enumerate(self.layers):
             local = cfg.is_local(index)
             parts = keys.of_kind(local, cfg.window)
-            angles = for_local if local else for_all
+            angles = for_local if local else for_global
             x, _ = layer(x, lambda new, parts=parts: (parts, None), (angles, None))
         x = self.final_norm(x)
         return self.logits(x, ordering), self.post_projection(x)

@@ -28,7 +28,8 @@ from decoding_jax.pytrees import pytree
 class MultiTokenConfig(FeatureHeadConfig):
     """The shape of a block, whose ``num_layers`` is 1; see ``FeatureHeadConfig`` too.
 
-    ``feature_layers`` is the target's number of layers alone, whose state is after its final norm.
+    ``feature_layers`` is a tuple of one number, that of the target's layers: its last hidden state,
+    after the final norm.
 
     Attributes:
       state_first: whether the projection takes the state before the embedding.

@@ -148,8 +148,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
         (
             "gemma4",
             {"num_kv_shared_layers": 5},
-            "num_kv_layers: expected layers with and without the window among those that make keys"
-            " and values, got 1",
+            "num_kv_layers: expected local and global layers among those that make keys and values,"
+            " got 1",
         ),
         (
             "gemma4",

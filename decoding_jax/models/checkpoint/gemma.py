@@ -18,7 +18,7 @@ from decoding_jax.models.checkpoint.llama import settings_of_shape
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import (
     FULL,
-    LOCAL,
+    SLIDING,
     layer_types,
     max_positions_of,
     read_window,
@@ -50,19 +50,19 @@ def two_ropes_of(settings: Settings) -> tuple[float, RopeScaling | None, float]:
     """The base of the rotary frequencies, their scaling, and the base of the local ones."""
     ropes = settings.section("rope_parameters")
     for key in ropes.values:
-        if key not in (LOCAL, FULL):
-            raise settings.error("rope_parameters", key, f"{LOCAL} and {FULL}")
-    local, scaling = ropes.section(LOCAL), settings.section("rope_scaling")
-    whole = Settings(settings.path, {**ropes.section(FULL).values, **scaling.values})
-    for rope in (local, whole):
+        if key not in (SLIDING, FULL):
+            raise settings.error("rope_parameters", key, f"{SLIDING} and {FULL}")
+    sliding, scaling = ropes.section(SLIDING), settings.section("rope_scaling")
+    full = Settings(settings.path, {**ropes.section(FULL).values, **scaling.values})
+    for rope in (sliding, full):
         rope.refuse(partial_rotary_factor=1.0)
-    local.refuse(rope_type="default")
+    sliding.refuse(rope_type="default")
     base = settings.get("rope_theta", float, 1_000_000.0)
     local_base = settings.get("rope_local_base_freq", float, 10_000.0)
     return (
-        whole.get("rope_theta", float, base),
-        scaling_of(whole, settings),
-        local.get("rope_theta", float, local_base),
+        full.get("rope_theta", float, base),
+        scaling_of(full, settings),
+        sliding.get("rope_theta", float, local_base),
     )
 
 

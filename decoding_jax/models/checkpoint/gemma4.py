@@ -17,7 +17,7 @@ from decoding_jax.models.checkpoint.directory import (
 )
 from decoding_jax.models.checkpoint.gemma import NORMS, soft_cap
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
-from decoding_jax.models.checkpoint.position_settings import FULL, LOCAL, layer_types, read_window
+from decoding_jax.models.checkpoint.position_settings import FULL, SLIDING, layer_types, read_window
 from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.positions import RopeScaling
 
@@ -142,7 +142,7 @@ def shape_of(settings: Settings, dtype: str) -> dict[str, Any]:
 
 
 def _global_heads(settings: Settings, kinds: list[bool], kv_heads: int) -> dict[str, int]:
-    """The size and the number of heads in layers without the window, by either spelling.
+    """The size and the number of heads in global layers, by either spelling.
 
     ``transformers`` writes ``per_layer_config``, with an object for each of these layers. It fills
     up their indices with zeros to one length.
@@ -174,7 +174,7 @@ def _global_heads(settings: Settings, kinds: list[bool], kv_heads: int) -> dict[
 
 
 def _ropes(settings: Settings) -> tuple[float, float, RopeScaling | None, float]:
-    """The base, the rotated fraction and the scaling of layers without the window; the other base.
+    """The base, the rotated fraction and the scaling of global layers; the base of local ones.
 
     Raises:
       CheckpointError: for other kinds of rotary positions.
@@ -182,19 +182,20 @@ def _ropes(settings: Settings) -> tuple[float, float, RopeScaling | None, float]
     ropes = settings.section("rope_parameters")
     absent: dict[str, Any] = {
         FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-        LOCAL: {"rope_theta": 10_000.0},
+        SLIDING: {"rope_theta": 10_000.0},
     }
-    whole, local = (
-        Settings(settings.path, (ropes.values or absent).get(kind) or {}) for kind in (FULL, LOCAL)
+    full, sliding = (
+        Settings(settings.path, (ropes.values or absent).get(kind) or {})
+        for kind in (FULL, SLIDING)
     )
-    local.refuse(rope_type="default")
+    sliding.refuse(rope_type="default")
     kinds = {"default": "", "proportional": "proportional"}
-    partial = whole.one_of("rope_type", kinds, "default")
-    factor = whole.get("factor", float, 1.0) if partial else 1.0
-    fraction = whole.get("partial_rotary_factor", float, 1.0) if partial else 1.0
+    partial = full.one_of("rope_type", kinds, "default")
+    factor = full.get("factor", float, 1.0) if partial else 1.0
+    fraction = full.get("partial_rotary_factor", float, 1.0) if partial else 1.0
     scaling = None if factor == 1.0 else RopeScaling("linear", factor)
-    theta = whole.get("rope_theta", float)
-    return theta, fraction, scaling, local.get("rope_theta", float, 10_000.0)
+    theta = full.get("rope_theta", float)
+    return theta, fraction, scaling, sliding.get("rope_theta", float, 10_000.0)
 
 
 def settings_of(config: Gemma4Config) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def settings_of(config: Gemma4Config) -> dict[str, Any]:
         "per_layer_config": {str(i): heads for i, kind in enumerate(kinds) if kind == FULL},
         "rope_parameters": {
             FULL: rope,
-            LOCAL: {"rope_type": "default", "rope_theta": config.local_rope_theta},
+            SLIDING: {"rope_type": "default", "rope_theta": config.local_rope_theta},
         },
         "attention_k_eq_v": config.key_is_value,
         "num_kv_shared_layers": config.num_layers - config.num_own,

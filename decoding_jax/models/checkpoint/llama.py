@@ -16,7 +16,7 @@ from decoding_jax.models.checkpoint.directory import (
 from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, read_model
 from decoding_jax.models.checkpoint.position_settings import (
     FULL,
-    LOCAL,
+    SLIDING,
     layer_types,
     max_positions_of,
     read_window,
@@ -83,7 +83,7 @@ def window_of(
     if family == "mistral":
         # In older files of this family, an absent window means 4,096.
         window = settings.values.get("sliding_window", 4096)
-        settings.refuse(layer_types=[FULL if window is None else LOCAL] * num_layers)
+        settings.refuse(layer_types=[FULL if window is None else SLIDING] * num_layers)
     if family in ("qwen2", "qwen3", "mimo") and settings.get("use_sliding_window", bool, False):
         window = settings.values.get("sliding_window", 4096)
         first = settings.get("max_window_layers", int, 28)

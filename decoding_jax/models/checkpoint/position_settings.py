@@ -107,7 +107,7 @@ def settings_of_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     return rope | ({} if given is None else {"attention_factor": given})
 
 
-LOCAL, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_window(
@@ -127,13 +127,13 @@ def read_window(
         raise settings.error("sliding_window", window, "null, or 1 and above")
     kinds = settings.get("layer_types", list, None)
     if kinds is not None:
-        expected = f"{FULL} only" if window is None else f"{LOCAL} or {FULL}"
+        expected = f"{FULL} only" if window is None else f"{SLIDING} or {FULL}"
         for kind in kinds:
-            if kind != FULL and (kind != LOCAL or window is None):
+            if kind != FULL and (kind != SLIDING or window is None):
                 raise settings.error("layer_types", kind, expected)
         if len(kinds) != len(pattern):
             raise settings.error("layer_types", kinds, f"one for each of {len(pattern)} layers")
-        pattern = [kind == LOCAL for kind in kinds]
+        pattern = [kind == SLIDING for kind in kinds]
     size = len(pattern)
     period = next(
         p for p in range(1, size + 1) if all(pattern[i] == pattern[i % p] for i in range(size))
@@ -143,4 +143,4 @@ def read_window(
 
 def layer_types(pattern: Sequence[bool], num_layers: int) -> list[str]:
     """The types of the layers of a network with a window."""
-    return [LOCAL if is_local(pattern, i) else FULL for i in range(num_layers)]
+    return [SLIDING if is_local(pattern, i) else FULL for i in range(num_layers)]

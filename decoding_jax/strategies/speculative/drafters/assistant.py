@@ -26,8 +26,8 @@ class AssistantHead(Protocol):
     """A small network that reads the keys and values of a target. A head is a pytree.
 
     Attributes:
-      feature_layers: the target's number of layers alone, as for
-        ``SupportsFeatures.with_features``.
+      feature_layers: a tuple of one number, that of the target's layers: its last hidden state
+        (see ``SupportsFeatures.with_features``).
       vocab_size: V, the target's.
     """
 
