@@ -20,8 +20,8 @@ from examples import FAMILIES
 from families import FIXTURES, torch_model
 from test_parity import torch_reference
 
-# With seed 0, a Gemma 4 magnifies rounding at one position: float32 and float64 differ there by 5e-5
-# in transformers too, and compilers by more than the test allows.
+# With seed 0, a Gemma 4 magnifies rounding at one position: float32 and float64 differ by 5e-5 in
+# transformers too, and compilers by more than the test allows.
 SEEDS = {"gemma4": 3}
 
 
