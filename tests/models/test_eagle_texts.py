@@ -44,7 +44,8 @@ def texts_of(rows):
     return [completion.text for row in rows for completion in row]
 
 
-@pytest.mark.parametrize("way", tiers.values("greedy", exhaustive=["tree", "code"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["greedy", "tree", "code"])
 def test_generate_with_an_assistant_of_gemma4(tmp_path, way):
     """The texts are those without it: greedily, also in dynamic trees, and drawn by code."""
     folder = with_tokenizer(shutil.copytree(HEADS.parent / "fixtures" / "gemma4", tmp_path / "g"))

@@ -77,6 +77,7 @@ def test_few_key_value_heads_are_repeated_for_a_mesh() -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_narrow_weights_include_the_embeddings_of_each_layer() -> None:
     model = models.quantize(model_of(), "int8")
     table = model.params["per_layer_token_embedder"]["embedding"]

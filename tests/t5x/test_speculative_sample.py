@@ -216,7 +216,11 @@ def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": 0.0}, {"verifier": "code", "temperature": 0.7, "num_decodes": 3}]
+    "settings",
+    tiers.values(
+        {"temperature": 0.0},
+        exhaustive=[{"verifier": "code", "temperature": 0.7, "num_decodes": 3}],
+    ),
 )
 def test_a_head_is_read_for_the_parameters_of_a_batch(settings, tmp_path):
     """Texts are those without a draft, and the head takes the embeddings that the call is given."""
