@@ -166,8 +166,7 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       >>> [part.tolist() for part in distinct(np.array([[5, 6], [7, 8], [5, 6]]))]
       [[0, 1], [0, 1, 0]]
     """
-    rows = np.ascontiguousarray(rows)
-    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0].tolist()
+    keys = [row.tobytes() for row in rows]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     index = np.fromiter((number[key] for key in keys), np.int64, len(keys))
     first = np.full(len(number), len(keys))

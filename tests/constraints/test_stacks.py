@@ -35,6 +35,7 @@ GRAMMARS = {
     "may be empty after it": 'start: "(" start ")" tail | "1"\ntail: "x"?',
     "two that nest": 'start: "a" other "b" | "1"\nother: "c" start "d" | "e" other "f" | start',
     "not within itself": 'start: a_s "b" a_s\na_s: "a" a_s |',
+    "no frame is asked for": 'start: "b" | "b" start | start | "c"',
 }
 CASES = {
     **{f"schema: {name}": schema for name, schema in [*NESTED.items(), ("lists", LISTS)]},

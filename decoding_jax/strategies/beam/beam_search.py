@@ -82,8 +82,9 @@ class BeamSample(RankedBeams):
 
     At every step, candidates are drawn without replacement from the softmax of the scores of all
     continuations, as in ``transformers`` with ``do_sample`` and ``num_beams``. The first K that are
-    drawn may end. Of all that do not end, the K with the best scores continue. The sequences are
-    not samples of the model: ``stochastic_beam_search`` draws those, without replacement.
+    drawn may end (from version 5.24 on, ``transformers`` lets the K with the best scores of all
+    that are drawn end). Of all that do not end, the K with the best scores continue. The sequences
+    are not samples of the model: ``stochastic_beam_search`` draws those, without replacement.
 
     The key is a typed key, which is folded with each row's index; or typed keys ``[B]``, one for
     each row. The output is best first, as from ``beam_search``.

@@ -69,7 +69,7 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "force_words_ids": _used("`constrained_beam_search`: phrases, and lists of alternatives"),
     "constraints": _used("a `Constraints`, for `constrained_beam_search`"),
     "penalty_alpha": _used("`contrastive_search` with `top_k`, without sampling and beams"),
-    "dola_layers": _refused("there is no decoding by contrasting layers"),
+    "dola_layers": _refused("`models.layers_contrasted` makes a model that is decoded so"),
     "low_memory": _no_effect("the candidates of contrastive search share one cache"),
     # Logits
     "temperature": _used("`transforms.temperature` where `do_sample`", 1.0),
@@ -113,7 +113,7 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "assistant_lookbehind": _refused("target and draft have one tokenizer"),
     "target_lookbehind": _refused("target and draft have one tokenizer"),
     "speculation_type": _refused("`verifier` of `speculative_sample` chooses"),
-    "use_mtp": _refused("there are no models that predict several tokens", None, False),
+    "use_mtp": _refused("a `drafter` from `load_drafter` has the model's blocks", None, False),
     "is_assistant": _no_effect("a drafter is passed as `drafter`"),
     # Tokens
     "eos_token_id": _used("the end tokens, one or a list; by default the tokenizer's"),
