@@ -214,6 +214,10 @@ def by_row(
     parts = [made.language for made in different]
     count, filling = round_up(len(parts)), parts[0]
     if least is not None:
+        known = isinstance(least, PrefixAllowedTokens)
+        known = known and isinstance(least.language, (CompressedAutomaton, StackAutomaton))
+        if not known or least.language.token_class.shape[-1] != filling.token_class.shape[-1]:
+            raise fields.error("least", "what by_row has returned, for one tokenizer", least)
         filling = least.language
         count = max(round_up(len(parts) + 1), filling.num_automata)
     parts += [filling] * (count - len(parts))

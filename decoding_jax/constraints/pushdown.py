@@ -53,7 +53,7 @@ class Machine:
         self._network = network
         self._counted = frozenset(self.counted_of(network))
         self.counted = sorted(self._counted)
-        if len(self.counted) > _MOST_COUNTED:
+        if len(self.counted) > _MOST_COUNTED or self._counted & _may_be_empty(network):
             raise AmbiguousError
         self._needs = _needs(network, self.counted)
         self._next = network.table.tolist()
@@ -330,6 +330,25 @@ def _subsets(items: Iterable[int]) -> list[tuple[int, ...]]:
     """All subsets of some items."""
     items = list(items)
     return [part for n in range(len(items) + 1) for part in itertools.combinations(items, n)]
+
+
+def _may_be_empty(network: Network) -> set[int]:
+    """The definitions that may be without a byte, which would be opened without being counted."""
+    found: set[int] = set()
+    while True:
+        size = len(found)
+        for definition, start in enumerate(network.starts):
+            places = [start]
+            for place in places:
+                places += [
+                    after
+                    for other, after in network.calls[place]
+                    if other in found and after not in places
+                ]
+            if any(network.accepting[place] for place in places):
+                found.add(definition)
+        if len(found) == size:
+            return found
 
 
 def _needs(network: Network, counted: list[int]) -> dict[tuple[int, frozenset[int]], set[Room]]:

@@ -260,6 +260,8 @@ class _Tables:
         row, table, token_class = self._states_and_tokens(sizes)
         frame_row, frame_table = self._frames(sizes)
         frame_table, table = _merged(frame_table, table)
+        kept, class_of = distinct(table.T)  # Classes of tokens that are alike, now that ways are.
+        table, token_class = table[:, kept], class_of[token_class]
         table, row = _distinct_rows(table, row)
         frame_table, frame_row = _distinct_rows(frame_table, frame_row)
         target = [*(state_of[state] for state, _ in self._outcomes), ended]

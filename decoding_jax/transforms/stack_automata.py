@@ -231,14 +231,16 @@ class StackAutomaton:
     def _unpacked(self, states: States) -> tuple[Array, Array, Array]:
         """The automaton, its state, and the frames of the stack ``[..., D]``, the topmost first."""
         state, *words = states
-        bits = self._frame_bits
-        frames = [
-            (word >> (bits * i)) & ((1 << bits) - 1) for word in words for i in range(_WORD // bits)
-        ]
+        bits, per_word = self._frame_bits, _WORD // self._frame_bits
         # After all frames, there are as many without any as a token pops.
-        frames += [jnp.zeros_like(state)] * (self.max_popped + (not frames))
+        stack = jnp.zeros((*state.shape, self.max_popped + (not words)), jnp.int32)
+        if words:
+            packed = jnp.stack(words, axis=-1)[..., None]
+            frames = packed >> (bits * positions(per_word, packed.ndim))
+            frames = (frames & ((1 << bits) - 1)).reshape(*state.shape, -1)
+            stack = jnp.concatenate([frames, stack], axis=-1)
         state = jnp.clip(state, 0)
-        return state // self.num_states, state % self.num_states, jnp.stack(frames, axis=-1)
+        return state // self.num_states, state % self.num_states, stack
 
     def _packed(self, pushed: Array, stack: Array, popped: Array) -> list[Array]:
         """The words of a stack after frames ``[..., P]`` are pushed on what is not popped."""

@@ -240,6 +240,25 @@ def test_rows_have_constraints_of_all_kinds(monkeypatch):
     assert same_bits(program(joined, key)[:5], want[:5])
 
 
+def test_the_program_of_a_deep_stack_is_no_longer(monkeypatch):
+    """Frames are taken out of their words together, however many there are."""
+    monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
+    sizes = []
+    for depth in (16, 256):
+        language = constraints.grammar(NEST, SMALL, max_depth=depth).language
+        program = jax.make_jaxpr(lambda x, language=language: language.allowed(x, 8))
+        sizes.append(len(program(language.begin(jnp.zeros(1, jnp.int32))).eqns))
+    assert sizes[1] < sizes[0] + 64
+
+
+def test_what_another_call_of_by_row_is_to_be_padded_like():
+    plain = constraints.regex("1+", SMALL)
+    other = constraints.regex("1+", Pieces(["1"]))
+    for least in ("x", other):
+        with pytest.raises(ValueError, match="least: expected what by_row has returned, for one"):
+            constraints.by_row([plain], least=least)
+
+
 def test_one_program_is_compiled_for_several_schemas(monkeypatch):
     """Their arrays have the same padded sizes."""
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
@@ -251,11 +270,17 @@ def test_one_program_is_compiled_for_several_schemas(monkeypatch):
 
 
 def test_texts_that_no_stack_is_made_for_are_unrolled(monkeypatch):
-    """Where the text does not determine the frames, and where a byte is no token."""
+    """Where the text does not determine the frames, and where a byte is no token.
+
+    A stack would not count a rule that may be empty: "xz" has two levels.
+    """
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
+    tokenizer = Pieces(["x", "y", "z", "xz"])
+    empty = constraints.grammar('start: "x" start "z" | "x" "y" |', tokenizer, max_depth=1)
+    assert not empty.language.allowed(jnp.full(1, int(empty.start), jnp.int32), 5)[0, 3]
     ambiguous = constraints.grammar('start: start start | "a"', Pieces(["a"]), max_depth=3)
     lacking = constraints.grammar(NEST, Pieces(["((", "1", "))", "+"]), max_depth=2)
-    for found in (ambiguous, lacking):
+    for found in (ambiguous, lacking, empty):
         assert isinstance(found.language, CompressedAutomaton)
     monkeypatch.setattr(definitions, "_MOST_STATES", 10)
     with pytest.raises(ValueError, match="grammar: expected a language of at most 10 states"):
