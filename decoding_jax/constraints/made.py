@@ -204,9 +204,7 @@ def by_row(
         raise fields.error("constraints", "a list of constraints", constraints)
     different = list({id(made): made for made in constraints}.values())
     for made in different:
-        known = isinstance(made, PrefixAllowedTokens)
-        known = known and isinstance(made.language, (CompressedAutomaton, StackAutomaton))
-        if not known or np.ndim(made.start) or made.language.num_automata != 1:
+        if not _is_ours(made) or np.ndim(made.start) or made.language.num_automata != 1:
             raise fields.error("constraints", "those of decoding_jax.constraints", made)
     kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
     if len(kinds) != 1:
@@ -214,9 +212,8 @@ def by_row(
     parts = [made.language for made in different]
     count, filling = round_up(len(parts)), parts[0]
     if least is not None:
-        known = isinstance(least, PrefixAllowedTokens)
-        known = known and isinstance(least.language, (CompressedAutomaton, StackAutomaton))
-        if not known or least.language.token_class.shape[-1] != filling.token_class.shape[-1]:
+        size = filling.token_class.shape[-1]
+        if not _is_ours(least) or least.language.token_class.shape[-1] != size:
             raise fields.error("least", "what by_row has returned, for one tokenizer", least)
         filling = least.language
         count = max(round_up(len(parts) + 1), filling.num_automata)
@@ -230,6 +227,12 @@ def by_row(
 
     first = None if different[0].first is None else of_rows("first")
     return PrefixAllowedTokens(language, start=of_rows("start"), first=first)
+
+
+def _is_ours(made: Any) -> bool:
+    """Whether this is a constraint of this package, for one row or for several."""
+    kinds = CompressedAutomaton, StackAutomaton
+    return isinstance(made, PrefixAllowedTokens) and isinstance(made.language, kinds)
 
 
 def of_settings(

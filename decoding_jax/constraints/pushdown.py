@@ -35,7 +35,10 @@ AMPLE = 1 << 20
 
 
 class AmbiguousError(Exception):
-    """The text that has been read does not determine the frames, or there are too many."""
+    """The text does not determine the frames or the room that it needs, or there are too many.
+
+    A definition that is counted and may be empty is an example: no byte shows that it is open.
+    """
 
 
 class Machine:
