@@ -114,7 +114,7 @@ def run(
     watch = decoder.rows.compilations.watch
     found = _Found()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(output.claimed(depends_on, settings.lock_seconds))
+        stack.enter_context(output.claimed(depends_on))
         bar = progress.Bar(num_inputs, compiling=watch, shown=processes.writes)
         stack.enter_context(contextlib.closing(bar))
         bar.skip(sum(inputs.size_of(shard) for shard in output.existing))

@@ -18,7 +18,6 @@ from decoding_jax.batches.decoder import unbound
 from decoding_jax.constraints import made, schemas
 from decoding_jax.constraints.made import setting_of
 from decoding_jax.infer.describe import describe
-from decoding_jax.infer.locks import LEASE
 from decoding_jax.loop.inputs import check_model
 from decoding_jax.loop.strategy import check_stop, values_of
 from decoding_jax.models.encoder_decoder import EncoderDecoder
@@ -156,14 +155,10 @@ class JobSettings(Settings):
         groups of 32 inputs or more for each row of the batch. A group is decoded again as a whole
         unless all of its shards are finished. Otherwise, shards are decoded one after another.
       name: the prefix of the names of the shards.
-      lock_seconds: in a bucket, the time after which the lock of a job that does not renew it
-        lapses. A job that is started again after it was killed waits as long. On a disk the lock
-        ends with its process.
     """
 
     shard_size: int = fields.count(default=1024)
     name: str = "decodes"
-    lock_seconds: float = LEASE
 
 
 def with_fields(settings: type[Settings]) -> Callable[[F], F]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from decoding_jax.infer import locks, manifest, records, summaries
@@ -40,11 +40,10 @@ class Output:
         self._processes = processes
         count = len(inputs.of_shards)
         self._names = {shard: shard_name(name, shard, count) for shard in assigned}
-        self._check_lock: Callable[[], None] | None = None
         self.existing: frozenset[int] = frozenset()
 
     @contextlib.contextmanager
-    def claimed(self, settings: dict[str, Any], lock_seconds: float) -> Iterator[None]:
+    def claimed(self, settings: dict[str, Any]) -> Iterator[None]:
         """Keeps other jobs out of the directory while the block runs (see ``manifest.claim``).
 
         Raises:
@@ -60,9 +59,7 @@ class Output:
                 if directory.is_file():
                     raise ValueError(f"output_dir: expected a directory, got the file {directory}")
                 directory.mkdir(parents=True, exist_ok=True)
-                self._check_lock = stack.enter_context(
-                    locks.hold(directory, *self._processes.writer, lock_seconds)
-                )
+                stack.enter_context(locks.hold(directory, *self._processes.writer))
                 manifest.claim(directory, settings)
                 names = {path.name for path in directory.iterdir()}
                 return [shard for shard, name in self._names.items() if name in names]
@@ -92,17 +89,11 @@ class Output:
         """Writes the records of a shard.
 
         Raises:
-          ValueError: if another job has taken the directory over.
           OSError: if the file cannot be written.
         """
 
-        def write_shard() -> None:
-            if self._check_lock is not None:
-                self._check_lock()
-            write_records(self._path(shard), of_shard)
-
         if self._directory is not None:
-            self._processes.first(write_shard)
+            self._processes.first(lambda: write_records(self._path(shard), of_shard))
 
     def write_summary(self, summary: summaries.Summary) -> None:
         """Writes the summary of this process.

@@ -36,7 +36,7 @@ def run(table, monkeypatch):
     def of(folder, out):
         storage.write(folder / "inputs.txt", [f"{line}\n" for line in LINES])
         source = infer.TextLines(str(folder / "inputs.txt"))
-        infer.run(table, source, output_dir=folder / out, lock_seconds=600.0, **SETTINGS)
+        infer.run(table, source, output_dir=folder / out, **SETTINGS)
         return files_of(folder / out)
 
     return of
@@ -64,8 +64,6 @@ def test_a_job_stopped_at_any_moment_ends_with_the_same_bytes(run, gs, tmp_path,
 
         def stopped(send, moment=moment, calls=calls):
             def call(path, data):
-                if path.name.startswith(".lock"):
-                    return send(path, data)
                 if next(calls) == moment:
                     raise KilledError
                 result = send(path, data)
@@ -126,14 +124,13 @@ def argv(byte_t5, gs, tmp_path):
             "OUTPUT_DIR": folder / "out",
         }
         given = [f"--gin.{name}={str(value)!r}" for name, value in bindings.items()]
-        return [f"--gin_file={tmp_path / 'own.gin'}", *given, "--gin.infer.run.lock_seconds=2.0"]
+        return [f"--gin_file={tmp_path / 'own.gin'}", *given]
 
     return {"bucket": of(gs.path, gs.path / "model"), "disk": of(tmp_path, byte_t5)}
 
 
 @pytest.mark.exhaustive
 def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
-    """The lock that it leaves does not stop the restart, which waits until it has lapsed."""
     monkeypatch.syspath_prepend(HERE)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
     command = [sys.executable, "-m", "decoding_jax.infer", *argv["bucket"]]
@@ -147,7 +144,6 @@ def test_a_job_ended_by_sigkill_is_continued(argv, gs, tmp_path, monkeypatch):
         printed = job.communicate()[1].decode()
     assert job.returncode == -signal.SIGKILL, printed
     assert 2 <= len(finished(gs)) < 60
-    assert (gs.path / "out" / ".lock-0.1").is_file()
     assert main(["infer", *argv["bucket"]]) == 0
     assert main(["infer", *argv["disk"]]) == 0
     assert files_of(gs.path / "out") == files_of(tmp_path / "out")
@@ -213,8 +209,8 @@ def test_faults_of_buckets_are_one_line(argv, gs, capsys):
     assert printed.startswith("decoding_jax.infer: gs://bucket/")
     assert "inputs.txt: cannot be read (HttpError" in printed
     assert printed.count("\n") == 1
-    sent = itertools.count()  # The lock, the manifest and the first shard.
-    gs.faults.of = lambda method, path: "503" if method == "POST" and next(sent) > 1 else None
+    sent = itertools.count()  # The manifest and the first shard.
+    gs.faults.of = lambda method, path: "503" if method == "POST" and next(sent) > 0 else None
     assert main(["infer", *argv["bucket"]]) == 1
     printed = capsys.readouterr().err.splitlines()
     assert "decodes-00000-of-00060.jsonl: cannot be written (HttpError" in printed[-1]
