@@ -68,7 +68,7 @@ smc_sample = registry.STRATEGIES["smc_sample"].function
 speculative_sample = registry.STRATEGIES["speculative_sample"].function
 stochastic_beam_search = registry.STRATEGIES["stochastic_beam_search"].function
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "ArithmeticSample",
