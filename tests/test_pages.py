@@ -10,6 +10,7 @@ import importlib.util
 import io
 import itertools
 import json
+import re
 import runpy
 import shlex
 import shutil
@@ -27,6 +28,7 @@ from decoding_jax.infer.command import main
 from decoding_jax.models import T5, Bart, BartConfig, T5Config, save_model
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 
+DOCS = ROOT / "docs"
 ALL = [block for page in PAGES for block in blocks(page)]
 SHELL = ("bash", "sh")
 # The beginnings of commands that these tests do not run, and the reasons.
@@ -59,7 +61,7 @@ NOT_RUN = {
 }
 # Blocks that cannot be run: signatures without bodies, and lists of modules.
 SKETCHES = {
-    ("docs/design.md", "class LanguageModel("),
+    ("docs/model_methods.md", "class LanguageModel("),
     ("docs/design.md", "init(model, prompt, key) -> state"),
     ("CONTRIBUTING.md", "decoding_jax/\n"),
 }
@@ -191,6 +193,17 @@ def test_every_link_leads_to_a_file_of_the_repository(page):
             assert "generated" not in file.parts, f"{page}: {target}"
 
 
+def test_intervals_are_those_of_the_committed_tables():
+    """An estimate with an interval, such as 0.5 (0.4 to 0.6), is in a table of a command."""
+    number = r"[-+]?\d+(?:\.\d+)?"
+    written = [page for part in ("papers", "measured") for page in DOCS.glob(f"{part}/*.md")]
+    made = "".join(page.read_text("utf-8") for page in written)
+    for page in DOCS.glob("*.md"):
+        text = " ".join(page.read_text("utf-8").split())
+        found = re.findall(rf"(?<![\w.])({number} \({number} to {number}\))", text)
+        assert [interval for interval in found if interval not in made] == [], page.name
+
+
 def test_every_exception_is_needed():
     printed = [c for block in ALL if block.language in SHELL for c in commands(block)]
     for start in NOT_RUN:
@@ -262,6 +275,7 @@ LONG = (
     "docs/adapters.md",
     "docs/conditional.md",
     "docs/constraints.md",
+    "docs/drafters.md",
     "docs/engines.md",
     "docs/estimators.md",
     "docs/generation_config.md",

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import json
-import re
 
 import gin.config as gin
 import numpy as np
@@ -296,12 +295,3 @@ def test_every_configuration_is_complete(path, monkeypatch):
 def test_committed_tables_are_those_of_the_committed_results(path):
     data = json.loads(path.read_text())
     assert path.with_suffix(".md").read_text() == EXPERIMENTS[name_of(path)].markdown(data)
-
-
-def test_intervals_of_the_page_are_those_of_the_committed_tables():
-    tables = "".join(path.read_text() for path in (ROOT / "docs" / "papers").glob("*.md"))
-    number = r"[-+]?\d+(?:\.\d+)?"
-    page = (ROOT / "docs" / "papers.md").read_text()
-    found = re.findall(rf"(?<![\w.])({number} \({number} to {number}\))", page)
-    assert len(found) > 200
-    assert [interval for interval in found if interval not in tables] == []

@@ -123,5 +123,5 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     for notebook in ("2_arithmetic_sampling", "3_speculation"):
         page = (tmp_path / "generated" / "notebooks" / f"{notebook}.html").read_text("utf-8")
         assert 'class="math notranslate' in page
-    figures = (tmp_path / "gallery.html").read_text("utf-8")
+    figures = (tmp_path / "measured.html").read_text("utf-8")
     assert 'href="_images/sampling_step.png"><img' in figures

@@ -47,7 +47,7 @@ def _refused(note: str, default: Any = None, *harmless: Any) -> Parameter:
     return Parameter("refused", note, default, harmless)
 
 
-_CACHE = "the cache always has a slot for each new token, see design.md"
+_CACHE = "the cache always has a slot for each new token, see model_methods.md"
 _OUTPUT = "a `Completion` has log-probability and score, and scores of tokens by `with_scores`"
 
 PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this table.
