@@ -95,7 +95,8 @@ def check_drafter(strategy: Callable[..., Any], drafter: Any) -> Any:
             f"drafter: expected none for this strategy, got a {type(drafter).__name__}"
         )
     if isinstance(drafter, (str, type)):
-        raise fields.error("drafter", "a model, such as load gives", drafter)
+        expected = "a model, such as load gives, or strategies.speculative.PromptLookup()"
+        raise fields.error("drafter", expected, drafter)
     return drafter[0] if isinstance(drafter, tuple) else drafter
 
 

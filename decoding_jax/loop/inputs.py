@@ -115,8 +115,10 @@ def _as_integers(name: str, value: Any) -> Any:
     try:
         array = value if hasattr(value, "dtype") else np.asarray(value)
         kind: str = np.dtype(array.dtype).kind
-    except (ValueError, TypeError):  # Lists of several lengths.
-        raise fields.error(name, f"int32, as in {PROMPT}", value) from None
+    except (ValueError, TypeError):  # Lists of several lengths, or an array of another library.
+        hint = "; value.numpy() makes an array of it" if hasattr(value, "numpy") else ""
+        expected = f"{name}: expected int32, as in {PROMPT}"
+        raise ValueError(f"{expected}, got {fields.describe(value)}{hint}") from None
     if kind not in ("i", "u"):
         raise ValueError(f"{name}: expected int32, as in {PROMPT}, got {array.dtype}")
     return array

@@ -78,9 +78,9 @@ def check_stop(name: str, stop: Any) -> Stop:
     """
     if isinstance(stop, Stop):
         return stop
-    if isinstance(stop, str):
-        expected = "Stop(sequences=(ids,)) with token ids, such as tokenizer.pieces gives"
-        raise fields.error(name, expected, stop)
+    strings = stop if isinstance(stop, (list, tuple)) else [stop]
+    if strings and all(isinstance(string, str) for string in strings):
+        raise fields.error(name, "stop_strings=... of generate, or Stop(strings=...)", stop)
     raise fields.error(name, "a Stop, such as Stop(eos_ids=(1,))", stop)
 
 

@@ -112,7 +112,6 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
     Raises:
       ValueError: if the draft has another vocabulary or architecture than the target, if it has
         more layers, or if ``drafter`` is no drafter; and as ``DraftCheckpoint.load``.
-      CheckpointError: if a head's directory does not exist.
     """
     if isinstance(drafter, DraftCheckpoint):
         drafter = drafter.load(target, bidirectional_prompt=bidirectional_prompt)
@@ -124,7 +123,6 @@ def ready(drafter: Any, target: Any, *, bidirectional_prompt: bool = False) -> A
             )
         return drafter
     if isinstance(drafter, DrafterDirectory):
-        drafter.check_exists()
         return drafter
     if isinstance(drafter, T5) and not hasattr(target, "num_decoder_layers"):
         raise ValueError("drafter: expected a decoder alone, got an encoder and a decoder")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from decoding_jax import fields, loop
+from decoding_jax import fields, loop, suggestions
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.batches.widths import round_up
 from decoding_jax.ops.jit import compilation_announced
@@ -25,6 +25,7 @@ from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_text
 
 
+@suggestions.in_one_line
 def generate(
     model: Model | LanguageModel,
     tokenizer: Tokenizer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ from decoding_jax.models.shared_prefix import prefix_of
 from decoding_jax.text.chat import Conversation, check_conversation
 from decoding_jax.text.tokenizers import Tokenizer
 
+_IDS = "token ids are the Prompt(tokens, length) of a strategy, such as decoding_jax.greedy"
+
 
 def check_tokenizer(tokenizer: Any) -> None:
     """Checks that a tokenizer has the attributes of ``Tokenizer`` that ``generate`` uses.
@@ -28,9 +30,11 @@ def check_tokenizer(tokenizer: Any) -> None:
         raise fields.error("tokenizer", expected, tokenizer)
     missing = [name for name in ("encode", "decode", "eos_ids") if not hasattr(tokenizer, name)]
     if missing:
+        of_transformers = hasattr(tokenizer, "name_or_path")
+        hint = "; text.load_tokenizer(directory) reads the same files" if of_transformers else ""
         raise ValueError(
             f"tokenizer: expected {expected}, got a {type(tokenizer).__name__} without "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing)}{hint}"
         )
     ids = tokenizer.eos_ids
     if not isinstance(ids, (tuple, list)) or not all(isinstance(i, int) for i in ids):
@@ -47,6 +51,12 @@ def check_texts(texts: Any) -> None:
     """
     if isinstance(texts, (str, bytes)):
         raise ValueError(f"texts: expected a list of strings, got one string, {describe(texts)}")
+    if isinstance(texts, (Mapping, Set)):
+        what = "a dict of columns" if isinstance(texts, Mapping) else "a set, which has no order"
+        raise ValueError(f"texts: expected a list of strings, got {what}")
+    if hasattr(texts, "columns") or hasattr(texts, "column_names"):
+        got = f"a {type(texts).__name__}; a column of it is list(table[name])"
+        raise ValueError(f"texts: expected a list of strings, got {got}")
     if not isinstance(texts, Sequence) and not hasattr(texts, "__len__"):
         raise fields.error("texts", "a list of strings", texts)
     for i, text in enumerate(texts):
@@ -58,10 +68,16 @@ def check_texts(texts: Any) -> None:
         if isinstance(text, (list, tuple)) and any(isinstance(part, Mapping) for part in text):
             check_conversation(f"texts[{i}]", text)
         elif not isinstance(text, str):
-            raise ValueError(f"texts: expected strings, got {describe(text)} at index {i}")
+            hint = f"; {_IDS}" if _are_ids(text) else ""
+            raise ValueError(f"texts: expected strings, got {describe(text)} at index {i}{hint}")
         for part in jax.tree.leaves(text):
             if isinstance(part, str) and (fault := unicode_fault(part)) is not None:
                 raise ValueError(f"texts: expected Unicode text, got {fault} at index {i}")
+
+
+def _are_ids(text: Any) -> bool:
+    """Whether this may be token ids in the place of a text."""
+    return isinstance(text, (list, tuple, int)) or hasattr(text, "dtype")
 
 
 def unicode_fault(text: str) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from decoding_jax import suggestions
 from decoding_jax.models import GPT2, T5, Bart, GPTNeoX, Llama, T5Decoder, T5Gemma, load_model
 from decoding_jax.models.checkpoint import CheckpointError
 from decoding_jax.models.decoder import with_attention, with_prefill_chunk
@@ -53,6 +54,7 @@ def _embedded(name: str) -> Path:
     raise CheckpointError(f"{name}: no such directory; {hint}")
 
 
+@suggestions.in_one_line
 def load(
     directory: str | StoragePath,
     *,

@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol
 import jax
 import numpy as np
 
-from decoding_jax import fields
+from decoding_jax import fields, suggestions
 from decoding_jax.base import LanguageModel
 from decoding_jax.text.call import Call, with_arguments
 from decoding_jax.text.chat import Conversation
@@ -22,6 +22,7 @@ from decoding_jax.text.token_texts import REPLACEMENT
 from decoding_jax.text.tokenizers import Tokenizer
 
 
+@suggestions.in_one_line
 @with_arguments
 def stream_text(
     model: Model | LanguageModel,

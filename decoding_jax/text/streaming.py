@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from decoding_jax import fields, loop
+from decoding_jax import fields, loop, suggestions
 from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.batches.widths import round_up
 from decoding_jax.ops.jit import compilation_announced
@@ -27,6 +27,7 @@ from decoding_jax.text.warn import warn_of_cut, warn_of_nan_logits, warn_of_no_t
 _CHUNK_SECONDS = 0.05  # that a chunk of steps should take
 
 
+@suggestions.in_one_line
 @with_arguments
 def stream(
     model: Model | LanguageModel,

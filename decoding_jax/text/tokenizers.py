@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import sentencepiece
 import tokenizers
 
+from decoding_jax import fields
 from decoding_jax.text import token_texts
 from decoding_jax.text.chat import SupportsChat
 from decoding_jax.text.token_texts import TokenTexts
@@ -71,6 +72,55 @@ class ConcatenatingTokenizer(Tokenizer, Protocol):
         ...
 
 
+_INSTEAD = {
+    "batch_decode": "[tokenizer.decode(ids) for ids in rows]",
+    "batch_encode_plus": "[tokenizer.encode(text) for text in texts]",
+    "bos_token_id": "tokenizer.encode(text), which puts the first tokens before a text",
+    "convert_ids_to_tokens": "tokenizer.token_texts(size), the text of each token",
+    "convert_tokens_to_ids": "tokenizer.pieces(text)",
+    "encode_plus": "tokenizer.encode(text)",
+    "eos_token_id": "tokenizer.eos_ids",
+    "from_pretrained": "decoding_jax.text.load_tokenizer(directory)",
+    "pad": "text.encode_batch(model, rows, width), which pads on the right",
+    "pad_token_id": "the length of a Prompt, and no token that means padding",
+    "tokenize": "tokenizer.pieces(text)",
+}
+
+
+class NamesMethods:
+    """A tokenizer that names its method for what those of other libraries have.
+
+    Example:
+      >>> ByteTokenizer().eos_token_id
+      Traceback (most recent call last):
+      AttributeError: eos_token_id: a ByteTokenizer has tokenizer.eos_ids instead
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = type(self).__name__
+        raise ValueError(
+            f"tokenizer: expected tokenizer.encode(text) for one text, got a call of the {name}; "
+            "generate takes texts"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self).__name__
+        if name in _INSTEAD:
+            raise AttributeError(f"{name}: a {kind} has {_INSTEAD[name]} instead")
+        raise AttributeError(f"{kind} has no attribute {name}")
+
+
+def as_text(text: Any) -> str:
+    """Checks that this is one string, and returns it.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if not isinstance(text, str):
+        raise fields.error("text", "one string, as in [encode(text) for text in texts]", text)
+    return text
+
+
 def _processor(path: str | Path) -> sentencepiece.SentencePieceProcessor:
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -78,7 +128,7 @@ def _processor(path: str | Path) -> sentencepiece.SentencePieceProcessor:
         raise TokenizerError(f"{path}: not a SentencePiece model") from e
 
 
-class SentencePieceTokenizer(SupportsChat):
+class SentencePieceTokenizer(NamesMethods, SupportsChat):
     """A SentencePiece model.
 
     Args:
@@ -126,7 +176,7 @@ class SentencePieceTokenizer(SupportsChat):
         return self.pieces(_MARK + text)[len(mark) :]
 
     def pieces(self, text: str) -> list[int]:
-        return self._pieces.encode(text)
+        return self._pieces.encode(as_text(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         size = self._pieces.vocab_size()
@@ -145,7 +195,7 @@ class SentencePieceTokenizer(SupportsChat):
         return token_texts.texts_by_decoding(self.decode, empty, byte + [-1] * rest)
 
 
-class HuggingFaceTokenizer(SupportsChat):
+class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
 
     Args:
@@ -163,10 +213,10 @@ class HuggingFaceTokenizer(SupportsChat):
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text).ids
+        return self._tokenizer.encode(as_text(text)).ids
 
     def pieces(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._tokenizer.encode(as_text(text), add_special_tokens=False).ids
 
     def chat_pieces(self, text: str) -> list[int]:
         return self.pieces(text)
@@ -181,7 +231,7 @@ class HuggingFaceTokenizer(SupportsChat):
         return token_texts.texts_of_decoder(self._tokenizer, size)
 
 
-class ByteTokenizer:
+class ByteTokenizer(NamesMethods):
     """The tokenizer of ByT5 (Xue et al. 2022): UTF-8 bytes as ids 3 to 258.
 
     The ids 0, 1 and 2 are the padding, end and unknown tokens.
@@ -200,7 +250,7 @@ class ByteTokenizer:
         return [*self.pieces(text), 1]
 
     def pieces(self, text: str) -> list[int]:
-        return [b + 3 for b in text.encode("utf-8")]
+        return [b + 3 for b in as_text(text).encode("utf-8")]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
@@ -213,7 +263,7 @@ class ByteTokenizer:
         return token_texts.concatenated(texts)
 
 
-class NumberedPieces:
+class NumberedPieces(NamesMethods):
     """The tokenizer of a Marian or an M2M-100, which ``load`` makes.
 
     A code at the beginning of an input is one token, such as ``>>fra<<``, the target language of a
@@ -259,7 +309,7 @@ class NumberedPieces:
 
     def pieces(self, text: str) -> list[int]:
         """The token ids without special tokens, but for a code at the beginning."""
-        code = self._codes.match(text)
+        code = self._codes.match(as_text(text))
         found = [] if code is None else [code[0]]
         found += self._pieces.encode(text if code is None else text[code.end() :], out_type=str)
         return [self._numbers.get(piece, self._unknown_id) for piece in found]
@@ -279,7 +329,7 @@ class NumberedPieces:
         return TokenTexts([text.encode() for text in texts], first)
 
 
-class WrappedTokenizer:
+class WrappedTokenizer(NamesMethods):
     """A wrapper of a tokenizer; a subclass defines ``encode``.
 
     Args:
@@ -307,7 +357,7 @@ class WrappedTokenizer:
     def __getattr__(self, name: str) -> Any:
         """The attributes in ``passed_on``, of a tokenizer that has them."""
         if name not in self.passed_on:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            return super().__getattr__(name)
         return getattr(self._tokenizer, name)
 
 

@@ -38,6 +38,22 @@ class HuggingFaceLike:
         return ""
 
 
+class OfTransformers(HuggingFaceLike):
+    name_or_path = "gpt2"
+
+
+class Table:
+    """A table like those of other libraries, which yields the names of its columns."""
+
+    columns = ("text",)
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
 class EosAsText(HuggingFaceLike):
     eos_ids = "</s>"
 

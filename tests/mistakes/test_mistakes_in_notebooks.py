@@ -14,6 +14,8 @@ from mistake_calls import (
     TOKENIZER,
     EosAsText,
     HuggingFaceLike,
+    OfTransformers,
+    Table,
     check,
     generate,
     job,
@@ -28,8 +30,9 @@ from decoding_jax import (
     transforms,
 )
 from decoding_jax.models import T5, load_t5x
-from decoding_jax.text import constraints, load_tokenizer
+from decoding_jax.text import constraints, embedded, load_tokenizer
 
+load = functools.partial(decoding_jax.load, "translation-en-fr")
 PATH = "such directory"
 MESSAGE = {"role": "user", "content": "Hello!"}
 TABLE = [
@@ -68,7 +71,42 @@ TABLE = [
         "expected a list of strings, got one string, 'hello'",
     ),
     ("texts", lambda: generate(texts=None), "expected a list of strings, got None"),
-    ("texts", lambda: generate(texts=[7]), "expected strings, got 7 at index 0"),
+    ("texts", lambda: generate(texts=[7]), r"expected strings, got 7 at index 0; token ids are"),
+    (
+        "texts",
+        lambda: generate(texts=[[5, 6]]),
+        r"got \[5, 6\] at index 0; token ids are the Prompt",
+    ),
+    ("texts", lambda: generate(texts=jnp.ones((1, 2))), r"got float32\[2\] at index 0; token ids"),
+    ("texts", lambda: generate(texts={"a", "b"}), "expected a list of .*, got a set, which has no"),
+    ("texts", lambda: generate(texts={"a": "b"}), "expected a list of strings, got a dict"),
+    (
+        "texts",
+        lambda: generate(texts=Table()),
+        r"got a Table; a column of it is list\(table\[name\]",
+    ),
+    (
+        "generate",
+        lambda: decoding_jax.generate(T5_MODEL, ["a"]),
+        r"expected generate\(model, tokenizer, texts\), got generate\(a T5, \['a'\]\): missing",
+    ),
+    (
+        "stream",
+        lambda: decoding_jax.stream(PAIR, ["a"], max_new_tokens=3),
+        r"expected stream\(model, tokenizer, texts\), got stream\(a pair with a T5, \['a'\]\)",
+    ),
+    ("tokenizer", lambda: TOKENIZER("a"), r"expected tokenizer.encode\(text\) for one text, got a"),
+    ("text", lambda: TOKENIZER.encode(["a"]), r"expected one string, as in \[encode.*got \['a'\]"),
+    (
+        "text",
+        lambda: decoding_jax.load("translation-en-fr-draft")[1].encode(["a"]),
+        r"expected one string, as in \[encode\(text\) for text in texts\], got \['a'\]",
+    ),
+    (
+        "tokenizer",
+        lambda: generate(tokenizer=OfTransformers()),
+        r"without eos_ids; text.load_tokenizer\(directory\) reads the same files",
+    ),
     (
         "texts",
         lambda: generate(texts=[MESSAGE]),
@@ -201,6 +239,35 @@ TABLE = [
         ),
         "expected one of block, code, .*, got 'exact'",
     ),
+    ("logprobs", lambda: generate(logprobs=5), "greedy expected with_scores=5 instead, got 5"),
+    ("stop_token_ids", lambda: generate(stop_token_ids=[1]), r"stop=Stop\(eos_ids=\[1\]\) instead"),
+    (
+        "stop_token_ids",
+        lambda: generate(num_beams=2, stop_token_ids=[1]),
+        r"eos_token_id=\[1\] inst",
+    ),
+    ("stop_sequences", lambda: generate(stop_sequences=["a"]), r"stop_strings=\['a'\] instead"),
+    (
+        "guided_json",
+        lambda: generate(guided_json={}),
+        r"transform=constraints.json_schema\(schema, t",
+    ),
+    ("regex", lambda: generate(num_beams=2, regex="a"), r"transform=constraints.regex\(pattern, t"),
+    ("sampling_params", lambda: generate(sampling_params=1), "each parameter is an argument, such"),
+    ("stream", lambda: generate(stream=True), r"stream_text\(model, tokenizer, texts\).print\(\)"),
+    ("n", lambda: generate(do_sample=True, n=4), "expected num_return_sequences=4 instead"),
+    (
+        "seed",
+        lambda: generate(seed=3),
+        "greedy expected no key, since it draws nothing, got 3; sampl",
+    ),
+    ("top_p", lambda: generate(do_sample=True, top_p=1.5), "a probability from 0 to 1, got 1.5"),
+    ("min_p", lambda: generate(do_sample=True, min_p=-0.1), "a probability from 0 to 1, got -0.1"),
+    (
+        "temperature",
+        lambda: generate(do_sample=True, temperature=-1),
+        "expected a finite number of 0 or more, got -1",
+    ),
     ("seed", lambda: generate(strategy="sample", key=KEY, seed=3), r"key=jax.random.key\(3\) inst"),
     (
         "max_new_tokens",
@@ -221,7 +288,8 @@ TABLE = [
         lambda: generate(strategy="greedy", do_sample=True),
         "sampling is a separate strategy, sample",
     ),
-    ("stop", lambda: generate(stop="."), r"expected Stop\(sequences=.*, got '.'"),
+    ("stop", lambda: generate(stop="."), r"expected stop_strings=... of generate, or Stop.*'.'"),
+    ("stop", lambda: generate(stop=["\n"]), r"expected stop_strings=... of generate, or Stop"),
     (
         "stop",
         lambda: generate(stop=[1]),
@@ -254,7 +322,7 @@ TABLE = [
         lambda: generate(
             strategy="speculative_sample", key=KEY, num_draft_tokens=2, drafter="draft"
         ),
-        "expected a model, such as load gives, got 'draft'",
+        r"expected a model, .* or strategies.speculative.PromptLookup\(\), got 'draft'",
     ),
     (
         "banned_sequences.sequences",
@@ -290,6 +358,29 @@ TABLE = [
         "expected a list of strings .*, got 'house'",
     ),
     ("nowhere", lambda: decoding_jax.load("nowhere"), PATH),
+    (
+        "torch_dtype",
+        lambda: load(torch_dtype="float16"),
+        'load expected dtype="bfloat16", "float32"',
+    ),
+    (
+        "device_map",
+        lambda: load(device_map="auto"),
+        'load expected mesh={"model": N} for N devices',
+    ),
+    (
+        "load_in_8bit",
+        lambda: load(load_in_8bit=True),
+        'load expected weights="int8" instead, got T',
+    ),
+    ("quantization", lambda: load(quantization="awq"), 'weights="int8" or "int4" .*, got \'awq\''),
+    ("dtyp", lambda: load(dtyp="auto"), "load expected dtype='auto' instead, got 'auto'"),
+    ("nowhere", lambda: decoding_jax.load_drafter("nowhere"), PATH),
+    (
+        r".*config.json",
+        lambda: decoding_jax.load_drafter(embedded()["translation-en-fr"]),
+        "expected a head of EAGLE-3 .*; load reads a draft model",
+    ),
     ("nowhere", lambda: decoding_jax.load("translation-en-fr", tokenizer="nowhere"), PATH),
     ("gpt2", lambda: decoding_jax.load("gpt2"), f'{PATH}.* translation-en-fr,.*; or "hf://gpt2",'),
     (

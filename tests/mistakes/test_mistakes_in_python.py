@@ -34,6 +34,16 @@ from decoding_jax import (
 from decoding_jax.strategies.speculative import Heuristic
 from decoding_jax.testing import TableLM
 
+
+class Tensor:
+    """An array of a library whose dtypes NumPy does not know."""
+
+    dtype, shape, ndim = "torch.int64", (1, 2), 2
+
+    def numpy(self):
+        return np.array([[1, 2]])
+
+
 NEAR = "expected transform=transforms."
 TABLE = [
     # From Python: strategies called with a model and a prompt.
@@ -81,6 +91,11 @@ TABLE = [
         "prompt.length",
         lambda: api("greedy", prompt=Prompt([[1]], [2])),
         "expected 1 to P, 1, got 2 in row 0",
+    ),
+    (
+        "prompt.tokens",
+        lambda: api("greedy", prompt=Prompt(Tensor(), [2])),
+        r"expected int32, as in .*, got torch.int64\[1, 2\]; value.numpy\(\) makes an array of it",
     ),
     (
         "prompt",

@@ -27,15 +27,6 @@ class DrafterDirectory:
         """The drafter for a target; see ``load_drafter``."""
         return load_drafter(self.directory, target, **dict(self.settings))
 
-    def check_exists(self) -> None:
-        """Refuses a directory that does not exist, before there is a target.
-
-        Raises:
-          CheckpointError: for such a directory.
-        """
-        if not self.directory.is_dir():
-            raise CheckpointError(f"{self.directory}: no such directory")
-
 
 def load_drafter(
     directory: str | StoragePath,
@@ -74,15 +65,26 @@ def load_drafter(
         raise fields.error("dtype", "float32 or bfloat16", dtype)
     settings = {"greedy": greedy, "min_confidence": min_confidence}
     path = _path_of(directory)
-    unread = DrafterDirectory(path, (("dtype", dtype), *settings.items()))
+    kind, file = _read_kind(path)
     if target is None:
-        return unread
+        return DrafterDirectory(path, (("dtype", dtype), *settings.items()))
     target = target[0] if isinstance(target, tuple) else target
     if isinstance(target, SharedPrefixModel):
         target = target.model
     if not isinstance(target, eagle.Target):
         raise fields.error("target", "a model of decoding_jax.models", type(target).__name__)
-    unread.check_exists()
+    drafter = kind.read(file, Tensors(path), target, dtype or target.config.dtype)
+    return dataclasses.replace(drafter, **settings)
+
+
+def _read_kind(path: StoragePath) -> tuple[Any, Settings]:
+    """The module that reads a directory, and its settings.
+
+    Raises:
+      CheckpointError: for a directory that does not exist or has no drafter.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such directory")
     file = Settings(path / CONFIG)
     kind = next((kind for kind in _KINDS if kind.is_head(file)), None)
     if kind is None and file.values.get("model_type") == "qwen3_next":
@@ -96,10 +98,9 @@ def load_drafter(
             f"{file.path}: expected a head of EAGLE-3 (with draft_vocab_size) or of DFlash (with "
             "dflash_config), an assistant of Gemma 4 (model_type gemma4_assistant), or blocks of "
             "multi-token prediction (with num_nextn_predict_layers), "
-            f"got {named!r}"
+            f"got {named!r}; load reads a draft model"
         )
-    drafter = kind.read(file, Tensors(path), target, dtype or target.config.dtype)
-    return dataclasses.replace(drafter, **settings)
+    return kind, file
 
 
 def holds_drafter(directory: str | StoragePath, target: str | StoragePath) -> bool:

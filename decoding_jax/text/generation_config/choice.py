@@ -58,7 +58,8 @@ class Chooser(NamedTuple):
             source = "a GenerationConfig" if self.path is None else self.path
             raise ValueError(
                 f"stop: expected None beside parameters of {source}, among which are eos_token_id, "
-                "stop_strings, min_new_tokens and max_new_tokens, got a Stop; strategy= takes one"
+                "stop_strings, min_new_tokens and max_new_tokens, got "
+                f"{'a Stop' if isinstance(stop, Stop) else describe(stop)}; strategy= takes one"
             )
         given = {name: value for name, value in named.items() if value is not None}
         config = self.config.replace(**changes, **given)

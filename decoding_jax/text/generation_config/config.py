@@ -14,7 +14,7 @@ import numpy as np
 from decoding_jax import fields
 from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.storage import StoragePath, model_path, storage_path
-from decoding_jax.suggestions import NOT_TAKEN
+from decoding_jax.suggestions import NOT_TAKEN, equivalent
 
 FILE = "generation_config.json"
 
@@ -180,25 +180,29 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value <= 1
+    return _is_finite(value) and 0 <= value <= 1
 
 
 _SWITCH = ("True or False", lambda value: isinstance(value, bool))
 _LISTS = ("lists of token ids, such as [[5, 6], [7]]", _is_lists)
 _IDS = ("a token id, or a list of them", _is_id_or_ids)
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+_PART = ("a probability from 0 to 1", _is_part)
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "assistant_confidence_threshold": ("a probability from 0 to 1", _is_part),
+    "assistant_confidence_threshold": _PART,
     "bad_words_ids": _LISTS,
     "bos_token_id": _IDS,
     "decoder_start_token_id": _IDS,
     "do_sample": _SWITCH,
     "early_stopping": ('True, False or "never"', lambda value: value in (True, False, "never")),
     "eos_token_id": _IDS,
+    "epsilon_cutoff": _PART,
+    "eta_cutoff": _PART,
     "force_words_ids": _LISTS,
     "forced_bos_token_id": _IDS,
     "forced_eos_token_id": _IDS,
     "guidance_scale": ("a finite number", _is_finite),
+    "min_p": _PART,
     "num_assistant_tokens_schedule": (
         f"one of {', '.join(_SCHEDULES)}",
         lambda value: value in _SCHEDULES,
@@ -207,8 +211,14 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "penalty_alpha": ("a number from 0 to 1", _is_part),
     "renormalize_logits": _SWITCH,
     "suppress_tokens": ("a list of token ids", _is_ids),
+    "temperature": ("a finite number of 0 or more", lambda value: _is_finite(value) and value >= 0),
+    "top_p": _PART,
+    "typical_p": _PART,
 }
 """What the other parameters take, and whether a value is that."""
+
+_OF_CALL = ("key", "transform", "truncate", "with_scores")
+"""The arguments of ``generate`` that replace other parameters."""
 
 
 class GenerationConfig:
@@ -241,6 +251,10 @@ class GenerationConfig:
     values: Mapping[str, Any]
 
     def __init__(self, **values: Any):
+        values = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in values.items()
+        }
         given = {name: value for name, value in values.items() if value is not None}
         for name, value in values.items():
             _check(name, value)
@@ -363,6 +377,9 @@ def _check(name: str, value: Any) -> None:
             f"{name}: GenerationConfig expected no such parameter, got {shown}: {NOT_TAKEN[name]}"
         )
     if name not in PARAMETERS:
+        shown = fields.describe(value)
+        if (instead := equivalent(name, shown, [*PARAMETERS, *_OF_CALL])) is not None:
+            raise ValueError(f"{name}: GenerationConfig expected {instead} instead, got {shown}")
         close = difflib.get_close_matches(name, PARAMETERS, 1)
         error = fields.error(name, "a parameter of GenerationConfig", value)
         raise ValueError(f"{error}; {close[0]} is near") if close else error
