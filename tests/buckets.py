@@ -55,8 +55,6 @@ class Faults:
 @contextlib.contextmanager
 def google():
     """Serves ``gs://bucket``; yields its faults, and the variables that lead clients to it."""
-    pytest.importorskip("gcsfs", reason="the extra cloud is not installed")
-    pytest.importorskip("gcp_storage_emulator", reason="the extra emulators is not installed")
     from gcp_storage_emulator.handlers import buckets
     from gcp_storage_emulator.server import RequestHandler
     from gcp_storage_emulator.storage import Storage
@@ -124,8 +122,6 @@ def google():
 @contextlib.contextmanager
 def amazon():
     """Serves ``s3://bucket`` as ``google`` serves ``gs://bucket``; it knows "503" and "lost"."""
-    pytest.importorskip("s3fs", reason="the extra cloud is not installed")
-    pytest.importorskip("moto", reason="the extra emulators is not installed")
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.moto_server.threaded_moto_server import (
         DomainDispatcherApplication,

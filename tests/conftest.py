@@ -33,6 +33,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="decoding_jax_programs_")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import extras
 import jax
 import pytest
 from machine import need_devices
@@ -50,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="compile by the code generator that users compile with, for tests marked optimized",
     )
+    parser.addoption("--skipped-to", help="a file for the names of the tests that are skipped")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,6 +80,34 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Any:
+    """Skips a file whose imports need an extra that is not installed."""
+    report = yield
+    return without_extra(report, report.call, collector)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Skips a test that needs an extra that is not installed."""
+    report = yield
+    return without_extra(report, call, item)
+
+
+def without_extra(report: Any, call: Any, node: Any) -> Any:
+    """The report of a test or a file, or that of its skip if a package of an extra is missing."""
+    if report.failed and (reason := extras.wanting(call.excinfo and call.excinfo.value)):
+        report.outcome = "skipped"
+        report.longrepr = (str(node.path), 1, f"Skipped: {reason}")
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if file := config.getoption("--skipped-to"):
+        skipped = {report.nodeid for report in terminalreporter.stats.get("skipped", [])}
+        Path(file).write_text("".join(f"{name}\n" for name in sorted(skipped)))
 
 
 @pytest.fixture(autouse=True, scope="module")

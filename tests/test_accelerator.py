@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from decoding_jax.models import Llama
 from experiments import results
 from experiments.benchmarks.accelerator import __main__, device, measure, models, report

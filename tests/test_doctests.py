@@ -15,15 +15,6 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(decoding_jax.__path__, "decoding_jax.")
     if not m.name.endswith("__main__") and not m.name.startswith("decoding_jax.gin_files")
 )
-NEEDED = {
-    "decoding_jax.constraints.byte_automata": "outlines_core",
-    "decoding_jax.constraints.made": "outlines_core",
-    "decoding_jax.constraints.schemas": "outlines_core",
-    "decoding_jax.infer.beam": "apache_beam",
-    "decoding_jax.infer.parquet": "pyarrow",
-    "decoding_jax.t5x.models": "t5x.models",
-}
-
 
 # The examples of these modules take longest; the gate runs them with the exhaustive tests.
 LONG = {
@@ -70,14 +61,19 @@ class Finder(doctest.DocTestFinder):
         return named or super()._from_module(module, object)
 
 
+class Runner(doctest.DocTestRunner):
+    """Raises what an example raises unexpectedly, such as an import that fails."""
+
+    def report_unexpected_exception(self, out, test, example, exc_info):
+        raise exc_info[1]
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(m, marks=pytest.mark.exhaustive) if m in LONG else m for m in MODULES]
 )
 def test_examples(name):
-    if name in NEEDED:
-        pytest.importorskip(NEEDED[name], exc_type=ImportError)
     module = importlib.import_module(name)
-    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    runner = Runner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     for example in Finder().find(module):
         example.globs = {name: compiled(value) for name, value in example.globs.items()}
         runner.run(example)

@@ -5,8 +5,6 @@ import shutil
 import pytest
 from pages import ROOT
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from experiments import drawing, figures, tables
 
 COMMITTED = sorted(path.stem for path in (ROOT / "docs" / "figures").glob("*.png"))

@@ -2,10 +2,7 @@
 
 import json
 
-import pytest
 from pages import ROOT
-
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
 
 from experiments import pass_at_k
 

@@ -10,8 +10,6 @@ import jax
 import pytest
 import tiers
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 import decoding_jax
 from experiments import train_code, train_translation
 from experiments.benchmarks import job_start, run

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from experiments import rollouts, rollouts_training
 from experiments.papers.fewer_samples_truth import Pieces, pieces_of_lattice
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from decoding_jax.base import Array
+from decoding_jax.estimators.quality import imported
 
 
 class PaddedTexts(NamedTuple):
@@ -65,10 +66,8 @@ def words(texts: Sequence[str], ids: dict[Hashable, int] | None = None) -> Padde
       ImportError: if sacrebleu is not installed.
     """
     _check(texts)
-    from sacrebleu.metrics import BLEU
-
     ids = {} if ids is None else ids
-    tokenize = BLEU().tokenizer
+    tokenize = imported("sacrebleu.metrics").BLEU().tokenizer
     split = [tokenize(text.rstrip()).split() for text in texts]
     return _padded([[ids.setdefault(word, len(ids)) for word in text] for text in split])
 

@@ -7,6 +7,7 @@ BLEU is computed by sacrebleu and ROUGE by rouge-score. Both come with ``pip ins
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,9 +28,7 @@ def bleu(text: str, references: Sequence[str]) -> float:
       ImportError: if sacrebleu is not installed.
     """
     _check(references)
-    import sacrebleu
-
-    return float(sacrebleu.sentence_bleu(text, list(references)).score)
+    return float(imported("sacrebleu").sentence_bleu(text, list(references)).score)
 
 
 def rouge(text: str, references: Sequence[str], kind: str = "rougeL") -> float:
@@ -86,6 +85,22 @@ def _check(references: Sequence[str]) -> None:
         raise ValueError(f"references: expected a list of one string or more, got {references!r}")
 
 
+def imported(name: str) -> Any:
+    """A module of a package that the extra ``experiments`` brings.
+
+    Raises:
+      ImportError: if the package is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        raise ImportError(
+            f"expected an installed {package} (pip install 'decoding_jax[experiments]'), got none",
+            name=package,
+        ) from error
+
+
 class _Words:
     """Words of any language. The default tokenizer of rouge-score would split at every accent."""
 
@@ -95,6 +110,4 @@ class _Words:
 
 @functools.cache
 def _scorer(kind: str) -> Any:
-    from rouge_score import rouge_scorer
-
-    return rouge_scorer.RougeScorer([kind], tokenizer=_Words())
+    return imported("rouge_score.rouge_scorer").RougeScorer([kind], tokenizer=_Words())

@@ -4,11 +4,10 @@ import itertools
 import json
 import re
 
+import jsonschema
+import languages
 import numpy as np
 import pytest
-
-pytest.importorskip("outlines_core")
-import languages
 from languages import PATTERNS, SCHEMAS, TOKENIZERS, Pieces, tables, walk
 
 from decoding_jax import constraints
@@ -101,7 +100,7 @@ def test_texts_of_patterns_match(kind, begun):
 @pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "sentencepiece"])
 def test_texts_of_schemas_are_valid(kind, count):
     """The tokens of the translation model have no braces."""
-    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator = jsonschema.Draft202012Validator
     tokenizer, rng = TOKENIZERS[kind](), np.random.default_rng(1)
     for schema in SCHEMAS.values():
         made = constraints.json_schema(schema, tokenizer)

@@ -6,8 +6,6 @@ import jax
 import numpy as np
 import pytest
 import tiers
-
-pytest.importorskip("outlines_core")
 from languages import Pieces
 
 import decoding_jax

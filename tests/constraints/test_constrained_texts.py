@@ -8,16 +8,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import jsonschema
+import languages
 import numpy as np
 import pytest
-
-import gin
-
-pytest.importorskip("outlines_core")
-import languages
 from languages import NESTED, PERSON, SCHEMAS, Pieces
 
 import decoding_jax
+import gin
 from decoding_jax import Prompt, Stop, constraints, infer, strategies, transforms
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
@@ -166,7 +164,7 @@ def networks():
 
 
 def check(schema, text):
-    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator = jsonschema.Draft202012Validator
     validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
 
 

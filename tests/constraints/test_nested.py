@@ -5,13 +5,11 @@ import itertools
 import json
 import re
 
-import numpy as np
-import pytest
-
-pytest.importorskip("outlines_core")
-pytest.importorskip("lark")
+import jsonschema
 import languages
 import lark
+import numpy as np
+import pytest
 from languages import NESTED, TOKENIZERS, Pieces, walk
 
 from decoding_jax import constraints
@@ -107,7 +105,7 @@ def nesting(value):
 
 @functools.cache
 def validators():
-    made = pytest.importorskip("jsonschema").Draft202012Validator
+    made = jsonschema.Draft202012Validator
     return {name: made(schema) for name, schema in NESTED.items()}
 
 

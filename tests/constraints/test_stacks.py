@@ -5,11 +5,9 @@ import re
 
 import jax
 import jax.numpy as jnp
+import jsonschema
 import numpy as np
 import pytest
-
-pytest.importorskip("outlines_core")
-pytest.importorskip("lark")
 import tiers
 from languages import NESTED, TOKENIZERS, Pieces
 from test_nested import JSON, LIST_GRAMMAR, LISTS, SUMS, lists, nesting
@@ -173,7 +171,8 @@ def levels(tree):
 
 def test_trees_may_be_deeper_than_can_be_unrolled():
     """A binary tree of 24 levels has 2^24 states; the deepest level has no further one."""
-    jsonschema = pytest.importorskip("jsonschema")
+    import jsonschema
+
     tokenizer = Pieces([*BYTES, *CROSSING])
     made = constraints.json_schema(TREE, tokenizer, max_depth=24)
     language, rng = made.language, np.random.default_rng(0)
@@ -305,7 +304,7 @@ def test_texts_of_a_network_are_valid(monkeypatch):
     """64 texts of each nested schema, through ``generate``, by a stack."""
     monkeypatch.setattr(made, "_MOST_UNROLLED", 0)
     model, tokenizer = decoding_jax.load("python-code-draft-wide")
-    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator = jsonschema.Draft202012Validator
     for name, schema in NESTED.items():
         constraint = constraints.json_schema(schema, tokenizer, max_depth=3)
         assert isinstance(constraint.language, StackAutomaton)

@@ -19,7 +19,6 @@ def test_distinct_n_divides_distinct_ngrams_by_words():
 
 
 def test_rouge_takes_the_best_reference_and_keeps_accents():
-    pytest.importorskip("rouge_score")
     # Longest common subsequence 2 of 3 words and 4: precision 2/3, recall 1/2.
     assert quality.rouge("un chat noir", ["un petit chat gris"]) == pytest.approx(100 * 4 / 7)
     assert quality.rouge("un chat noir", ["rien", "Un chat noir !"]) == pytest.approx(100)
@@ -27,7 +26,6 @@ def test_rouge_takes_the_best_reference_and_keeps_accents():
 
 
 def test_bleu_and_the_oracle():
-    pytest.importorskip("sacrebleu")
     references = ["où est la gare ?", "où se trouve la gare ?"]
     texts = ["où est la gare ?", "la maison bleue est grande"]
     assert quality.bleu(texts[0], references) == pytest.approx(100)

@@ -2,14 +2,13 @@
 
 import json
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 from infer_fakes import records
 
 from decoding_jax.infer import Item, ParquetRows, merge
 from decoding_jax.storage import CloudPath
-
-pyarrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def write(path, columns):

@@ -122,7 +122,6 @@ def test_a_llama_with_rows_that_are_transposed():
 
 @pytest.mark.exhaustive
 def test_a_t5x_checkpoint(bucket, t5, tmp_path):
-    pytest.importorskip("tensorstore", reason="the extra t5x is not installed")
     save_t5x(t5, tmp_path, step=7)
     for file in (tmp_path / "checkpoint_7").rglob("*"):
         if file.is_file():

@@ -25,8 +25,6 @@ from decoding_jax.models import (
     to_t5x,
 )
 
-pytest.importorskip("tensorstore")
-
 SMALL = {"vocab_size": 40, "emb_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 12}
 GATED = {"mlp_activations": ("gelu", "linear")}
 LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 3}

@@ -2,14 +2,10 @@
 
 import re
 
+import nbformat
 import pytest
 import tiers
 from pages import ROOT
-
-pytest.importorskip("nbformat", reason="the extra notebooks is not installed")
-pytest.importorskip("nbclient", reason="the extra notebooks is not installed")
-
-import nbformat
 
 from decoding_jax.testing.certificate import devices
 from experiments.notebooks import execute

@@ -8,9 +8,6 @@ import pytest
 from pages import ROOT
 
 from decoding_jax.text import Completion
-
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from experiments.papers import best_k_differences, best_k_measure, best_k_results, command
 from experiments.papers.metrics import Scores
 
@@ -20,7 +17,6 @@ def completion(text, finished=True, log_prob=-1.0):
 
 
 def test_the_figures_of_an_input():
-    pytest.importorskip("rouge_score", reason="rouge-score is not installed")
     scores = Scores(["rouge1"], [["a b", "a c"]])
     measure = best_k_measure.Measure(None, scores, "rouge1", [], 0)
     row = [completion("a b"), completion("a b"), completion("d"), completion("a", finished=False)]
@@ -152,7 +148,6 @@ def test_names_of_the_first_tables():
     ],
 )
 def test_refusals(binding, words, monkeypatch, capsys, tmp_path):
-    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
     monkeypatch.chdir(ROOT)
     arguments = ["--gin_file=configs/papers/best_k_quick.gin", binding]
     arguments.append(f'--gin.OUTPUT_DIR="{tmp_path}"')

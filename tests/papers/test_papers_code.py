@@ -5,9 +5,6 @@ import json
 import pytest
 from pages import ROOT
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (extra experiments)")
-
 from experiments import code_data
 from experiments.papers import code_lines, command, samplers
 

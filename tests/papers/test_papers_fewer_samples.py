@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from experiments.papers import command
 from experiments.papers import fewer_samples_truth as truth
 from experiments.papers.fewer_samples_results import as_many
@@ -70,7 +68,6 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_refusals(binding, words, monkeypatch, capsys, tmp_path):
-    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
     monkeypatch.chdir(ROOT)
     arguments = ["--gin_file=configs/papers/fewer_samples_quick.gin", binding]
     arguments.append(f'--gin.OUTPUT_DIR="{tmp_path}"')

@@ -47,7 +47,6 @@ def test_shuffled_words_are_the_same_words():
 
 @pytest.mark.exhaustive
 def test_equal_texts_are_near_one_and_others_are_not():
-    pytest.importorskip("mauve", reason="mauve-text is not installed")
     rng = np.random.default_rng(0)
     references = [["".join(rng.permutation(list("abc")))] for _ in range(30)]
     sets = {

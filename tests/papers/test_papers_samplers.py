@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from decoding_jax import Prompt
 from decoding_jax.adapters import from_logits
 from experiments import rollouts

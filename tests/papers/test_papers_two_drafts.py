@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra experiments)")
-
 from experiments.papers import two_drafts
 
 SETTINGS = {

@@ -106,7 +106,6 @@ def test_no_tensor_is_read_whole(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("stored_scanned", [False, True])
 def test_a_t5x_checkpoint_is_read_into_its_shards(scan_layers, stored_scanned, tmp_path):
-    pytest.importorskip("tensorstore", reason="needs the extra t5x")
     config = dataclasses.replace(
         MODELS["t5"][1], biases_per_layer=True, num_encoder_layers=3, mlp_dim=16
     )

@@ -63,6 +63,9 @@ def test_pages_of_papers_are_below_theirs_and_links_lead_to_the_repository(monke
     index = ["In a checkout of the repository"]
     sources.read(None, "index", index)
     assert index == ["In a checkout of [the repository](https://github.com/owner/name)"]
+    notebook = ["[a](../experiments/notebooks/6_rollouts.ipynb)"]
+    sources.read(None, "rollouts", notebook)
+    assert notebook == ["[a](generated/notebooks/6_rollouts.ipynb)"]
     below = ["[a](../papers.md)"]
     sources.read(None, "papers/best_k", below)
     assert below == ["[a](../papers.md)"]

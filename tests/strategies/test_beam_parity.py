@@ -32,8 +32,6 @@ PENALTIES = (0.0, 1.0, 2.0, -0.5)
 )
 def pair(request, tmp_path_factory) -> tuple[Any, Any, tuple[int, ...]]:
     """A random network in ``transformers``, the same network loaded, and two end tokens."""
-    pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
-    pytest.importorskip("transformers", reason="parity needs the extra `parity`")
     reference = tiny_transformers.network(request.param)
     loaded = tiny_transformers.loaded(reference, tmp_path_factory.mktemp(request.param))
     # End tokens that occur often enough, but not so often that all sequences end at once.

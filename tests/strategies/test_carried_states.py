@@ -108,8 +108,6 @@ STACKS = ("sample", "best_k_search")
 )
 def test_a_stack_decodes_what_an_automaton_decodes(name, monkeypatch):
     """Nested texts, whose states are several arrays, beside the same unrolled: in every bit."""
-    pytest.importorskip("outlines_core")
-    pytest.importorskip("lark")
     from decoding_jax import constraints
     from decoding_jax.constraints import made
 

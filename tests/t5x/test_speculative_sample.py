@@ -189,7 +189,6 @@ def target_calls(model, drafter, prompt):
 @pytest.mark.exhaustive
 def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_path):
     """The arrays of a checkpoint determine its shape, and ``config`` its activations."""
-    pytest.importorskip("tensorstore")
     model, target = bound()
     save_t5x(model, tmp_path)
     draft = drafts.DraftCheckpoint(str(tmp_path), ENCODER_DECODER)
@@ -206,7 +205,6 @@ def test_a_draft_that_is_the_target_is_read_and_bound_and_never_rejected(tmp_pat
 
 @pytest.mark.exhaustive
 def test_a_draft_sees_the_prompt_as_its_decoder_does(tmp_path):
-    pytest.importorskip("tensorstore")
     model = T5Decoder.init(DECODER, jax.random.key(0))
     save_t5x(model, tmp_path)
     draft = drafts.DraftCheckpoint(str(tmp_path), DECODER)
@@ -299,7 +297,6 @@ def test_an_invalid_drafter_raises_an_error_of_one_line(tmp_path):
 
 @pytest.mark.parametrize("fault", ["lacks", "got shape"])
 def test_a_checkpoint_that_lacks_a_parameter_is_refused(fault, tmp_path):
-    pytest.importorskip("tensorstore")
     name = "decoder/layers_1/mlp/wo/kernel"
     flat = traverse_util.flatten_dict(bound()[0].params, sep="/")
     if fault == "lacks":

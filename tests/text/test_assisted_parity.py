@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tiers
 import tiny_transformers
+import torch
+import transformers
 
 from decoding_jax import loop
 from decoding_jax.registry import STRATEGIES
@@ -15,8 +17,6 @@ from decoding_jax.text.generation_config import GenerationConfig, choose
 
 # transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
-torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
-transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
 
 NEW = 30
 SCHEDULE, THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"

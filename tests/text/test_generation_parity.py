@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tiers
 import tiny_transformers
+import torch
+import transformers
 from tiny_transformers import VOCAB
 from words import Words
 
@@ -22,8 +24,6 @@ from decoding_jax.text.generation_config import GenerationConfig, choose
 
 # transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
-torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: PyTorch")
-transformers = pytest.importorskip("transformers", reason="parity needs the extra `parity`")
 
 TEXTS = ("5 9 11 2", "8 4", "6 12 20")
 EOS = (3, 17)

@@ -39,7 +39,6 @@ def test_the_dtype_may_be_that_of_the_stored_weights(tmp_path):
 
 
 def test_the_dtype_of_a_t5x_checkpoint_may_be_the_stored_one(tmp_path):
-    pytest.importorskip("tensorstore")
     model = T5.init(T5Config(40, 8, 2, 4, 8, 1, 1, dtype="float32"), jax.random.key(0))
     for dtype in ("float32", "bfloat16"):
         params = jax.tree.map(lambda x, to=dtype: x.astype(to), model.params)

@@ -4,14 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+import transformers.generation.logits_process as process
 
 from decoding_jax import transforms
 from decoding_jax.base import Prefix
-
-torch = pytest.importorskip("torch", reason="needs the parity extra: PyTorch")
-process = pytest.importorskip(
-    "transformers.generation.logits_process", reason="needs the parity extra: transformers"
-)
 
 ROWS, VOCAB, PROMPT, NEW = 6, 50, 7, 5
 

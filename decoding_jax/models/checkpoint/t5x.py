@@ -351,13 +351,12 @@ def save_t5x(
 
     Raises:
       ValueError: for a model that T5X's layout does not support.
-      CheckpointError: if the checkpoint exists already.
+      CheckpointError: if the checkpoint exists already, or if ``tensorstore`` is not installed.
     """
-    import tensorstore
-
     check_floats(model)
     tree = to_t5x(model, scan_layers=scan_layers, scan_axis=scan_axis)
     path = storage_path("directory", directory) / f"checkpoint_{step}"
+    tensorstore = _tensorstore(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already")
     path.mkdir(parents=True)
@@ -423,6 +422,14 @@ class _Stored:
             raise _unreadable(self.name, self.where, e) from e
 
 
+def _tensorstore(where: StoragePath) -> Any:
+    try:
+        import tensorstore
+    except ImportError as e:
+        raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
+    return tensorstore
+
+
 def _unreadable(name: str, where: StoragePath, error: ValueError) -> CheckpointError:
     cause = str(error).split(" [", maxsplit=1)[0]
     return CheckpointError(f"{where}: {name}: cannot be read ({cause})")
@@ -435,10 +442,7 @@ def _read(name: str, where: StoragePath, store_spec: dict[str, Any]) -> _Stored:
       CheckpointError: if it cannot be read or does not contain floats, or if ``tensorstore`` is not
         installed.
     """
-    try:
-        import tensorstore
-    except ImportError as e:
-        raise CheckpointError(f"{where}: needs tensorstore: pip install decoding_jax[t5x]") from e
+    tensorstore = _tensorstore(where)
     try:
         store = tensorstore.open({"driver": "zarr", "kvstore": store_spec}).result()
     except ValueError as e:
