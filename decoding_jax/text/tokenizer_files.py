@@ -264,18 +264,28 @@ def _chat_template(directory: Path, **special: str) -> ChatTemplate:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as e:
         raise TokenizerError(f"{path}: broken JSON: {e}") from e
+    if not isinstance(values, dict):
+        got = type(values).__name__
+        raise TokenizerError(f"{path}: expected a JSON object, got a {got}")
+    return values
 
 
 def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    for settings in (_json(directory / "generation_config.json"), config):
-        ids = settings.get("eos_token_id")
-        if isinstance(ids, int):
-            return (ids,)
-        if isinstance(ids, list):
-            return tuple(ids)
+    name = "generation_config.json"
+    for file, settings in ((name, _json(directory / name)), ("config.json", config)):
+        given = settings.get("eos_token_id")
+        if given is None:
+            continue
+        ids = given if isinstance(given, list) else [given]
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+            expected = "a token id, or a list of them"
+            raise TokenizerError(
+                f"{directory / file}: eos_token_id: expected {expected}, got {given!r}"
+            )
+        return tuple(ids)
     return ()

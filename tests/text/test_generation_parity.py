@@ -5,6 +5,7 @@ are compared at given texts: equal ones give equal distributions.
 """
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from words import Words
 import decoding_jax
 from decoding_jax import models
 from decoding_jax.base import Prefix
-from decoding_jax.text.generation_config import GenerationConfig, choose
+from decoding_jax.text.generation_config import DirectoryConfig, GenerationConfig, choose
 
 # transformers and PyTorch emit warnings that do not concern this project.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,7 +44,7 @@ def pairs(tmp_path_factory):
     return found
 
 
-def theirs(model, flags):
+def theirs(model, flags, eos_ids=EOS):
     """New tokens of every sequence of every text, each up to its end token; a text at a time."""
     found = []
     for text in TEXTS:
@@ -51,18 +52,62 @@ def theirs(model, flags):
         with torch.no_grad():
             output = model.generate(ids, attention_mask=torch.ones_like(ids), **flags)
         start = 1 if model.config.is_encoder_decoder else ids.shape[1]
-        found.append([until_end(row[start:]) for row in output.tolist()])
+        found.append([until_end(row[start:], eos_ids) for row in output.tolist()])
     return found
 
 
-def until_end(tokens):
-    ends = [i for i, token in enumerate(tokens) if token in EOS]
+def until_end(tokens, eos_ids=EOS):
+    ends = [i for i, token in enumerate(tokens) if token in eos_ids]
     return tokens[: ends[0] + 1] if ends else tokens
 
 
 def ours(model, flags):
     rows = decoding_jax.generate(model, Words(*EOS), TEXTS, **flags)
     return [[completion.tokens for completion in row] for row in rows]
+
+
+# The files of a directory that say how to generate, by name.
+FILE, NETWORK = "generation_config.json", "config.json"
+FILES = {
+    "start": {FILE: {"decoder_start_token_id": 7, "max_new_tokens": 6}},
+    "start by bos": {FILE: {"decoder_start_token_id": None, "bos_token_id": 9, "max_length": 9}},
+    "old": {NETWORK: {"num_beams": 3, "max_length": 9, "forced_bos_token_id": 5}},
+    "first": {
+        NETWORK: {"force_bos_token_to_be_generated": True, "bos_token_id": 11, "max_length": 8}
+    },
+    "old and new": {NETWORK: {"num_beams": 3}, FILE: {"max_length": 12}},
+    "lists": {
+        FILE: {
+            **{"forced_bos_token_id": [5], "forced_eos_token_id": [6], "max_new_tokens": 6},
+            **{"suppress_tokens": [], "begin_suppress_tokens": []},
+        }
+    },
+    "no ends": {FILE: {"eos_token_id": [], "max_new_tokens": 9}},
+    "unknown": {FILE: {"lang_to_id": {"a": 1}, "max_new_tokens": 5}},
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "family"),
+    tiers.combinations(itertools.product(FILES, FAMILIES), [("start", "t5"), ("old", "t5")]),
+)
+def test_files_of_a_directory(family, files, tmp_path):
+    network = tiny_transformers.network(family)
+    network.save_pretrained(tmp_path)
+    common = {"eos_token_id": list(EOS), "pad_token_id": 0}
+    before = {
+        NETWORK: json.loads((tmp_path / NETWORK).read_text()),
+        FILE: {"decoder_start_token_id": 0},
+    }
+    (tmp_path / FILE).unlink()
+    for name, values in FILES[files].items():
+        (tmp_path / name).write_text(json.dumps({**before[name], **common, **values}))
+    ends = () if files == "no ends" else EOS
+    want = theirs(type(network).from_pretrained(tmp_path), {}, ends)
+    words = Words(*EOS)
+    words.generation_config = DirectoryConfig.read(tmp_path)
+    rows = decoding_jax.generate(models.load_model(tmp_path), words, TEXTS)
+    assert [[until_end(c.tokens, ends) for c in row] for row in rows] == want
 
 
 MODES = {

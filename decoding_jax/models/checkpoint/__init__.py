@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from types import ModuleType
@@ -15,6 +16,7 @@ from decoding_jax.models.bart import Bart
 from decoding_jax.models.checkpoint import bart, gemma, gemma4, gpt2, gpt_neox, llama, t5, t5gemma
 from decoding_jax.models.checkpoint.directory import (
     CONFIG,
+    GENERATION_CONFIG,
     WEIGHTS,
     CheckpointError,
     Settings,
@@ -72,6 +74,7 @@ _FAMILIES: dict[str, ModuleType] = {
     "t5gemma2": t5gemma,
     "umt5": t5,
 }
+_STARTS = ("decoder_start_token_id", "bos_token_id")
 _MODULES: dict[type, ModuleType] = {
     T5: t5,
     GPT2: gpt2,
@@ -156,11 +159,32 @@ def load_model(
     try:
         tensors = Tensors(directory)
         dtype = tensors.dtype() if dtype == "auto" else dtype
-        return _FAMILIES[family].read(settings, tensors, dtype, layout)
+        model = _FAMILIES[family].read(settings, tensors, dtype, layout)
+        return _started(model, directory / GENERATION_CONFIG)
     except (CheckpointError, MeshError):
         raise
     except ValueError as e:  # from the config of a network
         raise CheckpointError(f"{settings.path}: {e}") from e
+
+
+def _started(model: Any, path: StoragePath) -> Any:
+    """An encoder-decoder with the start token of ``generation_config.json``.
+
+    As in ``transformers``, that is the ``bos_token_id`` of a file without a
+    ``decoder_start_token_id``. Where it has neither, ``config.json`` holds.
+    """
+    if not hasattr(model.config, "start_id") or not path.is_file():
+        return model
+    settings = Settings(path)
+    name = next((n for n in _STARTS if settings.values.get(n) is not None), None)
+    if name is None:
+        return model
+    given = settings.values[name]
+    start = given[0] if isinstance(given, list) and len(given) == 1 else given
+    size = model.config.vocab_size
+    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < size:
+        raise settings.error(name, given, f"one token id from 0 to {size - 1}")
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
 def save_model(

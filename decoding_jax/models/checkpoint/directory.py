@@ -21,6 +21,7 @@ from decoding_jax.storage import CloudPath, StorageError, StoragePath
 Index = tuple[slice, ...]
 
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("float64", "float32", "float16", "bfloat16")

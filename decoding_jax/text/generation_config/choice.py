@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.strategies.beam.constraints import Constraints
 from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
 from decoding_jax.text.generation_config.config import PARAMETERS, GenerationConfig
-from decoding_jax.text.generation_config.processors import transform_of
+from decoding_jax.text.generation_config.processors import one_token, transform_of
 from decoding_jax.text.limits import DEFAULT_LENGTH
 from decoding_jax.text.warn import warn
 
@@ -157,6 +158,7 @@ def choose(
       ('beam_search', 20, 1.0)
     """
     _refuse(config)
+    model = _started(config, model)
     ids = config.eos_token_id
     if ids is not None:
         eos_ids = [int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])]
@@ -203,6 +205,22 @@ def choose(
     stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings)
     model, longest = _guided(config, model), int(np.max(limit))
     return Choice(model, strategy, key, drafter, longest, stop, config.max_time, settings)
+
+
+def _started(config: GenerationConfig, model: Any) -> Any:
+    """The model with the start token of the config, if it has one."""
+    if config.decoder_start_token_id is None:
+        return model
+    start = one_token(config.decoder_start_token_id)
+    if not isinstance(model, EncoderDecoder):
+        warn(f"decoder_start_token_id={start}: no effect with a {type(model).__name__}")
+        return model
+    if not 0 <= start < model.config.vocab_size:
+        expected = f"a token id from 0 to {model.config.vocab_size - 1}"
+        raise fields.error("decoder_start_token_id", expected, start)
+    if start == model.config.start_id:
+        return model
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, start_id=start))
 
 
 def _guided(config: GenerationConfig, model: Any) -> Any:

@@ -15,6 +15,7 @@ from decoding_jax import fields
 from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.storage import StoragePath, model_path, storage_path
 from decoding_jax.suggestions import NOT_TAKEN, equivalent
+from decoding_jax.text.warn import warn
 
 FILE = "generation_config.json"
 
@@ -91,7 +92,7 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "remove_invalid_values": _refused("NaN is never chosen; infinities are not hidden", False),
     "exponential_decay_length_penalty": _refused("there is no such transform"),
     "suppress_tokens": _used("`transforms.banned_sequences`, of single tokens"),
-    "begin_suppress_tokens": _refused("there is no such transform"),
+    "begin_suppress_tokens": _refused("there is no such transform", None, []),
     "sequence_bias": _used("`transforms.logit_bias`; sequences of several tokens are refused"),
     "guidance_scale": Parameter(
         "used", "`models.guided` of a decoder-only model, without beams", None, (1,)
@@ -119,7 +120,7 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
     "eos_token_id": _used("the end tokens, one or a list; by default the tokenizer's"),
     "pad_token_id": _no_effect("lengths are carried, and no token means padding"),
     "bos_token_id": _no_effect("every text has a token, which the tokenizer gives"),
-    "decoder_start_token_id": _no_effect("a property of the model, from `config.json`"),
+    "decoder_start_token_id": _used("the token that the decoder of an encoder-decoder starts from"),
     # Cache and compilation
     "use_cache": _no_effect(_CACHE, True),
     "cache_implementation": _no_effect(_CACHE),
@@ -141,6 +142,12 @@ PARAMETERS: dict[str, Parameter] = {  # docs/generation_config.md shows this tab
 }
 
 
+# What ``load`` gives to the tokenizer and to the model.
+_OF_THE_MODEL = ("eos_token_id", "decoder_start_token_id")
+# What transformers writes into files beside parameters.
+_METADATA = ("_commit_hash", "_original_object_hash")
+# The parts of config.json whose generation settings hold where it has none itself.
+_SECTIONS = ("decoder", "generator", "text_config")
 _ONE_OR_MORE = (
     "max_length",
     "max_new_tokens",
@@ -168,11 +175,15 @@ def _is_ids(value: Any) -> bool:
 
 
 def _is_lists(value: Any) -> bool:
-    return _is_list(value) and all(_is_list(words) for words in value)
+    return _is_list(value) and len(value) > 0 and all(_is_list(words) for words in value)
 
 
 def _is_id_or_ids(value: Any) -> bool:
     return _is_id(value) or _is_ids(value)
+
+
+def _is_one(value: Any) -> bool:
+    return _is_id(value) or (_is_ids(value) and len(value) == 1)
 
 
 def _is_finite(value: Any) -> bool:
@@ -186,21 +197,22 @@ def _is_part(value: Any) -> bool:
 _SWITCH = ("True or False", lambda value: isinstance(value, bool))
 _LISTS = ("lists of token ids, such as [[5, 6], [7]]", _is_lists)
 _IDS = ("a token id, or a list of them", _is_id_or_ids)
+_ONE = ("one token id", _is_one)
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 _PART = ("a probability from 0 to 1", _is_part)
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "assistant_confidence_threshold": _PART,
     "bad_words_ids": _LISTS,
     "bos_token_id": _IDS,
-    "decoder_start_token_id": _IDS,
+    "decoder_start_token_id": _ONE,
     "do_sample": _SWITCH,
     "early_stopping": ('True, False or "never"', lambda value: value in (True, False, "never")),
     "eos_token_id": _IDS,
     "epsilon_cutoff": _PART,
     "eta_cutoff": _PART,
     "force_words_ids": _LISTS,
-    "forced_bos_token_id": _IDS,
-    "forced_eos_token_id": _IDS,
+    "forced_bos_token_id": _ONE,
+    "forced_eos_token_id": _ONE,
     "guidance_scale": ("a finite number", _is_finite),
     "min_p": _PART,
     "num_assistant_tokens_schedule": (
@@ -210,6 +222,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "pad_token_id": _IDS,
     "penalty_alpha": ("a number from 0 to 1", _is_part),
     "renormalize_logits": _SWITCH,
+    "sequence_bias": ("biases of sequences of tokens, such as [[[5], 1.5]]", bool),
     "suppress_tokens": ("a list of token ids", _is_ids),
     "temperature": ("a finite number of 0 or more", lambda value: _is_finite(value) and value >= 0),
     "top_p": _PART,
@@ -307,9 +320,12 @@ class GenerationConfig:
           directory: where the file is. A directory may have several, under different names.
           name: the file's name; ``.json`` may be left out.
 
+        Warns:
+          UserWarning: for an unknown parameter, which is ignored, as ``transformers`` does.
+
         Raises:
           ValueError: in one line, for a file that is missing or no JSON object, and for a parameter
-            that is unknown or of the wrong kind.
+            of the wrong kind.
         """
         path = model_path("directory", directory, weights=False) / _file_name(name)
         try:
@@ -342,6 +358,9 @@ class GenerationConfig:
 def parsed(text: str, path: Any) -> GenerationConfig:
     """The parameters in the text of a file.
 
+    Warns:
+      UserWarning: for an unknown parameter that is not null.
+
     Raises:
       ValueError: as ``GenerationConfig.load``, in one line that begins with the path.
     """
@@ -351,8 +370,16 @@ def parsed(text: str, path: Any) -> GenerationConfig:
         raise ValueError(f"{path}: broken JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a JSON object, got a {type(values).__name__}")
+    unknown = [k for k, v in values.items() if k not in (*PARAMETERS, *_METADATA) and v is not None]
+    if unknown:
+        near = (difflib.get_close_matches(name, PARAMETERS, 1, 0.8) for name in unknown)
+        pairs = zip(unknown, near, strict=True)
+        listed = ", ".join(
+            f"{name} ({close[0]} is near)" if close else name for name, close in pairs
+        )
+        warn(f"{path}: {listed}: unknown to GenerationConfig, and ignored")
     try:
-        return GenerationConfig(**values)
+        return GenerationConfig(**{k: v for k, v in values.items() if k in PARAMETERS})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -417,11 +444,13 @@ class DirectoryConfig(NamedTuple):
     def config(self) -> GenerationConfig | None:
         """The parameters, or None if they are those of a call without any.
 
-        End tokens do not count, since the tokenizer has them.
+        End tokens and start tokens do not count, since the tokenizer and the model have them.
+
+        Warns:
+          UserWarning: for an unknown parameter, which is ignored, as ``transformers`` does.
 
         Raises:
-          ValueError: in one line, for a file that is broken, or has parameters that are unknown or
-            of the wrong kind.
+          ValueError: in one line, for a file that is broken, or has a parameter of the wrong kind.
 
         Example:
           >>> DirectoryConfig("gpt2/generation_config.json", '{"num_beams": 4}').config()
@@ -437,15 +466,37 @@ class DirectoryConfig(NamedTuple):
 
     @classmethod
     def read(cls, directory: StoragePath) -> DirectoryConfig | None:
-        """The file of a directory, or None if there is none."""
-        path = directory / FILE
-        try:
-            return cls(str(path), path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """The file of a directory, or the parameters among its ``config.json``, or None.
+
+        Directories of old versions have the parameters there. As in ``transformers``, these hold
+        where there is no ``generation_config.json``.
+        """
+        if (text := _text_of(directory / FILE)) is not None:
+            return cls(str(directory / FILE), text)
+        path = directory / "config.json"
+        values = _settings_of_old_file(_text_of(path))
+        return cls(str(path), json.dumps(values)) if values else None
+
+
+def _text_of(path: StoragePath) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _settings_of_old_file(text: str | None) -> dict[str, Any]:
+    """The parameters in the text of a ``config.json`` that choose how to generate."""
+    settings = {} if text is None else json.loads(text)
+    parts = (settings.get(name) for name in _SECTIONS)
+    section = next((part for part in parts if part and isinstance(part, dict)), {})
+    if settings.get("force_bos_token_to_be_generated"):  # of the first BARTs
+        settings["forced_bos_token_id"] = settings.get("bos_token_id")
+    values = {**section, **{k: v for k, v in settings.items() if v is not None}}
+    return {k: v for k, v in values.items() if k in PARAMETERS and _chooses(k, v)}
 
 
 def _chooses(name: str, value: Any) -> bool:
     parameter = PARAMETERS[name]
-    changed = value not in (parameter.default, *parameter.harmless)
-    return changed and parameter.use != "no effect" and name != "eos_token_id"
+    changed = value not in (None, parameter.default, *parameter.harmless)
+    return changed and parameter.use != "no effect" and name not in _OF_THE_MODEL

@@ -88,12 +88,13 @@ def transform_of(
     if eos_ids and np.any(np.asarray(min_new_tokens) > 0):
         found.append(transforms.min_length(min_new_tokens, tuple(eos_ids)))
     if config.forced_bos_token_id is not None:
-        single = [config.forced_bos_token_id if n == 1 else -1 for n in prompt_lengths]
+        token = one_token(config.forced_bos_token_id)
+        single = [token if n == 1 else -1 for n in prompt_lengths]
         found.append(transforms.forced_first_token(np.asarray(single, np.int32)))
     if config.forced_eos_token_id is not None:
-        token = _one(config.forced_eos_token_id, "forced_eos_token_id")
+        token = one_token(config.forced_eos_token_id)
         found.append(transforms.forced_last_token(token, max_new_tokens))
-    if config.suppress_tokens is not None:
+    if config.suppress_tokens is not None and len(config.suppress_tokens) > 0:
         found.append(transforms.banned_sequences(tuple((t,) for t in config.suppress_tokens)))
     if user_transform is not None:
         found.append(user_transform)
@@ -142,9 +143,6 @@ def _biases(given: Any) -> dict[int, float]:
     return biases
 
 
-def _one(ids: Any, name: str) -> int:
-    """One token id, given as such or in a list."""
-    listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
-    if len(listed) != 1:
-        raise fields.error(name, "one token", ids)
-    return int(listed[0])
+def one_token(ids: Any) -> int:
+    """The id of one token, given as such or in a list."""
+    return int(ids[0] if isinstance(ids, (list, tuple, np.ndarray)) else ids)
