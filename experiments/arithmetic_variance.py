@@ -11,7 +11,6 @@ their number; the 95% confidence interval of the ratio resamples sentences (boot
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from decoding_jax.text import completions, default_stop, encode_batch
 from experiments import drawing, held_out, quick
 from experiments.papers.arithmetic_estimates import ratio_of_deviations
 from experiments.papers.results import interval
+from experiments.results import read_json, write_json
 
 STRATEGIES = {"independent": "iid", "arithmetic": "lattice"}
 QUICK = {"model": quick.MODEL, "sentences": 2, "runs": 2, "num_samples": [2]}
@@ -128,9 +128,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"   {r['independent_mean']:.2f} {r['arithmetic_mean']:.2f}"
         )
     data = {"sentences": len(sentences), "runs": args.runs, "seed": args.seed, "rows": rows}
-    text = json.dumps(data, indent=1) + "\n"
-    (args.out / "variance.json").write_text(text)
-    plot(json.loads(text), args.out / "variance.png")
+    file = args.out / "variance.json"
+    write_json(file, data)
+    plot(read_json(file), args.out / "variance.png")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from decoding_jax.models import Llama
 from decoding_jax.text.token_texts import TokenTexts, concatenated, texts_of_decoder
 from decoding_jax.transforms import StackAutomaton
 from experiments import quick
+from experiments.results import write_json
 
 WIDE = 128_256
 TEXT = {"type": "string"}
@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             found["steps"] += [{"schema": of, **row} for row in steps]
             for row in steps:
                 print(of, "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
-    (args.out / "constraints.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_json(args.out / "constraints.json", found)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
+
+from experiments.results import read_json
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -55,7 +56,7 @@ FIGURES = {
 def draw(name: str, out: Path) -> None:
     """Draws the figure of that name into a folder."""
     results, module = FIGURES[name]
-    data = json.loads((DOCS / results).read_text("utf-8"))
+    data = read_json(DOCS / results)
     importlib.import_module(f"experiments.{module}").plot(data, out / f"{name}.png")
 
 

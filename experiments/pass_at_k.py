@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +42,7 @@ from experiments.papers.fewer_samples_truth import (
 from experiments.papers.records import Records
 from experiments.papers.results import table
 from experiments.papers.samplers_results import COLUMNS, cells, rows_of
+from experiments.results import read_json, write_json
 from experiments.rollouts import KINDS, every_logit, texts_of
 
 DRAWN = ("several codes", "QuasiMoTTo, Sobol")
@@ -216,9 +216,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         found["rows"] += rows
         found["votes"] += [{**base, **r} for r in analyse_votes(made[len(tables) :][mine], args)]
     print(markdown(found["rows"]), markdown(found["votes"]), sep="\n")
-    text = json.dumps({**settings, **found}, indent=1) + "\n"
-    (args.out / "pass_at_k.json").write_text(text)
-    plot(json.loads(text), args.out / "pass_at_k.png")
+    file = args.out / "pass_at_k.json"
+    write_json(file, {**settings, **found})
+    plot(read_json(file), args.out / "pass_at_k.png")
 
 
 if __name__ == "__main__":

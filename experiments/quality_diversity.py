@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from decoding_jax.estimators import diversity, quality
 from decoding_jax.text import Completion, completions, default_stop, encode_batch, unique
 from experiments import drawing, held_out, quick
 from experiments.papers.results import Estimate, difference, interval, mean
+from experiments.results import read_json, write_json
 
 Decode = Callable[..., decoding_jax.DecodeOutput]
 Fed = Callable[[decoding_jax.DecodeOutput], np.ndarray]
@@ -243,9 +243,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "fed": fed_tokens,
         "results": results,
     }
-    text = json.dumps(data, indent=1) + "\n"
-    (args.out / "quality_diversity.json").write_text(text)
-    plot(json.loads(text), args.out / "quality_diversity.png")
+    file = args.out / "quality_diversity.json"
+    write_json(file, data)
+    plot(read_json(file), args.out / "quality_diversity.png")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,39 @@ from typing import Any
 from tqdm import tqdm
 
 
+def commit() -> str | None:
+    """The commit of this checkout, with ``-dirty`` where files differ; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
 def write_json(path: Path, results: Any) -> None:
-    """Replaces a file at once, so that a run that is killed leaves a whole one."""
+    """Replaces a file at once, so that a run that is killed leaves a whole one.
+
+    The file has the commit of the program that wrote it. Files that are older than this have the
+    commit that brought them.
+
+    Args:
+      path: the file.
+      results: a dictionary, or a list, which is under ``measurements``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    whole = results if isinstance(results, dict) else {"measurements": results}
+    part.write_text(json.dumps({**whole, "commit": commit()}, indent=1) + "\n", "utf-8")
     part.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """What ``write_json`` was given; a dictionary has its ``commit`` too."""
+    found = json.loads(path.read_text("utf-8"))
+    return found.get("measurements", found)
 
 
 def add_rows(

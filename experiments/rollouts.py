@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +42,7 @@ from experiments.papers import samplers
 from experiments.papers.fewer_samples_truth import Pieces, by_probability, pieces_of_lattice
 from experiments.papers.records import Records
 from experiments.papers.results import interval, mean, shown, table
+from experiments.results import read_json, write_json
 
 KINDS = {"first": "first token", "last": "last token", "whole": "whole text"}
 ADVANTAGES = {
@@ -362,9 +362,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows += analyse(made[i * args.tables : (i + 1) * args.tables], sharpness, args)
     print(markdown(rows))
     data = {**settings, "rows": rows}
-    text = json.dumps(data, indent=1) + "\n"
-    (args.out / "rollouts.json").write_text(text)
-    plot(json.loads(text), args.out / "rollouts.png")
+    file = args.out / "rollouts.json"
+    write_json(file, data)
+    plot(read_json(file), args.out / "rollouts.png")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from experiments.papers import samplers
 from experiments.papers.decoding import keys_of
 from experiments.papers.records import Records
 from experiments.papers.results import Estimate, shown, signed, table, versions
+from experiments.results import read_json, write_json
 
 INDEPENDENT = "independent"
 SAMPLERS: dict[str, Any] = {INDEPENDENT: samplers.INDEPENDENT, **samplers.SAMPLERS}
@@ -264,9 +264,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = analyse(made, args.samplers, args.seeds)
     print(markdown(rows))
     data = {**settings, "versions": versions(), "runs": made, "rows": rows}
-    text = json.dumps(data, indent=1) + "\n"
-    (args.out / "rollouts_training.json").write_text(text)
-    plot(json.loads(text), args.out / "rollouts_training.png")
+    file = args.out / "rollouts_training.json"
+    write_json(file, data)
+    plot(read_json(file), args.out / "rollouts_training.png")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from decoding_jax.text import completions, default_stop, encode_batch
 from experiments import held_out, quick
 from experiments.papers.arithmetic_estimates import ratio_of_deviations
 from experiments.papers.results import interval
+from experiments.results import write_json
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 LENGTH = 32
@@ -254,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"   [{low:.3f}, {high:.3f}]"
         )
     results = {**settings, "positions": len(p), "same_token": same, "verifiers": rows}
-    (args.out / "couplings.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_json(args.out / "couplings.json", results)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,20 @@ which the command named on its page wrote. ``docs/papers`` is written by the com
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import pass_at_k, rollouts, rollouts_training
 from experiments.papers.results import table
-from experiments.results import write_tables
+from experiments.results import read_json, write_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def read(name: str) -> Any:
     """The results of that name, such as ``measured/beam_search``."""
-    return json.loads((DOCS / f"{name}.json").read_text("utf-8"))
+    return read_json(DOCS / f"{name}.json")
 
 
 def interval(value: Sequence[float], digits: int) -> str:

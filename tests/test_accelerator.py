@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from decoding_jax.models import Llama
-from experiments import results
 from experiments.benchmarks.accelerator import __main__, device, measure, models, report
 from experiments.benchmarks.accelerator.settings import (
     OURS,
@@ -168,7 +167,6 @@ def test_the_report(tmp_path):
         ]),
     }  # fmt: skip
     page = tmp_path / "page.md"
-    page.write_text("\n".join("\n".join(results.marks(name)) for name in report.tables(found)))
     report.write(found, page)
     lines = page.read_text().splitlines()
     assert "| 8B | greedy | 8 | 1 | 4,096 | 10.00 ms | 0.50 | 800 | 20.00 ms | 12 s |" in lines

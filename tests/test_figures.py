@@ -1,19 +1,21 @@
 """Every figure and table of the pages has committed results, and is made from them."""
 
+import json
+import re
 import shutil
 
 import pytest
 from pages import ROOT
 
-from experiments import drawing, figures, tables
+from experiments import drawing, figures, results, tables
 
 COMMITTED = sorted(path.stem for path in (ROOT / "docs" / "figures").glob("*.png"))
 
 
 def test_figures_have_results():
     assert set(figures.FIGURES) <= set(COMMITTED)
-    for results, _ in figures.FIGURES.values():
-        assert (figures.DOCS / results).is_file()
+    for file, _ in figures.FIGURES.values():
+        assert (figures.DOCS / file).is_file()
 
 
 @pytest.mark.parametrize("name", ["bayes_risk"])
@@ -35,6 +37,16 @@ def test_tables_are_those_of_the_committed_results(tmp_path):
     tables.write(tmp_path)
     for page in tables.PAGES:
         assert (tmp_path / page).read_text() == (tables.DOCS / page).read_text(), page
+
+
+def test_results_have_the_commit_that_wrote_them(tmp_path):
+    for path in [*figures.DOCS.glob("*_ledger.json"), *figures.DOCS.glob("[mp]*/*.json")]:
+        found = json.loads(path.read_text())["commit"]
+        assert re.fullmatch("[0-9a-f]{7}", found), f"{path}: got {found}"
+    for written in ({"rows": [1]}, [1, 2]):
+        results.write_json(tmp_path / "a.json", written)
+        read = results.read_json(tmp_path / "a.json")
+        assert read == ({**written, "commit": results.commit()} if "rows" in written else written)
 
 
 def test_an_unknown_figure(capsys):

@@ -15,6 +15,8 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import jax
@@ -142,6 +144,8 @@ def place(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    hub = types.SimpleNamespace(snapshot_download=lambda name, **_: models / name.split("/")[1])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)  # hf:// leads to the models above.
     return tmp_path
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-import json
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from decoding_jax.text import default_stop
 from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 NEW_TOKENS = 64
@@ -211,7 +211,7 @@ def measure(
         usage = {way: [[*period] for period in job.usage.periods] for way, job in jobs.items()}
         case = {"strategy": strategy, "batch_size": batch_size, "inputs": len(ids), "usage": usage}
         file = out / f"batch_job_{strategy.replace(' ', '_')}_{batch_size}"
-        file.with_suffix(".json").write_text(json.dumps(case) + "\n")
+        write_json(file.with_suffix(".json"), case)
         plot(case, file.with_suffix(".png"))
     names = ("buckets", "sorted", "refilled", "transformers")
     print(f"{'strategy':10}  {'rows':>4}  " + "  ".join(f"{n:>12}" for n in names) + "  speed-up")
@@ -221,7 +221,7 @@ def measure(
         print(f"{r['strategy']:10}  {r['batch_size']:4d}  {columns}  {r['speed_up']:8.2f}")
         of_ways = "  ".join(f"{100 * r['waste'][n]:11.1f}%" for n in names[:3])
         print(f"{'  waste':16}  {of_ways}")
-    (out / "batch_job.json").write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(out / "batch_job.json", rows)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from decoding_jax.text import encode_batch
 from experiments import drawing
 from experiments.benchmarks.beside import torch_inputs, transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
@@ -143,5 +143,5 @@ def measure(out: Path, repeats: int = 3, points: list[tuple[int, int, int]] | No
             + "   ".join(f"{ms:8.2f} ms" for ms in step.values())
             + f"   {row['transformers/tree']:.2f} {row['select/tree']:.2f}"
         )
-        (out / "beam_search.json").write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(out / "beam_search.json", rows)
         plot(rows, out / "beam_search.png")

@@ -7,7 +7,6 @@ slots of the cache that best-k search wrote are set beside those that it held.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ import decoding_jax
 from decoding_jax.text import encode_batch
 from experiments import drawing
 from experiments.benchmarks.timing import interleaved, median_ratio, quartiles_of_ratios
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
@@ -103,5 +103,5 @@ def measure(out: Path, repeats: int = 5, points: list[tuple[int, int, int]] | No
             name = f"best-k {kappa}"
             print(f"   {r[name] * 1e3:7.1f} ms ({r[f'{name} over beam']:.2f})", end="")
         print(f"   {r['model_calls']:5d}   {r['slots_used']:6.1f}/{r['slots_held']}")
-    (out / "best_k.json").write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(out / "best_k.json", rows)
     plot(rows, out / "best_k.png")

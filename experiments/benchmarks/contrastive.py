@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ import decoding_jax
 from decoding_jax.text import encode_batch
 from experiments.benchmarks.beside import torch_inputs, transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
@@ -93,4 +93,4 @@ def measure(out: Path, repeats: int = 5, points: list[tuple[int, int, int]] | No
         if "transformers" in r:
             line += f" {r['transformers'] * 1e3:11.1f} ms ({r['transformers over ours']:.2f})"
         print(line)
-    (out / "contrastive.json").write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(out / "contrastive.json", rows)

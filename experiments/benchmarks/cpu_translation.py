@@ -34,6 +34,7 @@ import decoding_jax
 from decoding_jax.batches import RowDecoder, widths
 from decoding_jax.text import completions, default_stop, embedded
 from experiments import held_out
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 NEW_TOKENS = 64
@@ -169,7 +170,7 @@ def measure(
                 f"{search:7}  {key:18}  {count / wall:7.0f} /s  {wall:6.2f} s  {cpu:6.2f} CPU s  "
                 f"{same / count:5.1%} equal"
             )
-    (out / "cpu_translation.json").write_text(json.dumps(table, indent=2) + "\n")
+    write_json(out / "cpu_translation.json", table)
 
 
 def main() -> None:

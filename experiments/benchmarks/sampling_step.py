@@ -10,7 +10,6 @@ process, interleaved; the figures are medians, and medians of the ratios of neig
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from decoding_jax import codes
 from decoding_jax.ops import random
 from experiments import drawing
 from experiments.benchmarks.timing import interleaved, median_ratio
+from experiments.results import write_json
 
 VOCABULARIES = (32_128, 256_000)
 ROWS = (8, 64)
@@ -107,7 +107,7 @@ def measure(
             f" {r['categorical/sample']:.1f} times a sample,"
             f" {r['categorical/arithmetic']:.1f} times an arithmetic step"
         )
-    (out / "sampling_step.json").write_text(json.dumps(table, indent=2) + "\n")
+    write_json(out / "sampling_step.json", table)
     plot(table, out / "sampling_step.png")
 
 

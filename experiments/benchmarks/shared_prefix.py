@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ import decoding_jax
 from decoding_jax import Prompt
 from decoding_jax.models import Llama, LlamaConfig, with_shared_prefix
 from experiments.benchmarks.timing import interleaved, median_ratio
+from experiments.results import write_json
 
 OWN, STEPS = 64, 32
 CONFIG = LlamaConfig(
@@ -131,7 +131,7 @@ def measure(
             f"  {held['whole'] / held['shared']:5.1f}   {'same' if r['same tokens'] else 'other'}"
             " tokens"
         )
-    (out / "shared_prefix.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_json(out / "shared_prefix.json", found)
 
 
 def main() -> None:

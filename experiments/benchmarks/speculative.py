@@ -31,6 +31,7 @@ from decoding_jax.text import encode_batch
 from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
 from experiments.benchmarks.timing import interleaved, median_ratio, quartiles_of_ratios
+from experiments.results import write_json
 
 TARGET, DRAFT = "translation-en-fr", "translation-en-fr-draft"
 BATCHES = (1, 4, 16)
@@ -248,7 +249,7 @@ def measure(
     if beside is not None:
         print(f"greedy, batch 1, K = {beside['K']}, beside transformers: {json.dumps(beside)}")
     table = {"sweep": rows, "assisted": beside}
-    (out / "speculative.json").write_text(json.dumps(table, indent=2) + "\n")
+    write_json(out / "speculative.json", table)
     plot(table, out / "speculative.png")
 
 

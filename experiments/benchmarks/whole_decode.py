@@ -6,7 +6,6 @@ process, interleaved; the figures are medians, and the median of the ratios of n
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from experiments.benchmarks.timing import (
     quartiles,
     quartiles_of_ratios,
 )
+from experiments.results import write_json
 
 MODEL = "translation-en-fr"
 SOURCE_TOKENS = 16
@@ -127,5 +127,5 @@ def measure(
             f"{r['strategy']:10}  {r['batch']:5d}   {r['transformers'] * 1e3:9.1f} ms"
             f"   {r['decoding_jax'] * 1e3:9.1f} ms   {r['speedup']:8.2f}"
         )
-    (out / "whole_decode.json").write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(out / "whole_decode.json", rows)
     plot(rows, out / "whole_decode.png")

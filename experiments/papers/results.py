@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import math
 import os
 import platform
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-import decoding_jax
+from experiments.results import read_json, write_json
 
 PACKAGES = ("jax", "numpy", "sacrebleu", "rouge-score", "nltk", "mauve-text")
 
@@ -150,7 +149,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def versions() -> dict[str, Any]:
     """The versions of packages, and the machine's processors."""
-    found = {"decoding_jax": decoding_jax.__version__}
+    found: dict[str, Any] = {}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -175,9 +174,9 @@ def write(
     plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
     """Writes ``NAME.json``, ``NAME.md`` and ``NAME.png``, and prints the tables."""
-    text = json.dumps(data, indent=1)
-    (folder / f"{name}.json").write_text(text + "\n", "utf-8")
-    made = markdown(json.loads(text))
+    file = folder / f"{name}.json"
+    write_json(file, data)
+    made = markdown(read_json(file))
     (folder / f"{name}.md").write_text(made, "utf-8")
-    plot(json.loads(text), folder / f"{name}.png")
+    plot(read_json(file), folder / f"{name}.png")
     print(made)

@@ -25,6 +25,7 @@ from experiments.papers.speculative_results import (
     quotient,
     quotient_of_quotients,
 )
+from experiments.results import write_json
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "two_drafts.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        write_json(args.out / "two_drafts.json", data)
         (args.out / "two_drafts.md").write_text(text, "utf-8")
 
 

@@ -2,7 +2,8 @@
 
     python -m experiments.benchmarks.accelerator --out runs/accelerator.json
     python -m experiments.benchmarks.accelerator --out runs/accelerator.json --only 8B --minutes 8
-    python -m experiments.benchmarks.accelerator --out runs/accelerator.json --report docs/gpu.md
+    python -m experiments.benchmarks.accelerator --out runs/accelerator.json \\
+        --report runs/accelerator.md
 
 First come the bandwidth of the device's memory and the peak of a large product, then one setting
 after another, of random weights that are made on the device. The file is written after each, and
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--limit", type=float, default=240, help="seconds after which a setting is given up"
     )
-    parser.add_argument("--report", type=Path, help="the page whose tables are written anew")
+    parser.add_argument("--report", type=Path, help="the page of tables that is written")
     args = quick.parse(parser, argv, {})
     chosen = [
         setting

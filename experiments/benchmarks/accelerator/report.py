@@ -43,8 +43,50 @@ def line(name: str, found: dict[str, Any]) -> str:
     return f"{name}: {', '.join(parts)}, compiled in {row['compile_s']:.1f} s"
 
 
+def _place(name: str) -> str:
+    return "\n".join(results.marks(name))
+
+
+PAGE = f"""# Measured on one device
+
+{_place("the device")}
+
+## Steps
+
+{_place("the steps")}
+
+- **of the floor**: the bytes of the weights that a step needs and of the keys and values in use
+  half way, each read once, over the measured bandwidth, over the time of a step. What cannot be
+  avoided besides, such as reading logits of all beams, is not part of the floor, so 1 is not in
+  reach of searches.
+- **transformers**: with a static cache and compiled; its beams have a cache that grows. Its figure
+  is empty where it was not measured.
+
+## Speculation
+
+{_place("the blocks")}
+
+A block drafts four tokens and verifies them in one call. **over its parts** is its time over that
+of four calls of the draft and one of the model with five tokens, in loops that choose no tokens.
+The small draft is the first two layers of the model, the own draft is the model itself, and the
+int8 draft is the model in 8 bits. **tokens** are those of a row and block; weights are random, so
+they say nothing about real drafts.
+
+## Prefills
+
+{_place("the prefills")}
+
+**of the peak**: the multiplications and additions of the products, with causal attention counted
+half, over those that the large product reaches in the time of the first token.
+"""
+"""A page without results, for a report into a new file."""
+
+
 def write(found: dict[str, Any], page: Path) -> None:
-    """Writes the tables between the marks of a page, and the plot beside it."""
+    """Writes the tables into a page, which is made if it is missing, and the plot beside it."""
+    if not page.exists():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(PAGE, "utf-8")
     results.write_tables(page, tables(found))
     plot(found, page.parent / "figures" / FIGURE)
 
