@@ -50,20 +50,23 @@ NOT_RUN = {
     "python -m experiments.train_code": "trains for half an hour: tests/test_quick_forms.py",
     "python -m experiments.train_drafter": "trains for half an hour: tests/test_train_drafter.py",
     "python -m experiments.train_translation": "trains for hours on data of another site",
-    "python3.11 -m venv": "makes an environment",
+    "uv ": "makes an environment",
+    "curl": "needs the network",
+    "experiments/cloud/install_t5x.sh": "needs the network",
+    "cat out/": "prints predictions of T5X: tests/t5x/test_gin.py",
     "python -m venv": "makes an environment",
     ".ci/": "runs the whole gate",
     "JAX_PLATFORMS=cuda": "needs a GPU",
-    "git clone": "needs the network",
     "gcloud": "needs the network",
     "export": "sets a variable; for T5X see tests/t5x/test_gin.py",
     "for i in 0 1": "starts two processes: tests/infer/test_processes.py",
     "python -m t5x.infer": "needs T5X: tests/t5x/test_gin.py",
     "--gin": "flags of that command: tests/t5x/test_gin.py",
 }
-# Blocks that cannot be run: signatures without bodies, and lists of modules.
+# Blocks that cannot be run here: signatures without bodies, lists of modules, and a module.
 SKETCHES = {
     ("docs/model_methods.md", "class LanguageModel("),
+    ("docs/t5x.md", "import seqio"),  # a module, which tests/t5x/test_gin.py runs
     ("docs/design.md", "init(model, prompt, key) -> state"),
     ("CONTRIBUTING.md", "decoding_jax/\n"),
 }
@@ -244,6 +247,8 @@ def test_a_command_as_it_is_printed(block, command, place, capsys, monkeypatch):
         return
     if argv[0].startswith("experiments/cloud/"):
         dry = [*argv, *["--dry-run"] * ("--dry-run" not in argv)]
+        monkeypatch.setenv("PROJECT", "p")
+        monkeypatch.setenv("BUCKET", "gs://b")
         done = subprocess.run(dry, cwd=ROOT, check=True, capture_output=True, text=True)
         assert "+ " in done.stdout + done.stderr
         return

@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-_TRANSFORMERS = ("transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
+_TORCH = ("torch==2.13.0", "numpy==2.4.6")
+_TRANSFORMERS = ("transformers==5.23.0", *_TORCH)
 _JAX = ("jax==0.10.2", "flax==0.12.8", "numpy==2.4.6")
 
 
@@ -83,9 +84,9 @@ ENVIRONMENTS: dict[str, Environment] = {
     ),
     "transformers": Environment(
         "transformers_generate.py",
-        "5.23.0",
-        packages=_TRANSFORMERS,
-        release="https://github.com/huggingface/transformers/blob/v5.23.0",
+        "5.24.0",
+        packages=("transformers==5.24.0", *_TORCH),
+        release="https://github.com/huggingface/transformers/blob/v5.24.0",
     ),
     "xgrammar": Environment(
         "xgrammar_generate.py",

@@ -72,7 +72,7 @@ _LEVIATHAN = (
     "Algorithm 1 of Leviathan et al. 2022, which keeps the distribution of sampling without the"
     " assistant"
 )
-_SPECULATIVE = "src/transformers/generation/utils.py#L4438"
+_SPECULATIVE = "src/transformers/generation/utils.py#L4452"
 TRANSFORMERS = [
     *rows(
         "transformers",

@@ -11,9 +11,41 @@ fail() {
   exit 1
 }
 
+# The values of a settings file, which launch.sh sends to the hosts as far as they need them:
+#   PROJECT, BUCKET   yours; by `export PROJECT=... BUCKET=gs://...`, or in the file
+#   NAME, ZONE        of the queued resource and its TPU; the zone has to have the accelerator
+#   ACCELERATOR, RUNTIME, SPOT    the TPU, its image, and `yes` for one that may be taken away
+#   GIN_FILE          what is decoded, and how
+# and those with a default:
+#   INPUT, OUTPUT     of the job:                 $BUCKET/inputs.txt, $BUCKET/$NAME/out
+#   FILES             what the hosts fetch:       $BUCKET/$NAME/files
+#   MORE_FILES        further local files for it
+#   EXTRAS, SETUP     what a host installs, and a command after that
+#   JOB               the command of each host, run in /opt/decoding_jax
+read_settings() {
+  unset NAME ZONE ACCELERATOR RUNTIME SPOT GIN_FILE INPUT OUTPUT FILES MORE_FILES EXTRAS SETUP JOB
+  PROJECT=${PROJECT:-} BUCKET=${BUCKET:-}
+  # shellcheck source=experiments/cloud/settings/v5e_8.sh
+  source "$SETTINGS"
+  local name
+  for name in NAME ZONE ACCELERATOR RUNTIME SPOT GIN_FILE; do
+    [ -n "${!name:-}" ] || fail "$SETTINGS: has no $name"
+  done
+  [[ -n $PROJECT && $PROJECT != *YOUR_* ]] ||
+    fail "PROJECT: expected the id of your project, as by \`export PROJECT=...\`, got '$PROJECT'"
+  [[ $BUCKET == gs://?* && $BUCKET != *YOUR_* ]] ||
+    fail "BUCKET: expected your bucket, as by \`export BUCKET=gs://...\`, got '$BUCKET'"
+  : "${INPUT:=$BUCKET/inputs.txt}" "${OUTPUT:=$BUCKET/$NAME/out}" "${FILES:=$BUCKET/$NAME/files}"
+  : "${EXTRAS:=cloud,t5x}"
+  JOB=${JOB:-"python -m decoding_jax.infer --distributed --gin_file=job.gin\
+ --gin.INPUT='\"$INPUT\"' --gin.OUTPUT_DIR='\"$OUTPUT\"'"}
+  [[ $FILES == gs://*/* && $OUTPUT == gs://*/* ]] ||
+    fail "$SETTINGS: expected folders of buckets, gs://..., got FILES=$FILES and OUTPUT=$OUTPUT"
+}
+
 # read_flags "$@": sets DRY_RUN, and SETTINGS, EVERY, TO and KEEP from the flags; reads the settings.
 read_flags() {
-  DRY_RUN='' SETTINGS="$HERE/settings.sh" EVERY='' TO='' KEEP=''
+  DRY_RUN='' SETTINGS='' EVERY='' TO='' KEEP=''
   while [ $# -gt 0 ]; do
     case $1 in
       --dry-run) DRY_RUN=yes ;;
@@ -27,20 +59,13 @@ read_flags() {
         esac
         shift
         ;;
-      *) fail "expected --dry-run, --settings FILE, --every SECONDS, --to FILE or --keep, got $1" ;;
+      *) fail "expected --settings FILE, --dry-run, --every SECONDS, --to FILE or --keep, got $1" ;;
     esac
     shift
   done
   [ -z "$EVERY" ] || [ "$EVERY" -gt 0 ] 2>/dev/null || fail "--every: expected seconds, got $EVERY"
-  [ -f "$SETTINGS" ] || fail "--settings: expected a file such as $HERE/settings.sh, got $SETTINGS"
-  # shellcheck source=experiments/cloud/settings.sh
-  source "$SETTINGS"
-  local name
-  for name in PROJECT ZONE NAME ACCELERATOR RUNTIME SPOT GIN_FILE FILES OUTPUT EXTRAS JOB; do
-    [ -n "${!name:-}" ] || fail "$SETTINGS: has no $name"
-  done
-  [[ $FILES == gs://*/* && $OUTPUT == gs://*/* ]] ||
-    fail "$SETTINGS: expected folders of buckets, gs://..., got FILES=$FILES and OUTPUT=$OUTPUT"
+  [ -f "$SETTINGS" ] || fail "--settings: expected a file such as $HERE/settings/v5e_1.sh, got '$SETTINGS'"
+  read_settings
   export DRY_RUN SETTINGS EVERY TO KEEP SETUP
 }
 

@@ -8,6 +8,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read_flags "$@"
 cd "$ROOT"
 [ -f "$GIN_FILE" ] || fail "$SETTINGS: expected a file, got GIN_FILE=$GIN_FILE"
+for file in "$GIN_FILE" ${MORE_FILES:-}; do
+  ! line=$(grep -ns YOUR_ "$file") || fail "$file: expected a name of yours in line ${line%%$'\n'*}"
+done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -15,14 +18,20 @@ trap 'rm -rf "$work"' EXIT
 run python3 -m pip wheel --quiet --no-deps --wheel-dir "$work/wheels" .
 run gcloud storage cp "$work/wheels/*.whl" "$FILES/"
 run gcloud storage cp "$GIN_FILE" "$FILES/job.gin"
+run gcloud storage cp experiments/cloud/constraints.txt "$FILES/"
 for file in ${MORE_FILES:-}; do
   run gcloud storage cp "$file" "$FILES/"
 done
 
+# The bucket keeps the wheels of earlier versions, so the hosts are told which one to install.
+wheels=("$work"/wheels/*.whl)
+# shellcheck disable=SC2034
+WHEEL=$(basename "${wheels[0]}")
+
 # Each host runs this script whenever it boots.
 {
   echo '#!/usr/bin/env bash'
-  for name in FILES EXTRAS SETUP JOB; do
+  for name in FILES WHEEL EXTRAS SETUP JOB; do
     printf '%s=%q\n' "$name" "${!name:-}"
   done
   cat "$HERE/on_host.sh"

@@ -9,18 +9,19 @@ cd /opt/decoding_jax
 export HOME=/root PATH="/root/.local/bin:$PATH"
 gcloud storage cp "$FILES/*" .
 
-# The images have Python 3.10; the library needs 3.11.
+# The images have Python 3.10, and the library needs 3.11. Versions are those that it was tested with.
 if [ ! -f installed ]; then
   rm -rf venv src
   curl -LsSf https://astral.sh/uv/install.sh | sh
-  uv venv --python 3.12 venv
-  wheel=$(echo ./*.whl)
-  uv pip install --python venv/bin/python "${wheel}[$EXTRAS]" "jax[tpu]"
-  bash -euo pipefail -c "${SETUP:-true}"
-  touch installed
+  uv venv --python 3.11 venv
 fi
 # shellcheck disable=SC1091
 source venv/bin/activate
+if [ ! -f installed ]; then
+  uv pip install -c constraints.txt "./${WHEEL}[$EXTRAS]" "jax[tpu]"
+  bash -euo pipefail -c "${SETUP:-true}"
+  touch installed
+fi
 
 # A host that fails ends the others of its slice, and all of them start again.
 for attempt in 1 2 3 4 5; do

@@ -30,7 +30,7 @@ def model(tmp_path_factory):
     ],
 )
 def test_a_recipe_runs(recipe, model, tmp_path, capsys):
-    assert len(RECIPES) == 4
+    assert len(RECIPES) == 5
     (tmp_path / "inputs.txt").write_text("one\n\ntwo\n")
     bindings = {
         "MODEL_DIR": str(model),

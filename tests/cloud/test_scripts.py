@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = ROOT / "experiments" / "cloud"
 SETTINGS = """
 PROJECT=p
+BUCKET=gs://b
 ZONE=z
 NAME=job
 ACCELERATOR=v6e-8
@@ -37,7 +38,11 @@ def run(tmp_path):
     """Runs a script with a false ``gcloud`` and ``python3``; returns its output and their calls."""
     (tmp_path / "settings.sh").write_text(SETTINGS)
     for name, answers in (
-        ("python3", ""),
+        (
+            "python3",
+            'for word; do case $word in */wheels) mkdir -p "$word"; '
+            'touch "$word"/decoding_jax-2-py3-none-any.whl ;; esac; done',
+        ),
         (
             "gcloud",
             'case "$*" in *describe*) cat state ;; *"storage ls"*) cat shards ;; esac\n'
@@ -51,7 +56,7 @@ def run(tmp_path):
         program.write_text(f"#!/usr/bin/env bash\ncd {tmp_path}\n{log}\n{answers}\n")
         program.chmod(0o755)
 
-    def of(script, *flags, state="ACTIVE", shards=(), settings="settings.sh"):
+    def of(script, *flags, state="ACTIVE", shards=(), settings="settings.sh", **variables):
         (tmp_path / "calls").write_text("")
         (tmp_path / "state").write_text(f"{state}\n") if state else None
         (tmp_path / "shards").write_text("".join(f"gs://b/out/{name}\n" for name in shards))
@@ -59,7 +64,11 @@ def run(tmp_path):
             [SCRIPTS / f"{script}.sh", "--settings", tmp_path / settings, *flags],
             capture_output=True,
             text=True,
-            env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)},
+            env={
+                "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+                "TMPDIR": str(tmp_path),
+                **variables,
+            },
             check=False,
         )
         return done, (tmp_path / "calls").read_text().splitlines()
@@ -78,7 +87,8 @@ def test_shellcheck():
     if program is None:
         pytest.skip("shellcheck is not installed")
     files = sorted(str(p.relative_to(ROOT)) for p in SCRIPTS.glob("*.sh"))
-    assert len(files) == 8
+    files += sorted(str(p.relative_to(ROOT)) for p in SCRIPTS.glob("settings/*.sh"))
+    assert len(files) == 13
     subprocess.run([program, "-x", *files], cwd=ROOT, check=True)
 
 
@@ -103,24 +113,69 @@ def test_launch(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert calls[0].startswith("python3 -m pip wheel --quiet --no-deps --wheel-dir ")
     assert calls[1].endswith("/wheels/*.whl gs://b/files/")
-    assert calls[2:5] == [
+    assert calls[2:6] == [
         "gcloud storage cp configs/tpu/v6e_8_spot.gin gs://b/files/job.gin",
+        "gcloud storage cp experiments/cloud/constraints.txt gs://b/files/",
         "gcloud storage cp one.py gs://b/files/",
         "gcloud storage cp two.py gs://b/files/",
     ]
-    assert calls[5].startswith(f"{CREATE} --runtime-version=r --metadata-from-file=startup-script=")
-    assert calls[5].endswith(" --spot --project=p --zone=z")
+    assert calls[6].startswith(f"{CREATE} --runtime-version=r --metadata-from-file=startup-script=")
+    assert calls[6].endswith(" --spot --project=p --zone=z")
     startup = tmp_path / "startup"
     subprocess.run(["bash", "-n", startup], check=True)
     text = startup.read_text().split("set -euo pipefail")[0]
     asked = subprocess.run(
-        ["bash", "-c", f'{text}\nprintf \'%s|\' "$FILES" "$EXTRAS" "$SETUP" "$JOB"'],
+        ["bash", "-c", f'{text}\nprintf \'%s|\' "$FILES" "$WHEEL" "$EXTRAS" "$SETUP" "$JOB"'],
         capture_output=True,
         text=True,
         check=True,
     )
     job = "python -m decoding_jax.infer --gin.OUTPUT_DIR='\"gs://b/out\"'"
-    assert asked.stdout == f"gs://b/files|cloud|echo 'set up'|{job}|"
+    assert (
+        asked.stdout == f"gs://b/files|decoding_jax-2-py3-none-any.whl|cloud|echo 'set up'|{job}|"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", sorted((SCRIPTS / "settings").glob("*.sh")), ids=lambda p: p.stem
+)
+def test_the_settings_of_a_recipe(run, settings):
+    """They launch the recipe of their name, with the project and the bucket of the environment."""
+    gin_file = ROOT / "configs" / "tpu" / f"{settings.stem}.gin"
+    done, _ = run("launch", "--dry-run", settings=settings, PROJECT="p", BUCKET="gs://b")
+    if "YOUR_" in gin_file.read_text():
+        assert done.returncode == 1
+        assert f"{settings.stem}.gin: expected a name of yours in line" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert f"configs/tpu/{settings.stem}.gin gs://b/" in done.stdout
+    # The accelerator is that of the name, in a zone and with an image that it has.
+    kind, chips = settings.stem.removeprefix("t5x_").split("_")[:2]
+    accelerator = {"v5e": "v5litepod", "v6e": "v6e"}[kind]
+    image = {"v5e": "v2-alpha-tpuv5-lite", "v6e": "v2-alpha-tpuv6e"}[kind]
+    zone = {"v5e": "us-west4-a", "v6e": "us-east5-b"}[kind]
+    assert f"--accelerator-type={accelerator}-{chips} --runtime-version={image}" in done.stdout
+    assert f"--zone={zone}" in done.stdout
+
+
+def test_every_recipe_has_settings():
+    recipes = {p.stem for p in (ROOT / "configs" / "tpu").glob("*.gin")}
+    assert recipes == {p.stem for p in (SCRIPTS / "settings").glob("*.sh")}
+
+
+def test_a_host_installs_the_wheel_that_it_is_told(tmp_path):
+    """The folder in the bucket may have the wheels of several versions."""
+    lines = (SCRIPTS / "on_host.sh").read_text().splitlines()
+    (install,) = (line.strip() for line in lines if "WHEEL" in line)
+    for version in (1, 2):
+        (tmp_path / f"decoding_jax-{version}-py3-none-any.whl").touch()
+    told = "WHEEL=decoding_jax-2-py3-none-any.whl EXTRAS=cloud"
+    script = f'uv() {{ printf "%s\\n" "$@"; }}\n{told}\n{install}'
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("constraints.txt\n")[1] == (
+        "./decoding_jax-2-py3-none-any.whl[cloud]\njax[tpu]\n"
+    )
 
 
 def test_watch(run):
@@ -173,7 +228,7 @@ def test_collect(run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--quick"], "launch.sh: expected --dry-run, --settings FILE, --every SECONDS,"),
+        (["--quick"], "launch.sh: expected --settings FILE, --dry-run, --every SECONDS,"),
         (["--to"], "launch.sh: --to: got no value"),
         (["--every", "often"], "launch.sh: --every: expected seconds, got often"),
         (["--settings", "none.sh"], "launch.sh: --settings: expected a file such as "),
@@ -193,6 +248,9 @@ def test_refused_flags(run, flags, line):
         ("ZONE=z", "", "has no ZONE"),
         ("gs://b/out", "out", "expected folders of buckets, gs://..., got FILES=gs://b/files"),
         ("v6e_8_spot.gin", "none.gin", "expected a file, got GIN_FILE=configs/tpu/none.gin"),
+        ("v6e_8_spot.gin", "v5e_64.gin", "v5e_64.gin: expected a name of yours in line 11:MODEL"),
+        ("PROJECT=p", "", "PROJECT: expected the id of your project, as by `export PROJECT=...`"),
+        ("gs://b\n", "gs://YOUR_BUCKET\n", "BUCKET: expected your bucket, as by `export BUCKET"),
     ],
 )
 def test_refused_settings(run, tmp_path, old, new, line):

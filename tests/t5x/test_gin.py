@@ -1,5 +1,6 @@
 """The gin files for T5X, read as ``t5x.infer`` reads them; files in a wrong order are refused."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -66,10 +67,15 @@ def test_files_are_found_by_name_and_set_the_model(read):
 
 
 def test_the_recipe_for_cloud_tpus(read):
-    assert read([str(ROOT / "configs" / "tpu" / "t5x_v5e_8.gin")]).endswith("as_native")
+    recipe = ROOT / "configs" / "tpu" / "t5x_v5e_8.gin"
+    assert read([str(recipe)]).endswith("as_native")
     with gin.unlock_config():
         assert gin.query_parameter("NUM_DECODES/gin.macro.value") == 4
         assert gin.query_parameter("partitioning.PjitPartitioner.num_partitions") == 4
+        # T5X's own file has 32 as well, and reads no macro for it.
+        assert gin.query_parameter("utils.DatasetConfig.batch_size") == 32
+        run = [key for key in gin.config._CONFIG if key[1].endswith("infer_script.infer")]
+    assert unread([recipe.read_text()], run) == []
 
 
 @pytest.mark.parametrize(
@@ -108,6 +114,7 @@ FLAGS = [b for b in blocks(PAGE) if b.language == "sh" and b.text.lstrip().start
 GIN = [b for b in blocks(PAGE) if b.language == ""]
 # The gin files that the flags or the gin file of a block need, by a word of the block.
 OTHER_FILES = {
+    "sentencepiece_model_file": ["t5x/beam_search.gin"],
     "native_encoder_decoder": [],
     "PHRASES": ["t5x/constrained_beam_search.gin"],
     "DRAFT_CHECKPOINT_PATH": [],
@@ -136,19 +143,63 @@ def test_flags_as_they_are_printed(read, block):
 
 
 @pytest.mark.parametrize("block", GIN, ids=lambda block: f"line {block.line}")
-def test_a_gin_file_as_it_is_printed(read, block):
-    read([MODEL, *other_files(block), RUN], block.text)
+def test_a_gin_file_as_it_is_printed(read, block, tmp_path):
+    if block.text.count("include "):  # A model's own file.
+        (tmp_path / "model.gin").write_text(block.text)
+        read([str(tmp_path / "model.gin"), *other_files(block), RUN])
+    else:
+        read([MODEL, *other_files(block), RUN], block.text)
     assert unread([block.text]) == []
 
 
-def unread(settings):
-    """The bindings of these settings that do not reach the model."""
-    read = reach(gin.config._CONFIG, [("MODEL", MACRO)]).bindings
+def unread(settings, roots=(("MODEL", MACRO),)):
+    """The bindings of these settings that do not reach the model, or what else is called."""
+    read = reach(gin.config._CONFIG, roots).bindings
     return [b for text in settings for b in bindings_in(text) if b not in read]
 
 
+def as_printed(block, home, place, first=""):
+    """Runs a block of the page in a shell, after lines of its own; returns what it prints.
+
+    The page's ``~/src`` is the folder ``src`` of that home; what is elsewhere stays on the path.
+    """
+    path = [home / "src" / "t5x", place, *os.environ.get("PYTHONPATH", "").split(":"), ROOT]
+    changes = {"HOME": str(home), "XLA_FLAGS": "", "PYTHONWARNINGS": "ignore"}
+    run = subprocess.run(
+        ["bash", "-euo", "pipefail"],
+        input=first + block.text,
+        cwd=place,
+        env={**os.environ, **changes, "PYTHONPATH": ":".join(map(str, path))},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+def block_of(start, language="sh"):
+    (block,) = [b for b in blocks(PAGE) if start in b.text and b.language == language]
+    return block
+
+
+def test_the_toy_run_as_it_is_printed(tmp_path):
+    """From the blocks of the page to the prediction that it shows."""
+    (tmp_path / "my_tasks.py").write_text(block_of("import seqio", "python").text)
+    (tmp_path / "toy.gin").write_text(block_of("logits_via_embedding = True", "").text)
+    home = tmp_path / "home"
+    (home / "src").mkdir(parents=True)
+    (home / "src" / "t5x").symlink_to(Path(t5x.__path__[0]).parent)
+    made = block_of('save_t5x(model, "toy"', "python")
+    with contextlib.chdir(tmp_path):
+        exec(made.text, {})
+    block = block_of("toy.gin")
+    shown = [line[2:] for line in block.text.splitlines() if line.startswith("# ")]
+    printed = as_printed(block, home, tmp_path).splitlines()[-len(shown) :]
+    assert [json.loads(line) for line in printed] == [json.loads(line) for line in shown]
+
+
 def test_the_recipe_as_it_is_printed(tmp_path):
-    """Runs the command of the page in a shell, in a home directory with all files that it names.
+    """In a home directory with all files that it names.
 
     T5X's folder there is a copy in which the model is small and has random parameters.
     """
@@ -158,28 +209,15 @@ def test_the_recipe_as_it_is_printed(tmp_path):
         source, home / "src" / "t5x" / "t5x", ignore=shutil.ignore_patterns("*_test.py")
     )
     checkpoint = write("encoder_decoder", tmp_path)
-    (home / "t5_1_1_base").mkdir()
-    Path(checkpoint).rename(home / "t5_1_1_base" / "checkpoint_1000000")
+    (home / "flan_t5_base").mkdir()
+    Path(checkpoint).rename(home / "flan_t5_base" / "checkpoint_1184000")
     small = (tmp_path / "small.gin").read_text().replace("line_tasks", "my_tasks")
     (home / "src" / "t5x" / MODEL).with_name("base.gin").rename(tmp_path / "base.gin")
     small = small.replace(str(source.parent / MODEL), str(tmp_path / "base.gin"))
     (home / "src" / "t5x" / MODEL).write_text(small)
-    (home / "tasks").mkdir()
     task = (tmp_path / "line_tasks.py").read_text().replace('"lines"', '"my_task"')
-    (home / "tasks" / "my_tasks.py").write_text(task)
-    (block,) = [b for b in blocks(PAGE) if "python -m t5x.infer" in b.text]
-    inherited = f"export PYTHONPATH=$PYTHONPATH:{os.environ.get('PYTHONPATH', '')}:{ROOT}\n"
-    script = block.text.replace("\n\n", f"\n{inherited}\n", 1)
-    changes = {"HOME": str(home), "XLA_FLAGS": "", "PYTHONWARNINGS": "ignore"}
-    run = subprocess.run(
-        ["bash", "-euo", "pipefail"],
-        input=script,
-        cwd=tmp_path,
-        env={**os.environ, **changes},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    (tmp_path / "my_tasks.py").write_text(task)
+    as_printed(block_of("flan_t5_base"), home, tmp_path, first="gcloud() { :; }\n")
     predictions = home / "out" / "my_task-predict.jsonl-00000-of-00001"
     rows = [json.loads(line) for line in predictions.read_text().splitlines()]
     assert [len(row["prediction"]) for row in rows] == [8, 8, 8]

@@ -12,6 +12,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 logging.disable(logging.WARNING)
 torch.set_num_threads(1)  # the tables are small
+# transformers 5.24 calls the cache by another name than the versions before it.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class Config(PretrainedConfig):
@@ -38,12 +40,13 @@ class Table(PreTrainedModel, GenerationMixin):
         pass
 
     def forward(
-        self, input_ids: Any, past_key_values: Any = None, **options: Any
+        self, input_ids: Any, cache: Any = None, past_key_values: Any = None, **options: Any
     ) -> CausalLMOutputWithPast:
-        if past_key_values is not None:
+        held = past_key_values if cache is None else cache
+        if held is not None:
             empty = torch.zeros(*input_ids.shape, 1)[:, None]
-            past_key_values.update(empty, empty, 0)
-        return CausalLMOutputWithPast(logits=self.rows[input_ids], past_key_values=past_key_values)
+            held.update(empty, empty, 0)
+        return CausalLMOutputWithPast(logits=self.rows[input_ids], **{CACHE: held})
 
 
 def texts(case: Case, model: Table, samples: int, processor: Callable[[], Any]) -> np.ndarray:
