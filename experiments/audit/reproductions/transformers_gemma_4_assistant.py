@@ -1,4 +1,4 @@
-"""transformers 5.23.0: assistants of Gemma 4 draft by argmax, and are accepted as if they drew.
+"""transformers 5.24.0: assistants of Gemma 4 draft by argmax, and are accepted as if they drew.
 
 python transformers_gemma_4_assistant.py
 """
@@ -50,5 +50,5 @@ for _ in range(20_000):
     drawn.append(utils._speculative_sampling(ids, logits, 1, target)[0][0, 0])
 print(torch.bincount(torch.stack(drawn), minlength=3) / len(drawn))
 # The target has [0.5 0.3 0.2]. What comes out is [0.83 0. 0.17]. The drafted token is always 0
-# (candidate_generator.py, line 1344). It is accepted with probability 0.5 / 0.6, and otherwise
+# (candidate_generator.py, line 1348). It is accepted with probability 0.5 / 0.6, and otherwise
 # max(0, target - draft) gives token 2.
