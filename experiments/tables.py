@@ -130,15 +130,15 @@ def heads() -> str:
 
 
 def equal_bits() -> str:
-    """Texts of reproducible models in all ways, and how many differ."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Texts in all ways, of reproducible models and of models as usual, and how many differ."""
+    found: dict[tuple[str, str, str], list[int]] = {}
     for name, ways in read("measured/reproducible")["rows"].items():
-        _, dtype, strategy, _ = name.split(", ")
-        sums = found.setdefault((strategy, dtype), [0, 0, 0])
+        _, dtype, strategy, setting = name.split(", ")
+        sums = found.setdefault((setting, strategy, dtype), [0, 0, 0])
         for i, column in enumerate(("texts", "other_texts", "other_log_probs")):
             sums[i] += sum(way[column] for way in ways.values())
-    rows = [[f"`{strategy}`", dtype, *sums] for (strategy, dtype), sums in sorted(found.items())]
-    return table(["strategy", "dtype", "texts", "other texts", "other log-probabilities"], rows)
+    rows = [[*names, *(f"{n:,}" for n in sums)] for names, sums in sorted(found.items())]
+    return table(["model", "strategy", "dtype", "texts", "other texts", "other log-probabilities"], rows)
 
 
 def price() -> str:
