@@ -8,6 +8,19 @@ where rows and heads are too few to occupy the device (Dao et al. 2023, "Flash-D
 program keeps a running softmax (Milakov & Gimelshein 2018), and the results of several programs are
 merged by their peaks.
 
+The grid is (rows or rows x lanes, heads, blocks of queries, splits). With G = 2 query heads a
+key-value head, two lanes and one new token, the four queries that read a row's prompt are one tile,
+and its blocks of keys alternate between two splits::
+
+                     keys 0..63   64..127   128..191   192..255   256..299
+    lane 0, head 0
+    lane 0, head 1    split 0     split 1   split 0    split 1    split 0
+    lane 1, head 0
+    lane 1, head 1
+
+A query has its own mask, so lanes of different lengths share a tile. Slots of lanes are a second
+call, whose tiles have the queries of one lane. The softmax of both calls is merged.
+
 The kernel is written in Pallas for Triton, a backend that JAX 0.12 announces as deprecated.
 ``attention.attend_in_blocks`` is its definition, and what ``attention.attend`` chooses where a
 later JAX lacks that backend.
@@ -88,6 +101,8 @@ def _add_part(
       sizes: the static sizes.
       scale: the scaling of the scores.
     """
+    # A query's index within its tile says which lane, query head and token it is: they are stored
+    # in this order. What lies beyond the last query repeats it, and is not written at the end.
     program, head, block, split = (pl.program_id(axis) for axis in range(4))
     row, lane = lax.div(program, sizes.lanes), lax.rem(program, sizes.lanes)
     index = block * sizes.block_rows + jnp.arange(sizes.block_rows, dtype=jnp.int32)
@@ -96,6 +111,7 @@ def _add_part(
     lanes = lane + lax.div(index, sizes.groups * sizes.tokens)
     group = lax.rem(lax.div(index, sizes.tokens), sizes.groups)
 
+    # The range of keys that any query of the tile sees. Masks decide within it.
     first, end = jnp.int32(0), _load(part.used, row, lane if part.used.shape[1] > 1 else 0)
     position: Any = None
     if part.position is not None:
@@ -115,6 +131,7 @@ def _add_part(
         keys = start + jnp.arange(sizes.block_keys, dtype=jnp.int32)
         read = jnp.minimum(keys, size - 1)  # the last block may be longer than the part
         key = part.key[(*axes, head, read, pl.ds(0, depth))]
+        # Without TF32, which would cut float32 to 10 bits.
         score = triton.dot(query, key.T, allow_tf32=False) * scale.factor
         score = attention.soft_capped(score, scale.soft_cap)
         if part.bias is not None:
@@ -125,6 +142,8 @@ def _add_part(
         if part.window is not None:
             seen &= position - keys[None] < part.window[0]
         score = jnp.where(seen, score, -jnp.inf)
+        # The peak begins at the lowest number and not at -inf, so that a block without a visible
+        # key has weights of exp(-inf) = 0, and not of exp(-inf + inf), a NaN.
         new = jnp.maximum(peak, score.max(-1))
         weight, kept = jnp.exp(score - new[:, None]), jnp.exp(peak - new)
         value = part.value[(*axes, head, read, pl.ds(0, depth))]

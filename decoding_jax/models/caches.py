@@ -5,6 +5,17 @@ tokens only, so lanes of equal length write in place at one scalar ``start``. Th
 rolled back. To rewind, pass a smaller ``start``: the slots from there on are not seen, and are
 overwritten later.
 
+A row with a prompt of P = 4 of which 3 tokens are real, and two lanes of S = 5 slots, of which the
+second has one token less::
+
+    prompt          slots
+    p0 p1 p2 --     a0 a1 a2 .. ..      lane 0 writes its next token at start = 3
+                    b0 b1 .. .. ..      lane 1 writes its next token at start = 2
+
+``--`` is padding, ``..`` is a slot that is not written yet or was left by a rewind. Masks hide
+both. The token of slot s is at position ``length + s``, unless the slots hold a tree; ``position``
+therefore records it.
+
 Where all lanes write at one slot, that is an update of a slice, in place. Lanes at slots of their
 own need a scatter. If attention reads the slots in chunks, a TPU's compiler gives the scatter
 another layout, and copies the whole cache to it and back at every write. On a TPU such slots are
@@ -83,6 +94,7 @@ def empty_slots(
     """
 
     def zeros(part: Array) -> Array:
+        # A prompt that is stacked has an axis of layers before that of heads; so have its slots.
         batch, *heads, _, depth = part.shape
         empty = jnp.zeros((batch, lanes, *heads, slots, depth), part.dtype)
         return meshes.over_rows_and_model(empty, empty.ndim - 3)
@@ -104,6 +116,7 @@ def keep(cache: Cache, source: Array, start: Array | int) -> Cache:
       source: int32 ``[B, W, M]``, the slots to copy.
       start: int32 ``[]`` or ``[B, W]``. Slot ``source[b, w, m]`` is copied to slot ``start + m``.
     """
+    # For an index outside the slots `take_along_axis` gives NaN, which no slot may hold.
     source = jnp.clip(source, 0, cache.num_slots - 1)
     # With one ``start`` for each lane, the slots that do not fit are dropped.
     start = jnp.broadcast_to(jnp.asarray(start, jnp.int32), source.shape[:2])
@@ -122,6 +135,7 @@ def select(cache: Cache, lanes: Array) -> Cache:
     """Replaces lane w of row b by its lane ``lanes[b, w]``; see ``SupportsSelect.select``."""
     lanes = jnp.clip(lanes, 0, cache.position.shape[1] - 1)
 
+    # Under `vmap` over rows, a gather stays on the device of its row.
     def gather(part: Array) -> Array:
         return jax.vmap(lambda row, index: row[index])(part, lanes)
 
@@ -231,6 +245,7 @@ def select_slots(slots: Array, new: Array, start: Array, layer: Array | None = N
     start = start.reshape(start.shape + (1,) * (new.ndim - start.ndim))
     held = slots if layer is None else lax.dynamic_index_in_dim(slots, layer, -4, keepdims=False)
     slot = jnp.arange(num_slots, dtype=jnp.int32).reshape((1,) * (new.ndim - 2) + (-1, 1))
+    # One choice a token instead of a gather of tokens by slot: XLA fuses the choices into one pass.
     for token in range(count):
         held = jnp.where(slot == start + token, new[..., token : token + 1, :], held)
     if layer is None:

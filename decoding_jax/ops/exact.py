@@ -64,6 +64,7 @@ def exp(x: Array) -> Array:
     value = jnp.full_like(f, _SERIES[-1])
     for coefficient in _SERIES[-2::-1]:
         value = jnp.abs(value * f) + coefficient
+    # Times 2**n: n is added to the bits of the exponent.
     bits = jax.lax.bitcast_convert_type(value, jnp.int32) + (power.astype(jnp.int32) << 23)
     return jnp.where(x >= _LOWEST, jax.lax.bitcast_convert_type(bits, jnp.float32), 0.0)
 
@@ -82,6 +83,7 @@ def log(x: Array) -> Array:
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     power = ((bits >> 23) - 127).astype(jnp.float32)
+    # The exponent of 1 in the place of x's own: m in [1, 2), with x's digits.
     m = jax.lax.bitcast_convert_type((bits & 0x7FFFFF) | (127 << 23), jnp.float32)
     s = divide(m - 1.0, m + 1.0)
     square = jnp.abs(s * s)
@@ -114,6 +116,7 @@ def _corrected(quotient: Array, x: Array, y: Array) -> Array:
     high, low = _halves(quotient)
     y_high, y_low = _halves(y)
     rest = ((x - high * y_high) - high * y_low) - low * y_high - low * y_low
+    # 1 / 0 and infinities have no remainder, and are right as they are.
     return jnp.where(jnp.isfinite(rest), quotient + rest / y, quotient)
 
 
@@ -222,6 +225,8 @@ def chunks(x: Array, fill: float) -> list[Array]:
 
 def add_all(parts: list[Array]) -> Array:
     """The sum of arrays of one shape, as a balanced tree."""
+    # Neighbours are added, and an odd one joins the next round, so the order of additions follows
+    # from the number of parts alone.
     while len(parts) > 1:
         pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[2 * len(pairs) :]

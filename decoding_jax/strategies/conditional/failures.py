@@ -4,6 +4,17 @@ A node is a beginning of a text. Its bound is the logarithm of an upper bound of
 that a text which begins so is in the language. The bound of a node that is not stored is 0. Stored
 bounds only fall, and each is at least what its children's bounds and the tokens that are allowed
 give: this is what makes the draws exact (see ``conditional_sample``).
+
+After the texts ``a b`` and ``a c`` were rejected, a row with tokens a, b and c of probability 1/3
+each, every one allowed, stores four nodes::
+
+    node     0 (empty)    1 (a)      2 (a b)    3 (a c)
+    parent   -1           0          1          1
+    token    -1           a          b          c
+    bound    7/9          1/3        0          0
+
+The bound of ``a`` is 1/3, since only ``a a`` may still be in the language. That of the empty text
+is 1/3 (for a) times 1/3, and 2/3 for b and c, of which nothing is known.
 """
 
 from __future__ import annotations
@@ -133,6 +144,8 @@ def _insert(failures: Failures, text: Array, size: Array) -> tuple[Failures, Arr
         is_child = children(failures, parent[:, None])
         found = child_at(failures, is_child, token[:, None])[:, 0]
         is_new = (found < 0) & (i < size)
+        # Nodes are stored in the order in which they were met, and are never removed, so a child
+        # comes after its parent and an index stays valid while texts are drawn.
         place = jnp.where(is_new, failures.used, missing)
         failures = failures._replace(
             parent=_set(failures.parent, place, parent),
@@ -150,6 +163,9 @@ def _lower(
     """Lowers the bounds of a text and, from its end to its beginning, of the nodes before it."""
     missing = failures.parent.shape[1]
 
+    # The new bound of a parent is what its other tokens held when the text was drawn, and what this
+    # child holds now. Other lanes may have lowered the bound since then: the lower one stays.
+    # Rows whose text is shorter wait until the loop reaches their depth.
     def ascend(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         bounds, bound = carry
         depth = size.max() - i

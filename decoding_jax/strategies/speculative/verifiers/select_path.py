@@ -93,6 +93,7 @@ def bounds(target: Array, draft: Array, count: Array, most: int) -> tuple[Array,
       [0.75, 1.75]
     """
 
+    # `count` differs by lane, so the powers of g up to the largest count are made for all of them.
     def of_share(share: Array) -> tuple[Array, Array]:
         power, floor, ceiling = jnp.ones_like(share), jnp.ones_like(share), jnp.ones_like(share)
         for n in range(2, most + 1):
@@ -106,9 +107,12 @@ def bounds(target: Array, draft: Array, count: Array, most: int) -> tuple[Array,
         middle = (low + high) / 2
         floor, ceiling = of_share(middle)
         clipped = jnp.clip(target, floor[..., None] * draft, ceiling[..., None] * draft)
+        # The sum grows with g: from that of `min(R p, q)`, which is at most 1, to 1 or more. All
+        # programs must find the same g, so the sum is added in one order.
         below = exact.sum_last(clipped) < 1
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
+    # One draft has a = b = 1 whatever g is, and the interval [0, 0].
     interval = jnp.zeros(count.shape, jnp.float32), (count > 1).astype(jnp.float32)
     steps = jnp.where((count > 1).any(), _STEPS, 0)
     _, share = gpu.either(
@@ -133,6 +137,8 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         return lax.dynamic_index_in_dim(values, i, 2, keepdims=False)
 
     def select(i: Array, carry: Any) -> Any:
+        # `agreeing [B, W, C]` are the drafts whose tokens so far are the selected ones. They share
+        # the node, and so its p and q, which are read from the first of them.
         selection, agreeing, node, joint = carry
         draft = lax.argmax(agreeing, agreeing.ndim - 1, jnp.int32)
         q = distributions.softmax(gather_position(at(drafts.logits, i), draft)).probs()
@@ -142,6 +148,8 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         tokens = at(drafts.tokens, i)
         p_of, q_of = (jnp.take_along_axis(x, tokens, axis=-1, mode="clip") for x in (p, q))
         ratio = p_of / jnp.maximum(q_of, 1e-37)
+        # Divisors are at least 1e-37, which is not subnormal. The draft has drawn its tokens, so q
+        # is positive unless it was rounded to 0. With one draft a = b, and none is preferred.
         above = jnp.clip(ratio, floor[..., None], ceiling[..., None]) - floor[..., None]
         preferred = above / jnp.maximum(ceiling - floor, 1e-37)[..., None]
         preferred = jnp.where(agreeing, preferred, 0.0)
@@ -149,6 +157,7 @@ def select_path(drafts: Drafts, length: Array, target: Array, uniforms: Array) -
         candidates = jnp.where(is_preferred.any(-1, keepdims=True), is_preferred, agreeing)
         chosen = lax.argmax(candidates, candidates.ndim - 1, jnp.int32)
         token, ratio = gather_last(tokens, chosen), gather_last(ratio, chosen)
+        # The target was fed the last token, and then level after level of all drafts.
         node = 1 + i * drafts.width + chosen
         # R p / s is below 1 only where s is a q.
         next_joint = jnp.where(ratio < floor, ratio / jnp.maximum(floor, 1e-37), 1.0)
