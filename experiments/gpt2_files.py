@@ -16,7 +16,7 @@ from flax import traverse_util
 
 import decoding_jax
 from decoding_jax.models import GPT2, GPT2Config
-from decoding_jax.models.checkpoint.gpt2 import table
+from decoding_jax.models.checkpoint.gpt2 import BASE, table
 from decoding_jax.text import Tokenizer, load_tokenizer
 
 NAMES = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
@@ -80,7 +80,7 @@ def load_openai(folder: Path) -> tuple[GPT2, Tokenizer]:
     shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0))).params
     params = {}
     for path, leaf in traverse_util.flatten_dict(shapes, sep="/").items():
-        name = openai_name(table(config, prefix="")[path].name)
+        name = openai_name(table(config)[path].name.removeprefix(BASE))
         if not variables.has_tensor(name):
             raise ValueError(f"{folder}: no variable {name}; takes a GPT-2 of {shape}")
         # Matrices are stored as convolutions of width 1, and query, key and value side by side.

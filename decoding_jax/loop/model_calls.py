@@ -321,7 +321,11 @@ def _output_and_cache(returned: Any, name: str, function: str) -> tuple[ModelOut
         raise ValueError(f"{expected}, got a {type(returned).__name__}")
     if not hasattr(returned[0], "logits"):
         raise ValueError(f"{expected}, got a {type(returned[0]).__name__} and a cache")
-    return returned
+    output, cache = returned
+    if not isinstance(output, ModelOutput):  # a model's own type, which may have the logits alone
+        parts = getattr(output, "hidden", None), tuple(getattr(output, "features", ()))
+        output = ModelOutput(output.logits, *parts)
+    return output, cache
 
 
 def check_same_cache(before: Cache, after: Cache, name: str, function: str) -> None:

@@ -4,12 +4,13 @@ import ast
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import examples
 import jax
 import jax.numpy as jnp
 import pytest
+import tiers
 
 import decoding_jax
 from decoding_jax import ModelOutput, Prompt, pytree
@@ -82,6 +83,22 @@ STRATEGIES = [
     "speculative_sample, drafter",
     "speculative_sample, drafter of a tree",
 ]
+
+
+class Output(NamedTuple):
+    """The output of a model of one's own, without ``features``, as before these came."""
+
+    logits: Any
+    hidden: Any = None
+
+
+@pytest.mark.parametrize(
+    "strategy", tiers.values("speculative_sample, model", exhaustive=["greedy", "beam_search"])
+)
+def test_outputs_of_a_type_of_ones_own(strategy):
+    own = Changed(TABLE, "both", lambda output, cache: (Output(output.logits), cache))
+    shapes = [jax.eval_shape(lambda m=m: decode(strategy, m).tokens) for m in (own, TABLE)]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from examples import FAMILIES
 from families import FIXTURES
 from folders import change, copy, edit
 
-from decoding_jax.models.checkpoint import load_model, save_model
+from decoding_jax.models.checkpoint import CheckpointError, load_model, save_model
 from decoding_jax.models.positions import RopeScaling, frequencies
 from decoding_jax.models.t5 import T5
 
@@ -189,21 +190,107 @@ def test_layers_of_a_gemma4_whose_indices_have_one_length(tmp_path: Path) -> Non
     same(load_model(directory), load_model(FIXTURES / "gemma4"))
 
 
-def test_the_text_network_of_a_gemma3_that_reads_images(tmp_path: Path) -> None:
-    directory = copy("gemma3", tmp_path)
-    text = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(
-        json.dumps({"model_type": "gemma3", "text_config": text})
-    )
+def beginning(changes: dict[str, str]) -> Any:
+    """Renames the tensors whose names begin with a key, the first that fits."""
 
-    def as_a_part(tensors: dict[str, np.ndarray]) -> None:
+    def change(tensors: dict[str, np.ndarray]) -> None:
         for name in list(tensors):
-            tensors[f"language_model.{name}"] = tensors.pop(name)
-        tensors["vision_tower.embeddings.patch_embedding.bias"] = np.ones(3, np.float32)
-        tensors["multi_modal_projector.mm_soft_emb_norm.weight"] = np.ones(3, np.float32)
+            old = next((old for old in changes if name.startswith(old)), None)
+            if old is not None:
+                tensors[changes[old] + name.removeprefix(old)] = tensors.pop(name)
 
-    change(directory, as_a_part)
-    same(load_model(directory), load_model(FIXTURES / "gemma3"))
+    return change
+
+
+TIED = {"tie_word_embeddings": True}
+IMAGES = ("vision_tower.embeddings.bias", "multi_modal_projector.mm_soft_emb_norm.weight")
+# Names of tensors that versions of transformers write, and wrote: the fixture, changed settings,
+# what names begin with instead, and tensors of other networks.
+SPELLED: dict[str, tuple[str, dict[str, Any], dict[str, str], tuple[str, ...]]] = {
+    "GPT2Model": ("gpt2", {}, {"transformer.": ""}, ("h.0.attn.bias", "h.1.attn.masked_bias")),
+    "GPT-2's output alone": ("gpt2", {}, {"transformer.wte": "lm_head"}, ()),
+    "GPT-2 with masks": ("gpt2", {}, {}, ("transformer.h.0.attn.bias",)),
+    "GPTNeoXModel": ("gpt_neox", TIED, {"gpt_neox.": ""}, ()),
+    "Llama's output alone": ("smollm", {}, {"model.embed_tokens": "lm_head"}, ()),
+    "LlamaModel": ("smollm", {}, {"model.": ""}, ("layers.0.self_attn.rotary_emb.inv_freq",)),
+    "Qwen2Model": ("qwen2", TIED, {"model.": ""}, ()),
+    "Qwen2's output alone": ("qwen2", TIED, {"model.embed_tokens": "lm_head"}, ()),
+    "Gemma2Model": ("gemma2", {}, {"model.": ""}, ()),
+    "Gemma 2's output alone": ("gemma2", {}, {"model.embed_tokens": "lm_head"}, ()),
+    "Gemma3TextModel": ("gemma3", {}, {"model.": ""}, ()),
+    "Gemma 3 before 4.52": ("gemma3", {}, {"model.": "language_model.model."}, IMAGES),
+    "Gemma 3 since 4.52": (
+        "gemma3", {}, {"model.": "model.language_model."}, tuple(f"model.{x}" for x in IMAGES)
+    ),
+    "Gemma3Model": ("gemma3", {}, {"model.": "language_model."}, IMAGES),
+    "Gemma 3's output alone": (
+        "gemma3", {},
+        {"model.embed_tokens": "language_model.lm_head", "model.": "language_model.model."}, IMAGES,
+    ),
+    "Gemma 4's output alone": ("gemma4", {}, {"model.embed_tokens.": "lm_head."}, ()),
+    "BartModel": ("bart", {}, {"model.": ""}, ()),
+    "BART's output alone": ("bart", {}, {"model.shared": "lm_head"}, ()),
+    "T5's output alone": ("t5", {}, {"shared": "lm_head"}, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_tensors_spelled_as_other_classes_and_versions_do(name: str, tmp_path: Path) -> None:
+    family, changes, renamed, others = SPELLED[name]
+    directory = copy(family, tmp_path)
+    edit(directory, **changes)
+    heads = ("lm_head.weight", "embed_out.weight")
+    change(directory, lambda tensors: [tensors.pop(x, None) for x in heads])
+    want = load_model(directory)
+    if "vision" in "".join(others):
+        text = json.loads((directory / "config.json").read_text())
+        settings = {"model_type": "gemma3", "text_config": text}
+        (directory / "config.json").write_text(json.dumps(settings))
+    change(directory, beginning(renamed))
+    change(directory, lambda tensors: tensors.update(dict.fromkeys(others, np.ones(3, "f4"))))
+    same(load_model(directory), want)
+
+
+def test_tensors_that_no_class_names_so(tmp_path: Path) -> None:
+    """The error names what is there."""
+    cases = {
+        "lacks model.norm.weight; found _orig_mod.model.norm.weight and 10 more, unexpected": {
+            "": "_orig_mod."
+        },
+        "lacks model.embed_tokens.weight; found model.embed.weight, unexpected": {
+            "model.embed_tokens": "model.embed"
+        },
+        "lacks model.norm.weight; found model.final.norm.weight, unexpected": {
+            "model.norm": "model.final.norm"
+        },
+    }
+    for i, (message, renamed) in enumerate(cases.items()):
+        directory = copy("smollm", tmp_path / str(i))
+        change(directory, beginning(renamed))
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            load_model(directory)
+    # The output of a network that is not tied is no table of its inputs.
+    for family, embedding in (("qwen2", "model.embed_tokens.weight"), ("t5", "shared.weight")):
+        directory = copy(family, tmp_path / "untied")
+        edit(directory, tie_word_embeddings=False)
+        change(directory, lambda tensors: tensors.pop("lm_head.weight", None))
+        change(directory, beginning({embedding: "lm_head.weight"}))
+        with pytest.raises(CheckpointError, match=f"lacks {embedding}$"):
+            load_model(directory)
+
+
+def test_a_file_and_shards(tmp_path: Path) -> None:
+    """As in ``transformers``, the single file is read; a warning says so."""
+    directory = copy("llama3", tmp_path)
+    want = load_model(directory)
+    shards = sorted(directory.glob("*-of-*.safetensors"))
+    tensors = {k: v for path in shards for k, v in safetensors.numpy.load_file(path).items()}
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 2
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    with pytest.warns(UserWarning, match="model.safetensors is read, and not the shards of model"):
+        model = load_model(directory)
+    scale = model.params["final_norm"]["scale"]
+    np.testing.assert_array_equal(scale, 2 * want.params["final_norm"]["scale"])
 
 
 @pytest.mark.exhaustive

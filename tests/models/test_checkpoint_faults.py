@@ -39,7 +39,8 @@ def fault(directory: Path, message: str, **options: Any) -> None:
             {"model_type": "bloom"},
             "model_type: expected one of bart, gemma2, gemma3, gemma3_text, gemma4, gemma4_text,"
             " gpt2, gpt_neox, llama, m2m_100, marian, mbart, mimo, mistral, mt5, pegasus, qwen2,"
-            " qwen3, t5, t5gemma, t5gemma2, umt5, got 'bloom'",
+            " qwen3, t5, t5gemma, t5gemma2, umt5, got 'bloom'; decoding_jax.adapters makes a model"
+            " of another network",
         ),
         ("t5", {"d_model": "16"}, "d_model: expected a value of type int, got '16'"),
         ("t5", {"num_heads": 0}, "num_heads: expected 1 and above, got 0"),
@@ -209,6 +210,10 @@ def test_faults_of_the_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config.json: is not JSON \(.*\)$"):
         load_model(directory)
     (directory / "config.json").unlink()
+    message = "has expected.safetensors and no config.json, which says what network it is"
+    fault(directory, f"DIR: {message}")
+    for path in directory.iterdir():
+        path.unlink()
     fault(directory, "config.json: cannot be read (No such file or directory)")
 
     directory = copy("qwen2", tmp_path)
@@ -219,7 +224,73 @@ def test_faults_of_the_files(tmp_path: Path) -> None:
     weights.rename(directory / "pytorch_model.bin")
     fault(directory, "pytorch_model.bin: is a pickle and is not read; convert it to safetensors")
     (directory / "pytorch_model.bin").unlink()
-    fault(directory, "DIR: has neither model.safetensors nor model.safetensors.index.json")
+    neither = "DIR: has neither model.safetensors nor model.safetensors.index.json"
+    fault(directory, f"{neither}; found expected.safetensors")
+    (directory / "expected.safetensors").unlink()
+    fault(directory, neither)
+
+
+OTHERS = [
+    (
+        ["adapter_config.json", "adapter_model.safetensors"],
+        "is an adapter of PEFT for Qwen/Qwen3-0.6B; merge it into its model there"
+        " (merge_and_unload, save_pretrained), and load that",
+    ),
+    (["refs/main", "snapshots/1f0/config.json"], "is a folder of the hub's cache; expected DIR/sn"),
+    (["models--a--b/snapshots/1f0/config.json"], "is the hub's cache; expected DIR/models--a--b/s"),
+    (["checkpoint-50/config.json"], "has the checkpoints of a trainer; expected one, such as DIR/"),
+    (
+        ["trainer_state.json", "model.safetensors"],
+        "is a trainer's checkpoint without config.json; c",
+    ),
+    (
+        ["model-Q4_K_M.gguf", "README.md"],
+        "has DIR/model-Q4_K_M.gguf, which is GGUF; expected the d",
+    ),
+    (
+        ["params.json", "consolidated.00.pth"],
+        "has DIR/params.json, of the layout of Llama's or Mis",
+    ),
+    (
+        ["flax_model.msgpack"],
+        "has DIR/flax_model.msgpack, which is flax's; save the model as safet",
+    ),
+    (["model/config.json"], "has no config.json, but DIR/model has; expected that directory"),
+    (
+        ["model.safetensors"],
+        "has DIR/model.safetensors and no config.json, which says what network",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), OTHERS)
+def test_directories_of_another_kind(files: list[str], message: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        adapter = {"base_model_name_or_path": "Qwen/Qwen3-0.6B"}
+        (tmp_path / name).write_text(json.dumps(adapter if "adapter_config" in name else {}))
+    with pytest.raises(CheckpointError) as error:
+        load_model(tmp_path)
+    said = str(error.value).replace(str(tmp_path), "DIR")
+    assert said.startswith(f"DIR: {message}")
+    assert "\n" not in said
+
+
+def test_what_is_no_directory_or_not_fetched(tmp_path: Path) -> None:
+    for name, message in (
+        ("model.gguf", "is GGUF; expected"),
+        ("a.bin", "is a file; expected its"),
+    ):
+        (tmp_path / name).write_text("")
+        with pytest.raises(CheckpointError, match=f"{name}: {message}"):
+            load_model(tmp_path / name)
+    directory = copy("gpt2", tmp_path)
+    for name in ("model.safetensors", "config.json"):
+        (directory / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+        fault(
+            directory,
+            f"{name}: is a pointer of git-lfs and not the file, which `git lfs pull` fetches",
+        )
 
 
 def test_faults_of_the_tensors(tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def words(integers, bits):
-    """Integers from 0 in the columns of 32-bit words, the first in the lowest bits."""
+    """Integers in the columns of 32-bit words, the first in the lowest bits.
+
+    One below 0 borrows from the next in its word, as where a writer subtracts 1 from all.
+    """
     split = integers.reshape(len(integers), -1, 32 // bits).astype(np.uint64)
     shifts = np.arange(0, 32, bits, dtype=np.uint64)
     packed = (split << shifts).sum(-1).astype(np.uint32).view(np.int32)
@@ -48,6 +51,10 @@ def gptq(name, values, scale, zero, bits):
         f"{name}.scales": scale,
         f"{name}.g_idx": np.arange(len(values), dtype=np.int32) // (len(values) // len(scale)),
     }
+
+
+def gptq_v2(name, values, scale, zero, bits):
+    return gptq(name, values, scale, zero + 1, bits)
 
 
 def awq(name, values, scale, zero, bits):
@@ -76,10 +83,10 @@ def integers(name, values, scale, zero, bits):
     }
 
 
-def compressed(form, bits, group):
+def compressed(form, bits, group, order=None):
     weights = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "channel"}
     if group:
-        weights |= {"strategy": "group", "group_size": group, "actorder": None}
+        weights |= {"strategy": "group", "group_size": group, "actorder": order}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
@@ -90,11 +97,26 @@ LAYOUTS = {
         gptq, 8, None, True,
         {"quant_method": "gptq", "bits": 8, "group_size": -1, "sym": True, "desc_act": True},
     ),
+    "gptq_8_zeros": (
+        gptq, 8, GROUP, True, {"quant_method": "gptq", "bits": 8, "group_size": GROUP}
+    ),
+    "gptq_v2": (
+        gptq_v2, 4, GROUP, True,
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "checkpoint_format": "gptq_v2"},
+    ),
     "awq": (
         awq, 4, GROUP, True,
         {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"},
     ),
+    "awq_other_words": (
+        awq, 4, GROUP, True,
+        {
+            **{"quant_method": "awq", "bits": 4, "group_size": GROUP, "format": "GEMM"},
+            "zero_point": False,
+        },
+    ),
     "packed": (packed, 4, GROUP, False, compressed("pack-quantized", 4, GROUP)),
+    "packed_ordered": (packed, 4, GROUP, False, compressed("pack-quantized", 4, GROUP, "weight")),
     "int8": (integers, 8, None, False, compressed("int-quantized", 8, None)),
 }  # fmt: skip
 
@@ -112,7 +134,7 @@ def write(directory, layout, model=None):
         counts = (inputs // (group or inputs), outputs)
         values = draw.integers(2**bits, size=(inputs, outputs))
         scale = draw.uniform(0.5, 1.0, counts).astype(np.float16) / np.float16(2**bits)
-        zero = draw.integers(1, 2**bits, counts) if zeros else np.full(counts, 2 ** (bits - 1))
+        zero = draw.integers(0, 2**bits, counts) if zeros else np.full(counts, 2 ** (bits - 1))
         tensors |= pack(name.removesuffix(".weight"), values, scale, zero, bits)
         size = inputs // counts[0]
         differences = values - np.repeat(zero, size, 0)
@@ -127,9 +149,7 @@ def write(directory, layout, model=None):
     safetensors.numpy.save_file(wide, directory / "wide/model.safetensors")
 
 
-@pytest.mark.parametrize(
-    "layout", tiers.values("gptq", "awq", "packed", exhaustive=["gptq_8", "int8"])
-)
+@pytest.mark.parametrize("layout", tiers.of_table(LAYOUTS, ["gptq_8", "int8", "awq_other_words"]))
 def test_the_integers_of_a_directory(layout, tmp_path):
     write(tmp_path, layout)
     model, wide = load_model(tmp_path), load_model(tmp_path / "wide")
@@ -137,6 +157,47 @@ def test_the_integers_of_a_directory(layout, tmp_path):
     assert_same_arrays(widened(model), wide)
     for logits, expected in zip(run(model), run(wide), strict=True):
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-5)
+
+
+BESIDE = [
+    ("gptq", "quantize_config.json", {"bits": 4, "group_size": GROUP, "desc_act": False}, None),
+    ("gptq_v2", "quantize_config.json",
+     {"bits": 4, "group_size": GROUP, "checkpoint_format": "gptq_v2"}, "gptq_model-4bit-8g"),
+    ("gptq", "quantize_config.json",
+     {"bits": 4, "group_size": GROUP, "model_file_base_name": "own"}, "own"),
+    ("awq", "quant_config.json",
+     {"w_bit": 4, "q_group_size": GROUP, "zero_point": True, "version": "GEMM"}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "file", "settings", "weights"), BESIDE)
+def test_settings_in_a_file_beside_the_config(layout, file, settings, weights, tmp_path):
+    """AutoGPTQ and older versions of AutoAWQ write them so, and AutoGPTQ other names of weights."""
+    write(tmp_path, layout)
+    config = tmp_path / "config.json"
+    values = json.loads(config.read_text())
+    del values["quantization_config"]
+    config.write_text(json.dumps(values))
+    (tmp_path / file).write_text(json.dumps(settings))
+    if weights:
+        (tmp_path / "model.safetensors").rename(tmp_path / f"{weights}.safetensors")
+    assert_same_arrays(widened(load_model(tmp_path)), load_model(tmp_path / "wide"))
+
+
+def test_biases_that_no_layer_has(tmp_path):
+    """AutoGPTQ writes zeros for them."""
+    write(tmp_path, "gptq")
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    kernels = [name for name in tensors if name.endswith(".scales")]
+    biases = {n.replace("scales", "bias"): np.zeros(tensors[n].shape[1], "f2") for n in kernels}
+    safetensors.numpy.save_file(tensors | biases, path)
+    assert_same_arrays(widened(load_model(tmp_path)), load_model(tmp_path / "wide"))
+    name = "model.layers.1.mlp.down_proj.bias"
+    biases[name][3] = 0.5
+    safetensors.numpy.save_file(tensors | biases, path)
+    with pytest.raises(CheckpointError, match=f"{name}: expected zeros, since the layer has no bi"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("layout", tiers.values("packed", exhaustive=["gptq", "awq", "int8"]))
@@ -184,11 +245,20 @@ def test_a_mesh_repeats_the_heads_of_integers(tmp_path):
 FAULTS = [
     ("gptq", {"quant_method": "bitsandbytes"}, "quant_method: expected one of awq, compressed-"),
     ("gptq", {"bits": 3}, "quantization_config.bits: expected 4 or 8, got 3"),
-    ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' only"),
+    (
+        "gptq",
+        {"checkpoint_format": "marlin"},
+        "checkpoint_format: expected gptq or gptq_v2, got 'm",
+    ),
     ("gptq", {"sym": True}, "expected zeros in the middle with sym = True, got others in model"),
     ("gptq", {"group_size": 24}, "expected kernels of two axes with inputs in groups of 24"),
-    ("awq", {"version": "gemv"}, "version: expected 'gemm' only, got 'gemv'"),
+    ("awq", {"version": "gemv"}, "version: expected gemm, got 'gemv'"),
     ("packed", {"format": "float-quantized"}, "format: expected one of int-quantized, pack-"),
+    (
+        "packed",
+        {"config_groups": compressed("", 4, GROUP, "group")["config_groups"]},
+        "weights.actorder: expected none, weight or static, .* got 'group'",
+    ),
     ("packed", {"config_groups": {}}, "config_groups: expected one group, got \\[\\]"),
 ]
 
@@ -206,6 +276,12 @@ def test_what_is_not_supported_is_one_line(tmp_path):
                 load_model(directory)
             assert "\n" not in str(error.value)
         config.write_text(json.dumps(before))
+    path = tmp_path / "awq/model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    without = {name: x for name, x in tensors.items() if not name.endswith("qzeros")}
+    safetensors.numpy.save_file(without, path)
+    with pytest.raises(CheckpointError, match=r"expected zero points, .* got none for model"):
+        load_model(tmp_path / "awq")
     with pytest.raises(CheckpointError, match="weights: expected None with quantization_config"):
         load_model(tmp_path / "gptq", weights="int8")
 
@@ -217,5 +293,5 @@ def test_another_order_of_the_inputs_is_refused(tmp_path):
     name = "model.layers.1.mlp.up_proj.g_idx"
     tensors[name] = tensors[name][::-1].copy()
     safetensors.numpy.save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=f"expected desc_act = False, .* order in {name}"):
+    with pytest.raises(CheckpointError, match=f"desc_act = False, .* order in {name}"):
         load_model(tmp_path)

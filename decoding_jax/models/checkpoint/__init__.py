@@ -23,6 +23,7 @@ from decoding_jax.models.checkpoint.directory import (
     Tensors,
 )
 from decoding_jax.models.checkpoint.drafters import DrafterDirectory, load_drafter
+from decoding_jax.models.checkpoint.other_layouts import check_directory, check_layout
 from decoding_jax.models.checkpoint.packed import packing_of
 from decoding_jax.models.checkpoint.params import Layout, write_params
 from decoding_jax.models.checkpoint.t5x import find_t5x, from_t5x, load_t5x, save_t5x, to_t5x
@@ -141,14 +142,15 @@ def load_model(
     if mesh is not None:
         mesh = as_mesh(mesh)
     directory = model_path("directory", directory)
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory")
+    check_directory(directory)
     if not (directory / CONFIG).exists() and find_t5x(directory):
         return load_t5x(directory, dtype=dtype, mesh=mesh, scan_layers=scan_layers, weights=weights)
+    check_layout(directory)
     settings = Settings(directory / CONFIG)
     family = settings.get("model_type", str)
     if family not in _FAMILIES:
-        raise settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
+        error = settings.error("model_type", family, "one of " + ", ".join(sorted(_FAMILIES)))
+        raise CheckpointError(f"{error}; decoding_jax.adapters makes a model of another network")
     packing = packing_of(settings)
     if packing is not None and weights is not None:
         raise CheckpointError(
@@ -157,7 +159,7 @@ def load_model(
         )
     layout = Layout(mesh, scan_layers, weights, packing)
     try:
-        tensors = Tensors(directory)
+        tensors = Tensors(directory, () if packing is None else packing.weights)
         dtype = tensors.dtype() if dtype == "auto" else dtype
         model = _FAMILIES[family].read(settings, tensors, dtype, layout)
         return _started(model, directory / GENERATION_CONFIG)

@@ -87,6 +87,12 @@ NAMES = {
     "mlp/wo": "fc2",
     "mlp_norm": "final_layer_norm",
 }
+EMBEDDING = "model.shared.weight"
+# Other names of the same table.
+ALIASES = (
+    *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    "lm_head.weight",
+)
 ENCODER_PARTS = ("attention", "attention_norm", "mlp/wi", "mlp/wo", "mlp_norm")
 DECODER_PARTS = (
     *("self_attention", "self_attention_norm"),
@@ -95,31 +101,23 @@ DECODER_PARTS = (
 )
 
 
-def table(
-    config: BartConfig, prefix: str = "model.", embedding: str = "model.shared.weight"
-) -> dict[str, Weight]:
-    """The tensor of every parameter.
-
-    Args:
-      config: the shape of the network.
-      prefix: what names begin with. Those of files without an output have no prefix.
-      embedding: the tensor with the embedding table.
-    """
-    out = {"token_embedder/embedding": Weight(embedding)}
+def table(config: BartConfig) -> dict[str, Weight]:
+    """The tensor of every parameter."""
+    out = {"token_embedder/embedding": Weight(EMBEDDING)}
     if config.logits_bias:
         out["logits_bias"] = Weight("final_logits_bias")
 
     def add(ours: str, theirs: str) -> None:
         kind = "scale" if ours.endswith("norm") else "kernel"
-        out[f"{ours}/{kind}"] = Weight(f"{prefix}{theirs}.weight", kind == "kernel")
-        out[f"{ours}/bias"] = Weight(f"{prefix}{theirs}.bias")
+        out[f"{ours}/{kind}"] = Weight(f"model.{theirs}.weight", kind == "kernel")
+        out[f"{ours}/bias"] = Weight(f"model.{theirs}.bias")
 
     for stack, count, parts in (
         ("encoder", config.num_encoder_layers, ENCODER_PARTS),
         ("decoder", config.num_decoder_layers, DECODER_PARTS),
     ):
         if config.positions == "learned":
-            positions = Weight(f"{prefix}{stack}.embed_positions.weight")
+            positions = Weight(f"model.{stack}.embed_positions.weight")
             out[f"{stack}/position_embedder/embedding"] = positions
         if config.embedding_norm:
             add(f"{stack}/embedding_norm", f"{stack}.layernorm_embedding")
@@ -141,11 +139,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     """Reads the model of a directory."""
     family = FAMILIES[settings.get("model_type", str)]
     settings.refuse(share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
-    prefix = "model." if "model.encoder.layers.0.fc1.weight" in tensors else ""
-    embedding, *aliases = _tables(prefix, tensors)
-    for alias in aliases:
-        if not tensors.same(alias, embedding):
-            raise settings.error(alias, "another tensor", f"the same table as {embedding}")
+    tensors.rename({}, "model.", r"lm_head\..*|final_logits_bias")
+    for alias in ALIASES:
+        if not tensors.tie(EMBEDDING, alias):
+            raise settings.error(alias, "another tensor", f"the same table as {EMBEDDING}")
     bos = settings.get("bos_token_id", int, 0)
     start = family.start_id if family.start_id is not None else bos
     start = settings.get("decoder_start_token_id", int, start)
@@ -171,19 +168,12 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         activation=settings.one_of("activation_function", ACTIVATIONS, family.activation),
         dtype=dtype,
     )
-    model = read_model(Bart, config, table(config, prefix, embedding), tensors, layout)
+    model = read_model(Bart, config, table(config), tensors, layout)
     if config.positions != "learned":
         for stack, kind in itertools.product(("encoder", "decoder"), ("weight", "weights")):
-            _check_sinusoids(f"{prefix}{stack}.embed_positions.{kind}", config, settings, tensors)
+            _check_sinusoids(f"model.{stack}.embed_positions.{kind}", config, settings, tensors)
     tensors.check_all_used(IGNORED)
     return model
-
-
-def _tables(prefix: str, tensors: Tensors) -> list[str]:
-    """The names of the tensors that may hold the embedding table, one that does first."""
-    names = [f"{prefix}{x}.weight" for x in ("shared", "encoder.embed_tokens")]
-    names += [f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"]
-    return sorted(names, key=lambda name: name not in tensors)
 
 
 def _check_sinusoids(name: str, config: BartConfig, settings: Settings, tensors: Tensors) -> None:

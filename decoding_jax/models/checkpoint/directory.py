@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -111,22 +112,38 @@ class Settings:
 class Tensors:
     """The tensors of a directory, in one file or in shards with an index.
 
-    They are read on demand.
+    They are read on demand. Where there are both, the file is read, as ``transformers`` does.
+
+    Args:
+      directory: the directory.
+      also: the names of another file, which is read where there are neither.
+
+    Warns:
+      UserWarning: if there are both.
 
     Raises:
       CheckpointError: if there are no safetensors files, or a file is missing or cannot be read.
     """
 
-    def __init__(self, directory: StoragePath):
+    def __init__(self, directory: StoragePath, also: Sequence[str] = ()):
         self._files: dict[StoragePath, Any] = {}
         self._used: set[str] = set()
-        if (directory / WEIGHTS).is_file():
-            path = directory / WEIGHTS
-            self._file_of = dict.fromkeys(self._open(path).keys(), path)
-        elif (directory / INDEX).is_file():
+        self.expected: set[str] = set()  # the names that the model has, for errors
+        self._stored: dict[str, str] = {}
+        found = next((directory / n for n in (WEIGHTS, *also) if (directory / n).is_file()), None)
+        has_index = (directory / INDEX).is_file()
+        if found is not None and (found.name == WEIGHTS or not has_index):
+            self._file_of = dict.fromkeys(self._open(found).keys(), found)
+        elif has_index:
             self._file_of = self._read_index(directory / INDEX)
         else:
             self._raise_no_weights(directory)
+        if has_index and found is not None and found.name == WEIGHTS:
+            warnings.warn(
+                f"{directory}: {WEIGHTS} is read, and not the shards of {INDEX}, as transformers"
+                " does; remove the file or the index",
+                stacklevel=4,
+            )
 
     def _raise_no_weights(self, directory: StoragePath) -> None:
         pickled = sorted(p.name for p in directory.glob("*.bin"))
@@ -134,7 +151,9 @@ class Tensors:
             raise CheckpointError(
                 f"{directory / pickled[0]}: is a pickle and is not read; convert it to safetensors"
             )
-        raise CheckpointError(f"{directory}: has neither {WEIGHTS} nor {INDEX}")
+        others = sorted(p.name for p in directory.glob("*.safetensors"))
+        found = f"; found {', '.join(others[:3])}" if others else ""
+        raise CheckpointError(f"{directory}: has neither {WEIGHTS} nor {INDEX}{found}")
 
     def _read_index(self, path: StoragePath) -> dict[str, StoragePath]:
         names = read_json(path).get("weight_map")
@@ -164,21 +183,71 @@ class Tensors:
             except (safetensors.SafetensorError, OSError) as e:
                 if isinstance(e, StorageError):
                     raise
+                check_fetched(path)
                 raise CheckpointError(f"{path}: truncated, or not safetensors ({e})") from e
         return self._files[path]
+
+    def rename(self, changes: Mapping[str, str], base: str, heads: str) -> None:
+        """Gives tensors the names of the family, which other versions name otherwise.
+
+        Args:
+          changes: names that begin with a match of each pattern begin with its value instead.
+          base: what the names of a network within a model begin with. A network that was saved by
+            itself, without its head, has names without it.
+          heads: the tensors of the model that are not within the network, as a pattern.
+        """
+        renamed = {}
+        for name in self._file_of:
+            new = name
+            for pattern, value in changes.items():
+                new = re.sub(f"^(?:{pattern})", value, new)
+            renamed[name] = new
+        if not any(name.startswith(base) for name in renamed.values()):
+            for name, new in renamed.items():
+                renamed[name] = new if re.fullmatch(heads, new) else base + new
+        back = {new: name for name, new in renamed.items()}
+        for name, new in renamed.items():
+            if back[new] != name:
+                raise CheckpointError(f"{self._file_of[name]}: has both {name} and {back[new]}")
+        self._stored |= back
+        self._file_of = {new: self._file_of[name] for new, name in back.items()}
+
+    def tie(self, table: str, other: str) -> bool:
+        """Whether two names are of one table: files keep both, or one of them, which is ``table``.
+
+        An equal tensor counts as used.
+        """
+        if table not in self and other in self:
+            self._stored[table] = self._stored.get(other, other)
+            self._file_of[table] = self._file_of.pop(other)
+        return self.same(other, table)
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
+    def _slice(self, name: str) -> Any:
+        """The tensor of a name, which the file may name otherwise."""
+        return self._open(self._file_of[name]).get_slice(self._stored.get(name, name))
+
+    def _missing(self, name: str) -> CheckpointError:
+        """The error for a tensor that is not there, with those that have no place in the model."""
+        files = sorted({str(p) for p in self._file_of.values()})
+        known = self._used | self.expected
+        other = [self._stored.get(n, n) for n in self._file_of if n not in known]
+        near = [n for n in other if n.endswith(f".{name.split('.', 1)[-1]}")][:1] or other[:2]
+        more = f" and {len(other) - len(near)} more" if len(other) > len(near) else ""
+        found = f"; found {', '.join(near)}{more}, unexpected" if near else ""
+        return CheckpointError(f"{', '.join(files) or 'no file'}: lacks {name}{found}")
+
     def dtype(self) -> str:
         """The dtype that most weights are stored in; see ``stored_dtype``."""
-        tensors = [self._open(path).get_slice(name) for name, path in self._file_of.items()]
+        tensors = [self._slice(name) for name in self._file_of]
         kinds = [DTYPES.get(t.get_dtype(), t.get_dtype()) for t in tensors]
         sizes = [math.prod(t.get_shape()) for t in tensors]
         return stored_dtype(zip(kinds, sizes, strict=True))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
+        return tuple(self._slice(name).get_shape())
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """The whole tensor ``name``; see ``slices``."""
@@ -187,10 +256,9 @@ class Tensors:
     def integers(self, name: str) -> np.ndarray:
         """The whole tensor ``name``, which contains integers."""
         if name not in self:
-            files = sorted({str(p) for p in self._file_of.values()})
-            raise CheckpointError(f"{', '.join(files) or 'no file'}: lacks {name}")
+            raise self._missing(name)
         path = self._file_of[name]
-        found = self._open(path).get_slice(name)
+        found = self._slice(name)
         if found.get_dtype() not in INTEGERS:
             raise CheckpointError(f"{path}: {name}: expected integers, got {found.get_dtype()}")
         self._used.add(name)
@@ -203,15 +271,14 @@ class Tensors:
           CheckpointError: if it is missing, has another shape, or does not contain floats.
         """
         if name not in self:
-            files = sorted({str(p) for p in self._file_of.values()})
-            raise CheckpointError(f"{', '.join(files) or 'no file'}: lacks {name}")
+            raise self._missing(name)
         path = self._file_of[name]
         if self.shape(name) != shape:
             raise CheckpointError(
                 f"{path}: {name}: got shape {self.shape(name)}; {CONFIG} says {shape}"
             )
         self._used.add(name)
-        tensor = self._open(path).get_slice(name)
+        tensor = self._slice(name)
         dtype = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
         if dtype not in FLOATS:
             raise CheckpointError(f"{path}: {name}: expected {', '.join(FLOATS)}, got {dtype}")
@@ -234,8 +301,8 @@ class Tensors:
         unused = [n for n in self._file_of if n not in self._used and not re.fullmatch(ignored, n)]
         if unused:
             more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
-            name = unused[0]
-            raise CheckpointError(f"{self._file_of[name]}: unexpected tensor {name}{more}")
+            name = self._stored.get(unused[0], unused[0])
+            raise CheckpointError(f"{self._file_of[unused[0]]}: unexpected tensor {name}{more}")
 
 
 def stored_dtype(arrays: Iterable[tuple[str, int]]) -> str:
@@ -258,6 +325,20 @@ def stored_dtype(arrays: Iterable[tuple[str, int]]) -> str:
     return "bfloat16" if 2 * sizes["bfloat16"] > sizes.total() else "float32"
 
 
+_POINTER = b"version https://git-lfs"
+
+
+def check_fetched(path: StoragePath) -> None:
+    """Raises an error for a file that git-lfs has not fetched."""
+    if isinstance(path, CloudPath):
+        return
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(
+                f"{path}: is a pointer of git-lfs and not the file, which `git lfs pull` fetches"
+            )
+
+
 def read_json(path: StoragePath) -> dict[str, Any]:
     """Reads a JSON file that contains an object.
 
@@ -271,6 +352,7 @@ def read_json(path: StoragePath) -> dict[str, Any]:
     except OSError as e:
         raise CheckpointError(f"{path}: cannot be read ({e.strerror})") from e
     except ValueError as e:
+        check_fetched(path)
         raise CheckpointError(f"{path}: is not JSON ({e})") from e
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: expected an object, got {type(values).__name__}")

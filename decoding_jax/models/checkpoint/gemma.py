@@ -37,13 +37,18 @@ NORMS = {
 
 
 # The networks for images, beside a text network.
-IMAGES = r"(vision_tower|multi_modal_projector)\..*"
+IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\..*"
+# What the names of the text network begin with in networks that read images, in versions of
+# transformers before 4.52 and since then.
+RENAMED = {
+    r"language_model\.lm_head\.": "lm_head.",
+    r"(language_model\.model|model\.language_model|language_model)\.": "model.",
+}
 
 
-def table(config: GemmaConfig, prefix: str = "") -> dict[str, Weight]:
-    """The tensor of every parameter. The names have a prefix in networks that read images."""
-    weights = llama.table(config, NORMS)
-    return {path: w._replace(name=prefix + w.name) for path, w in weights.items()}
+def table(config: GemmaConfig) -> dict[str, Weight]:
+    """The tensor of every parameter."""
+    return llama.table(config, NORMS)
 
 
 def two_ropes_of(settings: Settings) -> tuple[float, RopeScaling | None, float]:
@@ -122,17 +127,18 @@ def shape_of(settings: Settings, dtype: str, *, third: bool) -> dict[str, Any]:
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma:
     """Reads the model of a directory."""
-    third, prefix, ignored = settings.get("model_type", str) != "gemma2", "", llama.IGNORED
+    third, ignored = settings.get("model_type", str) != "gemma2", llama.IGNORED
+    if third:
+        ignored = f"{ignored}|{IMAGES}"
     if settings.values["model_type"] == "gemma3":
-        settings, prefix = settings.section("text_config"), "language_model."
-        ignored = f"{prefix}{llama.IGNORED}|{IMAGES}"
+        settings = settings.section("text_config")
+    tensors.rename(RENAMED if third else {}, llama.BASE, f"{llama.HEADS}|{IMAGES}")
     tied = settings.get("tie_word_embeddings", bool, True)
     config = GemmaConfig(
         **shape_of(settings, dtype, third=third),
-        logits_via_embedding=tied
-        and tensors.same(f"{prefix}lm_head.weight", f"{prefix}model.embed_tokens.weight"),
+        logits_via_embedding=tied and tensors.tie(llama.EMBEDDING, "lm_head.weight"),
     )
-    model = read_model(Gemma, config, table(config, prefix), tensors, layout)
+    model = read_model(Gemma, config, table(config), tensors, layout)
     tensors.check_all_used(ignored)
     return model
 

@@ -5,7 +5,6 @@ Of a Gemma 4 that reads images and sound too (``model_type`` ``gemma4``), the te
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from decoding_jax.models.checkpoint import llama
@@ -22,34 +21,32 @@ from decoding_jax.models.gemma4 import Gemma4, Gemma4Config
 from decoding_jax.models.positions import RopeScaling
 
 # The networks for images and sound, beside a text network, and what leads from them to it.
-OTHERS = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
+OTHERS = r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
 TOKEN_SIZES = "vocab_size_per_layer_input"
 
 
-def table(config: Gemma4Config, prefix: str = "model.") -> dict[str, Weight]:
-    """The tensor of every parameter. The names of all but the output's begin with the prefix."""
+def table(config: Gemma4Config) -> dict[str, Weight]:
+    """The tensor of every parameter."""
     out = {
-        "token_embedder/embedding": Weight(f"{prefix}embed_tokens.weight"),
-        "final_norm/scale": Weight(f"{prefix}norm.weight"),
+        "token_embedder/embedding": Weight("model.embed_tokens.weight"),
+        "final_norm/scale": Weight("model.norm.weight"),
     }
     if not config.logits_via_embedding:
         out["logits_dense/kernel"] = Weight("lm_head.weight", True)
     if config.per_layer_dim:
         out |= {
-            "per_layer_token_embedder/embedding": Weight(f"{prefix}embed_tokens_per_layer.weight"),
-            "per_layer_projection/kernel": Weight(
-                f"{prefix}per_layer_model_projection.weight", True
-            ),
-            "per_layer_projection_norm/scale": Weight(f"{prefix}per_layer_projection_norm.weight"),
+            "per_layer_token_embedder/embedding": Weight("model.embed_tokens_per_layer.weight"),
+            "per_layer_projection/kernel": Weight("model.per_layer_model_projection.weight", True),
+            "per_layer_projection_norm/scale": Weight("model.per_layer_projection_norm.weight"),
         }
     for i in range(config.num_layers):
-        out |= layer_table(config, i, prefix)
+        out |= layer_table(config, i)
     return out
 
 
-def layer_table(config: Gemma4Config, index: int, prefix: str) -> dict[str, Weight]:
+def layer_table(config: Gemma4Config, index: int) -> dict[str, Weight]:
     """The tensors of the layer of this index."""
-    layer, tensor = f"layers_{index}", f"{prefix}layers.{index}"
+    layer, tensor = f"layers_{index}", f"model.layers.{index}"
     out = llama.layer_table(config, layer, tensor, NORMS)
     unused = [] if index < config.num_own else ["key", "value", "key_norm"]
     if config.key_is_value and not config.is_local(index):
@@ -66,24 +63,26 @@ def layer_table(config: Gemma4Config, index: int, prefix: str) -> dict[str, Weig
     return out
 
 
-def ignored(config: Gemma4Config, prefix: str = "model.") -> str:
+def ignored(config: Gemma4Config) -> str:
     """The names of tensors that files have and no layer uses, as a pattern.
 
     Layers that share the keys of others have projections of their own there, packed ones too.
     """
     sharing = "|".join(str(i) for i in range(config.num_own, config.num_layers))
-    return rf"{re.escape(prefix)}layers\.({sharing})\.self_attn\.[kv]_(proj|norm)\..*"
+    return rf"model\.layers\.({sharing})\.self_attn\.[kv]_(proj|norm)\..*"
 
 
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Gemma4:
     """Reads the model of a directory."""
-    tied, prefix = settings.get("tie_word_embeddings", bool, True), "model."
+    tied = settings.get("tie_word_embeddings", bool, True)
     if settings.values["model_type"] == "gemma4":
-        settings, prefix = settings.section("text_config"), "model.language_model."
-    tied = tied and tensors.same("lm_head.weight", f"{prefix}embed_tokens.weight")
+        settings = settings.section("text_config")
+    inner = {r"(model\.)?language_model\.": llama.BASE}
+    tensors.rename(inner, llama.BASE, f"{llama.HEADS}|{OTHERS}")
+    tied = tied and tensors.tie(llama.EMBEDDING, "lm_head.weight")
     config = Gemma4Config(**shape_of(settings, dtype), logits_via_embedding=tied)
-    model = read_model(Gemma4, config, table(config, prefix), tensors, layout)
-    tensors.check_all_used(f"{OTHERS}|{ignored(config, prefix)}")
+    model = read_model(Gemma4, config, table(config), tensors, layout)
+    tensors.check_all_used(f"{OTHERS}|{ignored(config)}")
     return model
 
 

@@ -99,7 +99,7 @@ def _table(config: Gemma4AssistantConfig, tied: bool) -> dict[str, Weight]:
     if config.num_centroids:
         out["centroids/kernel"] = Weight("masked_embedding.centroids.weight", True)
     for i in range(config.num_layers):
-        out |= gemma4.layer_table(config, i, "model.")
+        out |= gemma4.layer_table(config, i)
     return out
 
 

@@ -14,16 +14,17 @@ from decoding_jax.models.checkpoint.params import ONE_DEVICE, Layout, Weight, re
 from decoding_jax.models.gpt2 import GPT2, GPT2Config
 
 # Older files contain the causal mask.
-IGNORED = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
+IGNORED = r"transformer\.h\.\d+\.attn\.(masked_)?bias"
+BASE = "transformer."
 
 
-def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]:
-    """The tensor of every parameter. The names in the oldest files have no prefix."""
+def table(config: GPT2Config) -> dict[str, Weight]:
+    """The tensor of every parameter."""
     out = {
-        "token_embedder/embedding": Weight(f"{prefix}wte.weight"),
-        "position_embedder/embedding": Weight(f"{prefix}wpe.weight"),
-        "final_norm/scale": Weight(f"{prefix}ln_f.weight"),
-        "final_norm/bias": Weight(f"{prefix}ln_f.bias"),
+        "token_embedder/embedding": Weight(f"{BASE}wte.weight"),
+        "position_embedder/embedding": Weight(f"{BASE}wpe.weight"),
+        "final_norm/scale": Weight(f"{BASE}ln_f.weight"),
+        "final_norm/bias": Weight(f"{BASE}ln_f.bias"),
     }
     if not config.logits_via_embedding:
         out["logits_dense/kernel"] = Weight("lm_head.weight", True)
@@ -37,7 +38,7 @@ def table(config: GPT2Config, prefix: str = "transformer.") -> dict[str, Weight]
     }
     for i in range(config.num_layers):
         for ours, (theirs, weight) in names.items():
-            tensor, merged = f"{prefix}h.{i}.{theirs}", ours == "attention/qkv"
+            tensor, merged = f"{BASE}h.{i}.{theirs}", ours == "attention/qkv"
             out[f"layers_{i}/{ours}/{weight}"] = Weight(f"{tensor}.weight", merged=merged)
             out[f"layers_{i}/{ours}/bias"] = Weight(f"{tensor}.bias", merged=merged)
     return out
@@ -48,7 +49,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     settings.refuse(
         add_cross_attention=False, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False
     )
-    prefix = "transformer." if "transformer.wte.weight" in tensors else ""
+    tensors.rename({}, BASE, r"lm_head\..*")
     tied = settings.get("tie_word_embeddings", bool, True)
     width = settings.size("n_embd")
     config = GPT2Config(
@@ -60,10 +61,10 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         max_positions=settings.size("n_positions"),
         activation=settings.one_of("activation_function", ACTIVATIONS, "gelu_new"),
         layer_norm_epsilon=settings.get("layer_norm_epsilon", float, 1e-5),
-        logits_via_embedding=tied and tensors.same("lm_head.weight", f"{prefix}wte.weight"),
+        logits_via_embedding=tied and tensors.tie(f"{BASE}wte.weight", "lm_head.weight"),
         dtype=dtype,
     )
-    model = read_model(GPT2, config, table(config, prefix), tensors, layout)
+    model = read_model(GPT2, config, table(config), tensors, layout)
     tensors.check_all_used(IGNORED)
     return model
 

@@ -58,6 +58,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     base = settings.get("rope_theta", float, settings.get("rotary_emb_base", float, 10_000.0))
     scaling = scaling_of(rope, settings)
     tied = settings.get("tie_word_embeddings", bool, False)
+    tensors.rename({}, "gpt_neox.", r"embed_out\..*")
     config = GPTNeoXConfig(
         vocab_size=settings.size("vocab_size"),
         emb_dim=width,
@@ -72,7 +73,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         attention_bias=settings.get("attention_bias", bool, True),
         activation=settings.one_of("hidden_act", ACTIVATIONS, "gelu"),
         layer_norm_epsilon=settings.get("layer_norm_eps", float, 1e-5),
-        logits_via_embedding=tied and tensors.same("embed_out.weight", "gpt_neox.embed_in.weight"),
+        logits_via_embedding=tied and tensors.tie("gpt_neox.embed_in.weight", "embed_out.weight"),
         dtype=dtype,
     )
     model = read_model(GPTNeoX, config, table(config), tensors, layout)

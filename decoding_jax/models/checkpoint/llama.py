@@ -29,6 +29,9 @@ from decoding_jax.models.llama import Llama, LlamaConfig
 IGNORED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 
+BASE, HEADS, EMBEDDING = "model.", r"lm_head\..*", "model.embed_tokens.weight"
+"""What the names of a network begin with, those of its head, and the table of embeddings."""
+
 BLOCKS = "num_nextn_predict_layers"
 """The setting for the number of blocks of multi-token prediction."""
 
@@ -106,8 +109,8 @@ def prediction_blocks(settings: Settings) -> list[tuple[str, str]]:
 def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_DEVICE) -> Llama:
     """Reads the model of a directory, without blocks of multi-token prediction."""
     config = read_config(settings, dtype)
-    tied = config.logits_via_embedding
-    tied = tied and tensors.same("lm_head.weight", "model.embed_tokens.weight")
+    tensors.rename({}, BASE, HEADS)
+    tied = config.logits_via_embedding and tensors.tie(EMBEDDING, "lm_head.weight")
     config = dataclasses.replace(config, logits_via_embedding=tied)
     model = read_model(Llama, config, table(config), tensors, layout)
     blocks = [rf"{re.escape(name)}\..*" for names in prediction_blocks(settings) for name in names]

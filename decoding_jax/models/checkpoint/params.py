@@ -100,6 +100,7 @@ def read_model(
     Raises:
       ValueError: as ``sharding.shardings``.
     """
+    tensors.expected = {weight.name for weight in table.values()}
     init: Any = kind.init  # type: ignore[attr-defined]
     stored: Any = jax.eval_shape(lambda: init(config, jax.random.key(0)))
     shapes: dict[str, Any] = traverse_util.flatten_dict(stored.params, sep="/")
@@ -117,6 +118,8 @@ def read_model(
         weight, stored_shape = table[path], shapes[path].shape
         if packing is not None and isinstance(shapes[path], QuantizedArray):
             whole_kernel = packing.read(tensors, weight.name, shapes[path])
+            if f"{path.removesuffix('kernel')}bias" not in table:
+                packing.check_bias(tensors, weight.name)
             read: Any = functools.partial(_piece, whole_kernel)
         else:
             tensor = tensors.slices(weight.name, weight.stored_shape(stored_shape))

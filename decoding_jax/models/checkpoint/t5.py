@@ -81,11 +81,13 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
     scaled = family != "mt5" and bool(
         values.get("scale_decoder_outputs", values.get("tie_word_embeddings") is not False)
     )
-    embedding = next((name for name in TABLES if name in tensors), TABLES[0])
-    for alias in TABLES:
-        if alias != embedding and not tensors.same(alias, embedding):
+    embedding, *aliases = TABLES
+    for alias in aliases:
+        if not tensors.tie(embedding, alias):
             raise settings.error(alias, "another tensor", f"the same table as {embedding}")
-    untied = not tensors.same("lm_head.weight", embedding)
+    # A file whose output is another table has a table of embeddings as well.
+    is_tied = values.get("tie_word_embeddings") is not False or embedding in tensors
+    untied = not (is_tied and tensors.tie(embedding, "lm_head.weight"))
     num_layers = settings.size("num_layers")
     config = T5Config(
         vocab_size=settings.size("vocab_size"),
@@ -105,7 +107,7 @@ def read(settings: Settings, tensors: Tensors, dtype: str, layout: Layout = ONE_
         dtype=dtype,
         biases_per_layer=family == "umt5",
     )
-    weights = table(config) | {"token_embedder/embedding": Weight(embedding)}
+    weights = table(config)
     if not config.logits_via_embedding and not untied:
         weights["decoder/logits_dense/kernel"] = Weight(embedding, True)
     model = read_model(T5, config, weights, tensors, layout)
