@@ -138,7 +138,9 @@ def equal_bits() -> str:
         for i, column in enumerate(("texts", "other_texts", "other_log_probs")):
             sums[i] += sum(way[column] for way in ways.values())
     rows = [[*names, *(f"{n:,}" for n in sums)] for names, sums in sorted(found.items())]
-    return table(["model", "strategy", "dtype", "texts", "other texts", "other log-probabilities"], rows)
+    return table(
+        ["model", "strategy", "dtype", "texts", "other texts", "other log-probabilities"], rows
+    )
 
 
 def price() -> str:

@@ -211,6 +211,12 @@ def test_intervals_are_those_of_the_committed_tables():
         assert [interval for interval in found if interval not in made] == [], page.name
 
 
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *sorted(DOCS.glob("*.md"))], ids=str)
+def test_a_page_that_a_user_reads_is_short(page):
+    """Longer ones are divided, or their tables are on generated pages, in folders of ``docs``."""
+    assert len((ROOT / page).read_text("utf-8").split()) <= 2500
+
+
 def test_every_exception_is_needed():
     printed = [c for block in ALL if block.language in SHELL for c in commands(block)]
     for start in NOT_RUN:

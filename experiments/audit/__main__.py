@@ -5,7 +5,8 @@
 
 The first makes environments, which needs the network. The second runs what it finds there: it
 prints a line for each row of ``rows``, and keeps it in ``--out`` in place of an earlier one.
-``--report`` writes the tables of ``docs/audit.md`` anew, and ``--figure`` draws the picture there.
+``--report`` writes the tables of ``docs/measured/audit.md`` anew, and ``--figure`` draws the
+picture.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from experiments.tpu_ledger.rows import HBM_GB, model_name
 
 LARGE = ("Llama 70B", "Llama 8B", "T5 1.1 XXL")
 """The models that one chip of v5e does not hold."""
+LEDGER = "measured/tpu_ledger.md"
 _HEAD = (
     "| strategy | model | slice | data x model | batch | GB of a chip | over the floor |"
     " over `model` | over `data` | compiled in |"
@@ -18,18 +19,20 @@ _HEAD = (
 
 
 def write(ledger: dict[str, Any], page: Path) -> None:
-    """Writes the tables between the marks of a page, and the plot beside it.
+    """Writes what fits into a page, the ledger into ``measured`` beside it, and the plot.
 
     Args:
       ledger: the file's contents.
-      page: a Markdown file with the lines of ``results.marks`` for each name in ``tables``.
+      page: a Markdown file with the lines of ``results.marks``.
     """
-    results.write_tables(page, tables(ledger))
+    made = tables(ledger)
+    results.write_tables(page.parent / LEDGER, {"the ledger": made.pop("the ledger")})
+    results.write_tables(page, made)
     plot(ledger, page.parent / "figures" / "tpu_ledger.png")
 
 
 def tables(ledger: dict[str, Any]) -> dict[str, str]:
-    """The tables of the page by their names."""
+    """The tables of both pages by their names."""
     return {"what fits": what_fits(ledger), "the ledger": table(ledger)}
 
 

@@ -253,7 +253,7 @@ def test_the_page_shows_the_committed_file(tmp_path):
             ]
             judged = judge.judge(wanted, np.array(row["counts"]).reshape(shape_of(row["case"])))
             assert judged.items() <= row.items()
-    page = ROOT / "docs" / "audit.md"
+    page = ROOT / "docs" / "measured" / "audit.md"
     copy = tmp_path / "audit.md"
     copy.write_text(page.read_text())
     report.write(committed, copy)
