@@ -18,14 +18,14 @@ from decoding_jax.infer.settings import Settings
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import to_host
 from decoding_jax.text.inputs import vocabulary_size
-from decoding_jax.text.token_scores import token_scores
+from decoding_jax.text.token_scores import scores_by_chunks
 
 _FIGURES = ("token_log_probs", "token_entropies")
 _TOP = ("top_tokens", "top_log_probs")
 
 
 class Scorer:
-    """Adds figures of tokens to the outputs of records, as ``token_scores`` computes them.
+    """Adds figures of tokens to the outputs of records, as ``text.token_scores`` computes them.
 
     The sum of ``token_log_probs`` is ``log_prob``, up to the rounding of float32. The model reads
     each prompt and all of its outputs once more.
@@ -61,7 +61,7 @@ class Scorer:
 
         def score(model: LanguageModel, prompt: Prompt, tokens: Array, end: Array) -> dict:
             # What is not returned is not computed.
-            scores = token_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
+            scores = scores_by_chunks(model, prompt, tokens, end, num_alternatives=num_alternatives)
             found = {
                 "token_log_probs": scores.log_prob,
                 "token_entropies": scores.entropy,

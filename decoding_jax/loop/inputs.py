@@ -93,7 +93,7 @@ def check_prompt(prompt: Any) -> Prompt:
         hint = "; generate takes texts" if isinstance(prompt, str) else ""
         raise ValueError(f"prompt: expected {PROMPT}, got {fields.describe(prompt)}{hint}")
     tokens, length = (
-        _as_integers(f"prompt.{name}", value)
+        as_integers(f"prompt.{name}", value, f"int32, as in {PROMPT}")
         for name, value in zip(Prompt._fields, prompt, strict=True)
     )
     if tokens.ndim != 2 or tokens.shape[1] == 0 or length.shape != tokens.shape[:1]:
@@ -109,7 +109,12 @@ def as_int32(prompt: Prompt) -> Prompt:
     return Prompt(*(jnp.asarray(x).astype(jnp.int32) for x in prompt))
 
 
-def _as_integers(name: str, value: Any) -> Any:
+def as_integers(name: str, value: Any, expected: str = "int32") -> Any:
+    """An array of integers; a list is converted.
+
+    Raises:
+      ValueError: for anything else.
+    """
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value)):
         value = jnp.asarray(value)
     try:
@@ -117,10 +122,11 @@ def _as_integers(name: str, value: Any) -> Any:
         kind: str = np.dtype(array.dtype).kind
     except (ValueError, TypeError):  # Lists of several lengths, or an array of another library.
         hint = "; value.numpy() makes an array of it" if hasattr(value, "numpy") else ""
-        expected = f"{name}: expected int32, as in {PROMPT}"
-        raise ValueError(f"{expected}, got {fields.describe(value)}{hint}") from None
+        raise ValueError(
+            f"{name}: expected {expected}, got {fields.describe(value)}{hint}"
+        ) from None
     if kind not in ("i", "u"):
-        raise ValueError(f"{name}: expected int32, as in {PROMPT}, got {array.dtype}")
+        raise ValueError(f"{name}: expected {expected}, got {array.dtype}")
     return array
 
 

@@ -9,12 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from decoding_jax.base import Array, Cache, LanguageModel, Prompt
+from decoding_jax import fields
+from decoding_jax.base import Array, Cache, LanguageModel, Prompt, SupportsProject
+from decoding_jax.batches.widths import round_up
 from decoding_jax.loop import model_calls
+from decoding_jax.loop.inputs import (
+    as_int32,
+    as_integers,
+    check_model,
+    check_prompt,
+    check_prompt_ids,
+)
+from decoding_jax.models.shared_prefix import prefix_of
 from decoding_jax.ops.jit import jit
 from decoding_jax.ops.logits import clean, log_softmax
 from decoding_jax.ops.top_k import top_k
-from decoding_jax.sharding.meshes import to_host
+from decoding_jax.sharding.meshes import on_host, to_host
 
 CHUNK = 16
 """The largest number of tokens of a call of the model, whose logits are held together."""
@@ -65,7 +75,10 @@ def token_scores(
 ) -> TokenScores:
     """Returns scores of each token after its prompt and the tokens before it.
 
-    The model reads each prompt, and the sequences at most sixteen tokens a call.
+    One sequence for each prompt is read together with its prompt, by one call of a model that
+    projects hidden states (``SupportsProject``). Otherwise, the model reads each prompt once, and
+    the sequences at most sixteen tokens a call. The programs are compiled for a few lengths, to
+    which texts are padded, and kept.
 
     Args:
       model: a language model.
@@ -76,6 +89,11 @@ def token_scores(
         by default.
       num_alternatives: n, the number of the most probable tokens, 0 to V.
 
+    Raises:
+      ValueError: in one line, for a model that is not bound to its inputs, a prompt without tokens,
+        no tokens, ids outside the vocabulary, and texts with more tokens than the model has
+        positions. Traced arguments are not checked.
+
     Example:
       >>> from decoding_jax.testing import TableLM
       >>> model = TableLM.random(jax.random.key(0), 5)
@@ -84,6 +102,145 @@ def token_scores(
       >>> scores.log_prob.shape, scores.top_tokens.shape
       ((1, 1, 3), (1, 1, 3, 2))
     """
+    check_model(model)
+    num_alternatives = fields.as_count("num_alternatives", num_alternatives, 0)
+    if num_alternatives > model.vocab_size:
+        expected = f"an int from 0 to {model.vocab_size}, the model's vocabulary"
+        raise fields.error("num_alternatives", expected, num_alternatives)
+    prompt, tokens = check_prompt(prompt), as_integers("tokens", tokens)
+    shape = f"[B, N, L] with L of 1 or more, and {len(prompt.length)} prompts for B"
+    if tokens.ndim != 3 or tokens.shape[0] != len(prompt.length) or 0 in tokens.shape:
+        raise fields.error("tokens", shape, tokens)
+    end = tokens.shape[2] if end is None else end
+    values = on_host(*prompt, tokens, end)
+    if values is None or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(model)):
+        return compiled_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
+    given = Prompt(*values[:2]), values[2], int(values[3])
+    _check_values(model, *given)
+    if tokens.shape[1] == 1 and _reads_whole_texts(model):
+        scores = _by_whole_texts(model, *given, num_alternatives)
+        if scores is not None:
+            return scores
+    return _by_chunks(model, *given, num_alternatives)
+
+
+def _check_values(model: LanguageModel, prompt: Prompt, tokens: np.ndarray, end: int) -> None:
+    check_prompt_ids(prompt, model.vocab_size)
+    outside = tokens[(tokens < 0) | (tokens >= model.vocab_size)]
+    if outside.size:
+        expected = f"ids from 0 to {model.vocab_size - 1}, the model's vocabulary"
+        raise fields.error("tokens", expected, int(outside[0]))
+    size, positions = tokens.shape[2], model.max_positions
+    if not 0 <= end <= size:
+        raise fields.error("end", f"an int from 0 to {size}, the number of tokens", end)
+    longest = int(np.max(prompt.length))
+    if positions is not None and longest + end - 1 > positions:  # The last token is not read.
+        room = positions - longest + 1
+        raise ValueError(
+            f"tokens: expected at most {room} after a prompt of {longest}, since the model has "
+            f"{positions} positions, got {end}"
+        )
+
+
+def _reads_whole_texts(model: Any) -> bool:
+    """Whether a prompt that holds a whole text gives each token the distribution of a decode."""
+    joined = getattr(getattr(model, "config", None), "bidirectional_prompt", False)
+    return isinstance(model, SupportsProject) and not joined and prefix_of(model) is None
+
+
+def _by_whole_texts(
+    model: Any, prompt: Prompt, tokens: np.ndarray, end: int, num_alternatives: int
+) -> TokenScores | None:
+    """The scores of one sequence for each prompt; None if the model returns no hidden states."""
+    size, length = tokens.shape[2], np.asarray(prompt.length)
+    longest, positions = int(length.max()) + max(end, 1) - 1, model.max_positions
+    width = round_up(longest, CHUNK)
+    width = width if positions is None else max(longest, min(width, positions))
+    texts = np.zeros((len(length), width + 1), np.int32)
+    for row, own, count, new in zip(texts, prompt.tokens, length, tokens[:, 0], strict=True):
+        row[:count] = own[:count]
+        row[count : count + end] = new[:end]
+    found = _OF_TEXTS(
+        model,
+        texts,
+        (length + max(end, 1) - 1).astype(np.int32),
+        np.int32(length.min() - 1),
+        np.int32(longest if end else 0),
+        num_alternatives=num_alternatives,
+    )
+    if found is None:
+        return None
+    place = np.minimum(length[:, None, None] - 1 + np.arange(size), width - 1)
+    within = np.broadcast_to(np.arange(size) < end, place.shape)
+
+    def taken(values: np.ndarray) -> Array:
+        further = (1,) * (values.ndim - 3)
+        at = place.reshape(place.shape + further)
+        kept = within.reshape(place.shape + further)
+        return jnp.asarray(np.where(kept, np.take_along_axis(values, at, 2), 0))
+
+    return jax.tree.map(taken, to_host(found))
+
+
+def scores_of_texts(
+    model: Any, texts: Array, length: Array, begin: Array, end: Array, *, num_alternatives: int
+) -> TokenScores | None:
+    """The scores of the tokens of whole texts, by one prefill; None without hidden states.
+
+    Args:
+      model: a model that projects hidden states.
+      texts: int32 ``[B, 1 + T]``, right-padded.
+      length: int32 ``[B]``, the number of tokens that the model reads, from 1 to T.
+      begin, end: int32, from which token to which one logits are computed.
+      num_alternatives: as for ``token_scores``.
+
+    Returns:
+      Scores ``[B, 1, T]``, the first of the second token.
+    """
+    read = Prompt(texts[:, :-1], length)
+    output, _ = model.prefill(*read, lanes=1, slots=1, with_hidden=True)
+    if output.hidden is None:
+        return None
+    size = read.tokens.shape[1]
+    padding = -size % CHUNK
+    hidden = jnp.pad(output.hidden, ((0, 0), (0, 0), (0, padding), (0, 0)))
+    chosen = jnp.pad(texts[:, None, 1:], ((0, 0), (0, 0), (0, padding)))
+
+    def step(i: Array, scores: TokenScores) -> TokenScores:
+        states, new = (lax.dynamic_slice_in_dim(x, i * CHUNK, CHUNK, 2) for x in (hidden, chosen))
+        logits = model_calls.project(model, states, model.vocab_size, name="model")
+        return _placed(scores, _scored(logits, new, num_alternatives), i * CHUNK)
+
+    empty = _empty(chosen.shape, num_alternatives)
+    scores = lax.fori_loop(begin // CHUNK, -(-end // CHUNK), step, empty)
+    return jax.tree.map(lambda x: x[:, :, :size], scores)
+
+
+def _by_chunks(
+    model: LanguageModel, prompt: Prompt, tokens: np.ndarray, end: int, num_alternatives: int
+) -> TokenScores:
+    """As ``scores_by_chunks``, compiled for a few numbers of tokens."""
+    size, positions = tokens.shape[2], model.max_positions
+    slots = round_up(max(size - 1, 1), CHUNK)
+    if positions is not None and prompt.tokens.shape[1] + slots > positions:
+        slots = size - 1
+    padded = np.pad(tokens, ((0, 0), (0, 0), (0, 1 + slots - size)))
+    padded = padded.astype(np.int32)
+    scores = compiled_scores(
+        model, as_int32(prompt), padded, np.int32(end), num_alternatives=num_alternatives
+    )
+    return jax.tree.map(lambda x: jnp.asarray(x[:, :, :size]), to_host(scores))
+
+
+def scores_by_chunks(
+    model: LanguageModel,
+    prompt: Prompt,
+    tokens: Array,
+    end: Array | int | None = None,
+    *,
+    num_alternatives: int = 0,
+) -> TokenScores:
+    """``token_scores``, of which nothing is checked, for a program that is compiled elsewhere."""
     _, lanes, length = tokens.shape
     scoring = begin(model, prompt, lanes=lanes, length=length, num_alternatives=num_alternatives)
     end = length if end is None else end
@@ -104,10 +261,14 @@ def begin(
     chunk = _chunk(model, prompt, length)
     slots = max(-(-(length - 1) // chunk), 1) * chunk
     logits, cache = model_calls.prefill(model, prompt, lanes=lanes, slots=slots)
-    shape = (prompt.tokens.shape[0], lanes, 1 + slots)
-    zeros, tops = jnp.zeros(shape, jnp.float32), (*shape, num_alternatives)
-    scores = TokenScores(zeros, zeros, jnp.zeros(tops, jnp.int32), jnp.zeros(tops, jnp.float32))
+    scores = _empty((prompt.tokens.shape[0], lanes, 1 + slots), num_alternatives)
     return Scoring(cache, logits, scores)
+
+
+def _empty(shape: tuple[int, ...], num_alternatives: int) -> TokenScores:
+    """Scores of no token yet."""
+    zeros, tops = jnp.zeros(shape, jnp.float32), (*shape, num_alternatives)
+    return TokenScores(zeros, zeros, jnp.zeros(tops, jnp.int32), jnp.zeros(tops, jnp.float32))
 
 
 def score(
@@ -185,8 +346,10 @@ def _placed(scores: TokenScores, new: TokenScores, index: Array | int) -> TokenS
     return jax.tree.map(update, scores, new)
 
 
-compiled_scores = jit(token_scores, ("num_alternatives",))
-"""``token_scores``, compiled."""
+compiled_scores = jit(scores_by_chunks, ("num_alternatives",))
+"""``scores_by_chunks``, compiled."""
+
+_OF_TEXTS = jit(scores_of_texts, ("num_alternatives",))
 
 _BEGIN = jit(begin, ("lanes", "length", "num_alternatives"))
 _SCORE = jit(score, (), donated=("scoring",))

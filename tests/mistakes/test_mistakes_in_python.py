@@ -13,6 +13,7 @@ from mistake_calls import (
     KEY,
     MODEL,
     PROMPT,
+    SHORT,
     T5_MODEL,
     api,
     beams,
@@ -33,6 +34,7 @@ from decoding_jax import (
 )
 from decoding_jax.strategies.speculative import Heuristic
 from decoding_jax.testing import TableLM
+from decoding_jax.text import token_scores
 
 
 class Tensor:
@@ -42,6 +44,10 @@ class Tensor:
 
     def numpy(self):
         return np.array([[1, 2]])
+
+
+def scores(tokens=(((1,),), ((2,),)), *end, model=MODEL, prompt=PROMPT, **settings):
+    return token_scores(model, prompt, np.asarray(tokens), *end, **settings)
 
 
 NEAR = "expected transform=transforms."
@@ -277,6 +283,36 @@ TABLE = [
         "num_assistant_tokens",
         lambda: speculate(num_assistant_tokens=2),
         "num_draft_tokens=2 instead",
+    ),
+    # Scores of given tokens.
+    ("model", lambda: scores(model=T5_MODEL), r"expected model\.bind\(tokens, length\), which"),
+    (
+        "tokens",
+        lambda: scores([[[7]], [[1]]]),
+        "expected ids from 0 to 4, the model's vocab.*, got 7",
+    ),
+    ("tokens", lambda: scores([[[1]]]), r"expected \[B, N, L\] .*, and 2 prompts for B, got int64"),
+    ("tokens", lambda: scores(np.ones((2, 1, 0), int)), "with L of 1 or more, .*, got int64"),
+    ("tokens", lambda: scores([[[0.5]], [[1]]]), "expected int32, got float"),
+    (
+        "end",
+        lambda: scores([[[1]], [[1]]], 2),
+        "expected an int from 0 to 1, the number of tokens,",
+    ),
+    (
+        "prompt.length",
+        lambda: scores(prompt=Prompt([[1], [1]], [1, 0])),
+        "expected 1 to P, 1, got 0 in row 1",
+    ),
+    (
+        "tokens",
+        lambda: scores(np.ones((2, 1, 15), int), model=SHORT),
+        "expected at most 14 after a prompt of 3, since the model has 16 positions, got 15",
+    ),
+    (
+        "num_alternatives",
+        lambda: scores(num_alternatives=6),
+        "expected an int from 0 to 5, the model's vocabulary, got 6",
     ),
     # What is built before: stop conditions, transforms, rules.
     ("eos_ids", lambda: Stop(eos_ids="</s>"), "expected token ids of 0 or more, got '</s>'"),

@@ -7,8 +7,11 @@ import pytest
 from text_fakes import TABLE, VOCABULARY, Digits
 
 import decoding_jax
-from decoding_jax.text.token_scores import TokenScores, compiled_scores
+from decoding_jax.models import Llama, LlamaConfig
+from decoding_jax.text import token_scores
+from decoding_jax.text.token_scores import _OF_TEXTS, TokenScores, compiled_scores
 
+KEY = jax.random.key(0)
 TEXTS = ["1 2 3", "4", "5 6 1 2"]
 
 
@@ -59,6 +62,34 @@ def test_each_number_is_the_table_s():
     part = jax.device_get(compiled_scores(TABLE, prompt, tokens, np.int32(17), num_alternatives=3))
     np.testing.assert_array_equal(part.log_prob[:, :, :17], got.log_prob[:, :, :17])
     assert not part.log_prob[:, :, 17:].any()
+
+
+def test_a_text_and_its_prompt_are_read_by_one_call():
+    """As by chunks, to the model's last position; texts of a few lengths share one program."""
+    model = Llama.init(LlamaConfig(VOCABULARY, 8, 1, 1, 8, 8, 1, max_positions=40), KEY)
+    prompt = decoding_jax.Prompt(np.array([[1, 2, 0], [3, 4, 5]]), np.array([2, 3]))
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, 1, 37), np.int32)
+    got = token_scores(model, prompt, tokens, num_alternatives=2)
+    want = compiled_scores(model, prompt, tokens, np.int32(37), num_alternatives=2)
+    equal(got, want)
+    before = _OF_TEXTS.cache_size()
+    for size, end in ((37, 5), (34, 34), (31, 0)):
+        part = token_scores(model, prompt, tokens[:, :, :size], end, num_alternatives=2)
+        np.testing.assert_allclose(part.log_prob[..., :end], got.log_prob[..., :end], atol=1e-5)
+        assert part.log_prob.shape == (2, 1, size)
+        assert not np.asarray(part.log_prob)[..., end:].any()
+    assert _OF_TEXTS.cache_size() == before + 1  # The text of 5 tokens is of another width.
+
+
+def test_several_sequences_of_a_prompt_share_a_few_programs():
+    prompt = decoding_jax.Prompt(np.array([[1, 2, 0], [3, 4, 5]]), np.array([2, 3]))
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, 2, 17), np.int32)
+    got = token_scores(TABLE, prompt, tokens)
+    before = compiled_scores.cache_size()
+    for size in range(3, 17, 4):
+        part = token_scores(TABLE, prompt, tokens[:, :, :size])
+        np.testing.assert_array_equal(part.log_prob, got.log_prob[:, :, :size])
+    assert compiled_scores.cache_size() == before
 
 
 def test_the_scores_of_completions():
