@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -18,7 +20,7 @@ def pytree(cls: Class) -> Class:
     same number of fields (jaxlib 0.10.2), so ``jit`` runs one class's program for another whenever
     their hashes collide, about once in a hundred times. This function does not call ``__init__``
     when a tree is unflattened: leaves may be any objects, and only an object that you construct is
-    checked.
+    checked. In the ``repr`` of an object, large arrays are their dtypes and shapes.
 
     Args:
       cls: a dataclass. It should be frozen, since ``jit`` may keep its instances.
@@ -54,4 +56,41 @@ def pytree(cls: Class) -> Class:
         return tree
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    if hasattr(cls.__dict__.get("__repr__"), "__wrapped__"):  # That of ``dataclasses``.
+        cls.__repr__ = _repr  # type: ignore[assignment]
     return cls
+
+
+_SHOWN = 8  # numbers of an array, or of several together
+
+
+def brief(value: Any) -> str:
+    """The ``repr`` of a value, in which large arrays are their dtypes and shapes.
+
+    Example:
+      >>> import numpy as np
+      >>> brief((np.zeros((3, 4)), 1)), brief(np.zeros((3, 4))), brief([1, 2])
+      ('<an array of 12 numbers>', 'float64[3, 4]', '[1, 2]')
+    """
+    if dataclasses.is_dataclass(value):
+        return repr(value)
+    arrays = [x for x in jax.tree.leaves(value) if hasattr(x, "shape") and hasattr(x, "dtype")]
+    count = sum(math.prod(x.shape) for x in arrays)
+    if count <= _SHOWN:
+        return repr(value)
+    if arrays[0] is value:
+        return f"{value.dtype}{list(value.shape)}"
+    if hasattr(value, "_asdict"):
+        return of_fields(value, value._asdict())
+    several = "an array" if len(arrays) == 1 else f"{len(arrays)} arrays"
+    return f"<{several} of {count:,} numbers>"
+
+
+def of_fields(owner: Any, values: Mapping[str, Any]) -> str:
+    """The ``repr`` of an object with these fields, each of them brief."""
+    given = ", ".join(f"{name}={brief(value)}" for name, value in values.items())
+    return f"{type(owner).__qualname__}({given})"
+
+
+def _repr(self: Any) -> str:
+    return of_fields(self, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})

@@ -10,9 +10,12 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.models.encoder_decoder import EncoderDecoder
+from decoding_jax.pytrees import of_fields
 from decoding_jax.strategies.token_by_token import ConditionalCodesInfo
 from decoding_jax.text.token_scores import TokenScores
 from decoding_jax.text.tokenizers import Tokenizer
+
+_SHOWN = 16  # tokens of a ``repr``
 
 
 class Completion(NamedTuple):
@@ -47,6 +50,15 @@ class Completion(NamedTuple):
     def nan_logits(self) -> bool:
         """Whether the text ended where the model's logits were NaN (see ``DecodeOutput``)."""
         return self.log_prob != self.log_prob
+
+    def __repr__(self) -> str:
+        """The fields that are not None; long ``tokens`` and arrays are shortened."""
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        shown = of_fields(self, given)
+        if len(self.tokens) <= _SHOWN:
+            return shown
+        first = ", ".join(map(str, self.tokens[:_SHOWN]))
+        return shown.replace(repr(self.tokens), f"[{first}, ... {len(self.tokens)} in all]", 1)
 
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, those of arrays too. NaN is equal to nothing.

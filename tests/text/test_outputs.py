@@ -15,6 +15,7 @@ from decoding_jax import Stop, infer, loop, transforms
 from decoding_jax.infer.sources import Item
 from decoding_jax.loop import streaming
 from decoding_jax.strategies.speculative.stages import Info
+from decoding_jax.text import Completion
 
 TEXTS = ["1 2 3", "4"]
 NO_ENDS = Stop(eos_ids=())
@@ -114,6 +115,21 @@ def test_a_completions_numbers_are_pythons():
     )
     assert "np." not in repr(completion)
     assert {type(value) for value in completion.info} <= {int, float, np.ndarray}
+
+
+def test_what_is_printed_is_short():
+    """A model without its weights, and a completion without long arrays."""
+    model, _ = decoding_jax.load("translation-en-fr-draft")
+    assert repr(model).startswith("T5(params=<")
+    assert len(repr(model)) < 1000
+    completion = Completion(
+        "text", list(range(99)), -1.0, -1.0, True, {"widths": np.zeros((4, 64))}, None, np.ones(99)
+    )
+    assert repr(completion) == (
+        "Completion(text='text', tokens=[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... "
+        "99 in all], log_prob=-1.0, score=-1.0, finished=True, info=<an array of 256 numbers>, "
+        "sample_log_prob=float64[99])"
+    )
 
 
 def test_rates_of_one_completion_are_those_of_its_counts():
