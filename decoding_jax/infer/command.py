@@ -22,7 +22,7 @@ from decoding_jax.infer import progress
 from decoding_jax.infer.job import run
 from decoding_jax.infer.processes import SharedError
 from decoding_jax.infer.summaries import Summary
-from decoding_jax.ops.jit import keep_programs
+from decoding_jax.ops.jit import check_platform, keep_programs
 from decoding_jax.registry import STRATEGIES
 
 _USAGE = """Decodes a file of inputs, or a SeqIO task, as gin files configure it.
@@ -103,6 +103,7 @@ def _main(values: flags.FlagValues, argv: list[str]) -> int:
         raise UsageError(f"expected only flags, which --help lists, got {arguments[1]!r}")
     keep_programs()
     _join(values)
+    check_platform()
     register_names()
     # The configuration that the caller may have locked is locked again afterwards.
     with gin.unlock_config():

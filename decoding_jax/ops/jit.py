@@ -118,6 +118,22 @@ def _announce(name: str) -> None:
         timers[0].start()
 
 
+def check_platform() -> None:
+    """Starts JAX's devices, unless they run.
+
+    Raises:
+      ValueError: in one line, for a platform of ``JAX_PLATFORMS`` that JAX does not find.
+    """
+    try:
+        jax.default_backend()
+    except (AssertionError, RuntimeError) as error:  # JAX asserts for the names that it knows.
+        named = jax.config.values["jax_platforms"]
+        reason = str(error).partition("\n")[0] or "no plugin for it is installed"
+        raise ValueError(
+            f"JAX_PLATFORMS: expected a platform that JAX finds here, got {named!r} ({reason})"
+        ) from error
+
+
 def keep_programs() -> None:
     """Keeps compiled programs on disk for the next process, unless JAX is told where to.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
+import json
 import logging
 import sys
 import warnings
@@ -16,7 +18,7 @@ from decoding_jax.constraints import made
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
 from decoding_jax.models.checkpoint.drafters import holds_drafter, load_drafter
-from decoding_jax.ops.jit import keep_programs
+from decoding_jax.ops.jit import check_platform, keep_programs
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (
     UsageError,
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       0
     """
     try:
-        with _warnings_as_lines():
+        with _warnings_as_lines(), _any_character():
             return _main(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
@@ -82,6 +84,7 @@ def _main(argv: list[str]) -> int:
         )
     logging.basicConfig(format="%(message)s")
     keep_programs()
+    check_platform()
     model, tokenizer = load(
         options.model,
         dtype=options.dtype,
@@ -114,7 +117,7 @@ def _main(argv: list[str]) -> int:
         found = [completion._replace(info=None) for completion in row]
         record = records.decoded(i, text, found or row, seed=options.seed or 0)
         if options.json:
-            sys.stdout.write(records.to_line(record))
+            sys.stdout.write(_encodable(records.to_line(record)))
         else:
             printer(record)
     return int(any(completion.nan_logits for row in rows for completion in row))
@@ -123,11 +126,15 @@ def _main(argv: list[str]) -> int:
 def _texts(given: Sequence[str]) -> list[str]:
     """The texts of the command line, with the lines of standard input in place of ``-``.
 
-    A pipe is read where there is no text at all.
+    A pipe is read where there is no text at all. A byte-order mark and blank lines are left out.
     """
     if not given and not sys.stdin.isatty():
         given = ["-"]
     lines = [line.rstrip("\r\n") for line in sys.stdin] if "-" in given else []
+    lines = [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
+    if num_blank := sum(not line.strip() for line in lines):
+        print(f"decoding_jax: {num_blank} blank lines are left out", file=sys.stderr)
+        lines = [line for line in lines if line.strip()]
     return [text for one in given for text in (lines if one == "-" else [one])]
 
 
@@ -246,6 +253,29 @@ def _warnings_as_lines() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
+
+
+@contextlib.contextmanager
+def _any_character() -> Iterator[None]:
+    """Prints characters that the output's encoding does not have as escapes, such as ``\\xe9``."""
+    streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
+    before = [stream.errors for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            stream.reconfigure(errors=errors)
+
+
+def _encodable(line: str) -> str:
+    """A line of JSON whose characters the output's encoding has."""
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(line)) + "\n"
+    return line
 
 
 def _fail(message: str, status: int) -> int:

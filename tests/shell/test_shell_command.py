@@ -1,8 +1,12 @@
 """``python -m decoding_jax`` on a table model whose texts are digits."""
 
+import importlib.util
 import inspect
 import io
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +89,50 @@ def test_standard_input_gives_texts_and_json_comes_out(capsys, monkeypatch):
             assert list(output) == ["rank", "text", "log_prob", "score", "finished"]
             assert output["text"] == completion.text
             assert output["log_prob"] == pytest.approx(completion.log_prob)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_left_out(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff12\n\n  \n3\n"))
+    assert command.main(["--json", "--max_new_tokens", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["inputs"] for line in out.splitlines()] == ["12", "3"]
+    assert "decoding_jax: 2 blank lines are left out" in err
+
+
+class Accented(Digits):
+    def decode(self, ids):
+        return "\u00e9" * len(ids)
+
+
+def test_an_output_that_has_few_characters_gets_the_others_as_escapes(monkeypatch):
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: (TABLE, Accented()))
+    for options, want in ([], r"\xe9\xe9"), (["--json"], r"\u00e9\u00e9"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr("sys.stdout", out)
+        assert command.main(["12", *options, "--max_new_tokens", "5"]) == 0
+        out.flush()
+        assert want in out.buffer.getvalue().decode("ascii")
+        assert out.errors == "strict"
+
+
+@pytest.mark.parametrize(
+    ("name", "platform"), [("decoding_jax", "cuda"), ("decoding_jax.infer", "nowhere")]
+)
+def test_a_platform_that_is_not_there_is_one_line(name, platform):
+    """Before JAX has a platform, so in a process of its own; JAX knows the name, or does not."""
+    if platform == "cuda" and importlib.util.find_spec("jax_cuda12_plugin"):
+        pytest.skip("the plugin for CUDA is installed")
+    arguments = ["Hi"] if name == "decoding_jax" else ["--gin_file=runs/demo.gin"]
+    done = subprocess.run(
+        [sys.executable, "-m", name, *arguments],
+        env={**os.environ, "JAX_PLATFORMS": platform},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{name}: JAX_PLATFORMS: expected a platform that JAX finds here")
+    assert done.stderr.count("\n") == 1
 
 
 def test_stop_strings_and_lookups(capsys, tmp_path):
