@@ -8,11 +8,16 @@ import fnmatch
 import functools
 import importlib
 import logging
+import os
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 _BLOCK = 8 << 20  # bytes of one request of a file that is read in order
 _MAX_REASON = 200  # characters
+_SECONDS = 5.0  # to wait for a host
 _PART = 16 << 20  # bytes of one of several simultaneous requests
 
 
@@ -240,11 +245,40 @@ def file_system(scheme: str) -> Any:
             f"{scheme}://: needs {backend.module.partition('.')[0]}: "
             "pip install 'decoding_jax[cloud]'"
         ) from e
+    _check_reachable(scheme)
     # Without a handler of the program's own, failed requests would be logged with tracebacks.
     logging.getLogger(backend.module.partition(".")[0]).addHandler(logging.NullHandler())
     return getattr(module, backend.name)(
         use_listings_cache=False, skip_instance_cache=True, **backend.options
     )
+
+
+def _check_reachable(scheme: str) -> None:
+    """Asks once for the host of a scheme, since the clients repeat a request for a minute.
+
+    Behind a proxy nothing is asked, and of AWS, whose hosts depend on the region, an address alone.
+
+    Raises:
+      StorageError: for a host that has no address or gives no answer within some seconds.
+    """
+    variables = {"gs": ["STORAGE_EMULATOR_HOST"], "s3": ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]}
+    named = [url for name in variables.get(scheme, ()) if (url := os.environ.get(name))]
+    hosts = {"gs": "https://storage.googleapis.com", "s3": "https://s3.amazonaws.com"}
+    if scheme not in hosts or urllib.request.getproxies():
+        return
+    url = next(iter(named), hosts[scheme])
+    parsed = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    port = parsed.port or {"http": 80}.get(parsed.scheme, 443)
+    try:
+        if named or scheme == "gs":
+            socket.create_connection((parsed.hostname or "", port), _SECONDS).close()
+        else:
+            socket.getaddrinfo(parsed.hostname, port)
+    except OSError as e:
+        raise StorageError(
+            f"{scheme}://: no answer from {parsed.hostname} ({e}); expected a bucket that can be "
+            "reached"
+        ) from e
 
 
 @contextlib.contextmanager

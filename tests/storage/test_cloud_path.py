@@ -4,6 +4,7 @@ import gzip
 import os
 import sys
 import threading
+import urllib.request
 
 import buckets
 import pytest
@@ -122,6 +123,25 @@ def test_a_bucket_that_cannot_be_reached_is_one_line(gs):
             call()
         assert "\n" not in str(e.value)
         assert "expected a bucket that can be reached, and credentials for it" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable"), [("gs", "STORAGE_EMULATOR_HOST"), ("s3", "AWS_ENDPOINT_URL")]
+)
+def test_a_host_without_an_answer_is_one_line_at_once(scheme, variable, monkeypatch):
+    """The clients would repeat their requests for a minute."""
+    pytest.importorskip({"gs": "gcsfs", "s3": "s3fs"}[scheme], reason="extra cloud")
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    cloud_path.file_system.cache_clear()
+    try:
+        with pytest.raises(
+            StorageError, match=rf"^{scheme}://: no answer from 127.0.0.1 \("
+        ) as error:
+            CloudPath(f"{scheme}://bucket/file").read_bytes()
+    finally:
+        cloud_path.file_system.cache_clear()
+    assert "\n" not in str(error.value)
 
 
 def test_missing_credentials_are_one_line(amazon, monkeypatch):
