@@ -35,6 +35,10 @@ _NOT_LISTED = re.compile(
 _PASSED = ("model", "drafter", "prompt", "key")
 
 
+# The parameters of the job whose values refer to configurables.
+_CONFIGURED = ("model", "source", "strategy")
+
+
 class UsageError(ValueError):
     """Reports invalid flags or gin settings; the message is one line."""
 
@@ -261,12 +265,51 @@ def refuse_unread(given: Iterable[Binding], program: str = RUN) -> None:
     config = _config()
     if ("", program) not in config:
         return  # The job itself reports the arguments that are missing.
+    if any(_is_plain(config, Binding("", program, name)) for name in _CONFIGURED):
+        return  # The job itself says what it takes there.
     read = _read(config, program)
     strategies = _behind(config, Binding("", program, "strategy"))
     passed = {(name, parameter) for name in strategies for parameter in (*_PASSED, "stop")}
     for binding in given:
         if binding not in read.bindings or (binding.selector, binding.parameter) in passed:
-            raise ValueError(f"nothing reads {_name(binding)}; {_hint(binding, read, passed)}")
+            sets = _set_by(config, binding, program)
+            raise ValueError(
+                f"nothing reads {_name(binding)}{sets}; {_hint(binding, read, passed)}"
+            )
+
+
+def _is_plain(config: Config, binding: Binding) -> bool:
+    """Whether the value of a binding, behind its macros, is bound and refers to no configurable."""
+    scope, selector, parameter = binding
+    parameters = config.get((scope, selector), {})
+    if parameter not in parameters or parameters[parameter] is None:
+        return False
+    found = list(references(parameters[parameter]))
+    return not found or any(
+        target == MACRO and _is_plain(config, Binding(inner, MACRO, "value"))
+        for inner, target in (reference.config_key for reference in found)
+    )
+
+
+def _set_by(config: Config, macro: Binding, program: str) -> str:
+    """What a macro sets, and what the program has in the place of it, for an error."""
+    sets = [
+        (selector, parameter)
+        for (scope, selector), parameters in config.items()
+        for parameter, value in parameters.items()
+        if any(reference.config_key == (macro.scope, MACRO) for reference in references(value))
+    ]
+    if macro.selector != MACRO or not sets:
+        return ""
+    kinds = {selector.rpartition(".")[0] for selector, _ in sets}
+    others = [
+        f"@{'.'.join(found.split('.')[-2:])}"
+        for name in _CONFIGURED
+        for found in sorted(_behind(config, Binding("", program, name)))
+        if found.rpartition(".")[0] in kinds
+    ]
+    names = ", ".join(_name(Binding("", *pair)) for pair in sets)
+    return f", which sets {names}" + (f" and not {', '.join(others)}" if others else "")
 
 
 def _config() -> Config:

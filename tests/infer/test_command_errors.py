@@ -137,6 +137,26 @@ def test_a_binding_that_nothing_reads_is_refused(command, capsys, argument, mess
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    ("argument", "status", "message"),
+    [
+        ("--gin.STRATEGY='greedy'", 1, "strategy: expected a function such as functools.partial"),
+        ("--gin.SOURCE='inputs.txt'", 1, "source: expected TextLines(path), JsonLines(path), "),
+        ("--gin.MODEL='translation-en-fr'", 1, "model: expected a model and its tokenizer, as "),
+        (
+            "--gin.SOURCE=@infer.SeqioTask()",
+            2,
+            "nothing reads INPUT, which sets infer.TextLines.path, infer.JsonLines.path, "
+            "infer.CsvRows.path, infer.ParquetRows.path and not @infer.SeqioTask; ",
+        ),
+    ],
+)
+def test_what_is_bound_wrongly_is_named_and_not_what_it_leaves_unread(
+    command, capsys, argument, status, message
+):
+    check(command(argument), capsys, status, message)
+
+
 def test_a_strategy_takes_no_other_strategys_macro(command, capsys):
     check(command(TEMPERATURE=0.5), capsys, 2, "nothing reads TEMPERATURE; the job reads BATCH_")
 
