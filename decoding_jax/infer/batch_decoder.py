@@ -7,6 +7,7 @@ job without an engine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from decoding_jax.base import DecodeOutput
 from decoding_jax.batches.decoder import unbound
+from decoding_jax.infer import parquet
 from decoding_jax.infer.decoding import ItemDecoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.settings import (
@@ -97,33 +99,45 @@ class BatchDecoder:
                 "strategy: expected settings that all inputs share, got one value for each input "
                 f"in {', '.join(of_rows)}"
             )
+        self._process = os.getpid()
+        self._fields = _fields_of(settings, unbound(function)[1])
         self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
         self._decoder = ItemDecoder(
             model, function, settings, independent=True, own_schemas=json_schemas is not None
         )
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch: Any) -> Any:
         """Decodes a batch.
 
         Args:
-          batch: columns by name, NumPy arrays or lists of one length. Texts may be None.
+          batch: columns by name, NumPy arrays or lists of one length; or a ``pyarrow.Table``. Texts
+            may be None.
 
         Returns:
           The same columns, and two more, NumPy arrays of objects: ``outputs``, for each input a
           list of completions as in the records of ``infer.run``, and ``error``, which is None or
-          says why an input has none.
+          says why an input has none. Of a table, a table, in which ``info`` is JSON, and whose
+          columns have one type, whatever the batch.
 
         Raises:
-          ValueError: if a column is missing, an index is not a whole number from 0 to 2^32 - 1, or
+          ValueError: in a process that was forked from that of the decoder, if a column is missing,
             the batch has columns with the names of the new ones.
         """
+        if os.getpid() != self._process:
+            raise ValueError(
+                "BatchDecoder: expected a call in the process that made it, got one in a child of "
+                "that process, where JAX would wait for ever; make one in each worker, or spawn"
+                " workers instead of forking them"
+            )
+        is_table = hasattr(batch, "to_pydict")
+        given = batch.to_pydict() if is_table else batch
         for name in self._columns:
-            if name not in batch:
-                raise ValueError(f"batch: expected a column {name!r}, got {sorted(batch)}")
+            if name not in given:
+                raise ValueError(f"batch: expected a column {name!r}, got {sorted(given)}")
         for name in NEW_COLUMNS:
-            if name in batch:
+            if name in given:
                 raise ValueError(f"batch: expected no column {name!r}, which is added, got one")
-        texts, numbers, *of_schemas = (list(batch[name]) for name in self._columns)
+        texts, numbers, *of_schemas = (list(given[name]) for name in self._columns)
         schemas = of_schemas[0] if of_schemas else [None] * len(texts)
         for name, column in (("indices", numbers), ("schemas", schemas)):
             if len(column) != len(texts):
@@ -140,11 +154,23 @@ class BatchDecoder:
         items = [_item(text, name, schema) for text, schema in zip(texts, schemas, strict=True)]
         records: dict[int, Record] = dict(self._decoder.decode(items, [int(n) for n in numbers]))
         made = self._decoder.scored([records[i] for i in range(len(texts))])
+        if is_table:
+            return self._table(batch, made)
         return {
-            **batch,
+            **given,
             "outputs": _objects([record["outputs"] for record in made]),
             "error": _objects([record.get("error") for record in made]),
         }
+
+    def _table(self, batch: Any, made: list[Record]) -> Any:
+        """A table of Arrow with the new columns, whose types are those of every batch."""
+        import pyarrow
+
+        outputs = [[parquet.with_json(output) for output in record["outputs"]] for record in made]
+        errors = [record.get("error") for record in made]
+        kind = pyarrow.list_(parquet.output_type(self._fields))
+        batch = batch.append_column("outputs", pyarrow.array(outputs, kind))
+        return batch.append_column("error", pyarrow.array(errors, pyarrow.string()))
 
 
 def _item(text: Any, name: str, schema: Any) -> Item:
@@ -154,6 +180,22 @@ def _item(text: Any, name: str, schema: Any) -> Item:
     if (fault := schema_fault(name, schema)) is not None:
         return Item(text, error=fault)
     return Item(text, json_schema=schema)
+
+
+def _fields_of(settings: Settings, of_strategy: Mapping[str, Any]) -> list[str]:
+    """The fields of each output by the settings of the decoder and of its strategy."""
+    top = settings.with_top_tokens > 0
+    asked = {
+        "tokens": settings.with_tokens,
+        "num_tokens": settings.with_num_tokens,
+        "info": settings.with_info,
+        "sample_log_probs": bool(of_strategy.get("with_sample_log_prob")),
+        "token_log_probs": settings.with_token_log_probs,
+        "token_entropies": settings.with_token_entropies,
+        "top_tokens": top,
+        "top_log_probs": top,
+    }
+    return [*parquet.FIELDS, *(name for name, is_asked in asked.items() if is_asked)]
 
 
 def _objects(values: list[Any]) -> np.ndarray:

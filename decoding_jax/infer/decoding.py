@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,7 +107,8 @@ class ItemDecoder:
             independent=independent,
         )
         _check_positions(self.widths[-1], self._shared, self.rows.readers())
-        names = self.rows.info_names(self.widths[-1])
+        with _naming_length(settings):
+            names = self.rows.info_names(self.widths[-1])
         if settings.with_info and not names:
             _LOGGER.info("with_info: the strategy has no info about single rows")
         self._info = names if settings.with_info else []
@@ -243,15 +245,15 @@ class ItemDecoder:
             tokens = self._tokenizer.encode(item.inputs)
         except Exception as e:  # Tokenizers raise exceptions of many types; the job goes on.
             raise ValueError(f"cannot be tokenized: {e}") from e
-        if not tokens:
+        continues = not isinstance(self._model, EncoderDecoder)
+        if not tokens or not (continues or item.inputs.strip()):
             raise ValueError("empty: no tokens")
         size = self.widths[-1]
         if len(tokens) <= size:
             return tokens, 0
         if not self._settings.truncate:
             raise ValueError(f"too long: {len(tokens)} tokens, of at most {size}")
-        keep_last = not isinstance(self._model, EncoderDecoder)
-        kept = cut(self._tokenizer, tokens, size, self._shared, keep_last=keep_last)
+        kept = cut(self._tokenizer, tokens, size, self._shared, keep_last=continues)
         return kept, len(tokens) - len(kept)
 
 
@@ -285,6 +287,20 @@ def decode_shards(
         if len(made[s]) == len(shards[s].items):
             yield shards[s], decoder.scored([made[s][i] for i in range(len(made[s]))])
             made[s] = {}
+
+
+@contextlib.contextmanager
+def _naming_length(settings: Settings) -> Iterator[None]:
+    """Names the setting that pads inputs, where they leave no positions for new tokens."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith(("max_new_tokens: expected at most", "prompt: expected at")):
+            raise
+        raise ValueError(
+            f"{error}; max_input_length (in gin MAX_INPUT_LENGTH), which inputs are padded to, is "
+            f"{settings.max_input_length}, and a smaller one leaves more positions"
+        ) from None
 
 
 def _check_positions(width: int, shared: int, models: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from decoding_jax import fields
@@ -16,6 +16,8 @@ from decoding_jax.infer.sources import Item, items_of_files, text_item
 from decoding_jax.storage import StoragePath
 
 _ROWS = 1024  # rows that are in memory at a time
+FIELDS = ("rank", "text", "log_prob", "score", "finished")
+"""The fields that every output has."""
 _GROUP = 10_000  # records of a row group
 
 
@@ -136,7 +138,7 @@ def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
         for record in records():
             if ids_as_json and "id" in record:
                 record = {**record, "id": json.dumps(record["id"], ensure_ascii=False)}
-            group.append({**record, "outputs": [_with_json(o) for o in record["outputs"]]})
+            group.append({**record, "outputs": [with_json(o) for o in record["outputs"]]})
             if len(group) == _GROUP:
                 writer.write_table(pyarrow.Table.from_pylist(group, schema))
                 group = []
@@ -148,29 +150,14 @@ def parts(records: Callable[[], Iterable[Record]]) -> Iterator[bytes]:
 def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
     """The columns of the records, and whether ids are written as JSON."""
     names: set[str] = set()
-    of_outputs = {"rank", "text", "log_prob", "score", "finished"}
+    of_outputs = set(FIELDS)
     of_ids: set[type] = set()
     for record in records:
         names |= record.keys()
         of_ids |= {type(record["id"])} if "id" in record else set()
         for output in record["outputs"]:
             of_outputs |= output.keys()
-    output = {
-        "rank": pyarrow.int64(),
-        "text": pyarrow.string(),
-        "tokens": pyarrow.list_(pyarrow.int32()),
-        "num_tokens": pyarrow.int32(),
-        "log_prob": pyarrow.float64(),
-        "sample_log_probs": pyarrow.list_(pyarrow.float64()),
-        "token_log_probs": pyarrow.list_(pyarrow.float64()),
-        "token_entropies": pyarrow.list_(pyarrow.float64()),
-        "top_tokens": pyarrow.list_(pyarrow.list_(pyarrow.int32())),
-        "top_log_probs": pyarrow.list_(pyarrow.list_(pyarrow.float64())),
-        "score": pyarrow.float64(),
-        "finished": pyarrow.bool_(),
-        "info": pyarrow.string(),
-    }
-    structure = pyarrow.struct([(k, v) for k, v in output.items() if k in of_outputs])
+    structure = output_type(of_outputs)
     columns = {
         "index": pyarrow.int64(),
         "id": pyarrow.int64() if of_ids == {int} else pyarrow.string(),
@@ -186,7 +173,29 @@ def _schema(pyarrow: Any, records: Iterable[Record]) -> tuple[Any, bool]:
     return schema, of_ids not in ({int}, {str})
 
 
-def _with_json(output: dict[str, Any]) -> dict[str, Any]:
+def output_type(names: Collection[str]) -> Any:
+    """The Arrow type of an output with these fields, of which ``info`` is JSON."""
+    import pyarrow
+
+    output = {
+        "rank": pyarrow.int64(),
+        "text": pyarrow.string(),
+        "tokens": pyarrow.list_(pyarrow.int32()),
+        "num_tokens": pyarrow.int32(),
+        "log_prob": pyarrow.float64(),
+        "sample_log_probs": pyarrow.list_(pyarrow.float64()),
+        "token_log_probs": pyarrow.list_(pyarrow.float64()),
+        "token_entropies": pyarrow.list_(pyarrow.float64()),
+        "top_tokens": pyarrow.list_(pyarrow.list_(pyarrow.int32())),
+        "top_log_probs": pyarrow.list_(pyarrow.list_(pyarrow.float64())),
+        "score": pyarrow.float64(),
+        "finished": pyarrow.bool_(),
+        "info": pyarrow.string(),
+    }
+    return pyarrow.struct([(k, v) for k, v in output.items() if k in names])
+
+
+def with_json(output: dict[str, Any]) -> dict[str, Any]:
     """An output whose ``info``, which each strategy has of its own, is JSON."""
     return {**output, "info": json.dumps(output["info"])} if "info" in output else output
 

@@ -186,6 +186,12 @@ def check_lengths(
     if maximum is None:
         return max_new_tokens
     available = maximum - prompt_size + (0 if last_is_fed else 1)
+    if available < 1:
+        longest = maximum - 1 if last_is_fed else maximum
+        raise ValueError(
+            f"prompt: expected at most {longest} tokens, padding included, before new ones, got "
+            f"{prompt_size}: the model has {maximum} positions"
+        )
     if max_new_tokens > available:
         raise ValueError(
             f"max_new_tokens: expected at most {available} after a prompt of {prompt_size}, got "

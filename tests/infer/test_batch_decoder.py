@@ -97,6 +97,35 @@ def test_a_wrong_batch_is_one_line(batch, message):
     assert message in str(error.value)
 
 
+def test_a_table_of_arrow_has_columns_of_one_type():
+    """Of batches without a fault, and of nothing but faults."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
+    decoder = BatchDecoder(make_model(), STRATEGY, **SETTINGS, with_num_tokens=True)
+    found = [decoder(arrow.table(columns(index))) for index in ([0, 1], [3], [2, 3])]
+    assert len({str(table.schema) for table in found}) == 1
+    joined = arrow.concat_tables(found)
+    assert joined["error"].to_pylist() == [None, None, "empty: no tokens", None, "empty: no tokens"]
+    of_arrays = decoder(columns([0, 1]))
+    assert joined["outputs"].to_pylist()[:2] == list(of_arrays["outputs"])
+
+
+def test_a_blank_text_of_an_encoder_decoder_is_a_fault():
+    """As in the job, though the tokenizer adds an end token to it; nothing is decoded."""
+    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
+    decoder = BatchDecoder(
+        decoding_jax.load("translation-en-fr-draft"), greedy, batch_size=2, max_input_length=8
+    )
+    found = decoder({"inputs": ["", "  ", "\n"], "index": [0, 1, 2]})
+    assert found["error"].tolist() == ["empty: no tokens"] * 3
+
+
+def test_a_child_of_fork_is_refused(monkeypatch):
+    decoder = BatchDecoder(make_model(), STRATEGY, **SETTINGS)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(ValueError, match="expected a call in the process that made it, got one in"):
+        decoder(columns([0]))
+
+
 def test_settings_of_single_inputs_are_refused():
     changed = functools.partial(
         STRATEGY, transform=decoding_jax.transforms.temperature(np.ones(3, np.float32))

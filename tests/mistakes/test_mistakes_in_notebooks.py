@@ -345,6 +345,14 @@ TABLE = [
         ),
         "expected ids from 0 to 258, the model's vocabulary, got 300",
     ),
+    (
+        "max_new_tokens",
+        lambda: job(
+            model=(SHORT, TOKENIZER),
+            strategy=functools.partial(decoding_jax.greedy, max_new_tokens=4),
+        ),
+        r"at most 1 after a prompt of 16, .*; max_input_length \(in gin MAX_INPUT_LENGTH\), wh",
+    ),
     ("chunk", lambda: stream(chunk=0), "expected an int of 1 or more, got 0"),
     (
         "num_beams",

@@ -284,6 +284,11 @@ TABLE = [
         lambda: speculate(num_assistant_tokens=2),
         "num_draft_tokens=2 instead",
     ),
+    (
+        "prompt",
+        lambda: api("greedy", model=SHORT, prompt=Prompt(np.ones((1, 90), int), [90])),
+        "expected at most 16 tokens, padding included, before new ones, got 90: the model has 16",
+    ),
     # Scores of given tokens.
     ("model", lambda: scores(model=T5_MODEL), r"expected model\.bind\(tokens, length\), which"),
     (
