@@ -112,7 +112,7 @@ def token_scores(
     if tokens.ndim != 3 or tokens.shape[0] != len(prompt.length) or 0 in tokens.shape:
         raise fields.error("tokens", shape, tokens)
     end = tokens.shape[2] if end is None else end
-    values = on_host(*prompt, tokens, end)
+    values: Any = on_host(*prompt, tokens, end)
     if values is None or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(model)):
         return compiled_scores(model, prompt, tokens, end, num_alternatives=num_alternatives)
     given = Prompt(*values[:2]), values[2], int(values[3])
@@ -224,10 +224,10 @@ def _by_chunks(
     slots = round_up(max(size - 1, 1), CHUNK)
     if positions is not None and prompt.tokens.shape[1] + slots > positions:
         slots = size - 1
-    padded = np.pad(tokens, ((0, 0), (0, 0), (0, 1 + slots - size)))
-    padded = padded.astype(np.int32)
+    padded: Any = np.pad(tokens, ((0, 0), (0, 0), (0, 1 + slots - size))).astype(np.int32)
+    last: Any = np.int32(end)  # A dtype of its own: a plain number would be another program.
     scores = compiled_scores(
-        model, as_int32(prompt), padded, np.int32(end), num_alternatives=num_alternatives
+        model, as_int32(prompt), padded, last, num_alternatives=num_alternatives
     )
     return jax.tree.map(lambda x: jnp.asarray(x[:, :, :size]), to_host(scores))
 
@@ -349,7 +349,7 @@ def _placed(scores: TokenScores, new: TokenScores, index: Array | int) -> TokenS
 compiled_scores = jit(scores_by_chunks, ("num_alternatives",))
 """``scores_by_chunks``, compiled."""
 
-_OF_TEXTS = jit(scores_of_texts, ("num_alternatives",))
+_OF_TEXTS: Any = jit(scores_of_texts, ("num_alternatives",))
 
 _BEGIN = jit(begin, ("lanes", "length", "num_alternatives"))
 _SCORE = jit(score, (), donated=("scoring",))
