@@ -290,6 +290,7 @@ def merge_as_printed(argv, place):
 # These pages take longest; the gate runs them with the exhaustive tests.
 LONG = (
     "docs/adapters.md",
+    "docs/combined_models.md",
     "docs/conditional.md",
     "docs/constraints.md",
     "docs/drafters.md",
