@@ -128,7 +128,10 @@ def models(tmp_path_factory):
     tokenizer["model"]["vocab"] = {name: i if i != 2 else 14 for name, i in words.items()}
     (folder / "nllb-200-distilled-600M" / "tokenizer.json").write_text(json.dumps(tokenizer))
     chat = shutil.copytree(folder / "gpt2", folder / "Qwen3-0.6B")
-    template = "{% for m in messages %}{{ m.role }} {{ m.content }} end {% endfor %}"
+    template = (
+        "{% if tools %}tools {% endif %}{% if enable_thinking is false %}think {% endif %}"
+        "{% for m in messages %}{{ m.role }} {{ m.content }} end {% endfor %}"
+    )
     (chat / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return folder
 

@@ -72,6 +72,8 @@ class StopStrings:
       last_tokens: int32 ``[E]``, the tokens inside which a string may end, padded with -1.
       chosen: bool ``[Q]``, or ``[B, Q]`` for each row: which strings count.
       begun: a bool, or bool ``[B]``: whether the new tokens continue a text.
+      special: int32 ``[V]``, the string that a special token is, which has no text, and -1 for any
+        other token; or None where no string is one.
       window: the largest number of tokens that a string can touch. Static.
       max_ends: the largest number of tokens that end a text at one state. Static.
     """
@@ -84,6 +86,7 @@ class StopStrings:
     last_tokens: Any = fields.field(shared_axes=None)
     chosen: Any = fields.field(shared_axes=1)
     begun: Any = fields.field(shared_axes=0)
+    special: Any = fields.field(shared_axes=None)
     window: int = fields.field(static=True)
     max_ends: int = fields.field(static=True)
 
@@ -119,6 +122,12 @@ def ends_with_string(strings: StopStrings, tokens: Array, length: Array) -> Arra
     _, earlier = lax.scan(previous, length - 2, None, length=strings.window - 1)
     state, _ = lax.scan(advance, jnp.zeros(length.shape, jnp.int32), earlier, reverse=True)
     matches = jnp.asarray(strings.matches)[state, last]
+    if strings.special is not None:
+        special = jnp.asarray(strings.special, jnp.int32)
+        token = jnp.clip(at(tokens, length - 1), 0, special.shape[0] - 1)
+        string = jnp.where(length > 0, special[token], -1)[..., None]
+        number = jnp.arange(matches.shape[-1], dtype=jnp.int32)[None, None]
+        matches |= string == number
     chosen = jnp.asarray(strings.chosen)
     return (matches & chosen.reshape(-1, 1, chosen.shape[-1])).any(-1)
 

@@ -88,8 +88,11 @@ def _url(path: str | StoragePath) -> re.Match[str] | None:
 
 
 WEIGHTS = "*.safetensors"
-OTHERS = ("*.json", "*.model", "*.jinja", "*.spm", "merges.txt")
-"""The files of a model that are read here: settings, tokenizers and templates of chats."""
+TEMPLATES = "*.jinja"
+OTHERS = ("*.json", "*.model", TEMPLATES, "*.spm", "merges.txt")
+"""The files of a model that are read here: settings, tokenizers and templates of chats.
+
+Only templates are in folders too: those of ``additional_chat_templates``."""
 
 _SCHEME = re.compile("hf:/+")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -142,7 +145,7 @@ def model_path(name: str, path: str | StoragePath, *, weights: bool = True) -> S
             repository,
             revision=revision or None,
             allow_patterns=[*OTHERS, *([WEIGHTS] if weights else [])],
-            ignore_patterns=["*/*"],
+            ignore_patterns=[f"*/{name}" for name in (*OTHERS, WEIGHTS) if name != TEMPLATES],
         )
     except Exception as error:  # Its exceptions have no common base.
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -73,7 +73,8 @@ def local_copy(directory: StoragePath, names: Sequence[str]) -> Iterator[Path]:
 
     Args:
       directory: a directory. A local one is yielded itself.
-      names: the names of the files. Those that the directory lacks are left out.
+      names: the names of the files, those in folders with ``/``. Those that the directory lacks
+        are left out.
 
     Example:
       >>> folder = CloudPath("memory://examples/copied")
@@ -88,7 +89,9 @@ def local_copy(directory: StoragePath, names: Sequence[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="decoding_jax_") as folder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                Path(folder, name).write_bytes((directory / name).read_bytes())
+                content = (directory / name).read_bytes()
+                Path(folder, name).parent.mkdir(exist_ok=True)
+                Path(folder, name).write_bytes(content)
         yield Path(folder)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ def stop_strings(
 
     A string is matched against the text that ``generate`` returns, wherever its tokens begin and
     end: a sequence ends with the first token with which its text contains the string. One that is
-    complete before ``min_new_tokens`` does not count.
+    complete before ``min_new_tokens`` does not count. A special token has no text, but a string
+    that is one ends a sequence with that token.
 
     Args:
       tokenizer: a tokenizer, from ``load``, or one of your own with a method ``token_texts``.
@@ -76,6 +77,9 @@ def stop_strings(
         for i, (begun_class, first) in enumerate(zip(token_class, first_class, strict=True))
         if last_classes[begun_class] or (first >= 0 and last_classes[first])
     ]
+    names = {text: i for i, text in (texts.special or {}).items()}
+    special = {names[p]: number for number, p in enumerate(patterns) if p in names}
+    last += special
     chosen = np.zeros((len(rows), matches.shape[2]), bool)
     for chosen_of_row, row in zip(chosen, rows, strict=True):
         chosen_of_row[[different.index(string) for string in row]] = True
@@ -88,9 +92,17 @@ def stop_strings(
         last_tokens=np.asarray(last + [-1] * (round_up(len(last)) - len(last)), np.int32),
         chosen=chosen[0] if is_shared else chosen,
         begun=np.asarray(begun, bool),
+        special=_at(special, vocab_size) if special else None,
         window=round_up(max((len(pattern) for pattern in patterns), default=1), 4),
-        max_ends=round_up(int(max(per_state.max(), of_first, 1))),
+        max_ends=round_up(int(max(per_state.max(), of_first, 1)) + len(special)),
     )
+
+
+def _at(numbers: Mapping[int, int], size: int) -> np.ndarray:
+    """int32 ``[size]``, the number of each token, and -1 for those without one."""
+    found = np.full(size, -1, np.int32)
+    found[list(numbers)] = list(numbers.values())
+    return found
 
 
 def default_stop(tokenizer: Tokenizer) -> Stop:

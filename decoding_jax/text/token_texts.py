@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -34,11 +34,14 @@ class TokenTexts(NamedTuple):
         first.
       byte: the byte that each token represents, or -1 for other tokens, if the tokenizer decodes a
         run of such tokens as a whole: an invalid run has no text. None for other tokenizers.
+      special: the special tokens, which have no text, by their ids: what stands for them in an
+        input. None if they are not known.
     """
 
     begun: Sequence[bytes]
     first: Sequence[bytes | None]
     byte: Sequence[int] | None = None
+    special: Mapping[int, bytes] | None = None
 
 
 def concatenated(texts: Sequence[bytes]) -> TokenTexts:
@@ -69,21 +72,24 @@ def texts_of_decoder(tokenizer: tokenizers.Tokenizer, size: int) -> TokenTexts:
             "expected a tokenizer whose text is the concatenation of its tokens' texts, got one"
             f" with the decoder {bad[0] if bad else type(decoder)}"
         )
-    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added = tokenizer.get_added_tokens_decoder()
+    special = {i: t.content.encode() for i, t in added.items() if t.special and i < size}
     tokens = [None if i in special else tokenizer.id_to_token(i) for i in range(size)]
     if "ByteLevel" in types:
-        return concatenated([b"" if t is None else _bytes_of(t) for t in tokens])
+        texts = concatenated([b"" if t is None else _bytes_of(t) for t in tokens])
+        return texts._replace(special=special)
     runs = "ByteFallback" in types
     byte = [int(t[3:5], 16) if runs and t and BYTE.fullmatch(t) else -1 for t in tokens]
     texts = texts_by_decoding(tokenizer.decode, [t is None for t in tokens], byte)
-    return texts._replace(byte=byte if runs else None)
+    return texts._replace(byte=byte if runs else None, special=special)
 
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [number for number in range(256) if number not in _PRINTABLE]
-_BYTE_OF = {chr(number): number for number in _PRINTABLE}
-_BYTE_OF |= {chr(256 + index): number for index, number in enumerate(_OTHERS)}
+CHARACTER_OF = {number: chr(number) for number in _PRINTABLE}
+CHARACTER_OF |= {number: chr(256 + index) for index, number in enumerate(_OTHERS)}
 """The alphabet of GPT-2's byte-level tokens: printable bytes are themselves."""
+_BYTE_OF = {character: number for number, character in CHARACTER_OF.items()}
 
 
 def _bytes_of(token: str) -> bytes:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import sentencepiece
 import tokenizers
+from tokenizers import AddedToken, pre_tokenizers
 
 from decoding_jax.storage import CloudPath, StoragePath, local_copy, model_path
-from decoding_jax.text.chat import ChatTemplate
+from decoding_jax.text.tokenizer_settings import TEMPLATES, TokenizerSettings, read_object
 from decoding_jax.text.tokenizers import (
     ByteTokenizer,
     HuggingFaceTokenizer,
@@ -18,6 +20,7 @@ from decoding_jax.text.tokenizers import (
     SentencePieceTokenizer,
     Tokenizer,
     TokenizerError,
+    processor,
 )
 
 SENTENCEPIECE_FILES = (
@@ -27,8 +30,37 @@ SENTENCEPIECE_FILES = (
     "sentencepiece.model",
 )
 BYTE_FAMILY_VOCAB = 384
+_T5 = ("t5", "mt5", "umt5")
 # Families whose SentencePiece models, or older files, have other numbers than the networks.
 _RENUMBERED = ("bart", "m2m_100", "marian", "mbart", "pegasus")
+_WITH_NUMBERS = ("m2m_100", "marian")  # in vocab.json
+# Files of other libraries, and the lines of tiktoken's: a token in base64, and its id.
+_OTHER_FILES = re.compile(r"tekken\.json|.*\.tiktoken")
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/=]+ \d+")
+_CONVERSION = ", which AutoTokenizer.from_pretrained and save_pretrained of transformers write"
+
+
+class _Form(NamedTuple):
+    """How a class of ``transformers`` reads ``vocab.json`` and ``merges.txt``.
+
+    Attributes:
+      pattern: the pattern by which texts are divided into words, or None for GPT-2's.
+      special: the special tokens, unless a file names others.
+    """
+
+    pattern: str | None
+    special: dict[str, str]
+
+
+_END = "<|endoftext|>"
+_BYTE_LEVEL = {
+    "GPT2Tokenizer": _Form(None, {"unk_token": _END, "bos_token": _END, "eos_token": _END}),
+    "Qwen2Tokenizer": _Form(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+        r"\s*[\r\n]+|\s+(?!\S)|\s+",
+        {"unk_token": _END, "eos_token": _END, "pad_token": _END},
+    ),
+}
 _LANGUAGES = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha"
     " he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my"
@@ -45,6 +77,7 @@ _FILES = (
     "source.spm",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     *SENTENCEPIECE_FILES,
@@ -78,7 +111,7 @@ def load_tokenizer(
     is_file = path.is_file()
     if not is_file and not path.is_dir():
         raise TokenizerError(f"{path}: no such directory")
-    names = [path.name] if is_file else _FILES
+    names = [path.name] if is_file else [*_FILES, *_template_names(path)]
     with local_copy(path.parent if is_file else path, names) as folder:
         copied = folder / path.name if is_file else folder
         try:
@@ -87,90 +120,139 @@ def load_tokenizer(
             raise TokenizerError(str(e).replace(str(copied), str(path))) from e
 
 
+def _template_names(directory: CloudPath) -> list[str]:
+    return [f"{TEMPLATES}/{path.name}" for path in (directory / TEMPLATES).glob("*.jinja")]
+
+
 def _load(directory: Path, family: dict[str, Any] | None) -> Tokenizer:
     if directory.is_file():
-        return _sentencepiece(directory, family or {}, ())
+        settings = TokenizerSettings(directory.parent, {}, {}, [], {})
+        return _sentencepiece(directory, family or {}, settings, ())
     if not directory.exists():
         raise TokenizerError(f"{directory}: no such directory")
-    config = _json(directory / "config.json") or family or {}
+    config = read_object(directory / "config.json") or family or {}
     eos_ids = _eos_ids(directory, config)
     if (directory / "tokenizer.json").exists():
-        made = HuggingFaceTokenizer(_read_json(directory / "tokenizer.json"), eos_ids=eos_ids)
-        made.chat = _chat_template(directory)
-        return made
+        settings = TokenizerSettings.read(directory)
+        tokenizer = _read_json(directory / "tokenizer.json")
+        return _of_library(tokenizer, settings, "tokenizer.json", eos_ids)
     kind = config.get("model_type")
-    if kind in ("marian", "m2m_100") and (directory / "vocab.json").exists():
+    if kind in _WITH_NUMBERS and (directory / "vocab.json").exists():
         return (_marian if kind == "marian" else _m2m_100)(directory, eos_ids)
     if kind in _RENUMBERED:
-        raise TokenizerError(f"{directory}: no tokenizer; expected tokenizer.json for a {kind}")
+        raise TokenizerError(
+            f"{directory}: no tokenizer; expected tokenizer.json for a {kind}"
+            f"{'' if kind in _WITH_NUMBERS else _CONVERSION}"
+        )
     for name in SENTENCEPIECE_FILES:
         if (directory / name).exists():
-            return _sentencepiece(directory / name, config, eos_ids)
+            settings = TokenizerSettings.read(directory)
+            return _sentencepiece(directory / name, config, settings, eos_ids)
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
-        made = HuggingFaceTokenizer(_byte_level_bpe(directory), eos_ids=eos_ids)
-        made.chat = _chat_template(directory)
-        return made
-    if config.get("model_type") == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
-        return ByteTokenizer()
+        return _byte_level_bpe(directory, config, eos_ids)
+    if kind == "t5" and config.get("vocab_size") == BYTE_FAMILY_VOCAB:
+        return _bytes(directory, eos_ids)
+    other = sorted(p.name for p in directory.iterdir() if _OTHER_FILES.fullmatch(p.name))
     raise TokenizerError(
         f"{directory}: no tokenizer; expected tokenizer.json, {', '.join(SENTENCEPIECE_FILES)}, "
-        "or vocab.json with merges.txt"
+        f"or vocab.json with merges.txt{', got ' + other[0] + _CONVERSION if other else ''}"
     )
 
 
-def _sentencepiece(path: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> Tokenizer:
+def _of_library(
+    tokenizer: tokenizers.Tokenizer,
+    settings: TokenizerSettings,
+    source: str,
+    eos_ids: Sequence[int],
+) -> HuggingFaceTokenizer:
+    """A tokenizer with the added tokens and the templates of its directory."""
+    settings.add_to(tokenizer, source)
+    made = HuggingFaceTokenizer(tokenizer, eos_ids=eos_ids)
+    made.chat = settings.chat_template()
+    return made
+
+
+def _sentencepiece(
+    path: Path, config: dict[str, Any], settings: TokenizerSettings, eos_ids: Sequence[int]
+) -> Tokenizer:
     """A SentencePiece model: an input of a T5 has an end token, any other one a start token.
 
     For others, ``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json`` come first.
     """
-    settings = _json(path.parent / "tokenizer_config.json")
-    pieces = SentencePieceTokenizer(path)._pieces
-    special = _special_pieces(pieces, settings)
-    start = _special_id(special, settings, "bos_token", pieces.bos_id())
-    end = _special_id(special, settings, "eos_token", pieces.eos_id())
-    is_t5 = config.get("model_type") in ("t5", "mt5", "umt5")
+    pieces, values = _pieces_of(path), settings.values
+    family = config.get("model_type")
+    is_t5 = family in _T5
+    added = _tokens_of_model(pieces, settings, config if is_t5 else None)
+    numbers = {pieces.id_to_piece(i): i for i in range(len(pieces))}
+    numbers |= {token.content: i for i, token in added.items()}
+    special = {"bos_token": pieces.bos_id(), "eos_token": pieces.eos_id()}
+    special |= {name: numbers[text] for name in special if (text := settings.text(name))}
+    start, end = ([i] if i >= 0 else [] for i in special.values())
     has_start, has_end = (
-        default if is_t5 or settings.get(name) is None else bool(settings[name])
+        default if is_t5 or values.get(name) is None else bool(values[name])
         for name, default in (("add_bos_token", not is_t5), ("add_eos_token", is_t5))
     )
+    is_llama = settings.token_class(config) == "LlamaTokenizer" and family != "mistral"
     made = SentencePieceTokenizer(
         path,
         prefix=start if has_start else (),
         suffix=end if has_end else (),
         eos_ids=eos_ids or end,
-        special=special,
+        added=added,
+        plain=is_llama,
+        each=is_t5 or bool(values.get("legacy", not is_llama)),
+        decoder=tokenizers.decoders.Metaspace() if is_t5 else None,
     )
-    ids = {"bos_token": start, "eos_token": end, "unk_token": [pieces.unk_id()]}
-    names = {i: text for text, i in special.items()}
-    made.chat = _chat_template(
-        path.parent, **{k: names[i] for k, v in ids.items() for i in v if i in names}
-    )
+    names = {i: text for text, i in numbers.items()}
+    special["unk_token"] = pieces.unk_id()
+    texts = {name: names[i] for name, i in special.items() if i in names}
+    made.chat = settings.chat_template(texts)
     return made
 
 
-def _special_pieces(pieces: Any, settings: dict[str, Any]) -> dict[str, int]:
-    """The ids of special tokens by their text: those of the model, and those added after it."""
-    of_model = [i for i in range(len(pieces)) if pieces.is_control(i) or pieces.is_unknown(i)]
-    added = settings.get("added_tokens_decoder") or {}
-    found = {pieces.id_to_piece(i): i for i in of_model}
-    return found | {entry["content"]: int(i) for i, entry in added.items()}
+def _pieces_of(path: Path) -> sentencepiece.SentencePieceProcessor:
+    try:
+        return processor(path)
+    except TokenizerError as e:
+        lines = path.read_bytes().splitlines()[:1]
+        if lines and _TIKTOKEN.fullmatch(lines[0]):
+            cause = f"{e}, but one of tiktoken; expected tokenizer.json{_CONVERSION}"
+            raise TokenizerError(cause) from None
+        raise
 
 
-def _special_id(
-    special: dict[str, int], settings: dict[str, Any], name: str, default: int
-) -> list[int]:
-    """The id of a special token that the settings name, or the default if there is one."""
-    return [i for i in (special.get(_token_text(settings.get(name)) or "", default),) if i >= 0]
+def _tokens_of_model(
+    pieces: sentencepiece.SentencePieceProcessor,
+    settings: TokenizerSettings,
+    t5: dict[str, Any] | None,
+) -> dict[int, AddedToken]:
+    """The added tokens of a SentencePiece model, by their ids; with the sentinels of a T5.
 
-
-def _token_text(token: Any) -> Any:
-    """The text of a special token, which a file gives as it is, or among its properties."""
-    return token.get("content") if isinstance(token, dict) else token
+    A token without an id is one of the pieces, or comes after all of them.
+    """
+    known = {pieces.id_to_piece(i): i for i in range(len(pieces))}
+    found: dict[int, AddedToken] = {}
+    if t5 is not None:
+        count = settings.values.get("extra_ids")
+        if count is None:  # As many as T5 has, if the network has rows for them.
+            count = 100 if len(pieces) + 100 <= t5.get("vocab_size", 0) else 0
+        last = len(pieces) + int(count) - 1
+        texts = {last - i: f"<extra_id_{i}>" for i in range(int(count))}
+        found = {i: AddedToken(text, special=True) for i, text in sorted(texts.items())}
+    settings.check_ids(known | {token.content: i for i, token in found.items()}, "its pieces")
+    found |= settings.added
+    known |= {token.content: i for i, token in found.items()}
+    for token in settings.tokens({}):
+        number = known.setdefault(token.content, max(known.values()) + 1)
+        found[number] = token
+    return found
 
 
 def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
     """The tokenizer of a Marian, whose inputs may begin with a target language, ``>>fra<<``."""
-    settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
+    settings, numbers = (
+        read_object(directory / f) for f in ("tokenizer_config.json", "vocab.json")
+    )
     if settings.get("separate_vocabs"):
         raise TokenizerError(f"{directory}: separate_vocabs: expected False, got True")
     codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
@@ -180,7 +262,9 @@ def _marian(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
 
 def _m2m_100(directory: Path, eos_ids: Sequence[int]) -> NumberedPieces:
     """The tokenizer of an M2M-100, whose language codes are numbered after all pieces."""
-    settings, numbers = (_json(directory / f) for f in ("tokenizer_config.json", "vocab.json"))
+    settings, numbers = (
+        read_object(directory / f) for f in ("tokenizer_config.json", "vocab.json")
+    )
     if settings.get("language_codes", "m2m100") != "m2m100":
         got = settings["language_codes"]
         raise TokenizerError(f"{directory}: language_codes: expected 'm2m100', got {got!r}")
@@ -220,16 +304,61 @@ def _numbered(
     )
 
 
-def _byte_level_bpe(directory: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of GPT-2 from its two older files."""
-    model = tokenizers.models.BPE.from_file(
-        str(directory / "vocab.json"), str(directory / "merges.txt")
-    )
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+def _byte_level_bpe(
+    directory: Path, config: dict[str, Any], eos_ids: Sequence[int]
+) -> HuggingFaceTokenizer:
+    """The tokenizer of a GPT-2 or a Qwen2 from its two older files."""
+    kind = TokenizerSettings.read(directory).token_class(config)
+    family = str(config.get("model_type", "gpt2"))
+    # transformers takes the class of the family for a Qwen2, whatever the file names.
+    if kind in ("", "PreTrainedTokenizer", "TokenizersBackend") or family == "qwen2":
+        kind = "Qwen2Tokenizer" if family.startswith(("qwen2", "qwen3")) else "GPT2Tokenizer"
+    if kind not in _BYTE_LEVEL:
+        raise TokenizerError(
+            f"{directory}: expected tokenizer.json{_CONVERSION}; or vocab.json and merges.txt with "
+            f"tokenizer_class {' or '.join(_BYTE_LEVEL)}, got {kind!r}"
+        )
+    form = _BYTE_LEVEL[kind]
+    settings = TokenizerSettings.read(directory, form.special)
+    files = (str(directory / name) for name in ("vocab.json", "merges.txt"))
+    try:
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
+    except Exception as e:  # the library raises Exception itself
+        raise TokenizerError(f"{directory}: vocab.json and merges.txt: {e}") from e
+    spaced = bool(settings.values.get("add_prefix_space"))
+    if form.pattern is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    else:
+        split = pre_tokenizers.Split(tokenizers.Regex(form.pattern), behavior="isolated")
+        level = pre_tokenizers.ByteLevel(add_prefix_space=spaced, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+        tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    return tokenizer
+    made = _of_library(tokenizer, settings, "vocab.json", eos_ids)
+    texts = {
+        part: text
+        for part, name in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token"))
+        if settings.values.get(part) and (text := settings.text(name))
+    }
+    if texts:
+        around = [texts.get("add_bos_token"), "$A", texts.get("add_eos_token")]
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[part for part in around if part],
+            special_tokens=[(text, tokenizer.token_to_id(text)) for text in set(texts.values())],
+        )
+    return made
+
+
+def _bytes(directory: Path, eos_ids: Sequence[int]) -> ByteTokenizer:
+    """The tokenizer of a ByT5, whose sentinels have the first ids after the bytes."""
+    settings = TokenizerSettings.read(directory)
+    count = settings.values.get("extra_ids")
+    made = ByteTokenizer(
+        eos_ids=eos_ids or (1,), extra_ids=BYTE_FAMILY_VOCAB - 259 if count is None else int(count)
+    )
+    settings.add_to(made.library, "a ByT5")
+    made.chat = settings.chat_template()
+    return made
 
 
 def _read_json(path: Path) -> tokenizers.Tokenizer:
@@ -239,45 +368,9 @@ def _read_json(path: Path) -> tokenizers.Tokenizer:
         raise TokenizerError(f"{path}: not a tokenizer file: {e}") from e
 
 
-def _chat_template(directory: Path, **special: str) -> ChatTemplate:
-    """The templates of a directory, with the special tokens that they name.
-
-    ``chat_template.jinja`` and ``chat_template.json`` come before ``tokenizer_config.json``.
-
-    Args:
-      directory: the directory.
-      **special: special tokens of the tokenizer itself, unless a file names others.
-    """
-    settings = _json(directory / "tokenizer_config.json")
-    for name, token in (_json(directory / "special_tokens_map.json") | settings).items():
-        text = _token_text(token)
-        if name.endswith("_token") and isinstance(text, str):
-            special[name] = text
-    found = settings.get("chat_template")
-    found = _json(directory / "chat_template.json").get("chat_template", found)
-    if (directory / "chat_template.jinja").is_file():
-        found = (directory / "chat_template.jinja").read_text(encoding="utf-8")
-    if isinstance(found, list):
-        return ChatTemplate({entry["name"]: entry["template"] for entry in found}, special)
-    return ChatTemplate({} if found is None else {"default": found}, special)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as e:
-        raise TokenizerError(f"{path}: broken JSON: {e}") from e
-    if not isinstance(values, dict):
-        got = type(values).__name__
-        raise TokenizerError(f"{path}: expected a JSON object, got a {got}")
-    return values
-
-
 def _eos_ids(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
     name = "generation_config.json"
-    for file, settings in ((name, _json(directory / name)), ("config.json", config)):
+    for file, settings in ((name, read_object(directory / name)), ("config.json", config)):
         given = settings.get("eos_token_id")
         if given is None:
             continue

@@ -1,7 +1,6 @@
 """Tokenizers, which convert strings to token ids and back.
 
-They wrap the libraries ``tokenizers`` and ``sentencepiece``, or another tokenizer. The byte
-tokenizer of ByT5 is implemented here.
+They wrap the libraries ``tokenizers`` and ``sentencepiece``, or another tokenizer.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any, ClassVar, Protocol
 
 import sentencepiece
 import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from decoding_jax import fields
 from decoding_jax.text import token_texts
 from decoding_jax.text.chat import SupportsChat
 from decoding_jax.text.token_texts import TokenTexts
 
-_MARK = "\ue000"  # A character that is in no text, and merges with none.
 _SPACE = "▁"  # The character that pieces have in the place of spaces.
 
 
@@ -121,82 +120,10 @@ def as_text(text: Any) -> str:
     return text
 
 
-def _processor(path: str | Path) -> sentencepiece.SentencePieceProcessor:
-    try:
-        return sentencepiece.SentencePieceProcessor(model_file=str(path))
-    except (OSError, RuntimeError) as e:
-        raise TokenizerError(f"{path}: not a SentencePiece model") from e
-
-
-class SentencePieceTokenizer(NamesMethods, SupportsChat):
-    """A SentencePiece model.
-
-    Args:
-      path: the ``.model`` file.
-      prefix: the ids put before every input, such as Llama's start token.
-      suffix: the ids put after every input, such as T5's end token.
-      eos_ids: see ``Tokenizer``.
-      special: the ids of special tokens by the text that stands for them in a rendered
-        conversation.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        prefix: Sequence[int] = (),
-        suffix: Sequence[int] = (),
-        eos_ids: Sequence[int] = (),
-        special: Mapping[str, int] | None = None,
-    ):
-        self._pieces = _processor(path)
-        self._prefix, self._suffix = list(prefix), list(suffix)
-        self.eos_ids = tuple(eos_ids)
-        self._special = dict(special or {})
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return self._pieces.vocab_size()
-
-    def encode(self, text: str) -> list[int]:
-        return self._prefix + self.pieces(text) + self._suffix
-
-    def chat_pieces(self, text: str) -> list[int]:
-        names = sorted(self._special, key=len, reverse=True)
-        first, *rest = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
-        ids = self.pieces(first) if first else []
-        for part in rest:
-            ids += [self._special[part]] if part in self._special else self._pieces_within(part)
-        return ids
-
-    def _pieces_within(self, text: str) -> list[int]:
-        """The token ids of a text that is not the beginning, before which no space is put."""
-        mark = self.pieces(_MARK)
-        return self.pieces(_MARK + text)[len(mark) :]
-
-    def pieces(self, text: str) -> list[int]:
-        return self._pieces.encode(as_text(text))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        size = self._pieces.vocab_size()
-        # A model's embedding table may have more rows than the tokenizer has pieces.
-        return self._pieces.decode([int(i) for i in ids if i < size])
-
-    def settled(self, ids: Sequence[int]) -> str:
-        return token_texts.without_incomplete(self.decode(ids), 3)
-
-    def token_texts(self, size: int) -> TokenTexts:
-        pieces = self._pieces
-        known = range(min(size, pieces.vocab_size()))
-        rest = size - len(known)
-        empty = [pieces.is_control(i) for i in known] + [True] * rest
-        byte = [int(pieces.id_to_piece(i)[3:5], 16) if pieces.is_byte(i) else -1 for i in known]
-        return token_texts.texts_by_decoding(self.decode, empty, byte + [-1] * rest)
-
-
 class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     """A ``tokenizers.Tokenizer``, whose post-processor adds the special tokens.
+
+    A truncation or padding that was saved with it is turned off.
 
     Args:
       tokenizer: the tokenizer.
@@ -204,8 +131,15 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, eos_ids: Sequence[int] = ()):
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer, self._decoding = tokenizer, token_texts.decoding_of(tokenizer)
         self.eos_ids = tuple(eos_ids)
+
+    @property
+    def library(self) -> tokenizers.Tokenizer:
+        """The tokenizer of the library ``tokenizers``."""
+        return self._tokenizer
 
     @property
     def vocab_size(self) -> int:
@@ -231,39 +165,173 @@ class HuggingFaceTokenizer(NamesMethods, SupportsChat):
         return token_texts.texts_of_decoder(self._tokenizer, size)
 
 
-class ByteTokenizer(NamesMethods):
+class SentencePieceTokenizer(HuggingFaceTokenizer):
+    """A SentencePiece model with added tokens.
+
+    Added tokens are searched in a text first, by ``tokenizers``. The SentencePiece library divides
+    the sections between them, each as a text of its own. Texts are decoded by ``tokenizers``.
+
+    Args:
+      path: the ``.model`` file.
+      prefix: the ids put before every input, such as Llama's start token.
+      suffix: the ids put after every input, such as T5's end token.
+      eos_ids: see ``Tokenizer``.
+      added: the tokens that are added to those of the model, or that stand for one of them, by
+        their ids. Control pieces and the unknown piece are special tokens in any case.
+      numbers: the ids of pieces, if they are not those of the model.
+      unknown: the token for pieces without an id, with ``numbers``.
+      plain: whether characters and spaces stay as they are, and no space is put before a text
+        that begins with one, as in the ``LlamaTokenizer`` of ``transformers``; otherwise, the
+        model's own settings say so.
+      each: whether a space is put before every section, rather than before the first alone.
+      decoder: what makes a text of pieces; by default, runs of bytes are decoded, and the space
+        that the model puts before a text is removed.
+
+    Raises:
+      TokenizerError: in one line, if the model cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+        eos_ids: Sequence[int] = (),
+        added: Mapping[int, AddedToken] | None = None,
+        numbers: Mapping[str, int] | None = None,
+        unknown: str | None = None,
+        plain: bool = False,
+        each: bool = True,
+        decoder: Any = None,
+    ):
+        reading = _PLAIN if plain else b""
+        self._pieces, self._unspaced = processor(path, reading), processor(path, reading + _BARE)
+        self._plain, self._each = plain, each
+        pieces = self._pieces
+        of_model = {pieces.id_to_piece(i): i for i in range(len(pieces))}
+        self._numbers: dict[str, int] | None = None if numbers is None else dict(numbers)
+        vocabulary = of_model if numbers is None else dict(numbers)
+        unknown = pieces.id_to_piece(pieces.unk_id()) if unknown is None else unknown
+        self._unknown_id = vocabulary[unknown]
+        special = [i for i in of_model.values() if pieces.is_control(i) or pieces.is_unknown(i)]
+        tokens = {
+            vocabulary[piece]: AddedToken(piece, special=True, normalized=False)
+            for piece in map(pieces.id_to_piece, special)
+            if piece in vocabulary
+        }
+        tokens |= dict(added or {})
+        self._prefix, self._suffix = list(prefix), list(suffix)
+        self._sections = _with_tokens({}, tokens, "")
+        decoder = _decoder_of(pieces) if decoder is None else decoder
+        super().__init__(_with_tokens(vocabulary, tokens, unknown, decoder), eos_ids=eos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        return self._prefix + self.pieces(text) + self._suffix
+
+    def pieces(self, text: str) -> list[int]:
+        found = self._sections.encode(as_text(text), add_special_tokens=False)
+        ids: list[int] = []
+        for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
+            ids += [token - 1] if token else self._pieces_of(text[begin:end], is_first=not begin)
+        return ids
+
+    def _pieces_of(self, section: str, *, is_first: bool) -> list[int]:
+        spaced = self._plain and section.startswith((" ", _SPACE))
+        processor = self._pieces if (is_first or self._each) and not spaced else self._unspaced
+        if self._numbers is None:
+            return processor.encode(section)
+        pieces = processor.encode(section, out_type=str)
+        return [self._numbers.get(piece, self._unknown_id) for piece in pieces]
+
+
+# Settings of a SentencePiece model. It is a message of protocol buffers, to which one appends the
+# fields that replace its own.
+_BARE = b"\x1a\x02\x18\x00"  # normalizer_spec.add_dummy_prefix = false
+_PLAIN = b"\x1a\x04\x12\x00\x20\x00"  # no charsmap, and remove_extra_whitespaces = false
+
+
+def processor(path: str | Path, settings: bytes = b"") -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model, with settings in place of its own.
+
+    Raises:
+      TokenizerError: in one line, if it cannot be read.
+    """
+    try:
+        model = Path(path).read_bytes()
+        return sentencepiece.SentencePieceProcessor(model_proto=model + settings)
+    except (OSError, RuntimeError) as e:
+        raise TokenizerError(f"{path}: not a SentencePiece model") from e
+
+
+def _decoder_of(pieces: sentencepiece.SentencePieceProcessor) -> Any:
+    """The decoder of a model: spaces, bytes, and the space that it puts before a text."""
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if pieces.encode("a", out_type=str)[0].startswith(_SPACE):
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)
+
+
+def _with_tokens(
+    vocabulary: Mapping[str, int],
+    added: Mapping[int, AddedToken],
+    unknown: str,
+    decoder: Any = None,
+) -> tokenizers.Tokenizer:
+    """A tokenizer of whole words that has added tokens at given ids.
+
+    Without a vocabulary, ids are greater by one, and 0 is any text without added tokens.
+    """
+    shift = 0 if vocabulary else 1
+    texts = {token.content for token in added.values()}
+    kept = {text: i for text, i in vocabulary.items() if i not in added and text not in texts} or {
+        unknown: 0
+    }
+    words = kept | {token.content: i + shift for i, token in added.items()}
+    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token=unknown))
+    made.add_tokens(list(added.values()))
+    if decoder is not None:
+        made.decoder = decoder
+    return made
+
+
+class ByteTokenizer(HuggingFaceTokenizer):
     """The tokenizer of ByT5 (Xue et al. 2022): UTF-8 bytes as ids 3 to 258.
 
     The ids 0, 1 and 2 are the padding, end and unknown tokens.
+
+    Args:
+      eos_ids: see ``Tokenizer``.
+      extra_ids: the number of sentinels, ``<extra_id_0>`` and so on, from id 259.
 
     Example:
       >>> ByteTokenizer().encode("hi")
       [107, 108, 1]
       >>> ByteTokenizer().decode([107, 108, 1])
       'hi'
+      >>> ByteTokenizer(extra_ids=1).encode("<extra_id_0>hi</s>")
+      [259, 107, 108, 1]
     """
 
-    eos_ids: tuple[int, ...] = (1,)
-    vocab_size: int = 259
+    def __init__(self, *, eos_ids: Sequence[int] = (1,), extra_ids: int = 0):
+        named = ["<pad>", "</s>", "<unk>"]
+        sentinels = [f"<extra_id_{i}>" for i in range(extra_ids)]
+        words = {token: i for i, token in enumerate(named)}
+        words |= {token_texts.CHARACTER_OF[byte]: byte + 3 for byte in range(256)}
+        words |= {token: 259 + i for i, token in enumerate(sentinels)}
+        made = tokenizers.Tokenizer(models.BPE(words, []))
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.decoder = decoders.ByteLevel()
+        made.add_special_tokens([AddedToken(t, lstrip=True, rstrip=True) for t in named])
+        made.add_special_tokens(sentinels)
+        super().__init__(made, eos_ids=eos_ids)
 
     def encode(self, text: str) -> list[int]:
-        return [*self.pieces(text), 1]
-
-    def pieces(self, text: str) -> list[int]:
-        return [b + 3 for b in as_text(text).encode("utf-8")]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", errors="replace")
-
-    def settled(self, ids: Sequence[int]) -> str:
-        return token_texts.without_incomplete(self.decode(ids), 1)
-
-    def token_texts(self, size: int) -> TokenTexts:
-        texts = [bytes([i - 3]) if 3 <= i < 259 else b"" for i in range(size)]
-        return token_texts.concatenated(texts)
+        ids = self.pieces(text)
+        return ids if ids[-1:] == [1] else [*ids, 1]
 
 
-class NumberedPieces(NamesMethods):
+class NumberedPieces(SentencePieceTokenizer):
     """The tokenizer of a Marian or an M2M-100, which ``load`` makes.
 
     A code at the beginning of an input is one token, such as ``>>fra<<``, the target language of a
@@ -295,38 +363,29 @@ class NumberedPieces(NamesMethods):
         unknown_id: int,
         eos_ids: Sequence[int],
     ):
-        self._pieces = _processor(path)
-        self._numbers, self._codes, self._unknown_id = dict(numbers), re.compile(codes), unknown_id
-        left_out = set(special)
-        self._texts = {i: x.replace(_SPACE, " ") for x, i in numbers.items() if i not in left_out}
-        self._prefix, self._suffix = list(prefix), list(suffix)
-        self.eos_ids = tuple(eos_ids)
-        self.vocab_size = max(numbers.values()) + 1
-
-    def encode(self, text: str) -> list[int]:
-        """The token ids of an input, with its special tokens."""
-        return self._prefix + self.pieces(text) + self._suffix
+        names = {i: piece for piece, i in numbers.items()}
+        tokens = {i: AddedToken(names[i], special=True, normalized=False) for i in special}
+        super().__init__(
+            path,
+            prefix=prefix,
+            suffix=suffix,
+            eos_ids=eos_ids,
+            added=tokens,
+            numbers=numbers,
+            unknown=names[unknown_id],
+            decoder=decoders.Metaspace(),
+        )
+        self._codes = re.compile(codes)
+        within = {i: token for i, token in tokens.items() if not self._codes.match(token.content)}
+        self._sections = _with_tokens({}, within, "")
 
     def pieces(self, text: str) -> list[int]:
         """The token ids without special tokens, but for a code at the beginning."""
         code = self._codes.match(as_text(text))
-        found = [] if code is None else [code[0]]
-        found += self._pieces.encode(text if code is None else text[code.end() :], out_type=str)
-        return [self._numbers.get(piece, self._unknown_id) for piece in found]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, without special tokens and without spaces before it."""
-        return "".join(self._texts.get(int(i), "") for i in ids).lstrip(" ")
-
-    def settled(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, which further tokens do not change."""
-        return self.decode(ids)
-
-    def token_texts(self, size: int) -> TokenTexts:
-        """The text that each id below ``size`` adds."""
-        texts = [self._texts.get(i, "") for i in range(size)]
-        first = [text.lstrip(" ").encode() or None for text in texts]
-        return TokenTexts([text.encode() for text in texts], first)
+        if code is None:
+            return super().pieces(text)
+        number = (self._numbers or {}).get(code[0], self._unknown_id)
+        return [number, *super().pieces(text[code.end() :])]
 
 
 class WrappedTokenizer(NamesMethods):

@@ -80,12 +80,14 @@ Document {{ loop.index }}: {{ document.title }} -- {{ document['text'] }}
 {% if not pad_token is defined %}no padding{% endif %} {{ strftime_now('%Y') }}
 """
 TEMPLATES = {"chatml": CHATML, "instruct": INSTRUCT, "blocks": BLOCKS}
-EXTRAS = [
-    {},
-    {"add_generation_prompt": True},
-    {"add_generation_prompt": True, "enable_thinking": False},
-    {"tools": [TOOL], "documents": [{"title": "one", "text": "the dog"}]},
-]
+EXTRAS = {
+    "chatml": [
+        {"add_generation_prompt": True},
+        {"add_generation_prompt": True, "enable_thinking": False},
+    ],
+    "instruct": [{"bos_token": "</s>"}],
+    "blocks": [{"tools": [TOOL], "documents": [{"title": "one", "text": "the dog"}]}],
+}
 
 
 def write(folder, chat_template=None, **settings):
@@ -123,7 +125,8 @@ def test_a_conversation_becomes_a_text_and_tokens(tmp_path):
 
 
 def test_templates_may_be_named_and_in_files_of_their_own(tmp_path):
-    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    named = [{"name": "default", "template": "plain"}]
+    named += [{"name": "tool_use", "template": "{{ tools and 'tools' }}"}]
     write(tmp_path, [*named, {"name": "rag", "template": "{{ documents[0].text }}"}])
 
     def rendered(**settings):
@@ -135,6 +138,10 @@ def test_templates_may_be_named_and_in_files_of_their_own(tmp_path):
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
     assert rendered() == "json"
     (tmp_path / "chat_template.jinja").write_text("jinja {{ eos_token }}")
+    assert rendered() == "jinja </s>"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].type }}")
+    assert rendered(tools=[TOOL]) == "function"
     assert rendered() == "jinja </s>"
 
 
@@ -157,6 +164,18 @@ def test_a_template_is_kept_in_a_sandbox(tmp_path):
     for attack in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}{{ x.y }}"):
         with pytest.raises(ValueError, match=r"^chat_template: "):
             tokenizer.apply_chat_template([USER], chat_template=attack)
+
+
+class Plain:
+    """A tokenizer of a user's own."""
+
+    eos_ids = ()
+
+    def encode(self, text):
+        return [ord(c) % 15 for c in text]
+
+    def decode(self, ids):
+        return "".join(chr(97 + i) for i in ids)
 
 
 MISTAKES = [
@@ -191,8 +210,57 @@ MISTAKES = [
         "texts[0]: expected a list of messages such as ",
     ),
     (
+        lambda t: decoding_jax.generate(MODEL, Plain(), [[USER]]),
+        "texts: expected strings with a Plain, which has no template for messages, got",
+    ),
+    (
         lambda t: decoding_jax.generate(MODEL, ByteTokenizer(), [[USER]]),
-        "texts: expected strings with a ByteTokenizer, which has no template for messages, got",
+        "chat_template: expected a template in Jinja, or a model that was trained on",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], add_generation_promt=True),
+        "add_generation_promt: expected an argument of apply_chat_template or a variable of the "
+        "template, bos_token, eos_token, rest, system; did you mean add_generation_prompt?",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], enable_thinking=False),
+        "enable_thinking: expected an argument of apply_chat_template or a variable of the templ",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], tools=[TOOL]),
+        "tools: expected None for a template that does not use them, got [",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], max_length=8),
+        "max_length: expected False or None, got 8; truncate=True of generate cuts",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], return_tensors="np"),
+        "return_tensors: expected False or None, got 'np'; Prompt([ids], [len(ids)]) makes arrays",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], return_dict=True),
+        "return_dict: expected False or None, got True; the result is a list of token ids",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], padding=True),
+        "padding: expected False or None, got True; generate pads conversations itself",
+    ),
+    (
+        lambda t: t.apply_chat_template(
+            [USER], continue_final_message=True, add_generation_prompt=True
+        ),
+        "continue_final_message: expected False beside add_generation_prompt, got True",
+    ),
+    (
+        lambda t: t.apply_chat_template([USER], continue_final_message="thinking"),
+        "continue_final_message: expected a last message with a text as its 'thinking', got",
+    ),
+    (
+        lambda t: t.apply_chat_template(
+            [USER], continue_final_message=True, chat_template="{{ bos_token }}"
+        ),
+        "continue_final_message: expected a template that writes the last message as it is, got",
     ),
     (
         lambda t: decoding_jax.generate(MODEL, t, [[{**USER, "content": chr(0xD83D)}]]),
@@ -225,11 +293,15 @@ def test_a_conversation_is_rendered_as_transformers_renders_it(name, tmp_path):
     write(tmp_path, TEMPLATES[name])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = load_tokenizer(tmp_path)
-    for messages in ([USER], TURNS, LONG):
-        for extra in EXTRAS:
+    unsaid = [{**TURNS[0], "name": None}, USER]
+    for messages in ([USER], TURNS, LONG, unsaid):
+        continued = {"continue_final_message": True, "return_dict": False}
+        if name == "blocks" and messages is LONG:  # It leaves the last message out.
+            continued = {}
+        for extra in [{}, continued, *EXTRAS[name]]:
             want = theirs.apply_chat_template(messages, tokenize=False, **extra)
             assert ours.apply_chat_template(messages, tokenize=False, **extra) == want
-            ids = theirs.apply_chat_template(messages, return_dict=False, **extra)
+            ids = theirs.apply_chat_template(messages, **{**extra, "return_dict": False})
             assert ours.apply_chat_template(messages, **extra) == ids
 
 

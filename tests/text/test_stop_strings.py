@@ -38,9 +38,10 @@ def padded(strings):
         transitions=pad(strings.transitions, 48, 512),
         matches=pad(strings.matches, 48, 512, 6),
         last_tokens=np.zeros(1, np.int32),
-        chosen=pad(strings.chosen, 6),
+        chosen=pad(strings.chosen, *strings.chosen.shape[:-1], 6),
         window=24,
         max_ends=1,
+        special=None if strings.special is None else pad(strings.special, 8200, value=-1),
     )
 
 
@@ -213,6 +214,72 @@ def test_the_batch_job_takes_stop_strings(tmp_path):
             report=made.append,
             stop=Stop(strings=[["a"], ["b"], []]),
         )
+
+
+SPECIAL = ["byte_level", "llama", "metaspace"]
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_special_token_that_is_a_stop_string_ends_a_text(name):
+    """Beside a row without it, in whose text the token changes nothing."""
+    tokenizer, size = zoo(name)
+    rng = np.random.default_rng(2)
+    lengths = np.arange(1, LENGTH + 1, dtype=np.int32)
+    for trial in range(TRIALS // 2):
+        context = tokenizer.pieces("the cat")[: trial % 2 * 9]
+        new = np.asarray(random_tokens(rng, tokenizer, size), np.int32)
+        new[rng.integers(0, LENGTH, 2)] = 0
+        new[0] = 0 if trial % 4 > 1 else new[0]
+        whole = continuation(tokenizer, context, new.tolist()).replace("\ufffd", "") or "###"
+        start = rng.integers(0, len(whole))
+        other = whole[start : start + 4]
+        strings = [["<end>", other], [other]]
+        compiled = text.stop_strings(tokenizer, strings, size, begun=[bool(context)] * 2)
+        tokens = np.broadcast_to(new, (2, LENGTH, LENGTH))
+        got = jax.device_get(ends(padded(compiled), tokens, np.stack([lengths] * 2)))
+        got = [int(row.argmax()) + 1 if row.any() else LENGTH + 1 for row in got]
+        of_text = first_end(tokenizer, context, new.tolist(), [other]) or LENGTH + 1
+        of_token = new.tolist().index(0) + 1
+        assert got == [min(of_text, of_token), of_text], (context, new, other)
+
+
+class Marked(Spelled):
+    """One of the tokens without text is special."""
+
+    def token_texts(self, size):
+        return super().token_texts(size)._replace(special={4: b"<end>"})
+
+
+@pytest.mark.exhaustive
+def test_calls_streams_and_jobs_end_with_a_special_token(tmp_path):
+    texts, settings = ["1 2 3", "4", "5 6"], {"max_new_tokens": 7, "strategy": "greedy"}
+    stop = Stop(eos_ids=())
+    marked = {"stop": stop, "stop_strings": "<end>", **settings}
+    whole = decoding_jax.generate(TABLE, Marked(), texts, stop=stop, **settings)
+    want = [row[0].tokens for row in whole]
+    want = [ids[: ids.index(4) + 1] if 4 in ids else ids for ids in want]
+    assert any(4 in ids for ids in want)
+    rows = decoding_jax.generate(TABLE, Marked(), texts, **marked)
+    assert [row[0].tokens for row in rows] == want
+    assert [row[0].finished for row in rows] == [ids[-1] == 4 for ids in want]
+    pieces = decoding_jax.stream_text(TABLE, Marked(), texts, **marked)
+    list(pieces)
+    assert [row[0].tokens for row in pieces.output] == want
+    (tmp_path / "inputs.txt").write_text("\n".join(texts))
+    made = []
+    infer.run(
+        (TABLE, Marked()),
+        infer.TextLines(tmp_path / "inputs.txt"),
+        functools.partial(decoding_jax.greedy, max_new_tokens=7),
+        report=made.append,
+        stop=Stop(eos_ids=(), strings=["<end>"]),
+        max_input_length=16,
+    )
+    rows = decoding_jax.generate(
+        TABLE, Marked(), texts, stop=stop, stop_strings="<end>", max_new_tokens=7, strategy="greedy"
+    )
+    assert [r["outputs"][0]["text"] for r in made] == [row[0].text for row in rows]
+    assert [r["outputs"][0]["finished"] for r in made] == [row[0].finished for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Small tokenizers of every kind that ``load_tokenizer`` makes, to test texts as they grow."""
 
 import functools
-import io
+import tempfile
 
 import sentencepiece
 import tokenizers
@@ -33,22 +33,19 @@ def byte_level():
 
 
 def trained(**settings):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES * 20),
-        model_writer=model,
-        hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=3,
-        minloglevel=2,
-        **settings,
-    )
-    tokenizer = SentencePieceTokenizer.__new__(SentencePieceTokenizer)
-    tokenizer._pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    tokenizer._prefix, tokenizer._suffix, tokenizer.eos_ids = [], [], (1,)
-    return tokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(LINES * 20),
+            model_prefix=f"{folder}/m",
+            hard_vocab_limit=False,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=3,
+            minloglevel=2,
+            **settings,
+        )
+        return SentencePieceTokenizer(f"{folder}/m.model", eos_ids=(1,))
 
 
 LLAMA = decoders.Sequence(
@@ -79,8 +76,6 @@ ZOO = {
 def zoo(name):
     """The tokenizer of a name, and the size of a vocabulary that it is used with."""
     tokenizer = ZOO[name]()
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return tokenizer, tokenizer._tokenizer.get_vocab_size() + 2
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        return tokenizer, tokenizer._pieces.vocab_size() + 2
-    return tokenizer, 384
+    if isinstance(tokenizer, ByteTokenizer):
+        return tokenizer, 384
+    return tokenizer, tokenizer.vocab_size + 2
