@@ -14,7 +14,6 @@ import argparse
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,10 +22,10 @@ from tqdm import tqdm
 
 import decoding_jax
 from decoding_jax.text import completions, default_stop, encode_batch
-from experiments import drawing, held_out, quick
+from experiments import held_out, quick
 from experiments.papers.arithmetic_estimates import ratio_of_deviations
 from experiments.papers.results import interval
-from experiments.results import read_json, write_json
+from experiments.results import write_json
 
 STRATEGIES = {"independent": "iid", "arithmetic": "lattice"}
 QUICK = {"model": quick.MODEL, "sentences": 2, "runs": 2, "num_samples": [2]}
@@ -71,21 +70,6 @@ def deviation(variances: np.ndarray) -> np.ndarray:
     return np.sqrt(variances.sum(-1)) / variances.shape[-1]
 
 
-def plot(data: dict[str, Any], path: Path) -> None:
-    """The ratio of the standard deviations over N, with 95% intervals."""
-    figure, (ax,) = drawing.panels(height=3.4)
-    counts = [r["num_samples"] for r in data["rows"]]
-    ratios = [[r[name] for name in ("ratio", "low", "high")] for r in data["rows"]]
-    drawing.intervals(ax, counts, ratios, 0, label="arithmetic")
-    ax.axhline(1, color=drawing.COLOURS[1], linestyle="--", label="independent")
-    drawing.counts_axis(ax, counts, "samples of a sentence")
-    ax.set_xlim(counts[0] / 1.3, counts[-1] * 1.3)
-    ax.set_ylim(0, 1.1)
-    ax.set_ylabel("standard deviation of\nmean BLEU / independent")
-    ax.legend(loc="lower left")
-    drawing.save(figure, path)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -128,9 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"   {r['independent_mean']:.2f} {r['arithmetic_mean']:.2f}"
         )
     data = {"sentences": len(sentences), "runs": args.runs, "seed": args.seed, "rows": rows}
-    file = args.out / "variance.json"
-    write_json(file, data)
-    plot(read_json(file), args.out / "variance.png")
+    write_json(args.out / "variance.json", data)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def table(results: dict[str, Any]) -> str:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Draws the probability of each text under each distribution."""
-    figure, (axes,) = drawing.panels(height=4.0)
+    figure, (axes,) = drawing.panels(height=4.6)
     entries = [e for e in results["entries"] if e["name"] != "conditional_sample"]
     target = next(e for e in entries if e["name"] == "conditional")["probs"]
     order = np.argsort(-np.asarray(target))
@@ -164,7 +164,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     axes.set_yscale("log")
     axes.set_xticks(range(len(order)), [results["texts"][k] for k in order], rotation=60)
     axes.set_ylabel("probability")
-    figure.legend(loc="outside upper center", ncols=3, title="total variation in brackets")
+    figure.legend(loc="outside upper center", ncols=2, title="total variation in brackets")
     drawing.save(figure, path)
 
 

@@ -40,14 +40,15 @@ FIGURES = {
         "papers.best_k_differences",
     ),
     "papers_speculative": ("papers/speculative.json", "papers.speculative_report"),
-    "papers_speculative_code": ("papers/speculative_code.json", "papers.speculative_report"),
+    "papers_speculative_temperatures": (
+        "papers/speculative_temperatures.json",
+        "papers.speculative_report",
+    ),
     "quality_diversity": ("measured/quality_diversity.json", "quality_diversity"),
     "rollouts": ("measured/rollouts.json", "rollouts"),
     "rollouts_training": ("measured/rollouts_training.json", "rollouts_training"),
     "sampling_step": ("measured/sampling_step.json", "benchmarks.sampling_step"),
     "speculative": ("measured/speculative.json", "benchmarks.speculative"),
-    "tpu_ledger": ("tpu_ledger.json", "tpu_ledger.report"),
-    "variance": ("measured/variance.json", "arithmetic_variance"),
     "whole_decode": ("measured/whole_decode.json", "benchmarks.whole_decode"),
 }
 """The results of each figure, and the module whose ``plot(results, path)`` draws it."""

@@ -175,8 +175,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
             k = np.array([r["N"] for r in rows], float)
             many = np.array([r["as_many"] for r in rows]) / k[:, None]
             shifted = k * 2 ** drawing.shifts(len(samplers.SAMPLERS), 0.1)[i]
-            line = drawing.LINES[i % 4]
-            drawing.intervals(ax, shifted, many.tolist(), i, line, label=name, markersize=4)
+            drawing.named(ax, shifted, many.tolist(), name)
         ax.axhline(1, color=drawing.GREY, linewidth=0.9)
         drawing.counts_axis(ax, data["counts"], "samples, k" if at >= 2 * len(KINDS) else "")
         ax.set_ylim(0.8, 3.4)

@@ -170,12 +170,12 @@ def plot(data: dict[str, Any], path: Path) -> None:
         "BLEU oracle": f"BLEU of the best of {count}",
     }
     for ax, (column, title) in zip(axes, titles.items(), strict=False):
-        for i, (family, label) in enumerate(FAMILIES.items()):
+        for family, label in FAMILIES.items():
             mine = [name for name in names if data["families"][name] == family]
             x, y = ([results[name][key] for name in mine] for key in ("distinct-2", column))
             style: dict[str, Any] = {"label": label, "elinewidth": 0.7, "capsize": 0}
             style["xerr"] = drawing.error(x)
-            drawing.intervals(ax, [value for value, *_ in x], y, i, **style)
+            drawing.intervals(ax, [value for value, *_ in x], y, label, **style)
         drawing.numbers(ax, [(results[n]["distinct-2"][0], results[n][column][0]) for n in names])
         ax.set_xlabel("distinct-2")
         ax.set_ylabel(title)
@@ -187,7 +187,9 @@ def plot(data: dict[str, Any], path: Path) -> None:
         found = [results[name].get(f"{column}, above {BESIDE}") for name in names]
         shown = [None if n == BESIDE else x for n, x in zip(names, found, strict=True)]
         drawing.differences(ax, labels, [shown], [title])
-        ax.set_xlabel(f"{title},\nabove {BESIDE}")
+        ax.set_xlabel(
+            f"{column.removeprefix('BLEU ') if ' ' in column else column},\nabove {BESIDE}"
+        )
     drawing.save(figure, path)
 
 

@@ -212,7 +212,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def plot(data: dict[str, Any], path: Path) -> None:
     """The mean reward over steps, and the differences from independent samples."""
-    figure, axes = drawing.panels(1, 2, 3.4)
+    figure, axes = drawing.panels(1, 2, 3.6)
     width = max(1, data["steps"] // 12)
     for i, name in enumerate(data["samplers"]):
         rewards = np.array(
@@ -222,17 +222,15 @@ def plot(data: dict[str, Any], path: Path) -> None:
         means = rewards[:, : count * width].reshape(len(rewards), count, width).mean(2)
         at = (np.arange(count) + 0.5) * width + (i - 1) * width / 8
         found = [over_seeds(column) for column in means.T]
-        drawing.intervals(axes[0], at, found, i, drawing.LINES[i], label=name, markersize=4)
+        drawing.named(axes[0], at, found, name)
     axes[0].set_xlabel("steps")
     axes[0].set_ylabel("reward, sentence-BLEU")
-    axes[0].legend(loc="upper left", fontsize=9)
     rows = [row for row in data["rows"] if row["apart"]]
     columns = [[row["apart"][x] for x in FIGURES] for row in rows]
     names = [words.replace(", ", ",\n").replace(" after", "\nafter") for words in FIGURES.values()]
     drawing.differences(axes[1], names, columns, [row["sampler"] for row in rows])
     axes[1].set_xlabel("above independent")
-    if rows:
-        axes[1].legend(fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     drawing.save(figure, path)
 
 

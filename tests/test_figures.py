@@ -66,3 +66,18 @@ def test_neighbouring_series_differ_in_grey():
     assert len({look["marker"] for look in looks}) == len(looks)
     first, second, third = (luminance(look["color"]) for look in looks[:3])
     assert min(abs(first - second), abs(second - third)) > 0.15
+
+
+def test_series_have_one_look_by_any_of_their_names():
+    assert set(drawing.NAMES.values()) <= drawing.SERIES.keys()
+    assert drawing.look("one code") == drawing.look("lattice") == drawing.look("arithmetic")
+    assert max(drawing.SERIES.values()) < len(drawing.COLOURS) == len(drawing.MARKERS)
+
+
+def test_figures_have_no_background():
+    """A white one would be a box on a dark page; a transparent one shows the page."""
+    image = pytest.importorskip("matplotlib.image")
+    for name in COMMITTED:
+        pixels = image.imread(ROOT / "docs" / "figures" / f"{name}.png")
+        assert pixels.shape[-1] == 4, name
+        assert pixels[0, 0, 3] == 0, name

@@ -10,16 +10,18 @@ from experiments.audit.judge import DEVIATES
 
 def draw(audit: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Draws one line for each project, with a point for each row."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from experiments import drawing
 
     names = sorted(audit, reverse=True)
-    figure, axes = plt.subplots(figsize=(8, 5.4), layout="constrained")
+    figure, (axes,) = drawing.panels(height=5.4)
     kinds = {
-        "no deviation found": {"marker": "o", "color": "#4878a8", "facecolors": "none", "s": 26},
-        "deviates": {"marker": "D", "color": "#c03028", "s": 30},
+        "no deviation found": {
+            "marker": "o",
+            "color": drawing.COLOURS[0],
+            "facecolors": "none",
+            "s": 26,
+        },
+        "deviates": {"marker": "D", "color": drawing.COLOURS[3], "s": 30},
     }
     for verdict, style in kinds.items():
         points = [
@@ -32,15 +34,22 @@ def draw(audit: dict[str, list[dict[str, Any]]], path: Path) -> None:
     for height, name in enumerate(names):
         limits = sorted({row["detectable"] for row in audit[name]})
         axes.fill_betweenx(
-            (height - 0.4, height + 0.4), limits[0], limits[-1], color="0.85", zorder=1
+            (height - 0.4, height + 0.4),
+            limits[0],
+            limits[-1],
+            color=drawing.GREY,
+            alpha=0.3,
+            linewidth=0,
+            zorder=1,
         )
-    axes.fill_betweenx((), (), color="0.85", label="detectable with 90% power, by the row")
+    axes.fill_betweenx(
+        (), (), color=drawing.GREY, alpha=0.3, linewidth=0, label="detectable in 90% of audits"
+    )
     axes.set_xscale("log")
-    axes.set_xlabel("total variation between what is drawn and what is promised")
+    axes.set_xlabel("total variation of what is drawn and what is promised")
     axes.set_yticks(range(len(names)), names)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
+    figure.legend(loc="outside upper center", ncols=2)
+    drawing.save(figure, path)
 
 
 def _spread(i: int, count: int) -> float:

@@ -91,17 +91,17 @@ def theirs(ids: np.ndarray, width: int) -> Run:
 
 def plot(rows: list[dict], path: Path) -> None:
     """How many times as long as on a tree the others take."""
-    figure, (ax,) = drawing.panels(height=3.8)
+    figure, (ax,) = drawing.panels(height=4.0)
     at = np.arange(len(rows))
     for i, (name, label) in enumerate(NAMES.items()):
         where = at + drawing.shifts(len(NAMES), 0.4)[i]
-        ax.bar(where, [r[f"{name}/tree"] for r in rows], 0.38, label=label, **drawing.bar(i))
+        ax.bar(where, [r[f"{name}/tree"] for r in rows], 0.38, label=label, **drawing.bar(name))
     ax.axhline(1, color=drawing.GREY, linewidth=0.9)
     words = [f"batch {r['batch']}\nwidth {r['width']}\n{r['new_tokens']}" for r in rows]
-    ax.set_xticks(at, words, fontsize=9)
+    ax.set_xticks(at, words, fontsize=8)
     ax.set_xlabel("tokens of a text, in the last line")
     ax.set_ylabel("time / that on a tree")
-    figure.legend(loc="outside upper center", ncols=len(NAMES))
+    figure.legend(loc="outside upper center", ncols=1)
     drawing.save(figure, path)
 
 

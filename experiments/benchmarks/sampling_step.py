@@ -59,7 +59,7 @@ def plot(table: list[dict], path: Path) -> None:
     for i, name in enumerate(NAMES):
         ratios = [r[f"{name}/softmax"] for r in table]
         at = np.arange(len(table)) + drawing.shifts(len(NAMES), 0.16)[i]
-        ax.plot(at, ratios, linestyle="none", label=name, **drawing.look(i))
+        ax.plot(at, ratios, linestyle="none", label=name, **drawing.look(name))
         for place in zip(at, ratios, strict=True):
             given = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
             ax.annotate(f"{place[1]:.1f}", place, (0, 6), **given)
@@ -73,7 +73,7 @@ def plot(table: list[dict], path: Path) -> None:
     ax.set_xticks(range(len(table)), sizes)
     ax.set_xlim(-0.5, len(table) - 0.5)
     ax.set_ylabel("time of a step / one softmax")
-    figure.legend(loc="outside upper center", ncols=len(NAMES), handlelength=1.2, columnspacing=1.2)
+    figure.legend(loc="outside upper center", ncols=3, handlelength=1.2, columnspacing=1.2)
     drawing.save(figure, path)
 
 

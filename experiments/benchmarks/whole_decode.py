@@ -67,24 +67,15 @@ def theirs(ids: np.ndarray, samples: int, new_tokens: int) -> Callable[[], objec
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Milliseconds, and how many times faster, with the middle halves of the runs."""
-    figure, (times, ratios) = drawing.panels(2, 1, 5.6)
+    """How many times faster, with the middle half of the runs."""
+    figure, (ax,) = drawing.panels(height=3.2)
     at = np.arange(len(rows))
-    for i, name in enumerate(NAMES):
-        found = 1e3 * np.asarray([r["quartiles"][name] for r in rows])
-        style = {"error_kw": {"capsize": 3}, **drawing.bar(i)}
-        where = at + drawing.shifts(len(NAMES), 0.4)[i]
-        times.bar(where, found[:, 0], 0.38, yerr=drawing.error(found), label=name, **style)
-    drawing.intervals(ratios, at, [r["quartiles"]["speedup"] for r in rows], 2)
-    for ax in (times, ratios):
-        ax.set_xticks(at, [f"{r['strategy']}\nbatch {r['batch']}" for r in rows])
-        ax.set_ylim(0)
-        ax.set_xlim(-0.6, len(rows) - 0.4)
-    ratios.axhline(1, color=drawing.GREY, linewidth=0.9)
-    times.set_ylabel(f"ms for {rows[0]['new_tokens']} tokens")
-    times.set_title("medians, and the middle half of the runs")
-    times.legend()
-    ratios.set_ylabel(" / ".join(NAMES))
+    drawing.intervals(ax, at, [r["quartiles"]["speedup"] for r in rows], "decoding_jax")
+    ax.axhline(1, color=drawing.GREY, linewidth=0.9)
+    ax.set_xticks(at, [f"{r['strategy'].replace(' ', chr(10))}\nbatch {r['batch']}" for r in rows])
+    ax.set_ylim(0)
+    ax.set_xlim(-0.6, len(rows) - 0.4)
+    ax.set_ylabel(f"time for {rows[0]['new_tokens']} tokens:\n" + " / ".join(NAMES))
     drawing.save(figure, path)
 
 

@@ -80,7 +80,7 @@ def _deviation(ax: Any, data: dict[str, Any], settings: list[str], name: str, ti
     drawing.counts_axis(ax, sorted({r["N"] for r in rows}), "samples, N")
     ax.set_ylim(0, 1.15)
     ax.set_ylabel("arithmetic / independent")
-    ax.set_title(f"standard deviation of mean\n{NAMES[metric]}: {title}")
+    ax.set_title(f"deviation of mean\n{NAMES[metric]}: {title}")
     if name == "bound":
         ax.legend(title="temperature", fontsize=9, title_fontsize=9, labelspacing=0.2)
 
@@ -97,17 +97,17 @@ def _oracle(ax: Any, data: dict[str, Any]) -> None:
     drawing.differences(ax, [_short(r["setting"]) for r in rows], [column], ["arithmetic"])
     ax.set_ylabel("temperature")
     ax.set_xlabel(f"{NAMES[data['metrics'][0]]} above independent")
-    ax.set_title(f"the best of {count} arithmetic\nsamples, of the same inputs")
+    ax.set_title(f"the best of {count}\narithmetic samples")
 
 
 def _diversity(ax: Any, data: dict[str, Any]) -> None:
     kinds = ("arithmetic", "independent", "beam search", "stochastic beam search")
-    for i, kind in enumerate(kinds):
+    for kind in kinds:
         mine = [r for r in data["results"]["diversity"] if r["strategy"].startswith(kind)]
         x, y = ([r[name] for r in mine] for name in ("diversity", "mean"))
         across: dict[str, Any] = {"label": kind, "elinewidth": 0.7, "capsize": 0}
         across["xerr"] = drawing.error(x)
-        drawing.intervals(ax, [value for value, *_ in x], y, i, **across)
+        drawing.intervals(ax, [value for value, *_ in x], y, kind, **across)
         for r in mine if kind == "independent" else ():
             text = _short(r["strategy"].removeprefix("independent, "))
             at, up = (r["diversity"][0], r["mean"][0]), -13 if "top-k" in text else 5
@@ -123,8 +123,8 @@ def _diversity_above(ax: Any, data: dict[str, Any]) -> None:
     names = [_short(r["strategy"].removeprefix("arithmetic, ")) for r in rows]
     drawing.differences(ax, names, [[r["above independent"] for r in rows]], ["arithmetic"])
     ax.set_ylabel("temperature")
-    ax.set_xlabel("diversity above independent")
-    ax.set_title("diversity of arithmetic samples,\nof the same inputs")
+    ax.set_xlabel("above independent")
+    ax.set_title("diversity of\narithmetic samples")
 
 
 def _prefixes(ax: Any, data: dict[str, Any]) -> None:

@@ -174,7 +174,6 @@ def plot(data: dict[str, Any], path: Path) -> None:
     settings = [label(pair) for pair in data["settings"]]
     figure, axes = drawing.panels(len(settings), 2, max(4.2, 2.7 * len(settings)))
     names = ["lattice", *data["variants"], CONTROLLED, "ordered"]
-    words = {"lattice": "one code", "ordered": "knowing the scores"}
     for i, setting in enumerate(settings):
         for j, metric in enumerate(metrics):
             ax = axes[2 * i + j]
@@ -183,19 +182,16 @@ def plot(data: dict[str, Any], path: Path) -> None:
                 for r in data["results"]["variants"]
                 if r["setting"] == setting and r["metric"] == metric
             ]
-            for k, (name, shift) in enumerate(
-                zip(names, 2 ** drawing.shifts(len(names), 0.13), strict=True)
-            ):
+            for name, shift in zip(names, 2 ** drawing.shifts(len(names), 0.13), strict=True):
                 at, ratios = [r["N"] * shift for r in rows], [_ratio(r[name]) for r in rows]
-                line, of = drawing.LINES[k % 4], words.get(name, name)
-                drawing.intervals(ax, at, ratios, k, line, markersize=4, label=of)
+                drawing.named(ax, at, ratios, name)
             ax.axhline(0.5, color=drawing.GREY, linewidth=0.9)
             drawing.counts_axis(ax, sorted({r["N"] for r in rows}), "samples, N")
             ax.set_ylim(0, 1.15)
             ax.set_title(f"{SHOWN[metric]},\n{setting}")
             if j == 0:
                 ax.set_ylabel("over independent")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     drawing.save(figure, path)
 
 

@@ -25,7 +25,7 @@ def plot(data: dict[str, Any], path: Path) -> None:
     numbered = [f"{i + 1}  {_short(name)}" for i, name in enumerate(names)]
     handles = [Line2D([], [], linestyle="none", label=words) for words in numbered]
     style = {"fontsize": 9, "handlelength": 0, "title": "numbers", "title_fontsize": 9}
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, **style)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, **style)
     drawing.save(figure, path)
 
 
@@ -36,12 +36,13 @@ def _short(name: str) -> str:
 def _quality(ax: Any, data: dict[str, Any], names: Sequence[str]) -> None:
     metric, found = data["metrics"][0], data["results"]
     kinds = {True: "best-first and best-k", False: "beams and samples"}
-    for i, (searches, label) in enumerate(kinds.items()):
+    for searches, label in kinds.items():
         mine = [name for name in names if name.startswith("best-") == searches]
         x, y = ([found[name][column] for name in mine] for column in ("unique", metric))
         style: dict[str, Any] = {"label": label, "elinewidth": 0.7, "capsize": 0}
         style |= {"xerr": drawing.error(x), "marker": "^" if searches else "o"}
-        drawing.intervals(ax, [value for value, *_ in x], y, 5 + i, **style)
+        look = "best-k search" if searches else "beam search"
+        drawing.intervals(ax, [value for value, *_ in x], y, look, **style)
     drawing.numbers(ax, [(found[n]["unique"][0], found[n][metric][0]) for n in names])
     ax.set_xlabel("different texts of an input")
     ax.set_ylabel(f"mean {NAMES[metric]} of all texts")

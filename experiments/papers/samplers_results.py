@@ -92,6 +92,6 @@ def plot_gains(
         mine = [row for row in rows if row["sampler"] == name]
         at = np.array([row["N"] for row in mine]) * 2 ** drawing.shifts(len(names), 0.1)[i]
         found = [[scale * x for x in row["gain"]] for row in mine]
-        drawing.intervals(ax, at, found, i, drawing.LINES[i % 4], label=name, markersize=4)
+        drawing.named(ax, at, found, name)
     ax.axhline(0, color=drawing.GREY, linewidth=0.9)
     drawing.counts_axis(ax, counts, "samples, k")

@@ -272,6 +272,6 @@ def _plot_over_k(data: dict[str, Any], path: Path) -> None:
         Line2D([], [], label=of, linestyle="-", **drawing.look(i)) for i, of in enumerate(settings)
     ]
     theory = {"theory": ":", "theory with v = 1": "--"}
-    handles += [Line2D([], [], label=n, linestyle=x, color="black") for n, x in theory.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    handles += [Line2D([], [], label=n, linestyle=x, color=drawing.GREY) for n, x in theory.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     drawing.save(figure, path)

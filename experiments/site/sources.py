@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-NESTED = {"papers": "papers/*", "measured": "measured/*"}
+NESTED = {"papers": "papers/*", "measured": "measured/*", "audit": "audit/reports/*"}
 """The pages, by a pattern, that are below another one in the contents."""
 
 _NAME = os.environ.get("GITHUB_REPOSITORY")  # owner/name, which GitHub's workflows set

@@ -4,7 +4,7 @@
 
 compiles the settings of ``grid`` one after another, and writes the file after each. Settings that
 are in the file already are not compiled again, so a run that was killed continues. ``--only`` takes
-the settings whose line contains a text. ``--report`` writes the table and the plot.
+the settings whose line contains a text. ``--report`` writes the table.
 """
 
 from __future__ import annotations

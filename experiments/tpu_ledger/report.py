@@ -1,4 +1,4 @@
-"""The ledger as Markdown tables and a plot."""
+"""The ledger as Markdown tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = (
 
 
 def write(ledger: dict[str, Any], page: Path) -> None:
-    """Writes what fits into a page, the ledger into ``measured`` beside it, and the plot.
+    """Writes what fits into a page, and the ledger into ``measured`` beside it.
 
     Args:
       ledger: the file's contents.
@@ -28,7 +28,6 @@ def write(ledger: dict[str, Any], page: Path) -> None:
     made = tables(ledger)
     results.write_tables(page.parent / LEDGER, {"the ledger": made.pop("the ledger")})
     results.write_tables(page, made)
-    plot(ledger, page.parent / "figures" / "tpu_ledger.png")
 
 
 def tables(ledger: dict[str, Any]) -> dict[str, str]:
@@ -117,37 +116,3 @@ def _bytes(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number} B"
-
-
-def plot(ledger: dict[str, Any], path: Path) -> None:
-    """The bytes of a step over the floor, and the memory of a chip."""
-    from experiments import drawing
-
-    rows = [r for r in sorted(ledger["rows"].values(), key=_order) if "error" not in r]
-    floors = [r for r in rows if ratio(r) is not None and r["setting"]["model"] == "Llama 1B"]
-    large = [r for r in rows if r["setting"]["model"] in LARGE]
-    figure, (upper, lower) = drawing.panels(2, 1, 0.27 * (len(floors) + len(large)) + 2.2)
-    upper.barh([_label(r) for r in floors], [ratio(r) or 0 for r in floors], **drawing.bar(0))
-    upper.axvline(1, color="black", linewidth=1)
-    upper.set_xlabel("HBM bytes (not time) of a step / floor")
-    upper.set_title("Llama 1B on v5e")
-    used = [memory_gb(r) for r in large]
-    sizes = [HBM_GB[r["setting"]["topology"].split(":")[0]] for r in large]
-    names = [f"{_model(r)}, {_label(r, topology=True)}" for r in large]
-    lower.barh(names, sizes, color="0.85", label="memory of a chip")
-    lower.barh(names, used, label="used", **drawing.bar(0))
-    lower.set_xlabel("GB")
-    lower.set_title("memory of a chip")
-    lower.legend(loc="lower right")
-    for axes in (upper, lower):
-        axes.invert_yaxis()
-        axes.margins(y=0.02)
-        axes.tick_params(axis="y", labelsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.save(figure, path)
-
-
-def _label(row: dict[str, Any], *, topology: bool = False) -> str:
-    s = row["setting"]
-    place = f"{s['topology']} " if topology else ""
-    return f"{s['strategy']}, {place}{s['mesh'][0]}x{s['mesh'][1]}, batch {s['batch']}"

@@ -16,7 +16,7 @@ from experiments.audit.cases import CASES
 from experiments.audit.distributions import Convention, conventions
 from experiments.audit.rows import ROWS
 
-REPRODUCTIONS = ROOT / "experiments" / "audit" / "reproductions"
+REPORTS = ROOT / "docs" / "audit" / "reports"
 EXPECTED = np.array([0.5, 0.3, 0.2])
 
 
@@ -260,8 +260,15 @@ def test_the_page_shows_the_committed_file(tmp_path):
     assert copy.read_text() == page.read_text()
 
 
-def test_every_reproduction_is_a_program_that_the_page_links():
+def test_every_report_is_complete_and_the_page_links_it():
     page = (ROOT / "docs" / "audit.md").read_text()
-    for program in REPRODUCTIONS.glob("*.py"):
-        ast.parse(program.read_text())
-        assert f"experiments/audit/reproductions/{program.name}" in page
+    reports = sorted(REPORTS.glob("*.md"))
+    findings = re.search(r"## What was found\n(.*?)\n## ", page, re.DOTALL)[1]
+    assert sorted(re.findall(r"\(audit/reports/(\w+\.md)\)", findings)) == [p.name for p in reports]
+    for path in reports:
+        text = path.read_text()
+        parts = re.findall(r"^\*\*(.+?)[.*]", text, re.MULTILINE)
+        assert parts == ["Versions", "Smallest program", "Expected", "Seen", "Cause", "A fix"], path
+        (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        ast.parse(program)
+        assert len(re.findall(r"https://github.com/\S+/blob/\S+#L\d+", text)) >= 1, path

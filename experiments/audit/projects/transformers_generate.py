@@ -67,10 +67,7 @@ def assisted(case: Case, samples: int) -> np.ndarray:
 
 
 class Gemma4AssistantTable:
-    """In the place of an assistant of Gemma 4: the generator asks for the name of its class.
-
-    Neither class of such assistants can be constructed in this version.
-    """
+    """In the place of an assistant of Gemma 4: the generator asks for the name of its class."""
 
     device = torch.device("cpu")
     generation_config = GenerationConfig(num_assistant_tokens=1)
