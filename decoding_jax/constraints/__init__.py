@@ -1,7 +1,9 @@
 """Constrained texts: schemas, regular expressions, grammars and lists become transforms.
 
-``outlines_core`` compiles patterns and schemas to automata over bytes, and ``lark`` reads grammars;
-here they become automata over the tokens of a tokenizer, on the device. ``docs/constraints.md``
+A front end reads schemas (``references``, ``schemas``, ``forms``, ``json_texts``), patterns or
+grammars, and makes automata over bytes (``expressions``, ``automata``, ``encodings``). These become
+automata over the tokens of a tokenizer, or machines with a stack (``definitions``, ``pushdown``,
+``token_pushdown``), on the device. ``docs/constraints.md``
 says which distribution the texts then have.
 """
 

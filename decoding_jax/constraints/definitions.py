@@ -9,27 +9,34 @@ stacks are bounded. Each definition is compiled once, however often it is referr
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from decoding_jax import fields
-from decoding_jax.constraints import byte_automata
-from decoding_jax.constraints.byte_automata import ByteAutomaton, distinct, reaching
+from decoding_jax.constraints import automata
+from decoding_jax.constraints.automata import Automaton, TooManyStatesError, distinct, reaching
+from decoding_jax.constraints.expressions import (
+    Expression,
+    Symbols,
+    compiled,
+    optional,
+    sequence,
+    text,
+)
 
-_MARK = "\x01"  # around the number of a definition; not in the texts of a definition with others
+_BYTES = 256
 _MOST_STATES = 1 << 16
 
 
-def reference(number: int) -> str:
-    """What stands for definition ``number`` in the regular expression of another one."""
-    return f"{_MARK}{number}{_MARK}"
+def reference(number: int) -> Expression:
+    """What stands for definition ``number`` in the expression of another one: a symbol."""
+    return Symbols(((_BYTES + number, _BYTES + number),))
 
 
-def of_patterns(
-    patterns: Sequence[str], places: Sequence[str], max_depth: int | None, name: str
-) -> ByteAutomaton:
+def of_automata(
+    parts: Sequence[Automaton], places: Sequence[str], max_depth: int | None, name: str
+) -> Automaton:
     """The automaton of the texts of the first of some definitions.
 
     A definition may be within itself, where another one or more may lie between, so that at most
@@ -37,45 +44,39 @@ def of_patterns(
     repeated, and does not nest.
 
     Args:
-      patterns: the regular expression of each definition, in which ``reference(i)`` stands for the
-        texts of definition i. One with references has no other text with the code point U+0001.
+      parts: the automaton of each definition, in which ``reference(i)`` stands for the texts of
+        definition i.
       places: where each definition is, for errors.
       max_depth: 1 or more, or None for definitions that do not nest.
       name: the name of the argument, for errors.
 
     Raises:
-      ValueError: in one line, for an expression that cannot be compiled; for a definition within
-        itself without ``max_depth``; where no text ends within ``max_depth``; and for an automaton
-        of more than 65,536 states.
+      ValueError: in one line, for a definition within itself without ``max_depth``; where no text
+        ends within ``max_depth``; and for an automaton of more than 65,536 states.
 
     Example:
-      >>> made = of_patterns([rf"\\[({reference(0)})?\\]"], ["list"], 2, "list")
-      >>> made.transitions.shape  # [[]] and []
-      (5, 256)
+      >>> lists = sequence(text(b"["), optional(reference(0)), text(b"]"))
+      >>> of_automata([compiled(lists)], ["list"], 2, "list").table.shape[0]  # [[]] and []
+      5
     """
-    made = network_of(patterns, places, max_depth, name)
-    return made if isinstance(made, ByteAutomaton) else made.automaton()
+    made = network_of(parts, places, max_depth, name)
+    return made if isinstance(made, Automaton) else made.automaton()
 
 
 def network_of(
-    patterns: Sequence[str], places: Sequence[str], max_depth: int | None, name: str
-) -> ByteAutomaton | Network:
+    parts: Sequence[Automaton], places: Sequence[str], max_depth: int | None, name: str
+) -> Automaton | Network:
     """The definitions before they are unrolled, or an automaton where none refers to another.
 
-    The arguments and errors are those of ``of_patterns``.
+    The arguments and errors are those of ``of_automata``.
     """
-    automata = [
-        byte_automata.of_pattern(pattern, place)
-        for pattern, place in zip(patterns, places, strict=True)
-    ]
-    numbers = [{int(i) for i in re.findall(f"{_MARK}([0-9]+){_MARK}", p)} for p in patterns]
-    if not any(numbers):
-        return automata[0]
-    return Network(automata, numbers, places, max_depth, name)
+    if not any((part.starts >= _BYTES).any() and _refers(part) for part in parts):
+        return parts[0]
+    return Network(parts, places, max_depth, name)
 
 
-class TooManyStatesError(ValueError):
-    """An automaton has more states than it may have."""
+def _refers(part: Automaton) -> bool:
+    return bool((part.table[:, part.starts >= _BYTES] >= 0).any())
 
 
 class Network:
@@ -99,8 +100,7 @@ class Network:
 
     def __init__(
         self,
-        automata: Sequence[ByteAutomaton],
-        numbers: Sequence[set[int]],
+        parts: Sequence[Automaton],
         places: Sequence[str],
         max_depth: int | None,
         name: str,
@@ -111,22 +111,18 @@ class Network:
         self.starts: list[int] = []  # the first place of each definition
         self.owner: list[int] = []  # the definition of each place
         self.calls: list[list[tuple[int, int]]] = []  # (definition, the place after it)
-        for i, (automaton, referred) in enumerate(zip(automata, numbers, strict=True)):
-            transitions, ends = minimal(automaton)
+        for i, part in enumerate(parts):
             begin = len(self.owner)
-            calls: list[list[tuple[int, int]]] = [[] for _ in ends]
-            for number in sorted(referred):
-                after = np.arange(len(ends))
-                for byte in reference(number).encode():
-                    after = np.where(after < 0, -1, transitions[after, byte])
+            calls: list[list[tuple[int, int]]] = [[] for _ in part.accepting]
+            for number in range(len(parts)):
+                after = part.table[:, part.column(np.array([_BYTES + number]))[0]]
                 for place in np.flatnonzero(after >= 0):
                     calls[place].append((number, begin + int(after[place])))
-            if referred:
-                transitions[:, ord(_MARK)] = -1
+            transitions = part.table[:, part.column(np.arange(_BYTES))]
             tables.append(np.where(transitions < 0, -1, transitions + begin))
-            may_end += ends.tolist()
+            may_end += part.accepting.tolist()
             self.starts.append(begin)
-            self.owner += [i] * len(ends)
+            self.owner += [i] * len(part.accepting)
             self.calls += calls
         table = np.concatenate(tables)
         first, self.byte_class = distinct(table.T)
@@ -143,7 +139,7 @@ class Network:
         self._closure = functools.cache(self._closure_of)
         self._has_room = functools.cache(self._room_for)
 
-    def automaton(self, max_states: int | None = None) -> ByteAutomaton:
+    def automaton(self, max_states: int | None = None) -> Automaton:
         """The automaton of all texts, without states from which none ends.
 
         Raises:
@@ -195,7 +191,7 @@ class Network:
         """The error of definitions of which no text ends within ``max_depth``."""
         return fields.error("max_depth", "a depth at which some text ends", self.max_depth)
 
-    def _useful(self, table: np.ndarray, accepting: np.ndarray) -> ByteAutomaton:
+    def _useful(self, table: np.ndarray, accepting: np.ndarray) -> Automaton:
         """The automaton over bytes without the states from which no text ends."""
         source, column = np.nonzero(table >= 0)
         useful = reaching(accepting, source, table[source, column])
@@ -203,7 +199,8 @@ class Network:
             raise self.endless()
         kept = np.append(np.where(useful, np.cumsum(useful) - 1, -1), -1).astype(np.int32)
         transitions = kept[table[useful]][:, self.byte_class]  # -1 is the last entry
-        return byte_automata.merged(ByteAutomaton(transitions, accepting[useful]))
+        transitions = np.append(transitions, np.full((len(transitions), 1), -1, np.int32), axis=1)
+        return automata.reduced(transitions, np.arange(_BYTES + 1), accepting[useful])
 
     def _closure_of(self, configuration: int) -> frozenset[int]:
         """The configurations without bytes between that bytes follow, or where a text ends."""
@@ -253,24 +250,3 @@ class Network:
             place = self._places[definition]
             raise ValueError(f"{place}: expected max_depth, since it refers to itself, got none")
         return count <= (self.max_depth or 1)
-
-
-def minimal(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The automaton of the same language with the fewest states (Moore 1956).
-
-    Example:
-      >>> loop = np.full((3, 256), -1, np.int32)
-      >>> loop[[0, 1, 2], ord("a")] = [1, 2, 1]
-      >>> minimal(ByteAutomaton(loop, np.array([True, True, True]))).transitions.shape
-      (1, 256)
-    """
-    transitions, accepting = automaton
-    columns, _ = distinct(transitions.T)
-    state, count = accepting.astype(np.int64), 0
-    while True:
-        after = np.where(transitions[:, columns] < 0, -1, state[transitions[:, columns]])
-        first, state = distinct(np.concatenate([state[:, None], after], axis=1))
-        if len(first) == count:  # State 0 is the first of its class, whose number is 0.
-            table = np.where(transitions[first] < 0, -1, state[transitions[first]])
-            return ByteAutomaton(table.astype(np.int32), accepting[first])
-        count = len(first)

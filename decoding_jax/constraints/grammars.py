@@ -1,4 +1,4 @@
-"""Regular expressions of the rules of grammars in the notation of Lark.
+"""Automata of the rules of grammars in the notation of Lark.
 
 The library ``lark`` reads them.
 A rule that begins with itself is rewritten by Arden's rule: A = A a | b has the texts of b a*. What
@@ -11,26 +11,39 @@ from collections.abc import Sequence
 from typing import Any
 
 from decoding_jax import fields
+from decoding_jax.constraints import patterns
+from decoding_jax.constraints.automata import Automaton
 from decoding_jax.constraints.definitions import reference
+from decoding_jax.constraints.encodings import in_utf8
+from decoding_jax.constraints.expressions import (
+    Compiled,
+    Expression,
+    Repeat,
+    compiled,
+    optional,
+    sequence,
+    union,
+)
 
 
-def patterns_of(text: str, name: str = "grammar") -> tuple[list[str], list[str]]:
-    r"""The regular expressions of the rules and terminals of a grammar.
+def automata_of(text: str, name: str = "grammar") -> tuple[list[Automaton], list[str]]:
+    r"""The automata of the rules of a grammar, with those of its terminals within them.
 
     Args:
       text: the grammar, whose texts are those of the rule ``start``.
       name: the name of the argument, for errors.
 
     Returns:
-      As ``schemas.patterns_of``; the rule ``start`` is the first one.
+      As ``json_texts.automata_of``; the rule ``start`` is the first one.
 
     Raises:
-      ValueError: in one line, for a grammar that ``lark`` does not read, or without the library.
+      ValueError: in one line, for a grammar that ``lark`` does not read, or without the library;
+        and for a terminal that is not regular, or looks at what is outside of it.
 
     Example:
-      >>> patterns, places = patterns_of('start: "a"+')
+      >>> made, places = automata_of('start: "a"+')
       >>> places
-      ['grammar.start', 'grammar.__start_plus_0', 'grammar.A']
+      ['grammar.start', 'grammar.__start_plus_0']
     """
     if not isinstance(text, str):
         raise fields.error(name, "a grammar in Lark's notation", text)
@@ -38,29 +51,34 @@ def patterns_of(text: str, name: str = "grammar") -> tuple[list[str], list[str]]
     rules: dict[str, list[Sequence[Any]]] = {"start": []}
     for rule in read.rules:
         rules.setdefault(rule.origin.name, []).append(rule.expansion)
-    terminals = {terminal.name: terminal.pattern for terminal in read.terminals}
-    number = {key: i for i, key in enumerate([*rules, *terminals])}
-    spaces = "|".join(reference(number[key]) for key in read.ignore_tokens)
+    terminals: dict[str, Expression] = {}
+    for one in read.terminals:
+        made = patterns.matched(one.pattern.to_regexp(), f"{name}.{one.name}", alone=False)
+        terminals[one.name] = Compiled(in_utf8(compiled(made)))
+    spaces = [terminals[key] for key in read.ignore_tokens]
+    number = {key: i for i, key in enumerate(rules)}
 
-    def sequence(symbols: Sequence[Any]) -> str:
-        made = []
+    def sequence_of(symbols: Sequence[Any]) -> Expression:
+        parts: list[Expression] = []
         for symbol in symbols:
-            if symbol.name not in number:
+            if not symbol.is_term:
+                parts.append(reference(number[symbol.name]))
+                continue
+            if symbol.name not in terminals:
                 raise fields.error(name, "a pattern for each terminal", symbol.name)
-            made.append(reference(number[symbol.name]))
-            made += [f"({spaces})?"] if spaces and symbol.is_term else []
-        return "".join(made)
+            parts.append(terminals[symbol.name])
+            parts += [optional(union(*spaces))] if spaces else []
+        return sequence(*parts)
 
-    patterns = []
+    automata = []
     for key, expansions in rules.items():
-        again = [sequence(x[1:]) for x in expansions if x and x[0].name == key]
-        first = [sequence(x) for x in expansions if not x or x[0].name != key]
+        again = [sequence_of(x[1:]) for x in expansions if x and x[0].name == key]
+        first = [sequence_of(x) for x in expansions if not x or x[0].name != key]
         if not first:
             raise fields.error(name, "rules that do not always begin with themselves", key)
-        repeated = f"({'|'.join(again)})*" if again else ""
-        patterns.append(f"({'|'.join(first)}){repeated}")
-    patterns += [pattern.to_regexp() for pattern in terminals.values()]
-    return patterns, [f"{name}.{key}" for key in number]
+        repeated = [Repeat(union(*again), 0, None)] if again else []
+        automata.append(compiled(sequence(union(*first), *repeated)))
+    return automata, [f"{name}.{key}" for key in number]
 
 
 def _read(text: str, name: str) -> Any:

@@ -10,8 +10,18 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints import byte_automata, definitions, grammars, schemas, token_pushdown
-from decoding_jax.constraints.byte_automata import ByteAutomaton
+from decoding_jax.constraints import (
+    automata,
+    definitions,
+    grammars,
+    json_texts,
+    patterns,
+    token_pushdown,
+)
+from decoding_jax.constraints.automata import Automaton, TooManyStatesError
+from decoding_jax.constraints.encodings import in_utf8
+from decoding_jax.constraints.expressions import compiled
+from decoding_jax.constraints.references import Retrieve
 from decoding_jax.constraints.token_automata import over_tokens
 from decoding_jax.text.stop_strings import texts_of
 from decoding_jax.text.token_texts import TokenTexts
@@ -64,10 +74,13 @@ def regex(
 
 
 def json_schema(
-    schema: schemas.Schema,
+    schema: Any,
     tokenizer: Tokenizer,
     *,
     max_depth: int | None = None,
+    spaces: str = "any",
+    open_objects: bool = False,
+    retrieve: Retrieve | None = None,
     vocab_size: int | None = None,
 ) -> PrefixAllowedTokens:
     """Keeps each text to JSON that is valid by a schema; otherwise as ``regex``.
@@ -104,7 +117,10 @@ def json_schema(
       >>> bool(nested.language.transitions[0, state, nested.language.token_class[0, 1]] >= 0)
       True
     """
-    return _made("json_schema", schema, max_depth, tokenizer, vocab_size, "schema")
+    if spaces not in json_texts.SPACES:
+        raise fields.error("spaces", f"one of {', '.join(json_texts.SPACES)}", spaces)
+    style = json_texts.Style(spaces, open_objects)
+    return _made("json_schema", schema, max_depth, tokenizer, vocab_size, "schema", style, retrieve)
 
 
 def grammar(
@@ -172,7 +188,7 @@ def choice(
     for text in texts:
         if not isinstance(text, str) or not text:
             raise fields.error("texts", expected, text)
-    return _over_tokens(byte_automata.of_texts(texts), tokenizer, vocab_size, "texts", texts)
+    return _over_tokens(automata.of_texts([*map(str.encode, texts)]), tokenizer, vocab_size, "texts", texts)
 
 
 def by_row(
@@ -292,7 +308,7 @@ def setting_of(strategy: Callable[..., Any], settings: Mapping[str, Any]) -> str
 
 def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:
     """A constraint that allows every token after every other one, for ``by_row``."""
-    only_end = ByteAutomaton(np.full((1, 256), -1, np.int32), np.ones(1, bool))
+    only_end = automata.of_edges([[]], [True])
     like = _over_tokens(only_end, tokenizer, vocab_size, "constraints", None)
     classes = np.zeros(like.language.token_class.shape[-1], np.int32)
     language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
@@ -306,29 +322,39 @@ def _made(
     tokenizer: Tokenizer,
     vocab_size: int | None,
     name: str,
+    style: json_texts.Style | None = None,
+    retrieve: Retrieve | None = None,
 ) -> PrefixAllowedTokens:
     """The constraint of a kind; ``name`` is that of the argument ``value``."""
     if max_depth is not None:
         max_depth = fields.as_count("max_depth", max_depth)
     if kind == "regex":
-        made = byte_automata.of_pattern(value, name)
-        return _over_tokens(made, tokenizer, vocab_size, name, value)
-    patterns, places = (
-        schemas.patterns_of(value, name, nested=max_depth is not None)
-        if kind == "json_schema"
-        else grammars.patterns_of(value, name)
-    )
-    network = definitions.network_of(patterns, places, max_depth, name)
-    if isinstance(network, ByteAutomaton):
+        return _over_tokens(_of_pattern(value, name), tokenizer, vocab_size, name, value)
+    if kind == "json_schema":
+        style = json_texts.Style() if style is None else style
+        parts, places = json_texts.automata_of(value, name, max_depth, style, retrieve)
+    else:
+        parts, places = grammars.automata_of(value, name)
+    network = definitions.network_of(parts, places, max_depth, name)
+    if isinstance(network, Automaton):
         return _over_tokens(network, tokenizer, vocab_size, name, value)
     try:
         made = network.automaton(_MOST_UNROLLED)
-    except definitions.TooManyStatesError:
+    except TooManyStatesError:
         texts = _token_texts(tokenizer, vocab_size)
         if (stacked := token_pushdown.over_tokens(network, texts, tokenizer.eos_ids)) is not None:
             return stacked
         made = network.automaton()
     return _over_tokens(made, tokenizer, vocab_size, name, value)
+
+
+def _of_pattern(pattern: str, name: str) -> Automaton:
+    """The automaton of the texts that a pattern matches as a whole."""
+    try:
+        return in_utf8(compiled(patterns.matched(pattern, name)))
+    except TooManyStatesError:
+        expected = f"a pattern of at most {automata.MOST_STATES // 2:,} states"
+        raise fields.error(name, expected, pattern) from None
 
 
 def _token_texts(tokenizer: Tokenizer, vocab_size: int | None) -> TokenTexts:
@@ -340,7 +366,7 @@ def _token_texts(tokenizer: Tokenizer, vocab_size: int | None) -> TokenTexts:
 
 
 def _over_tokens(
-    made: ByteAutomaton,
+    made: Automaton,
     tokenizer: Tokenizer,
     vocab_size: int | None,
     name: str,

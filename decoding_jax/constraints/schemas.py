@@ -1,415 +1,541 @@
-"""Regular expressions of JSON Schemas, which ``outlines_core`` makes.
+"""JSON Schemas in the normal form of ``forms``.
 
-Every text that matches the expression is valid by the schema; some valid texts do not match, such
-as those with the properties in another order. ``outlines_core`` leaves out what it does not follow,
-and takes some keywords for others. A schema is therefore put into the few forms first that it
-follows exactly, and a keyword that has none is an error.
+Every value of a form is valid by its schema. A keyword that is not followed is an error; one that
+restricts nothing by the schema's draft, such as ``title`` or a name that no draft knows, is ignored.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from decoding_jax import fields
-from decoding_jax.constraints import byte_automata, definitions
-
-Schema = Any
-"""A dict, a string of JSON, or a class of pydantic."""
-
-_MOST_NUMBERS = 1000  # that a range of integers is written out as
-_MARK = "\ue000"  # begins the names of expressions that the library does not have
-_NATURAL, _POSITIVE = "(0|[1-9][0-9]*)", "[1-9][0-9]*"
-_FRACTION = r"(\.[0-9]+)?([eE][+-]?[0-9]+)?"
-_OWN = {
-    "integer": f"-?{_NATURAL}",
-    "integer of 0 or more": _NATURAL,
-    "integer of 1 or more": _POSITIVE,
-    "number": f"-?{_NATURAL}{_FRACTION}",
-    "number of 0 or more": _NATURAL + _FRACTION,
-}
-_DAY = "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
-_DATE = f"[1-9][0-9]{{3}}-{_DAY}"
-_TIME = (
-    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+from decoding_jax.constraints import forms, numbers, patterns
+from decoding_jax.constraints.expressions import (
+    NOTHING,
+    Expression,
+    Without,
+    both,
+    compiled,
+    text,
+    union,
 )
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
-    "uuid": "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
-    "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
-    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@({_LABEL}\.)+[a-z]{{2,63}}",
-}
+from decoding_jax.constraints.formats import FORMATS
+from decoding_jax.constraints.forms import (
+    ANY_TEXT,
+    ANYTHING,
+    NEVER,
+    Arrays,
+    Form,
+    Goal,
+    Objects,
+    Strings,
+    UnfollowedError,
+)
+from decoding_jax.constraints.references import Document, Part, Retrieve, as_json
+
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains")
+_COUNTS += ("minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-# The keywords that say something about values of each type.
-_KEYWORDS = {
-    "null": (),
-    "boolean": (),
-    "integer": (*_BOUNDS, "multipleOf"),
-    "number": (*_BOUNDS, "multipleOf"),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "array": (
-        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-        *("contains", "minContains", "maxContains", "unevaluatedItems"),
-    ),
-    "object": (
-        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
-        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas"),
-        *("dependencies", "unevaluatedProperties"),
-    ),
+# The first draft of each keyword that restricts values, and the last one if it is not the newest.
+_KEYWORDS: dict[str, tuple[int, int]] = {
+    **dict.fromkeys((*_COUNTS, *_BOUNDS), (4, 2020)),
+    **dict.fromkeys(("$ref", "type", "enum", "multipleOf", "pattern", "format"), (4, 2020)),
+    **dict.fromkeys(("items", "uniqueItems", "properties", "required"), (4, 2020)),
+    **dict.fromkeys(("patternProperties", "additionalProperties"), (4, 2020)),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "dependencies"), (4, 2020)),
+    **dict.fromkeys(("const", "contains", "propertyNames"), (6, 2020)),
+    **dict.fromkeys(("if", "then", "else", "contentEncoding"), (7, 2020)),
+    **dict.fromkeys(("minContains", "maxContains", "dependentRequired"), (2019, 2020)),
+    **dict.fromkeys(("dependentSchemas", "unevaluatedItems"), (2019, 2020)),
+    "unevaluatedProperties": (2019, 2020),
+    "prefixItems": (2020, 2020),
+    "$dynamicRef": (2020, 2020),
+    "additionalItems": (4, 2019),
+    "$recursiveRef": (2019, 2019),
 }
-_COMBINED = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
-_REFUSED = ("not", "if", "then", "else", "$dynamicRef", "$recursiveRef")
-_OF_TYPES = {keyword for keywords in _KEYWORDS.values() for keyword in keywords}
-# What the values of keywords have to be.
-_SHAPES: dict[tuple[str, ...], tuple[str, Callable[[Any], bool]]] = {
-    ("$ref", "format"): ("a string", lambda x: isinstance(x, str)),
-    ("enum", "anyOf", "oneOf", "allOf", "prefixItems"): ("a list", lambda x: isinstance(x, list)),
-    ("properties",): ("schemas by their names", lambda x: isinstance(x, dict)),
-    ("required",): ("a list of names", lambda x: isinstance(x, list) and _are_names(x)),
-    ("type",): ("a type, or a list of types", lambda x: x and _are_names(x)),
-    _BOUNDS: ("a number", lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)),
+_ANNOTATIONS = {
+    *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema"),
+    *("$vocabulary", "contentMediaType", "contentSchema", "default", "definitions", "deprecated"),
+    *("description", "examples", "id", "readOnly", "title", "writeOnly", "example", "name"),
 }
-# Classes of characters that JSON Schema takes from ECMA-262, where they are of ASCII.
-_ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
-# Keywords with a value that asks for nothing.
-_IDLE = (("uniqueItems", False), ("minProperties", 0), ("unevaluatedProperties", False))
-
-
-def patterns_of(
-    schema: Schema, name: str = "schema", *, nested: bool = False
-) -> tuple[list[str], list[str]]:
-    """The regular expressions of the texts that a schema allows, or of some of them.
-
-    Args:
-      schema: a dict, a string of JSON, or a class of pydantic.
-      name: the name of the argument, for errors.
-      nested: whether values of any type are followed, which may be within each other.
-
-    Returns:
-      An expression for the schema and one for each schema that is referred to, with references as
-      ``definitions.of_patterns`` takes them; and where each of them is, for errors.
-
-    Raises:
-      ValueError: in one line, for a schema with a keyword that is not followed, and for anything
-        that is no schema.
-
-    Example:
-      >>> patterns_of({"type": "integer", "minimum": 0})
-      (['(0|[1-9][0-9]*)'], ['schema'])
-    """
-    root = as_json(schema, name)
-    if _MARK in json.dumps(root, ensure_ascii=False):
-        raise fields.error(name, "one without the private character U+E000", root)
-    made = _Rewriting(root, name, nested).definitions()
-    return [_pattern(*one) for one in made], [place for _, place in made]
-
-
-def _pattern(rewritten: dict[str, Any], place: str) -> str:
-    """The expression of a rewritten schema."""
-    made, core = json.dumps(rewritten, ensure_ascii=False), byte_automata.outlines_core()
-    try:
-        pattern = core.json_schema.build_regex_from_schema(made)
-    except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{place}: expected one that outlines_core takes ({reason})") from None
-    for label, own in _OWN.items():
-        pattern = pattern.replace(f'"{_MARK}{label}"', own)
-    return re.sub(
-        f'"{_MARK}definition ([0-9]+)"', lambda m: definitions.reference(int(m[1])), pattern
-    )
-
-
-def as_json(schema: Schema, name: str) -> Any:
-    """The schema as a dict or a bool.
-
-    Raises:
-      ValueError: in one line, for anything that is no schema as JSON.
-    """
-    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return schema.model_json_schema()
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
-    if not isinstance(schema, (dict, bool)):
-        raise fields.error(name, "a JSON Schema: a dict, a string or a class of pydantic", schema)
-    try:
-        return json.loads(json.dumps(schema, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
-
-
-class _Rewriting:
-    """Rewrites the parts of a schema in the forms that ``outlines_core`` follows.
-
-    Args:
-      root: the whole schema, which references are about.
-      name: its name, for errors.
-      nested: whether values of any type are followed.
-    """
-
-    def __init__(self, root: Any, name: str, nested: bool):
-        self._root, self._name, self._nested = root, name, nested
-        self._numbers: dict[str, int] = {}  # of each reference
-        self._found: list[tuple[Any, str]] = []  # the schema and its place, by number
-        self._exclusive: list[tuple[Any, str]] = []  # those with oneOf
-
-    def definitions(self) -> list[tuple[dict[str, Any], str]]:
-        """The rewritten schema, those that are referred to, and where each of them is."""
-        self._reference("#", self._root, self._name)
-        made = [(self.of(schema, place), place) for schema, place in self._found]  # which grows
-        for schema, place in self._exclusive:
-            self._check_exclusive(schema, place)
-        return made
-
-    def of(self, schema: Any, place: str) -> dict[str, Any]:
-        """The rewritten schema; ``place`` is where it is, for errors."""
-        schema = {} if schema is True else schema
-        if not isinstance(schema, Mapping):
-            raise fields.error(place, "a schema that some value follows", schema)
-        for keywords, (expected, is_good) in _SHAPES.items():
-            for keyword in keywords:
-                if keyword in schema and not is_good(schema[keyword]):
-                    raise fields.error(f"{place}.{keyword}", expected, schema[keyword])
-        combined = [keyword for keyword in _COMBINED if keyword in schema]
-        refused = [keyword for keyword in _REFUSED if keyword in schema]
-        if refused or len(combined) > 1:
-            raise _unfollowed(place, (refused or combined)[-1])
-        if combined:
-            idle = ("type",) if combined[0] in ("enum", "const") else ()
-            for keyword in schema:
-                if (keyword == "type" or keyword in _OF_TYPES) and keyword not in idle:
-                    raise _unfollowed(place, f"{keyword} beside {combined[0]}")
-            return getattr(self, f"_{combined[0].removeprefix('$').lower()}")(schema, place)
-        kinds = _kinds(schema, place)
-        if not kinds and self._nested:
-            return self._reference("any", {"type": list(_KEYWORDS)}, f"{self._name} (any value)")
-        if not kinds:
-            expected = "a schema with a type, or max_depth for values of any type"
-            raise fields.error(place, expected, dict(schema))
-        made = [self._of_type(kind, schema, place) for kind in kinds]
-        return made[0] if len(made) == 1 else {"anyOf": made}
-
-    def _of_type(self, kind: str, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        given = {k: schema[k] for k in _KEYWORDS[kind] if k in schema}
-        made, followed = getattr(self, f"_{kind}")(given, place)
-        for keyword, value in given.items():
-            if keyword not in followed and (keyword, value) not in _IDLE:
-                raise _unfollowed(place, keyword)
-        return made
-
-    def _ref(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        ref, under = schema["$ref"], f"{self._name}{schema['$ref'][1:].replace('/', '.')}"
-        return self._reference(ref, self._target(ref, place), under)
-
-    def _reference(self, ref: str, target: Any, place: str) -> dict[str, Any]:
-        """The name of the expression of a schema that is compiled once."""
-        if ref not in self._numbers:
-            self._numbers[ref] = len(self._found)
-            self._found.append((target, place))
-        return {"const": f"{_MARK}definition {self._numbers[ref]}"}
-
-    def _target(self, ref: str, place: str) -> Any:
-        target, (first, *keys) = self._root, ref.split("/")
-        known = first == "#"
-        for key in (key.replace("~1", "/").replace("~0", "~") for key in keys):
-            known = known and isinstance(target, Mapping) and key in target
-            target = target[key] if known else None
-        if not known:
-            raise fields.error(f"{place}.$ref", "a place in the schema, such as #/$defs/A", ref)
-        return target
-
-    def _enum(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        kinds = _kinds({"type": schema.get("type", list(_KEYWORDS))}, place)
-        values = [value for value in schema["enum"] if _kinds_of_value(value) & {*kinds}]
-        if not values:
-            raise fields.error(f"{place}.enum", "one value of the type or more", schema["enum"])
-        return {"enum": values}
-
-    def _const(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        return self._enum({**schema, "enum": [schema["const"]]}, place)
-
-    def _anyof(self, schema: Mapping[str, Any], place: str, key: str = "anyOf") -> dict[str, Any]:
-        made = [self.of(part, f"{place}.{key}[{i}]") for i, part in enumerate(schema[key])]
-        if not made:
-            raise fields.error(f"{place}.{key}", "one schema or more", schema[key])
-        return made[0] if len(made) == 1 else {"anyOf": made}
-
-    def _allof(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        if len(schema["allOf"]) != 1:
-            raise _unfollowed(place, "an allOf of several schemas")
-        return self._anyof(schema, place, "allOf")
-
-    def _oneof(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        self._exclusive.append((schema, place))
-        return self._anyof(schema, place, "oneOf")
-
-    def _check_exclusive(self, schema: Mapping[str, Any], place: str) -> None:
-        """Checks that no value follows two schemas of a ``oneOf``, once all schemas are known."""
-        parts = [self._marks(part, place) for part in schema["oneOf"]]
-        for i, (kinds, marks) in enumerate(parts):
-            for others, other_marks in parts[:i]:
-                both = marks.keys() & other_marks.keys()
-                marked = any(marks[k].isdisjoint(other_marks[k]) for k in both)
-                if kinds & others - ({"object"} if marked else set()):
-                    raise _unfollowed(place, "a oneOf of schemas that one value may follow")
-
-    def _marks(self, schema: Any, place: str) -> tuple[set[str], dict[str, set[str]]]:
-        """The types of a schema's values, and the constants of properties that they must have."""
-        followed: set[str] = set()
-        while isinstance(schema, Mapping) and schema.get("$ref", place) not in {place, *followed}:
-            followed.add(schema["$ref"])
-            schema = self._target(schema["$ref"], place)
-        if not isinstance(schema, Mapping) or "type" not in schema:
-            return set(_KEYWORDS), {}
-        marks = {}
-        for name in schema.get("required", ()):
-            part = schema.get("properties", {}).get(name)
-            if isinstance(part, Mapping) and ("const" in part or "enum" in part):
-                values = part.get("enum", [part.get("const")])
-                marks[name] = {_canonical(value) for value in values}
-        kinds = {*_kinds(schema, place)}
-        return kinds | ({"number"} if "integer" in kinds else set()), marks
-
-    # The types: each returns the rewritten schema, and the keywords that it has followed.
-
-    def _null(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        return {"type": "null"}, ()
-
-    def _boolean(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        return {"type": "boolean"}, ()
-
-    def _integer(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        low = [math.ceil(given["minimum"])] if "minimum" in given else []
-        low += [math.floor(given["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in given else []
-        high = [math.floor(given["maximum"])] if "maximum" in given else []
-        high += [math.ceil(given["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in given else []
-        if low and high and 0 <= min(high) - max(low) < _MOST_NUMBERS:
-            return {"enum": list(range(max(low), min(high) + 1))}, _BOUNDS
-        if high or (low and max(low) not in (0, 1)):
-            allowed = f"a minimum of 0 or 1, and ranges of at most {_MOST_NUMBERS} integers"
-            raise _unfollowed(place, f"bounds other than {allowed}")
-        label = f"integer of {max(low)} or more" if low else "integer"
-        return {"const": _MARK + label}, _BOUNDS
-
-    def _number(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        label = "number of 0 or more" if given.get("minimum") == 0 else "number"
-        return {"const": _MARK + label}, ("minimum",) if given.get("minimum") == 0 else ()
-
-    def _string(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        if "pattern" in given:
-            return _matching(_inner(given["pattern"], f"{place}.pattern")), ("pattern",)
-        if "format" in given:
-            if given["format"] not in _FORMATS:
-                expected = f"one of {', '.join(_FORMATS)}"
-                raise fields.error(f"{place}.format", expected, given["format"])
-            return _matching(_FORMATS[given["format"]]), ("format",)
-        return {"type": "string", **_counts(given, place)}, given
-
-    def _array(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        followed, counts = ("items", "minItems", "maxItems"), _counts(given, place)
-        if "prefixItems" in given:
-            parts = given["prefixItems"]
-            if not counts.get("minItems", 0) <= len(parts) <= counts.get("maxItems", math.inf):
-                return {}, ()
-            made = [self.of(part, f"{place}.prefixItems[{i}]") for i, part in enumerate(parts)]
-            return {"type": "array", "prefixItems": made}, (*followed, "prefixItems")
-        items = self.of(given.get("items", True), f"{place}.items")
-        return {"type": "array", "items": items, **counts}, followed
-
-    def _object(self, given: dict[str, Any], place: str) -> tuple[dict[str, Any], Any]:
-        followed = ("properties", "required", "additionalProperties")
-        parts, more = given.get("properties", {}), given.get("additionalProperties", True)
-        for name in given.get("required", ()):
-            if name not in parts:
-                raise fields.error(f"{place}.required", "names of properties", name)
-        made: dict[str, Any] = {"type": "object"}
-        if parts or more is False:
-            in_json = {name: json.dumps(name, ensure_ascii=False)[1:-1] for name in parts}
-            made["properties"] = {
-                in_json[name]: self.of(part, f"{place}.properties.{name}")
-                for name, part in parts.items()
-            }
-            made["required"] = [in_json[name] for name in given.get("required", ())]
-        else:
-            made["additionalProperties"] = self.of(more, f"{place}.additionalProperties")
-        return made, followed
-
-
-def _kinds(schema: Mapping[str, Any], place: str) -> tuple[str, ...]:
-    """The types that a schema names, or else those that its keywords are about."""
-    about = [kind for kind, keywords in _KEYWORDS.items() if any(k in schema for k in keywords)]
-    kinds = schema.get("type", about[-1:])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    for kind in kinds:
-        if kind not in _KEYWORDS:
-            raise fields.error(f"{place}.type", f"one of {', '.join(_KEYWORDS)}", kind)
-    return tuple(dict.fromkeys(kinds))
-
-
-def _canonical(value: Any) -> str:
-    """A text that equal values have in common, such as 1 and 1.0.
-
-    Example:
-      >>> _canonical({"a": 1.0}) == _canonical({"a": 1}) != _canonical({"a": True})
-      True
-    """
-
-    def number(text: str) -> float:
-        return int(float(text)) if float(text).is_integer() else float(text)
-
-    return json.dumps(json.loads(json.dumps(value), parse_float=number), sort_keys=True)
+_OBJECT = ("properties", "required", "patternProperties", "additionalProperties", "minProperties")
+_OBJECT += ("maxProperties", "propertyNames", "dependencies", "dependentRequired")
+_OBJECT += ("dependentSchemas",)
+_ARRAY = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems")
+_ARRAY += ("contains", "minContains", "maxContains")
+_LIST = "a list of schemas"
+_SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("$ref", "pattern", "format"), ("a string", lambda x: isinstance(x, str))),
+    "enum": ("a list", lambda x: isinstance(x, list)),
+    **dict.fromkeys(
+        ("anyOf", "oneOf", "allOf", "prefixItems"),
+        (_LIST, lambda x: isinstance(x, list) and bool(x) or x == []),
+    ),
+    **dict.fromkeys(
+        ("properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas"),
+        ("schemas by their names", lambda x: isinstance(x, dict)),
+    ),
+    "required": ("a list of names", lambda x: isinstance(x, list) and _are_names(x)),
+    "type": ("a type, or a list of types", lambda x: bool(x) and _are_names(x)),
+    "uniqueItems": ("a bool", lambda x: isinstance(x, bool)),
+    "multipleOf": ("a number above 0", lambda x: _is_number(x) and x > 0),
+    **dict.fromkeys(_BOUNDS, ("a number", lambda x: _is_number(x))),
+}
 
 
 def _are_names(value: Any) -> bool:
-    """Whether a value is a string, or consists of strings."""
     return isinstance(value, (str, list)) and all(isinstance(part, str) for part in value)
 
 
-def _kinds_of_value(value: Any) -> set[str]:
-    """The types of a value."""
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, (int, float)):
-        return {"number", "integer"} if value == int(value) else {"number"}
-    of_types = ((str, "string"), (list, "array"), (dict, "object"))
-    return {next((kind for made, kind in of_types if isinstance(value, made)), "null")}
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _counts(given: Mapping[str, Any], place: str) -> dict[str, int]:
-    """The numbers of characters or items among keywords."""
-    names = ("minLength", "maxLength", "minItems", "maxItems")
-    return {k: fields.as_count(f"{place}.{k}", given[k], 0) for k in names if k in given}
+class Schemas:
+    """The forms of a schema and of those within it.
 
-
-def _matching(pattern: str) -> dict[str, Any]:
-    """The schema of strings that match an expression as a whole."""
-    return {"type": "string", "pattern": f"(?:{pattern})"}
-
-
-def _inner(pattern: Any, place: str) -> str:
-    """The expression of a ``pattern``, without its anchors and with classes of ASCII.
-
-    Raises:
-      ValueError: for one of strings with characters that JSON escapes.
+    Args:
+      schema: a dict, a bool, a string of JSON, or a class of pydantic.
+      name: the name of the argument, for errors.
+      retrieve: gives the schema of another address.
     """
-    if isinstance(pattern, str):
-        pattern = re.sub(r"\\.", lambda escape: _ASCII.get(escape[0], escape[0]), pattern)
-    transitions, _ = byte_automata.of_pattern(pattern, place)
-    if (transitions[:, [*range(32), ord('"'), ord("\\")]] >= 0).any():
-        expected = r'one without quotes, backslashes and control characters, as [^"\\\x00-\x1f]*'
-        raise ValueError(f"{place}: expected {expected}, got {fields.describe(pattern)}")
-    return byte_automata.without_anchors(pattern)
+
+    def __init__(self, schema: Any, name: str = "schema", retrieve: Retrieve | None = None):
+        self._document = Document(as_json(schema, name), name, retrieve)
+        self._parts: list[Part] = []
+        self._number: dict[tuple[int, str], int] = {}
+        self._open: set[Any] = set()  # what is being looked at
+        self._forms: dict[Goal, Form] = {}
+        self._of_part: dict[int, Form] = {}
+        self._empty: dict[Goal, bool] = {}
+        self.root = self.goal(self._document.root)
+
+    def place(self, goal: Goal) -> str:
+        """Where a goal is in the schema, for errors."""
+        return self._parts[min(goal)[0]].place if goal and min(goal)[0] >= 0 else "schema"
+
+    def shown(self, goal: Goal) -> Any:
+        """The schema of a goal, for errors."""
+        return self._parts[min(goal)[0]].schema if goal and min(goal)[0] >= 0 else {}
+
+    def goal(self, part: Part) -> Goal:
+        """The goal of the values of a part."""
+        schema = part.schema
+        if schema is False:
+            return NEVER
+        if schema is True:
+            return ANYTHING
+        if not isinstance(schema, Mapping):
+            raise fields.error(part.place, "a schema: an object or a boolean", schema)
+        restricting = _restricting(schema, part.draft)
+        if not restricting:
+            _check_spelling(part)
+            return ANYTHING
+        if restricting == {"$ref"} or ("$ref" in restricting and part.draft <= 7):
+            return self._of_reference(part)
+        key = id(schema), part.base
+        if key not in self._number:
+            _check_spelling(part)
+            self._number[key] = len(self._parts)
+            self._parts.append(part)
+        return frozenset({(self._number[key], True)})
+
+    def _of_reference(self, part: Part) -> Goal:
+        """The goal of a schema that is nothing but a reference."""
+        key = id(part.schema), part.base
+        if key in self._open:
+            expected = "a schema that does not refer to itself before any value"
+            raise fields.error(part.place, expected, part.schema)
+        self._open.add(key)
+        try:
+            return self.goal(self._document.target(part))
+        finally:
+            self._open.discard(key)
+
+    def form(self, goal: Goal) -> Form:
+        """The values of a goal.
+
+        Raises:
+          ValueError: in one line, for a keyword that is not followed.
+        """
+        if goal not in self._forms:
+            found = forms.NONE if any(number < 0 for number, _ in goal) else forms.ALL
+            for number, holds in sorted(goal):
+                if found is forms.NONE:
+                    break
+                one = self._form_of(number)
+                if not holds:
+                    one = self._at(number, lambda one=one: self._unlike(one))
+                found = self._at(number, lambda one=one, found=found: self._both(found, one))
+            self._forms[goal] = found
+        return self._forms[goal]
+
+    def is_empty(self, goal: Goal) -> bool:
+        """Whether no value follows a goal; False where that is not known."""
+        if goal in self._empty or goal in self._open:
+            return self._empty.get(goal, False)
+        if goal == ANYTHING or goal == NEVER:
+            return goal == NEVER
+        if any((number, not holds) in goal for number, holds in goal):
+            return True
+        if any(number in self._open for number, _ in goal):
+            return False
+        self._open.add(goal)
+        found = forms.is_none(self.form(goal))
+        self._open.discard(goal)
+        self._empty[goal] = found
+        return found
+
+    def _both(self, first: Form, second: Form) -> Form:
+        if first is forms.ALL or second is forms.ALL:
+            return second if first is forms.ALL else first
+        return forms.both_of(first, second, self.is_empty)
+
+    def _unlike(self, form: Form) -> Form:
+        return forms.others_than(form, self.is_empty)
+
+    def _at(self, number: int, make: Callable[[], Form]) -> Form:
+        """A form; what is not followed is an error that says where it is."""
+        try:
+            return make()
+        except UnfollowedError as error:
+            raise unfollowed(self._parts[number].place, str(error)) from None
+
+    def _form_of(self, number: int) -> Form:
+        if number not in self._of_part:
+            part = self._parts[number]
+            if number in self._open:
+                expected = "a schema that does not refer to itself before any value"
+                raise fields.error(part.place, expected, part.schema)
+            self._open.add(number)
+            try:
+                self._of_part[number] = self._at(number, lambda: self._read(part))
+            finally:
+                self._open.discard(number)
+        return self._of_part[number]
+
+    def _read(self, part: Part) -> Form:
+        """The form of a schema: that of all its keywords at once."""
+        given = {k: v for k, v in part.schema.items() if k in _restricting(part.schema, part.draft)}
+        _check_shapes(part, given)
+        made = [self._typed(part, given)]
+        if "enum" in given:
+            made.append(self._values(part, "enum", given["enum"]))
+        if "const" in given:
+            made.append(self._values(part, "const", [given["const"]]))
+        made += [self._numbers(part, given), self._strings(part, given)]
+        if any(keyword in given for keyword in _ARRAY):
+            made.append(Form(arrays=(self._arrays(part, given),)))
+        made += self._objects(part, given)
+        for keyword, target in (
+            ("$ref", self._document.target),
+            ("$dynamicRef", self._document.dynamic_target),
+            ("$recursiveRef", self._document.dynamic_target),
+        ):
+            if keyword in given:
+                made.append(self.form(self.goal(target(part))))
+        for i, inner in enumerate(given.get("allOf", ())):
+            made.append(self._inner(part, inner, f"allOf[{i}]"))
+        if "anyOf" in given:
+            made.append(forms.either_of(self._all(part, given, "anyOf")))
+        if "oneOf" in given:
+            made.append(self._one_of(self._all(part, given, "oneOf")))
+        if "not" in given:
+            made.append(self._unlike(self._inner(part, given["not"], "not")))
+        if "if" in given and ("then" in given or "else" in given):
+            made.append(self._conditional(part, given))
+        found = functools.reduce(self._both, made)
+        return self._unevaluated(part, given, found)
+
+    def _inner(self, part: Part, schema: Any, name: str) -> Form:
+        return self.form(self.goal(part.within(schema, name)))
+
+    def _all(self, part: Part, given: Mapping[str, Any], key: str) -> list[Form]:
+        return [self._inner(part, inner, f"{key}[{i}]") for i, inner in enumerate(given[key])]
+
+    def _one_of(self, parts: list[Form]) -> Form:
+        """The values of exactly one of some forms."""
+        made = []
+        for i, one in enumerate(parts):
+            for j, other in enumerate(parts):
+                if i != j and not forms.is_none(self._both(parts[i], other)):
+                    one = self._both(one, self._unlike(other))
+            made.append(one)
+        return forms.either_of(made)
+
+    def _conditional(self, part: Part, given: Mapping[str, Any]) -> Form:
+        condition = self._inner(part, given["if"], "if")
+        then = self._inner(part, given.get("then", True), "then")
+        other = self._inner(part, given.get("else", True), "else")
+        negated = self._both(self._unlike(condition), other)
+        return forms.either_of([self._both(condition, then), negated])
+
+    def _typed(self, part: Part, given: Mapping[str, Any]) -> Form:
+        if "type" not in given:
+            return forms.ALL
+        kinds = given["type"]
+        kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in kinds:
+            if kind not in forms.KINDS:
+                raise fields.error(f"{part.place}.type", f"one of {', '.join(forms.KINDS)}", kind)
+        return forms.of_kinds(kinds, part.draft > 4)
+
+    def _values(self, part: Part, keyword: str, values: list[Any]) -> Form:
+        """The form of a list of values."""
+        texts, of_numbers, arrays, objects = [], [], [], []
+        for i, value in enumerate(values):
+            if isinstance(value, str):
+                _check_text(part, keyword, value)
+                texts.append(value)
+            elif _is_number(value):
+                of_numbers.append(value)
+            elif isinstance(value, list):
+                goals = tuple(self._of_value(part, f"{keyword}[{i}]", v) for v in value)
+                arrays.append(Arrays(goals, NEVER, len(goals), len(goals)))
+            elif isinstance(value, dict):
+                inner = tuple(
+                    (name, self._of_value(part, f"{keyword}[{i}].{name}", v))
+                    for name, v in value.items()
+                )
+                objects.append(Objects(inner, tuple(value), ((ANY_TEXT, NEVER, True),)))
+        return Form(
+            None in values,
+            frozenset(value for value in values if isinstance(value, bool)),
+            numbers.of_values(tuple(of_numbers)) if of_numbers else numbers.NONE,
+            (Strings(values=tuple(dict.fromkeys(texts))),) if texts else (),
+            tuple(arrays),
+            tuple(objects),
+        )
+
+    def _of_value(self, part: Part, name: str, value: Any) -> Goal:
+        return self.goal(Part({"enum": [value]}, part.base, f"{part.place}.{name}", part.draft))
+
+    def _numbers(self, part: Part, given: Mapping[str, Any]) -> Form:
+        made = []
+        for side, make in (("Minimum", numbers.at_least), ("Maximum", numbers.at_most)):
+            bound, exclusive = given.get(side.lower()), given.get(f"exclusive{side}")
+            if part.draft == 4:
+                if bound is not None:
+                    made.append(make(bound, exclusive is True))
+                continue
+            if bound is not None:
+                made.append(make(bound, False))
+            if exclusive is not None:
+                made.append(make(exclusive, True))
+        if "multipleOf" in given:
+            found = numbers.multiples_of(given["multipleOf"])
+            if found is None:
+                raise UnfollowedError(f"multipleOf {given['multipleOf']}")
+            made.append(found)
+        return Form(numbers=functools.reduce(numbers.both_of, made)) if made else forms.ALL
+
+    def _strings(self, part: Part, given: Mapping[str, Any]) -> Form:
+        found, low = [], _count(part, given, "minLength", 0)
+        if "pattern" in given:
+            found.append(patterns.searched(given["pattern"], f"{part.place}.pattern"))
+        # What no draft knows says nothing.
+        known = [given[k] for k in ("format", "contentEncoding") if given.get(k) in FORMATS]
+        found += [FORMATS[one]() for one in known]
+        high = _count(part, given, "maxLength", None)
+        if not found and not low and high is None:
+            return forms.ALL
+        strings = Strings(frozenset(found), low or 0, high)
+        return Form(strings=() if strings.is_empty else (strings,), is_exact=not known)
+
+    def _arrays(self, part: Part, given: Mapping[str, Any]) -> Arrays:
+        prefix_key, rest_key = "prefixItems", "items"
+        if part.draft < 2020 and isinstance(given.get("items"), list):
+            prefix_key, rest_key = "items", "additionalItems"
+        prefix = tuple(
+            self.goal(part.within(inner, f"{prefix_key}[{i}]"))
+            for i, inner in enumerate(given.get(prefix_key, ()) if prefix_key in given else ())
+        )
+        rest = given.get(rest_key)
+        contains: tuple[tuple[Goal, int, int | None], ...] = ()
+        if "contains" in given:
+            low = _count(part, given, "minContains", 1)
+            high = _count(part, given, "maxContains", None)
+            goal = self.goal(part.within(given["contains"], "contains"))
+            contains = ((goal, 1 if low is None else low, high),)
+        return Arrays(
+            prefix,
+            ANYTHING if rest is None else self.goal(part.within(rest, rest_key)),
+            _count(part, given, "minItems", 0) or 0,
+            _count(part, given, "maxItems", None),
+            contains,
+            given.get("uniqueItems", False),
+            len(prefix) if rest is None else None,
+        )
+
+    def _objects(self, part: Part, given: Mapping[str, Any]) -> Iterator[Form]:
+        if any(keyword in given for keyword in _OBJECT[:7]):
+            yield Form(objects=(self._object(part, given),))
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            for name, inner in given.get(keyword, {}).items():
+                place = f"{keyword}.{name}"
+                if isinstance(inner, list) and _are_names(inner) and keyword[-7:] != "Schemas":
+                    then = Form(objects=(Objects(required=(name, *inner)),))
+                elif keyword == "dependentRequired":
+                    raise fields.error(f"{part.place}.{place}", "a list of names", inner)
+                else:
+                    then = self._inner(part, inner, place)
+                    then = self._both(Form(objects=(Objects(required=(name,)),)), then)
+                    then = forms.both_of(then, forms.of_kinds(("object",), True), self.is_empty)
+                absent = Form(objects=(Objects(((name, NEVER),)),))
+                yield forms.either_of([absent, then])
+
+    def _object(self, part: Part, given: Mapping[str, Any]) -> Objects:
+        parts = given.get("properties", {})
+        named = {name: self.goal(part.within(s, f"properties.{name}")) for name, s in parts.items()}
+        for name in (*parts, *given.get("required", ())):
+            _check_text(part, "properties", name)
+        others: tuple[tuple[Expression, Goal, bool], ...] = ((ANY_TEXT, ANYTHING, False),)
+        looked: list[Expression] = []
+        for pattern, schema in given.get("patternProperties", {}).items():
+            place = f"patternProperties.{pattern}"
+            names = patterns.searched(pattern, f"{part.place}.{place}")
+            goal = self.goal(part.within(schema, place))
+            for name in named:
+                if compiled(names).accepts(map(ord, name)):
+                    named[name] |= goal
+            split = ((names, goal, True), (Without(ANY_TEXT, names), ANYTHING, False))
+            others = forms.crossed(others, split)
+            looked.append(names)
+        evaluated = union(*looked, *(text([*map(ord, name)]) for name in parts))
+        if "additionalProperties" in given:
+            rest = self.goal(part.within(given["additionalProperties"], "additionalProperties"))
+            others = tuple(
+                one if one[2] else (one[0], rest, rest != ANYTHING) for one in others
+            )
+            evaluated = ANY_TEXT
+        if "propertyNames" in given:
+            others, named = self._with_names(part, given["propertyNames"], others, named)
+        return Objects(
+            tuple(named.items()),
+            tuple(dict.fromkeys(given.get("required", ()))),
+            others,
+            _count(part, given, "minProperties", 0) or 0,
+            _count(part, given, "maxProperties", None),
+            evaluated,
+        )
+
+    def _with_names(
+        self,
+        part: Part,
+        schema: Any,
+        others: tuple[tuple[Expression, Goal, bool], ...],
+        named: dict[str, Goal],
+    ) -> tuple[tuple[tuple[Expression, Goal, bool], ...], dict[str, Goal]]:
+        """What is asked of properties, where names that do not follow a schema may not be."""
+        good = union(*(s.language for s in self._inner(part, schema, "propertyNames").strings))
+        split = ((good, ANYTHING, False), (Without(ANY_TEXT, good), NEVER, True))
+        allowed = compiled(good)
+        named = {n: g if allowed.accepts(map(ord, n)) else NEVER for n, g in named.items()}
+        return forms.crossed(others, split), named
+
+    def _unevaluated(self, part: Part, given: Mapping[str, Any], form: Form) -> Form:
+        """The form, where goals are given to what no other keyword has looked at."""
+        arrays, objects = list(form.arrays), list(form.objects)
+        if "unevaluatedProperties" in given:
+            goal = self.goal(part.within(given["unevaluatedProperties"], "unevaluatedProperties"))
+            for i, one in enumerate(objects):
+                seen = compiled(one.evaluated)
+                split = ((one.evaluated, ANYTHING, False),)
+                split += ((Without(ANY_TEXT, one.evaluated), goal, goal != ANYTHING),)
+                objects[i] = Objects(
+                    tuple(
+                        (n, g if seen.accepts(map(ord, n)) else g | goal)
+                        for n, g in one.properties
+                    ),
+                    one.required,
+                    forms.crossed(one.others, split),
+                    one.low,
+                    one.high,
+                    ANY_TEXT,
+                )
+        if "unevaluatedItems" in given:
+            goal = self.goal(part.within(given["unevaluatedItems"], "unevaluatedItems"))
+            for i, array in enumerate(arrays):
+                if array.evaluated is None:
+                    continue
+                size = max(array.evaluated, len(array.prefix))
+                prefix = [array.goal(j) for j in range(size)]
+                prefix[array.evaluated :] = [one | goal for one in prefix[array.evaluated :]]
+                items = array.items | goal
+                arrays[i] = Arrays(
+                    *(tuple(prefix), items, array.low, array.high, array.contains, array.unique),
+                    evaluated=None,
+                )
+        if "unevaluatedItems" not in given and "unevaluatedProperties" not in given:
+            return form
+        return Form(
+            *(form.null, form.booleans, form.numbers, form.strings),
+            tuple(one for one in arrays if not forms.none_of(one, self.is_empty)),
+            tuple(one for one in objects if not forms.none_of(one, self.is_empty)),
+            is_exact=False,
+        )
 
 
-def _unfollowed(place: str, keyword: str) -> ValueError:
+def _check_shapes(part: Part, given: Mapping[str, Any]) -> None:
+    for keyword, value in given.items():
+        expected, is_good = _SHAPES.get(keyword, ("", lambda x: True))
+        if part.draft == 4 and keyword.startswith("exclusive"):
+            expected, is_good = "a bool", lambda x: isinstance(x, bool)
+        if not is_good(value):
+            raise fields.error(f"{part.place}.{keyword}", expected, value)
+    if part.draft >= 2020 and isinstance(given.get("items"), list):
+        expected = "a schema, as the newest draft says, or $schema of an older one"
+        raise fields.error(f"{part.place}.items", expected, given["items"])
+    if "type" in given and isinstance(given["type"], list) and not given["type"]:
+        raise fields.error(f"{part.place}.type", "a type or more", given["type"])
+
+
+def _restricting(schema: Mapping[str, Any], draft: int) -> set[str]:
+    """The keywords of a schema that restrict values by its draft."""
+    return {k for k in schema if k in _KEYWORDS and _KEYWORDS[k][0] <= draft <= _KEYWORDS[k][1]}
+
+
+def _check_spelling(part: Part) -> None:
+    """Checks that no keyword that drafts do not know is nearly one that restricts values."""
+    for keyword in part.schema:
+        if keyword not in _KEYWORDS and keyword not in _ANNOTATIONS and keyword[:1].isalpha():
+            near = next((known for known in _KEYWORDS if _is_near(keyword, known)), None)
+            if near is not None:
+                raise fields.error(part.place, f"{near} to be spelt so", keyword)
+
+
+def _is_near(word: str, known: str) -> bool:
+    """Whether a word is another one but for case and one letter."""
+    word, known = word.lower(), known.lower()
+    if len(known) < 5 or abs(len(word) - len(known)) > 1:
+        return word == known
+    begin = 0
+    while begin < min(len(word), len(known)) and word[begin] == known[begin]:
+        begin += 1
+    rest, other = word[begin:], known[begin:]
+    swapped = rest[:2] == other[:2][::-1] and rest[2:] == other[2:]
+    return swapped or rest[1:] == other or rest == other[1:] or rest[1:] == other[1:]
+
+
+def _check_text(part: Part, keyword: str, value: str) -> None:
+    if any(0xD800 <= ord(character) < 0xE000 for character in value):
+        raise fields.error(f"{part.place}.{keyword}", "texts without single surrogates", value)
+
+
+def _count(part: Part, given: Mapping[str, Any], keyword: str, default: int | None) -> int | None:
+    """The number of a keyword, which may be written as 2.0."""
+    value = given.get(keyword, default)
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    if keyword in given:
+        return fields.as_count(f"{part.place}.{keyword}", value, 0)
+    return default
+
+
+def unfollowed(place: str, keyword: str) -> ValueError:
+    """The error of a keyword that is not followed."""
     followed = "keywords that constraints follow (docs/constraints.md lists them)"
     return ValueError(f"{place}: expected {followed}, got {keyword}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints.byte_automata import ByteAutomaton, distinct, reaching
+from decoding_jax.constraints.automata import Automaton, distinct, reaching
 from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
 
@@ -21,7 +21,7 @@ _LEAST = 8  # states and classes of a table, which is padded so that few program
 
 
 def over_tokens(
-    automaton: ByteAutomaton, texts: TokenTexts, eos_ids: Sequence[int]
+    automaton: Automaton, texts: TokenTexts, eos_ids: Sequence[int]
 ) -> PrefixAllowedTokens | None:
     """The transform that keeps texts to an automaton; None where no text of tokens is accepted.
 
@@ -34,7 +34,8 @@ def over_tokens(
       eos_ids: the end tokens, whatever their text.
     """
     begun, first, ends = without_ends(texts, eos_ids)
-    text_class, table = _classes(automaton.transitions, begun)
+    transitions = automaton.table[:, automaton.column(np.arange(256))]
+    text_class, table = _classes(transitions, begun)
     # After the states over bytes come the state after an end token and, where tokens begin a text
     # with another text, the state before the first one.
     states = len(table)
@@ -43,7 +44,7 @@ def over_tokens(
     accepting = np.append(automaton.accepting, [False] * len(starts))
     next_first = np.full(len(ends), -1)
     if len(starts) == 2:
-        first_class, first_table = _classes(automaton.transitions, first, [0])
+        first_class, first_table = _classes(transitions, first, [0])
         next_first = first_table[0][first_class]
         accepting[starts[1]] = accepting[0]
     kinds, token_class = distinct(np.stack([text_class, next_first, ends], axis=1))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from decoding_jax.batches.widths import round_up
-from decoding_jax.constraints.byte_automata import distinct
+from decoding_jax.constraints.automata import distinct
 from decoding_jax.constraints.definitions import Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
 from decoding_jax.constraints.token_automata import Classes, Texts, without_ends

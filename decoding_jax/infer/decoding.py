@@ -15,7 +15,6 @@ from decoding_jax import batches, fields, text
 from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
 from decoding_jax.batches.decoder import unbound
-from decoding_jax.constraints import byte_automata
 from decoding_jax.constraints import made as constraints
 from decoding_jax.infer import progress, records
 from decoding_jax.infer.scoring import Scorer
@@ -80,7 +79,6 @@ class ItemDecoder:
         self._tables: Any = None  # of the items before, whose sizes are kept
         name = constraints.check_single(vars(settings)) or "json_schemas"
         if own_schemas:
-            byte_automata.outlines_core()
             self._constraint = self._constraint or constraints.free(self._tokenizer, size)
             self._tables = constraints.by_row([self._constraint])
         elif independent:
@@ -151,7 +149,7 @@ class ItemDecoder:
         self._faulty_schemas = {}
         different = [schema for schema in dict.fromkeys(json_schemas) if schema is not None]
         if different:
-            byte_automata.outlines_core()  # What any schema needs is no fault of an input.
+            # What any schema needs is no fault of an input.
             texts_of("json_schema", self._tokenizer, size)
         shown = progress.on_stderr() if different and not self._own_schemas else {"disable": True}
         for schema in tqdm(different, "compiling", unit="schema", **shown):

@@ -1,0 +1,442 @@
+"""The texts of JSON whose values follow a schema, as automata over bytes.
+
+Properties are written in the order of the schema, and those that it does not name come last. What a
+schema refers to itself by is a definition of its own, for which a symbol stands in other texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from decoding_jax import fields
+from decoding_jax.constraints import automata, forms, numbers
+from decoding_jax.constraints.automata import Automaton
+from decoding_jax.constraints.definitions import reference
+from decoding_jax.constraints.encodings import in_json
+from decoding_jax.constraints.expressions import (
+    EMPTY,
+    Compiled,
+    Expression,
+    Net,
+    Without,
+    both,
+    compiled,
+    optional,
+    sequence,
+    text,
+    union,
+)
+from decoding_jax.constraints.forms import (
+    ALL,
+    ANYTHING,
+    Arrays,
+    Form,
+    Goal,
+    Objects,
+    Strings,
+    UnfollowedError,
+)
+from decoding_jax.constraints.references import Retrieve
+from decoding_jax.constraints.schemas import Schemas, unfollowed
+
+LONGEST = 1024
+"""The characters that a string with a larger ``maxLength`` may have."""
+
+_MOST_SUBSETS = 8  # items of a set that may be in any order
+SPACES = ("any", "none", "one")
+"""How much white space there is: at most one space between parts, none, or as ``json.dumps``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How values are written.
+
+    Attributes:
+      spaces: one of ``SPACES``.
+      open_objects: whether objects may have properties of which the schema says nothing.
+    """
+
+    spaces: str = "any"
+    open_objects: bool = False
+
+    def mark(self, character: str) -> Expression:
+        """A character of the structure, with the space around it."""
+        mark, space = text(character.encode()), text(b" ")
+        if self.spaces == "any":
+            before = EMPTY if character in "{[" else optional(space)
+            after = EMPTY if character in "}]" else optional(space)
+            return sequence(before, mark, after)
+        return sequence(mark, space) if self.spaces == "one" and character in ",:" else mark
+
+
+def automata_of(
+    schema: Any, name: str, max_depth: int | None, style: Style, retrieve: Retrieve | None = None
+) -> tuple[list[Automaton], list[str]]:
+    """The automata of the texts that a schema allows, or of some of them.
+
+    Args:
+      schema: a dict, a bool, a string of JSON, or a class of pydantic.
+      name: the name of the argument, for errors.
+      max_depth: how many values of one schema may be within each other; None for schemas that do
+        not refer to themselves. With it, values may be of any type where a schema says nothing.
+      style: how values are written.
+      retrieve: gives the schema of another address.
+
+    Returns:
+      One automaton for the schema and one for each schema that refers to itself, with symbols as
+      ``definitions.network_of`` takes them; and where each of them is, for errors.
+
+    Raises:
+      ValueError: in one line, for a schema with a keyword that is not followed, and for anything
+        that is no schema.
+
+    Example:
+      >>> [made], _ = automata_of({"type": "integer"}, "schema", None, Style())
+      >>> made.accepts(b"-12"), made.accepts(b"012")
+      (True, False)
+    """
+    schemas = Schemas(schema, name, retrieve)
+    writer = _Writer(schemas, name, max_depth, style)
+    nested = writer.find_nested(schemas.root)
+    goals = [schemas.root, *(goal for goal in nested if goal != schemas.root)]
+    writer.number = {goal: i for i, goal in enumerate(goals) if goal in nested}
+    made = [compiled(writer.own(goal)) for goal in goals]
+    return made, [name if i == 0 else schemas.place(goal) for i, goal in enumerate(goals)]
+
+
+class _Writer:
+    """Makes the expressions of goals.
+
+    Attributes:
+      number: those that are definitions of their own.
+    """
+
+    def __init__(self, schemas: Schemas, name: str, max_depth: int | None, style: Style):
+        self.schemas, self.number = schemas, dict[Goal, int]()
+        self._name, self._max_depth, self._style = name, max_depth, style
+        self._made: dict[Goal, Expression] = {}
+        self._uses = Counter[Goal]()
+
+    def find_nested(self, root: Goal) -> list[Goal]:
+        """The goals that are met within themselves, found from a root."""
+        nested: dict[Goal, None] = {}
+        open_ = [(root, self._inner(root))]
+        path, done = {root}, set()
+        while open_:
+            goal, inner = open_[-1]
+            following = next(inner, None)
+            if following is None:
+                open_.pop()
+                path.discard(goal)
+                done.add(goal)
+                continue
+            self._uses[following] += 1
+            if following == ANYTHING and self._max_depth is None:
+                expected = "a schema with a type, or max_depth for values of any type"
+                raise fields.error(self.schemas.place(goal), expected, self.schemas.shown(goal))
+            if following in path:
+                nested[following] = None
+                if self._max_depth is None:
+                    expected = "max_depth, since it refers to itself"
+                    place = self._name if following == root else self.schemas.place(following)
+                    raise ValueError(f"{place}: expected {expected}, got none")
+            elif following not in done:
+                path.add(following)
+                open_.append((following, self._inner(following)))
+        return list(nested)
+
+    def _form(self, goal: Goal) -> Form:
+        """The values of a goal that are written.
+
+        Where a schema gives no type, they are those of the types that it says something about.
+        """
+        form = self.schemas.form(goal)
+        kinds = {
+            "numbers": (numbers.NONE, numbers.ALL),
+            "strings": ((), ALL.strings),
+            "arrays": ((), ALL.arrays),
+            "objects": ((), ALL.objects),
+        }
+        of_any_type = form.null and len(form.booleans) == 2
+        of_any_type &= all(getattr(form, kind) != none for kind, (none, _) in kinds.items())
+        idle = {kind: none for kind, (none, whole) in kinds.items() if getattr(form, kind) == whole}
+        if of_any_type and len(idle) < len(kinds):
+            return dataclasses.replace(form, null=False, booleans=frozenset(), **idle)
+        return form
+
+    def _inner(self, goal: Goal) -> Iterator[Goal]:
+        """The goals of items and properties, without those that nothing follows."""
+        form = self._form(goal)
+        found: dict[Goal, None] = {}
+        for array in form.arrays:
+            most = self._most_items(array)
+            items = dict.fromkeys(array.prefix[:most])
+            if most is None or most > len(array.prefix):
+                items[array.items] = None
+            found |= items
+            for wanted, _, high in array.contains:
+                found |= {one | wanted: None for one in items}
+                if high is not None:
+                    found |= {one | other: None for one in items for other in forms.unlike(wanted)}
+        for one in form.objects:
+            found |= {g: None for _, g in self._named(one)}
+            found |= {g: None for _, g in self._unnamed(one)}
+        return (one for one in found if not self.schemas.is_empty(one))
+
+    def own(self, goal: Goal) -> Expression:
+        """The expression of a goal itself."""
+        try:
+            return self._of_form(self._form(goal))
+        except UnfollowedError as error:
+            raise unfollowed(self.schemas.place(goal), str(error)) from None
+        except automata.TooManyStatesError:
+            expected = f"a schema whose texts need at most {automata.MOST_STATES:,} states"
+            raise ValueError(f"{self.schemas.place(goal)}: expected {expected}, got more") from None
+
+    def _of(self, goal: Goal) -> Expression:
+        """The expression of a goal within another one."""
+        if goal in self.number:
+            return reference(self.number[goal])
+        if goal not in self._made:
+            made = self.own(goal)
+            self._made[goal] = Compiled(compiled(made)) if self._uses[goal] > 1 else made
+        return self._made[goal]
+
+    def _of_form(self, form: Form) -> Expression:
+        parts = [text(b"null")] if form.null else []
+        parts += [text(b"true" if one else b"false") for one in sorted(form.booleans)]
+        if form.numbers is not numbers.NONE:
+            parts.append(_numbers(form.numbers))
+        parts += [_strings(one) for one in form.strings]
+        parts += [self._array(one) for one in form.arrays]
+        parts += [self._object(one) for one in form.objects]
+        return union(*parts)
+
+    def _most_items(self, array: Arrays) -> int | None:
+        """How many items an array may have, for what they have to follow."""
+        for i in range(len(array.prefix) + 1):
+            if (array.high is None or i < array.high) and self.schemas.is_empty(array.goal(i)):
+                return i
+        return array.high
+
+    def _array(self, array: Arrays) -> Expression:
+        if not array.contains:
+            high = self._most_items(array)
+            if array.unique and (high is None or high > 1):
+                return self._set(array)
+            return self._list(array, high)
+        plain = dataclasses.replace(array, contains=())
+        parts = [self._array(plain)]
+        high = self._most_items(plain)
+        parts += [self._list(array, high, *wanted) for wanted in array.contains]
+        if any(compiled(part).starts[-1] > 256 for part in parts):
+            raise UnfollowedError("contains beside values that are nested without a bound")
+        return both(*parts)
+
+    def _list(
+        self,
+        array: Arrays,
+        high: int | None,
+        wanted: Goal | None = None,
+        least: int = 0,
+        most: int | None = None,
+    ) -> Expression:
+        """The texts of an array, of which so many items follow one more goal."""
+        net, mark = Net(), self._style.mark
+        begin, last, end = net.state(), net.state(), net.state()
+        net.add(mark("]"), last, end)
+        size = max(len(array.prefix), array.low, 1) if high is None else high
+        limit = least if most is None else most
+        after = {(0, 0): net.state()}
+        net.add(mark("["), begin, after[0, 0])
+        for place in after_each(after):
+            i, count = place
+            if i >= array.low and count >= least:
+                net.skip(after[place], last)
+            if i == size and high is not None:
+                continue
+            before = after[place]
+            if i:
+                before = net.state()
+                net.add(mark(","), after[place], before)
+            for goal, more in self._choices(array.goal(i), wanted, most):
+                if count + more > limit and most is not None:
+                    continue
+                then = min(i + 1, size), min(count + more, limit)
+                if then not in after:
+                    after[then] = net.state()
+                made = self._of(goal)
+                net.add(Compiled(compiled(made)) if size > 1 else made, before, after[then])
+        return Compiled(net.automaton(begin, end))
+
+    def _choices(self, goal: Goal, wanted: Goal | None, most: int | None) -> list[tuple[Goal, int]]:
+        """The goals that an item may have, each with whether it is one that is counted."""
+        if wanted is None:
+            found = [(goal, 0)]
+        elif most is None:
+            found = [(goal, 0), (goal | wanted, 1)]
+        else:
+            found = [(goal | other, 0) for other in forms.unlike(wanted)]
+            found.append((goal | wanted, 1))
+        return [one for one in found if not self.schemas.is_empty(one[0])]
+
+    def _set(self, array: Arrays) -> Expression:
+        """The texts of an array without equal items, of which there are finitely many.
+
+        More than eight are in the order of the schema.
+        """
+        texts = None if array.prefix else _listed(self._form(array.items))
+        if texts is None:
+            raise UnfollowedError("uniqueItems of items that are not listed")
+        high = len(texts) if array.high is None else min(array.high, len(texts))
+        in_order = len(texts) > _MOST_SUBSETS
+        net, mark = Net(), self._style.mark
+        begin, last, end = net.state(), net.state(), net.state()
+        net.add(mark("]"), last, end)
+        after = {(0, 0): net.state()}  # of the items that are used up, and the number of items
+        net.add(mark("["), begin, after[0, 0])
+        most = array.low if high == len(texts) else high
+        for used, count in after_each(after):
+            if count >= array.low:
+                net.skip(after[used, count], last)
+            if count == high and high < len(texts):
+                continue
+            before = after[used, count]
+            if used:
+                before = net.state()
+                net.add(mark(","), after[used, count], before)
+            for i, one in enumerate(texts):
+                if used >> i == 0 or not (in_order or used >> i & 1):
+                    then = used | (2 << i) - 1 if in_order else used | 1 << i, min(count + 1, most)
+                    if then not in after:
+                        after[then] = net.state()
+                    net.add(text(one.encode()), before, after[then])
+        return Compiled(net.automaton(begin, end))
+
+    def _named(self, one: Objects) -> list[tuple[str, Goal]]:
+        """The properties that are written by their names."""
+        known = {name for name, _ in one.properties}
+        named = [*one.properties, *((n, one.goal(n)) for n in one.required if n not in known)]
+        return [(name, goal) for name, goal in named if not self.schemas.is_empty(goal)]
+
+    def _unnamed(self, one: Objects) -> list[tuple[Expression, Goal]]:
+        """The names of other properties, and their goals."""
+        known = {name for name, _ in one.properties} | {*one.required}
+        asked = self._style.open_objects or not known
+        names = union(*(text([*map(ord, name)]) for name in sorted(known)))
+        found = []
+        for some, goal, said in one.others:
+            if (said or asked) and not self.schemas.is_empty(goal):
+                rest = Without(some, names) if known else some
+                if not compiled(rest).is_empty:
+                    found.append((rest, goal))
+        return found
+
+    def _object(self, one: Objects) -> Expression:
+        """The texts of an object: named properties in their order, and then others.
+
+        A state is the number of the next named property, how many properties there are for the
+        least number of them, and how many for the largest. Others may have equal names, so that
+        they count once for the least number.
+        """
+        named, unnamed = self._named(one), self._unnamed(one)
+        required = [name in one.required for name, _ in named]
+        low = 0 if one.low <= sum(required) else one.low
+        high = one.high
+        if high is not None and not unnamed and high >= len(named):
+            high = None
+        if low > len(named) + 1 and unnamed:
+            raise UnfollowedError(f"minProperties {one.low} of properties without names")
+        net, mark = Net(), self._style.mark
+        begin, first, last, end = (net.state() for _ in range(4))
+        net.add(mark("{"), begin, first)
+        net.add(mark("}"), last, end)
+        # Each place is one before a property; ``after`` are those after one.
+        Place = tuple[int, int, int]
+        before: dict[Place, int] = {}
+        after: dict[Place, int] = {}
+        net.skip(first, before.setdefault((0, 0, 0), net.state()))
+        if not any(required) and not low:
+            net.skip(first, last)
+        size = len(named)
+
+        def put(place: Place, name: Expression, goal: Goal, i: int, counts: bool) -> None:
+            _, least, most = place
+            if high is not None and most == high:
+                return
+            then = i, min(least + counts, low), 0 if high is None else most + 1
+            if then not in after:
+                after[then] = net.state()
+                before.setdefault(then, net.state())
+                net.add(mark(","), after[then], before[then])
+                if not any(required[i:]) and then[1] >= low:
+                    net.skip(after[then], last)
+            value = self._of(goal)
+            if low or high is not None:
+                value = Compiled(compiled(value))
+            net.add(sequence(name, mark(":"), value), before[place], after[then])
+
+        for place in after_each(before):
+            i, least, most = place
+            if i < size:
+                name, goal = named[i]
+                key = text(json.dumps(name, ensure_ascii=False).encode())
+                put(place, key, goal, i + 1, True)
+                if not required[i]:
+                    skipped = i + 1, least, most
+                    net.skip(before[place], before.setdefault(skipped, net.state()))
+                continue
+            for names, goal in unnamed:
+                put(place, _key(names), goal, size, least == min(low, size))
+        return Compiled(net.automaton(begin, end))
+
+
+def after_each(places: dict[Any, int]) -> Iterator[Any]:
+    """The keys of a dict that grows, in the order in which they come."""
+    done = 0
+    while done < len(places):
+        for key in itertools.islice([*places], done, None):
+            yield key
+            done += 1
+
+
+@functools.lru_cache(4096)
+def _key(names: Expression) -> Expression:
+    return Compiled(in_json(compiled(names)))
+
+
+@functools.lru_cache(4096)
+def _numbers(some: numbers.Numbers) -> Expression:
+    return numbers.texts_of(some)
+
+
+@functools.lru_cache(4096)
+def _strings(some: Strings) -> Expression:
+    if some.values is not None:
+        texts = (json.dumps(value, ensure_ascii=False) for value in some.values)
+        return union(*(text(one.encode()) for one in texts))
+    if some.high is not None and some.high > LONGEST:
+        if some.low > LONGEST:
+            raise UnfollowedError(f"minLength {some.low} beside maxLength")
+        some = dataclasses.replace(some, high=LONGEST)
+    return Compiled(in_json(compiled(some.language)))
+
+
+def _listed(form: Form) -> list[str] | None:
+    """The texts of all values of a form, one for each value; None where they are not listed."""
+    strings = [one.values for one in form.strings]
+    of_numbers = form.numbers.values
+    if form.arrays or form.objects or None in strings or of_numbers is None:
+        return None
+    values: list[Any] = [None] if form.null else []
+    values += sorted(form.booleans)
+    different = {numbers.exact(value): value for value in of_numbers}
+    values += different.values()
+    values += dict.fromkeys(v for some in strings for v in some or ())
+    return [json.dumps(value, ensure_ascii=False) for value in values]

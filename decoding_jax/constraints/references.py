@@ -1,0 +1,241 @@
+"""The parts of a JSON Schema document: where each is, what it refers to, and by which draft.
+
+A part is found by its identifier, its anchor or the way to it (RFC 6901), as the draft that
+``$schema`` names says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from decoding_jax import fields
+
+Retrieve = Callable[[str], Any]
+"""Gives the schema of an address, or None."""
+
+NEWEST = 2020
+_DRAFTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+    "http://json-schema.org/schema": NEWEST,
+    "https://json-schema.org/schema": NEWEST,
+}
+_OF_ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not")
+_OF_ONE += ("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
+_OF_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_OF_NAMES = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties")
+_OF_NAMES += ("properties",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A schema within a document.
+
+    Attributes:
+      schema: it, as JSON.
+      base: the address that its references are relative to.
+      place: where it is, for errors.
+      draft: the number or the year of its draft.
+    """
+
+    schema: Any
+    base: str
+    place: str
+    draft: int
+
+    def within(self, schema: Any, name: str) -> Part:
+        """A schema within this one."""
+        place = f"{self.place}{name}" if name.startswith("[") else f"{self.place}.{name}"
+        return Part(schema, _base_of(schema, self.base, self.draft), place, self.draft)
+
+
+class Document:
+    """A schema with all that it may refer to.
+
+    Attributes:
+      root: the schema as a whole.
+    """
+
+    def __init__(self, schema: Any, name: str, retrieve: Retrieve | None = None):
+        draft = _draft_of(schema, name)
+        self._name, self._retrieve = name, retrieve
+        self._known: dict[str, Part] = {}  # by address
+        self._dynamic: dict[str, list[Part]] = {}  # by the name of an anchor
+        self.root = Part(schema, _base_of(schema, "", draft), name, draft)
+        self._add(self.root)
+
+    def _add(self, part: Part, resource: Part | None = None) -> None:
+        """Notes the addresses of a part and of those within it."""
+        schema = part.schema
+        if resource is None or part.base != resource.base:
+            resource = part
+            self._known.setdefault(part.base, part)
+        if isinstance(schema, Mapping) and not _hides_siblings(schema, part.draft):
+            if _declares(schema, "$schema") and part is not self.root:
+                part_draft = _draft_of(schema, part.place)
+                if part_draft != part.draft:
+                    raise ValueError(
+                        f"{part.place}.$schema: expected that of the whole schema, "
+                        f"got {schema['$schema']!r}"
+                    )
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if part.draft >= 2019 and isinstance(schema.get(keyword), str):
+                    self._known.setdefault(f"{part.base}#{schema[keyword]}", part)
+            if part.draft >= 2020 and isinstance(schema.get("$dynamicAnchor"), str):
+                self._dynamic.setdefault(schema["$dynamicAnchor"], []).append(part)
+            if part.draft >= 2019 and schema.get("$recursiveAnchor") is True:
+                self._dynamic.setdefault("", []).append(part)
+            key = "id" if part.draft == 4 else "$id"
+            if part.draft <= 7 and isinstance(schema.get(key), str) and "#" in schema[key][:1]:
+                self._known.setdefault(f"{part.base}{schema[key]}", part)
+        if isinstance(schema, Mapping) and not (
+            "$ref" in schema and part.draft <= 7 and "definitions" not in schema
+        ):
+            for name, inner in _parts_of(schema):
+                self._add(part.within(inner, name), resource)
+
+    def target(self, part: Part) -> Part:
+        """The part that ``$ref`` of a part refers to.
+
+        Raises:
+          ValueError: where there is none.
+        """
+        return self._found(part.schema["$ref"], part, "$ref")
+
+    def dynamic_target(self, part: Part) -> Part:
+        """The part that ``$dynamicRef`` or ``$recursiveRef`` of a part refers to.
+
+        Raises:
+          ValueError: where there is none, or where it depends on the way to the part.
+        """
+        keyword = "$dynamicRef" if part.draft >= 2020 else "$recursiveRef"
+        reference = part.schema[keyword]
+        found = self._found(reference, part, keyword)
+        name = urldefrag(reference).fragment if part.draft >= 2020 else ""
+        own = found.schema if isinstance(found.schema, Mapping) else {}
+        is_dynamic = (
+            own.get("$dynamicAnchor") == name
+            if part.draft >= 2020
+            else own.get("$recursiveAnchor") is True
+        )
+        if is_dynamic and len(self._dynamic.get(name, ())) > 1:
+            place = f"{part.place}.{keyword}"
+            raise fields.error(place, "a reference to the only anchor of its name", reference)
+        return found
+
+    def _found(self, reference: Any, part: Part, keyword: str) -> Part:
+        place = f"{part.place}.{keyword}"
+        if not isinstance(reference, str):
+            raise fields.error(place, "a string", reference)
+        base = part.base
+        if part.draft <= 7 and isinstance(part.schema, Mapping):
+            base = part.base  # An $id beside $ref says nothing, see _base_of.
+        address, fragment = urldefrag(urljoin(base, reference))
+        if reference.startswith("#"):
+            address = urldefrag(base).url
+        fragment = unquote(fragment)
+        resource = self._known.get(address) or self._retrieved(address, place)
+        if resource is None:
+            expected = "a part of the schema, such as #/$defs/A, or one that retrieve gives"
+            raise fields.error(place, expected, reference)
+        if not fragment:
+            return resource
+        if not fragment.startswith("/"):
+            if (found := self._known.get(f"{address}#{fragment}")) is None:
+                raise fields.error(place, "an anchor of the schema", reference)
+            return found
+        found = resource
+        for key in (k.replace("~1", "/").replace("~0", "~") for k in fragment[1:].split("/")):
+            inner = found.schema
+            if isinstance(inner, list) and re.fullmatch("0|[1-9][0-9]*", key):
+                index = int(key)
+                inner = {key: inner[index]} if index < len(inner) else {}
+            if not isinstance(inner, Mapping) or key not in inner:
+                raise fields.error(place, "a place in the schema, such as #/$defs/A", reference)
+            found = found.within(inner[key], key)
+        if not isinstance(found.schema, Mapping | bool):
+            raise fields.error(place, "a place of a schema", reference)
+        return found
+
+    def _retrieved(self, address: str, place: str) -> Part | None:
+        """The document of another address."""
+        schema = self._retrieve(address) if self._retrieve and address else None
+        if schema is None:
+            return None
+        draft = _draft_of(schema, place, self.root.draft)
+        part = Part(schema, _base_of(schema, address, draft), address, draft)
+        self._add(part)
+        return self._known.setdefault(address, part)
+
+
+def _draft_of(schema: Any, name: str, default: int = NEWEST) -> int:
+    if not isinstance(schema, Mapping) or not _declares(schema, "$schema"):
+        return default
+    found = _DRAFTS.get(schema["$schema"].rstrip("#"))
+    if found is None:
+        expected = f"one of {', '.join(dict.fromkeys(map(str, _DRAFTS)))}"
+        raise fields.error(f"{name}.$schema", expected, schema["$schema"])
+    return found
+
+
+def _declares(schema: Mapping[str, Any], keyword: str) -> bool:
+    return isinstance(schema.get(keyword), str)
+
+
+def _hides_siblings(schema: Mapping[str, Any], draft: int) -> bool:
+    """Whether a reference is all that a schema says, as in old drafts."""
+    return draft <= 7 and isinstance(schema.get("$ref"), str)
+
+
+def _base_of(schema: Any, base: str, draft: int) -> str:
+    """The address that the references of a schema are relative to."""
+    key = "id" if draft == 4 else "$id"
+    if not isinstance(schema, Mapping) or not _declares(schema, key):
+        return base
+    if _hides_siblings(schema, draft) or schema[key].startswith("#"):
+        return base
+    return urldefrag(urljoin(base, schema[key])).url
+
+
+def _parts_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas within a schema, with the way to each."""
+    for keyword, value in schema.items():
+        if keyword in _OF_ONE and isinstance(value, Mapping):
+            yield keyword, value
+        elif keyword in _OF_LISTS and isinstance(value, list):
+            yield from ((f"{keyword}[{i}]", one) for i, one in enumerate(value))
+        elif keyword in _OF_NAMES and isinstance(value, Mapping):
+            yield from ((f"{keyword}.{name}", one) for name, one in value.items())
+
+
+def as_json(schema: Any, name: str) -> Any:
+    """A schema as a dict or a bool.
+
+    Args:
+      schema: a dict, a bool, a string of JSON or a class of pydantic.
+      name: its name, for errors.
+
+    Raises:
+      ValueError: in one line, for anything that is no schema as JSON.
+    """
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
+    if not isinstance(schema, (dict, bool)):
+        raise fields.error(name, "a JSON Schema: a dict, a string or a class of pydantic", schema)
+    try:
+        return json.loads(json.dumps(schema, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: expected a schema as JSON, got {error}") from None
