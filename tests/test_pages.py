@@ -251,8 +251,6 @@ def test_a_command_as_it_is_printed(block, command, place, capsys, monkeypatch):
         monkeypatch.setattr("sys.stdin", io.StringIO(Path(argv.pop()).read_text()))
         argv.remove("<")
     if argv[:3] == ["python", "-m", "decoding_jax"]:
-        if "--regex" in argv:
-            pytest.importorskip("outlines_core")
         assert shell.main(argv[3:]) == 0, capsys.readouterr().err
         assert capsys.readouterr().out
         return
@@ -330,7 +328,6 @@ def test_python_as_it_is_printed(page, place, capsys):
         for package in ("equinox", "haiku"):
             pytest.importorskip(package, reason=f"{package} is not installed")
     if page == "docs/constraints.md":
-        pytest.importorskip("outlines_core")
         (place / "python-code").unlink()  # The embedded model has tokens for JSON.
     names = {"__name__": __name__}  # Its warnings are errors, as this module's are.
     for block in blocks(page):

@@ -40,8 +40,6 @@ def packages(*names):
 @pytest.mark.parametrize("name", FORMS)
 def test_an_experiment(name, tmp_path, capsys):
     packages("matplotlib", "sacrebleu", "rouge_score")
-    if name == "constraints":
-        packages("outlines_core")
     importlib.import_module(f"experiments.{name}").main(["--quick", "--out", str(tmp_path)])
     for file in FORMS[name]:
         assert (tmp_path / file).stat().st_size > 50

@@ -206,9 +206,7 @@ def _equal_rows(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
         state[:-1] = first[after]
 
 
-def _by_target(
-    source: np.ndarray, target: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _by_target(source: np.ndarray, target: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The sources of edges by their targets, and where those of each target begin."""
     order = np.argsort(target, kind="stable")
     return np.asarray(source)[order], np.searchsorted(target[order], np.arange(count + 1))
@@ -419,9 +417,7 @@ def _overlap(edges: Sequence[Edge]) -> bool:
     return False
 
 
-def _joined(
-    targets: tuple[int, ...], closure: Callable[[int], tuple[int, ...]]
-) -> tuple[int, ...]:
+def _joined(targets: tuple[int, ...], closure: Callable[[int], tuple[int, ...]]) -> tuple[int, ...]:
     if len(targets) == 1:
         return closure(targets[0])
     return tuple(sorted({one for target in targets for one in closure(target)}))

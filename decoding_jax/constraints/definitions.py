@@ -19,10 +19,6 @@ from decoding_jax.constraints.automata import Automaton, TooManyStatesError, dis
 from decoding_jax.constraints.expressions import (
     Expression,
     Symbols,
-    compiled,
-    optional,
-    sequence,
-    text,
 )
 
 _BYTES = 256
@@ -147,8 +143,7 @@ class Network:
           ValueError: where no text ends.
         """
         max_states = _MOST_STATES if max_states is None else max_states
-        lowest = self._numbered(frozenset([0]), -1, -1)
-        start = self._closure(lowest * self._size + self.starts[0])
+        start = self._start()
         if not start:
             raise self.endless()
         number, queue = {start: 0}, [start]
@@ -173,6 +168,23 @@ class Network:
                 got = f"more, with max_depth={self.max_depth}"
                 raise TooManyStatesError(f"{self._name}: expected {expected}, got {got}")
         return self._useful(np.stack(rows), np.array(accepting))
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether a text is one of them."""
+        members = self._start()
+        for byte in text:
+            column, after = self.byte_class[byte], set[int]()
+            for stack, place in (divmod(member, self._size) for member in members):
+                following = int(self.table[place, column])
+                if following >= 0:
+                    after |= self._closure(stack * self._size + following)
+            members = frozenset(after)
+        return any(self._is_end(*divmod(member, self._size)) for member in members)
+
+    def _start(self) -> frozenset[int]:
+        """The configurations before a text."""
+        lowest = self._numbered(frozenset([0]), -1, -1)
+        return self._closure(lowest * self._size + self.starts[0])
 
     def bytes_read(self) -> list[int]:
         """The bytes that texts may have."""

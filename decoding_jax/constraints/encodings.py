@@ -75,7 +75,7 @@ def _read_by(reader: Automaton, automaton: Automaton, columns: np.ndarray) -> Au
     is_byte = reader.starts < 256
     inner, after = reader.table[:, is_byte], reader.table[:, ~is_byte]
     kinds = reader.starts[~is_byte] - _READ
-    whole = (after >= 0).any(axis=1)  # the states after a whole character
+    whole = np.greater_equal(after, 0).any(axis=1)  # the states after a whole character
     kind = np.where(whole, kinds[(after >= 0).argmax(axis=1)] if after.size else 0, -1)
     number = np.where(whole, -1, np.cumsum(~whole) - 1)  # The start is the first one.
     count = int((~whole).sum())

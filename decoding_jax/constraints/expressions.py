@@ -28,7 +28,7 @@ class Symbols(Expression):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequence_(Expression):
+class Series(Expression):
     """Expressions one after another."""
 
     parts: tuple[Expression, ...]
@@ -72,7 +72,7 @@ class Compiled(Expression):
     automaton: Automaton
 
 
-EMPTY = Sequence_(())
+EMPTY = Series(())
 """The text without symbols."""
 
 NOTHING = Union(())
@@ -121,8 +121,8 @@ def sequence(*parts: Expression) -> Expression:
     """Expressions one after another, without those that say nothing."""
     flat: list[Expression] = []
     for part in parts:
-        flat += part.parts if isinstance(part, Sequence_) else [part]
-    return flat[0] if len(flat) == 1 else Sequence_(tuple(flat))
+        flat += part.parts if isinstance(part, Series) else [part]
+    return flat[0] if len(flat) == 1 else Series(tuple(flat))
 
 
 def union(*parts: Expression) -> Expression:
@@ -153,7 +153,7 @@ def text(symbols_: Sequence[int]) -> Expression:
       >>> compiled(text(b"ab")).table.shape[0]
       3
     """
-    return Sequence_(tuple(Symbols(((one, one),)) for one in symbols_))
+    return Series(tuple(Symbols(((one, one),)) for one in symbols_))
 
 
 def compiled(expression: Expression) -> Automaton:
@@ -196,7 +196,7 @@ def _collect(expression: Expression, leaves: set[Symbols]) -> bool:
         return True
     if isinstance(expression, Repeat):
         return _collect(expression.part, leaves)
-    if isinstance(expression, Sequence_ | Union):
+    if isinstance(expression, Series | Union):
         return all(_collect(part, leaves) for part in expression.parts)
     return False
 
@@ -207,8 +207,8 @@ def _by_kinds(expression: Expression, leaves: Sequence[Symbols]) -> Automaton:
     starts = np.unique([0, *bounds])
     member = np.zeros((len(leaves), len(starts)), bool)
     for row, one in zip(member, leaves, strict=True):
-        for low, high in np.searchsorted(starts, np.array(one.intervals) + [0, 1]):
-            row[low:high] = True
+        for low, high in one.intervals:
+            row[slice(*np.searchsorted(starts, (low, high + 1)))] = True
     kinds, kind = automata.distinct(member.T)
     of_leaf = {
         one: symbols([(k, k) for k in np.flatnonzero(row[kinds]).tolist()])
@@ -220,7 +220,7 @@ def _by_kinds(expression: Expression, leaves: Sequence[Symbols]) -> Automaton:
             return of_leaf[part]
         if isinstance(part, Repeat):
             return dataclasses.replace(part, part=mapped(part.part))
-        assert isinstance(part, Sequence_ | Union)
+        assert isinstance(part, Series | Union)
         return dataclasses.replace(part, parts=tuple(map(mapped, part.parts)))
 
     made = compiled(mapped(expression))
@@ -256,7 +256,7 @@ class Net:
         """Puts an expression between two states."""
         if isinstance(expression, Symbols):
             self.edges[start] += [(low, high, end) for low, high in expression.intervals]
-        elif isinstance(expression, Sequence_):
+        elif isinstance(expression, Series):
             for part in expression.parts[:-1]:
                 after = self.state()
                 self.add(part, start, after)
@@ -278,7 +278,7 @@ class Net:
 
     def _repeat(self, expression: Repeat, start: int, end: int) -> None:
         part, low, high = expression.part, expression.low, expression.high
-        if high is not None and high - low > 1 or low > 1:
+        if (high is not None and high - low > 1) or low > 1:
             part = Compiled(compiled(part))  # It is made once.
             if len(part.automaton.table) * (high or low) > 2 * automata.MOST_STATES:
                 raise TooManyStatesError

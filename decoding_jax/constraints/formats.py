@@ -49,7 +49,9 @@ _URI = f"[A-Za-z][A-Za-z0-9+.-]*:(//{_AUTHORITY}{_PATH}|{_ROOTED}|{_SEGMENT}+{_P
 _RELATIVE = f"(//{_AUTHORITY}{_PATH}|{_ROOTED}|([{_PLAIN}@]|{_HEX})+{_PATH}|){_REST}"
 _NAME = f"([A-Za-z0-9_]|{_HEX})"
 _VARIABLE = rf"{_NAME}(\.?{_NAME})*(\*|:[1-9][0-9]{{0,3}})?"
-_TEMPLATE = rf"([A-Za-z0-9!#$&()*+,./:;=?@\[\]_~-]|{_HEX}|\{{[+#./;?&]?{_VARIABLE}(,{_VARIABLE})*\}})*"
+_TEMPLATE = (
+    rf"([A-Za-z0-9!#$&()*+,./:;=?@\[\]_~-]|{_HEX}|\{{[+#./;?&]?{_VARIABLE}(,{_VARIABLE})*\}})*"
+)
 _POINTER = "(/([^/~]|~[01])*)*"
 _ATOM = r"([A-Za-z0-9 _,:;@%=<>!~/-]|\\[dDwWsS.*+?()\[\]{}|/^$]|\.|\[\^?[A-Za-z0-9_ ]+\])"
 _PIECE = rf"{_ATOM}([*+?]|\{{[0-9]\}})?"

@@ -264,8 +264,8 @@ def others_than(form: Form, is_empty: Callable[[Goal], bool]) -> Form:
     for array in form.arrays:
         no_array = tuple(_unlike_array(array))
         arrays = _product(arrays, no_array, _arrays, lambda one: none_of(one, is_empty))
-    for one in form.objects:
-        no_object = tuple(_unlike_object(one))
+    for object_ in form.objects:
+        no_object = tuple(_unlike_object(object_))
         objects = _product(objects, no_object, _objects, lambda one: none_of(one, is_empty))
     return Form(
         not form.null,

@@ -21,6 +21,7 @@ from decoding_jax.constraints.definitions import reference
 from decoding_jax.constraints.encodings import in_json
 from decoding_jax.constraints.expressions import (
     EMPTY,
+    NOTHING,
     Compiled,
     Expression,
     Net,
@@ -157,7 +158,7 @@ class _Writer:
         Where a schema gives no type, they are those of the types that it says something about.
         """
         form = self.schemas.form(goal)
-        kinds = {
+        kinds: dict[str, Any] = {
             "numbers": (numbers.NONE, numbers.ALL),
             "strings": ((), ALL.strings),
             "arrays": ((), ALL.arrays),
@@ -172,6 +173,9 @@ class _Writer:
 
     def _inner(self, goal: Goal) -> Iterator[Goal]:
         """The goals of items and properties, without those that nothing follows."""
+        parts = self.schemas.alternatives(goal)
+        if parts != [goal]:
+            return (one for one in parts if not self.schemas.is_empty(one))
         form = self._form(goal)
         found: dict[Goal, None] = {}
         for array in form.arrays:
@@ -192,6 +196,10 @@ class _Writer:
     def own(self, goal: Goal) -> Expression:
         """The expression of a goal itself."""
         try:
+            parts = self.schemas.alternatives(goal)
+            if parts != [goal]:
+                some = [one for one in parts if not self.schemas.is_empty(one)]
+                return union(*map(self._of, some))
             return self._of_form(self._form(goal))
         except UnfollowedError as error:
             raise unfollowed(self.schemas.place(goal), str(error)) from None
@@ -345,6 +353,8 @@ class _Writer:
         least number of them, and how many for the largest. Others may have equal names, so that
         they count once for the least number.
         """
+        if any(self.schemas.is_empty(one.goal(name)) for name in one.required):
+            return NOTHING
         named, unnamed = self._named(one), self._unnamed(one)
         required = [name in one.required for name, _ in named]
         low = 0 if one.low <= sum(required) else one.low

@@ -49,16 +49,16 @@ def regex(
     The transform comes before transforms that truncate: ``chain(regex(...), top_p(0.9))``.
 
     Args:
-      pattern: in the syntax of the Rust crate ``regex``, which has neither look-around nor
-        back-references.
+      pattern: in the syntax of Python's ``re``, with look-around, and without back-references,
+        atomic groups and possessive repetitions.
       tokenizer: a tokenizer, from ``load``, or one of your own with ``token_texts`` and
         ``vocab_size``.
       vocab_size: the number of tokens that are considered; by default the tokenizer's.
 
     Raises:
-      ValueError: in one line, for a pattern that cannot be compiled or that no text of the
-        tokenizer matches, for a tokenizer that does not know the texts of its tokens, and without
-        the extra ``constraints``.
+      ValueError: in one line, for a pattern that cannot be compiled, has too many states, or that
+        no text of the tokenizer matches, and for a tokenizer that does not know the texts of its
+        tokens.
 
     Example:
       >>> import decoding_jax
@@ -85,9 +85,9 @@ def json_schema(
 ) -> PrefixAllowedTokens:
     """Keeps each text to JSON that is valid by a schema; otherwise as ``regex``.
 
-    Properties are in the order of the schema, with at most one space between the parts of the text.
-    ``docs/constraints.md`` lists the keywords that are followed; any other one that restricts
-    values is an error.
+    Properties are in the order of the schema. ``docs/constraints.md`` lists the keywords that are
+    followed, and which valid texts are left out; a keyword that restricts values and is not
+    followed is an error.
 
     Args:
       schema: a JSON Schema as a dict or a string, or a class of pydantic.
@@ -95,6 +95,11 @@ def json_schema(
       max_depth: for a schema that refers to itself, how many of its values may be open at once, the
         outermost one included: a tree of nodes has at most so many levels. With it, ``{}`` and
         items and properties without a schema are values of any type, of at most so many levels.
+      spaces: ``"any"`` for at most one space between the parts of a text, ``"none"``, or ``"one"``
+        for those of ``json.dumps``.
+      open_objects: whether objects may have properties of which the schema says nothing, and which
+        it does not forbid.
+      retrieve: a function that gives the schema of an address outside of this one, or None.
 
     Raises:
       ValueError: in one line, for a schema with a keyword that is not followed; for one that refers
@@ -146,9 +151,9 @@ def grammar(
         repetitions, and do not nest.
 
     Raises:
-      ValueError: in one line, for a grammar that ``lark`` does not read, or whose terminals have
-        look-around or back-references; where ``max_depth`` is as for ``json_schema``; and as
-        ``regex``.
+      ValueError: in one line, for a grammar that ``lark`` does not read, or whose terminals
+        are not regular or look out of themselves; where ``max_depth`` is as for ``json_schema``;
+        and as ``regex``.
 
     Example:
       >>> from decoding_jax import constraints
@@ -165,8 +170,6 @@ def choice(
     texts: Sequence[str], tokenizer: Tokenizer, *, vocab_size: int | None = None
 ) -> PrefixAllowedTokens:
     """Keeps each text to one of a list, however it is divided into tokens; otherwise as ``regex``.
-
-    Needs no extra.
 
     Args:
       texts: one text or more, none of them empty.
@@ -188,7 +191,9 @@ def choice(
     for text in texts:
         if not isinstance(text, str) or not text:
             raise fields.error("texts", expected, text)
-    return _over_tokens(automata.of_texts([*map(str.encode, texts)]), tokenizer, vocab_size, "texts", texts)
+    return _over_tokens(
+        automata.of_texts([*map(str.encode, texts)]), tokenizer, vocab_size, "texts", texts
+    )
 
 
 def by_row(

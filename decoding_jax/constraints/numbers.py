@@ -34,7 +34,7 @@ from decoding_jax.constraints.expressions import (
 DIGITS = 20
 """The digits before the point that a number may have where its bounds need no more."""
 
-_MOST_REMAINDERS = 10_000
+_MOST_REMAINDERS = 1000
 _DIGIT, _NONZERO, _ZERO = Symbols(((48, 57),)), Symbols(((49, 57),)), Symbols(((48, 48),))
 _POINT, _MINUS = Symbols(((46, 46),)), Symbols(((45, 45),))
 _ANY_DIGITS = Repeat(_DIGIT, 0, None)
@@ -159,9 +159,7 @@ def at_least(bound: int | float, exclusive: bool) -> Numbers:
         above = _unsigned_from(limit, exclusive)
         return Numbers(above, None, None, digits=_digits(limit))
     below = Without(_UNSIGNED, _unsigned_from(-limit, not exclusive))
-    return Numbers(
-        union(_UNSIGNED, sequence(_MINUS, below)), None, True, digits=_digits(limit)
-    )
+    return Numbers(union(_UNSIGNED, sequence(_MINUS, below)), None, True, digits=_digits(limit))
 
 
 def at_most(bound: int | float, exclusive: bool) -> Numbers:
@@ -192,12 +190,16 @@ def _unsigned_from(limit: Decimal, exclusive: bool) -> Expression:
         if digit != "9":
             higher = Symbols(((ord(digit) + 1, 57),))
             more.append(
-                sequence(_text(whole[:i]), higher, Repeat(_DIGIT, size - i - 1, size - i - 1), _FRACTION)
+                sequence(
+                    _text(whole[:i]), higher, Repeat(_DIGIT, size - i - 1, size - i - 1), _FRACTION
+                )
             )
     after = []
     for i, digit in enumerate(fraction):
         if digit != "9":
-            after.append(sequence(_text(fraction[:i]), Symbols(((ord(digit) + 1, 57),)), _ANY_DIGITS))
+            after.append(
+                sequence(_text(fraction[:i]), Symbols(((ord(digit) + 1, 57),)), _ANY_DIGITS)
+            )
     nonzero = sequence(Repeat(_ZERO, 0, None), _NONZERO, _ANY_DIGITS)
     if fraction:
         after.append(sequence(_text(fraction), nonzero if exclusive else _ANY_DIGITS))
@@ -289,9 +291,7 @@ def texts_of(numbers: Numbers) -> Expression:
     """
     if numbers.values is not None:
         made = [json.dumps(value) for value in numbers.values]
-        made += [
-            str(int(v)) for v in numbers.values if isinstance(v, float) and v.is_integer()
-        ]
+        made += [str(int(v)) for v in numbers.values if isinstance(v, float) and v.is_integer()]
         return union(*(text(one.encode()) for one in made))
     signs = [(EMPTY, numbers.positive), (_MINUS, numbers.negative)]
     size = numbers.digits

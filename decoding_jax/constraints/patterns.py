@@ -25,7 +25,7 @@ from decoding_jax.constraints.expressions import (
     Compiled,
     Expression,
     Repeat,
-    Sequence_,
+    Series,
     Symbols,
     Union,
     Without,
@@ -74,8 +74,8 @@ def searched(pattern: str, place: str) -> Expression:
     The pattern is read as with the flag ``u``, but for escapes of punctuation and single brackets.
 
     Raises:
-      ValueError: in one line that begins with ``place``, for a pattern that is none, is not regular,
-        or has too many states.
+      ValueError: in one line that begins with ``place``, for a pattern that is none, is not
+        regular, or has too many states.
 
     Example:
       >>> compiled(searched("^a|b$", "pattern")).accepts(map(ord, "xb"))
@@ -103,9 +103,7 @@ def matched(pattern: str, place: str, *, alone: bool = True) -> Expression:
     return _read(pattern, place, "python", whole=True, alone=alone)
 
 
-def _read(
-    pattern: str, place: str, dialect: str, *, whole: bool, alone: bool = True
-) -> Expression:
+def _read(pattern: str, place: str, dialect: str, *, whole: bool, alone: bool = True) -> Expression:
     name = "ECMA-262" if dialect == "ecma" else "Python's re"
     if not isinstance(pattern, str):
         raise fields.error(place, "a regular expression", pattern)
@@ -113,9 +111,7 @@ def _read(
         return Compiled(_automaton(pattern, dialect, whole, alone))
     except _PatternError as error:
         got = f"{fields.describe(pattern)} ({error})"
-        raise ValueError(
-            f"{place}: expected a regular expression of {name}, got {got}"
-        ) from None
+        raise ValueError(f"{place}: expected a regular expression of {name}, got {got}") from None
     except (TooManyStatesError, RecursionError):
         expected = f"a pattern of at most {automata.MOST_STATES:,} states"
         raise ValueError(f"{place}: expected {expected}, got {fields.describe(pattern)}") from None
@@ -135,7 +131,7 @@ def _automaton(pattern: str, dialect: str, whole: bool, alone: bool) -> Automato
 
 def _trimmed(part: Expression, parser: _Parser) -> tuple[Expression, bool, bool]:
     """An expression without the anchors around it, and whether it has them."""
-    items = list(part.parts) if isinstance(part, Sequence_) else [part]
+    items = list(part.parts) if isinstance(part, Series) else [part]
     begins = bool(items) and parser.is_anchor(items[0], "^")
     items = items[begins:]
     ends = bool(items) and parser.is_anchor(items[-1], "$")
@@ -190,8 +186,8 @@ def _check_inside(
     reach = _resolved(one.reach, assertions)
     # What is found only with more text: a true part of what is looked for.
     partial = _begun(reach) if one.ahead else _ended(reach)
-    doubtful = Compiled(_with_marks(compiled(Without(Compiled(partial), one.texts))))
-    doubtful = Union((doubtful, EMPTY)) if partial.accepting[0] else doubtful
+    rest = Compiled(_with_marks(compiled(Without(Compiled(partial), one.texts))))
+    doubtful = Union((rest, EMPTY)) if partial.accepting[0] else rest
     wanted = sequence(anything, here, doubtful) if one.ahead else sequence(doubtful, here, anything)
     both = compiled(Without(made, Without(Repeat(_everything(), 0, None), wanted)))
     if not both.is_empty:
@@ -374,7 +370,7 @@ class _Parser:
             self._take()
         parts: list[Interval] = []
         first = True
-        while first and self._python and self._peek() == "]" or self._peek() != "]":
+        while (first and self._python and self._peek() == "]") or self._peek() != "]":
             first = False
             low = self._in_class()
             if self._peek() != "-" or self._peek(2) == "-]":

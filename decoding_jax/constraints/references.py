@@ -28,11 +28,23 @@ _DRAFTS = {
     "http://json-schema.org/schema": NEWEST,
     "https://json-schema.org/schema": NEWEST,
 }
-_OF_ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not")
-_OF_ONE += ("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
-_OF_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-_OF_NAMES = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties")
-_OF_NAMES += ("properties",)
+_OF_ONE = {
+    *(
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+    ),
+    *("not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+}
+_OF_LISTS = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
+_OF_NAMES = {
+    *("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"),
+    "properties",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +108,7 @@ class Document:
             key = "id" if part.draft == 4 else "$id"
             if part.draft <= 7 and isinstance(schema.get(key), str) and "#" in schema[key][:1]:
                 self._known.setdefault(f"{part.base}{schema[key]}", part)
-        if isinstance(schema, Mapping) and not (
-            "$ref" in schema and part.draft <= 7 and "definitions" not in schema
-        ):
+        if isinstance(schema, Mapping):
             for name, inner in _parts_of(schema):
                 self._add(part.within(inner, name), resource)
 
@@ -135,12 +145,9 @@ class Document:
         place = f"{part.place}.{keyword}"
         if not isinstance(reference, str):
             raise fields.error(place, "a string", reference)
-        base = part.base
-        if part.draft <= 7 and isinstance(part.schema, Mapping):
-            base = part.base  # An $id beside $ref says nothing, see _base_of.
-        address, fragment = urldefrag(urljoin(base, reference))
+        address, fragment = urldefrag(urljoin(part.base, reference))
         if reference.startswith("#"):
-            address = urldefrag(base).url
+            address = part.base
         fragment = unquote(fragment)
         resource = self._known.get(address) or self._retrieved(address, place)
         if resource is None:

@@ -1,12 +1,13 @@
 """JSON Schemas in the normal form of ``forms``.
 
 Every value of a form is valid by its schema. A keyword that is not followed is an error; one that
-restricts nothing by the schema's draft, such as ``title`` or a name that no draft knows, is ignored.
+restricts nothing by the schema's draft, such as ``title`` or a name that no draft has, is ignored.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,10 +15,8 @@ from typing import Any
 from decoding_jax import fields
 from decoding_jax.constraints import forms, numbers, patterns
 from decoding_jax.constraints.expressions import (
-    NOTHING,
     Expression,
     Without,
-    both,
     compiled,
     text,
     union,
@@ -36,8 +35,10 @@ from decoding_jax.constraints.forms import (
 )
 from decoding_jax.constraints.references import Document, Part, Retrieve, as_json
 
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains")
-_COUNTS += ("minProperties", "maxProperties")
+_COUNTS = (
+    *("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"),
+    *("minProperties", "maxProperties"),
+)
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # The first draft of each keyword that restricts values, and the last one if it is not the newest.
 _KEYWORDS: dict[str, tuple[int, int]] = {
@@ -61,21 +62,30 @@ _ANNOTATIONS = {
     *("$vocabulary", "contentMediaType", "contentSchema", "default", "definitions", "deprecated"),
     *("description", "examples", "id", "readOnly", "title", "writeOnly", "example", "name"),
 }
-_OBJECT = ("properties", "required", "patternProperties", "additionalProperties", "minProperties")
-_OBJECT += ("maxProperties", "propertyNames", "dependencies", "dependentRequired")
-_OBJECT += ("dependentSchemas",)
-_ARRAY = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems")
-_ARRAY += ("contains", "minContains", "maxContains")
+_OBJECT = (
+    *("properties", "required", "patternProperties", "additionalProperties", "minProperties"),
+    *("maxProperties", "propertyNames"),
+)
+_ARRAY = (
+    *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+    *("contains", "minContains", "maxContains"),
+)
 _LIST = "a list of schemas"
 _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("$ref", "pattern", "format"), ("a string", lambda x: isinstance(x, str))),
     "enum": ("a list", lambda x: isinstance(x, list)),
     **dict.fromkeys(
         ("anyOf", "oneOf", "allOf", "prefixItems"),
-        (_LIST, lambda x: isinstance(x, list) and bool(x) or x == []),
+        (_LIST, lambda x: (isinstance(x, list) and bool(x)) or x == []),
     ),
     **dict.fromkeys(
-        ("properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas"),
+        (
+            "properties",
+            "patternProperties",
+            "dependencies",
+            "dependentRequired",
+            "dependentSchemas",
+        ),
         ("schemas by their names", lambda x: isinstance(x, dict)),
     ),
     "required": ("a list of names", lambda x: isinstance(x, list) and _are_names(x)),
@@ -94,6 +104,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+class _OpenError(Exception):
+    """A form depends on that of a schema that is being looked at, of a value around it."""
+
+
 class Schemas:
     """The forms of a schema and of those within it.
 
@@ -107,7 +121,8 @@ class Schemas:
         self._document = Document(as_json(schema, name), name, retrieve)
         self._parts: list[Part] = []
         self._number: dict[tuple[int, str], int] = {}
-        self._open: set[Any] = set()  # what is being looked at
+        self._open: set[Any] = set()  # what is being looked at, for one value
+        self._outer: list[set[Any]] = []  # and for the values around it
         self._forms: dict[Goal, Form] = {}
         self._of_part: dict[int, Form] = {}
         self._empty: dict[Goal, bool] = {}
@@ -168,26 +183,50 @@ class Schemas:
                     break
                 one = self._form_of(number)
                 if not holds:
-                    one = self._at(number, lambda one=one: self._unlike(one))
-                found = self._at(number, lambda one=one, found=found: self._both(found, one))
+                    one = self._at(number, functools.partial(self._unlike, one))
+                found = self._at(number, functools.partial(self._both, found, one))
             self._forms[goal] = found
         return self._forms[goal]
 
     def is_empty(self, goal: Goal) -> bool:
         """Whether no value follows a goal; False where that is not known."""
-        if goal in self._empty or goal in self._open:
+        if goal in self._empty or any(goal in one for one in (self._open, *self._outer)):
             return self._empty.get(goal, False)
-        if goal == ANYTHING or goal == NEVER:
+        if goal in (ANYTHING, NEVER):
             return goal == NEVER
         if any((number, not holds) in goal for number, holds in goal):
             return True
-        if any(number in self._open for number, _ in goal):
+        outer, self._open = self._open, {goal}
+        self._outer.append(outer)
+        try:
+            self._empty[goal] = forms.is_none(self.form(goal))
+        except _OpenError:  # It depends on a schema that is being looked at.
             return False
-        self._open.add(goal)
-        found = forms.is_none(self.form(goal))
-        self._open.discard(goal)
-        self._empty[goal] = found
-        return found
+        finally:
+            self._open = self._outer.pop()
+        return self._empty[goal]
+
+    def alternatives(self, goal: Goal) -> list[Goal]:
+        """Goals of which one is followed, where a schema is nothing but ``anyOf`` or ``oneOf``.
+
+        Otherwise, and where a value might follow two schemas of ``oneOf``, it is the goal alone.
+        """
+        if len(goal) != 1:
+            return [goal]
+        [(number, holds)] = goal
+        part = self._parts[number] if number >= 0 and holds else None
+        kinds = _restricting(part.schema, part.draft) if part else set()
+        if part is None or not (kinds == {"anyOf"} or kinds == {"oneOf"}):
+            return [goal]
+        [key] = kinds
+        self.form(goal)  # It may be an error.
+        within = [part.within(one, f"{key}[{i}]") for i, one in enumerate(part.schema[key])]
+        goals = list(dict.fromkeys(map(self.goal, within)))
+        if key == "oneOf":
+            pairs = itertools.combinations(map(self.goal, within), 2)
+            if not all(self.is_empty(one | other) for one, other in pairs):
+                return [goal]
+        return [inner for one in goals for inner in self.alternatives(one)]
 
     def _both(self, first: Form, second: Form) -> Form:
         if first is forms.ALL or second is forms.ALL:
@@ -207,6 +246,8 @@ class Schemas:
     def _form_of(self, number: int) -> Form:
         if number not in self._of_part:
             part = self._parts[number]
+            if any(number in one for one in self._outer):
+                raise _OpenError
             if number in self._open:
                 expected = "a schema that does not refer to itself before any value"
                 raise fields.error(part.place, expected, part.schema)
@@ -371,7 +412,7 @@ class Schemas:
         )
 
     def _objects(self, part: Part, given: Mapping[str, Any]) -> Iterator[Form]:
-        if any(keyword in given for keyword in _OBJECT[:7]):
+        if any(keyword in given for keyword in _OBJECT):
             yield Form(objects=(self._object(part, given),))
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
             for name, inner in given.get(keyword, {}).items():
@@ -407,9 +448,7 @@ class Schemas:
         evaluated = union(*looked, *(text([*map(ord, name)]) for name in parts))
         if "additionalProperties" in given:
             rest = self.goal(part.within(given["additionalProperties"], "additionalProperties"))
-            others = tuple(
-                one if one[2] else (one[0], rest, rest != ANYTHING) for one in others
-            )
+            others = tuple(one if one[2] else (one[0], rest, rest != ANYTHING) for one in others)
             evaluated = ANY_TEXT
         if "propertyNames" in given:
             others, named = self._with_names(part, given["propertyNames"], others, named)
@@ -443,12 +482,11 @@ class Schemas:
             goal = self.goal(part.within(given["unevaluatedProperties"], "unevaluatedProperties"))
             for i, one in enumerate(objects):
                 seen = compiled(one.evaluated)
-                split = ((one.evaluated, ANYTHING, False),)
-                split += ((Without(ANY_TEXT, one.evaluated), goal, goal != ANYTHING),)
+                rest = Without(ANY_TEXT, one.evaluated)
+                split = ((one.evaluated, ANYTHING, False), (rest, goal, goal != ANYTHING))
                 objects[i] = Objects(
                     tuple(
-                        (n, g if seen.accepts(map(ord, n)) else g | goal)
-                        for n, g in one.properties
+                        (n, g if seen.accepts(map(ord, n)) else g | goal) for n, g in one.properties
                     ),
                     one.required,
                     forms.crossed(one.others, split),

@@ -17,6 +17,8 @@ from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens
 
 _STATES = 64  # whose tokens are found together, which bounds the memory of it
+_RUNS = 512  # states of a group, likewise
+_WIDE = 80  # bytes that lead to one state, from which a text is taken to be within a string
 _LEAST = 8  # states and classes of a table, which is padded so that few programs are compiled
 
 
@@ -114,15 +116,89 @@ def _classes(
     different = Texts(texts)
     classes = Classes(len(different.texts))
     begins = np.arange(len(transitions)) if states is None else np.asarray(states)
+    order: list[int] = []
+    for group in _runs(transitions, begins):
+        order += _follow_runs(transitions, *group, different, classes)
+    rest = begins[~np.isin(begins, order)]
     # States that few texts leave are together, so that most parts are about few texts.
-    order = np.argsort((transitions[begins] >= 0).sum(1), kind="stable")
-    for few in np.array_split(begins[order], -(-len(begins) // _STATES)):
+    rest = rest[np.argsort((transitions[rest] >= 0).sum(1), kind="stable")]
+    for few in np.array_split(rest, -(-len(rest) // _STATES)) if len(rest) else ():
         edges = different.edges(lambda state, byte: transitions[state, byte], few)
         classes.add(list(edges), len(few))
+        order += few.tolist()
     number, found = classes.finished()
     rows = np.empty_like(found)
-    rows[order] = found
+    place = np.searchsorted(begins, order)
+    rows[place] = found
     return number[different.places(texts)], rows
+
+
+def _runs(
+    transitions: np.ndarray, begins: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Groups of states in which the same many bytes lead to one state, as within a string.
+
+    Yields:
+      bool ``[256]``, the bytes; the states of ``begins``; and int ``[S]``, the state that the bytes
+      lead to from each state of the group, or -1 for other states.
+    """
+    wide = np.flatnonzero((transitions >= 0).sum(1) >= _WIDE)
+    if not len(wide):
+        return
+    ordered = np.sort(transitions[wide], axis=1)
+    place = np.arange(256)
+    changed = np.ones(ordered.shape, bool)
+    changed[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    length = place - np.maximum.accumulate(np.where(changed, place, 0), axis=1) + 1
+    most = np.where(ordered >= 0, length, 0).argmax(axis=1)
+    common = ordered[np.arange(len(wide)), most]
+    same = transitions[wide] == common[:, None]
+    _, group = distinct(np.packbits(same, axis=1))
+    for number in range(int(group.max()) + 1):
+        members = group == number
+        bytes_ = same[members][0]
+        then = np.full(len(transitions), -1)
+        then[wide[members]] = common[members]
+        # Where a run has to end, none of its bytes may follow.
+        last = np.setdiff1d(common[members], wide[members])
+        if bytes_.sum() >= _WIDE and not (transitions[last][:, bytes_] >= 0).any():
+            chosen = wide[members][np.isin(wide[members], begins)]
+            if len(chosen):
+                yield bytes_, chosen, then
+
+
+def _follow_runs(
+    transitions: np.ndarray,
+    bytes_: np.ndarray,
+    states: np.ndarray,
+    then: np.ndarray,
+    texts: Texts,
+    classes: Classes,
+) -> list[int]:
+    """Adds the texts that lead from a group of ``_runs``, whose common bytes are read at once.
+
+    Returns:
+      The states, in the order in which they are added.
+    """
+    run = texts.run_lengths(bytes_)
+    whole = run == texts.lengths
+    others = np.flatnonzero(~whole)
+    longest = int(run.max(initial=0))
+    for few in np.array_split(states, -(-len(states) // _RUNS)):
+        reached = np.full((longest + 1, len(few)), -1)
+        reached[0] = few
+        for i in range(longest):
+            reached[i + 1] = np.where(reached[i] < 0, -1, then[reached[i]])
+        state = reached[run[others]]
+        text, start = np.nonzero(state >= 0)
+        edges = list(
+            texts.walk(
+                lambda state, byte: transitions[state, byte],
+                *(start, others[text], state[text, start], run[others[text]]),
+            )
+        )
+        classes.add(edges, len(few), np.where(whole, run, 0), reached)
+    return states.tolist()
 
 
 class Texts:
@@ -134,9 +210,9 @@ class Texts:
 
     def __init__(self, texts: Iterable[bytes]):
         self.texts = sorted(set(texts) - {b""})
-        self._length = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        self.lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
         self._flat = np.frombuffer(b"".join(self.texts), np.uint8)
-        self._begin = np.cumsum(self._length) - self._length
+        self._begin = np.cumsum(self.lengths) - self.lengths
         # Texts with the same first byte are neighbours.
         self._bounds = np.searchsorted(self._flat[self._begin], np.arange(257))
 
@@ -167,15 +243,35 @@ class Texts:
         offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         text = offset + np.repeat(self._bounds[byte], count)
         state, start = np.repeat(state, count), np.repeat(start, count)
-        position = 1
-        while position == 1 or len(text):
-            whole = self._length[text] == position
-            yield start[whole], text[whole], state[whole]
-            start, text, state = start[~whole], text[~whole], state[~whole]
+        yield from self.walk(step, start, text, state, np.ones_like(text))
+
+    def walk(
+        self,
+        step: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        start: np.ndarray,
+        text: np.ndarray,
+        state: np.ndarray,
+        position: np.ndarray,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """As ``edges``, from states at which so many bytes of each text have been read."""
+        while len(text):
+            is_whole = self.lengths[text] == position
+            if is_whole.any():
+                yield start[is_whole], text[is_whole], state[is_whole]
+                going = ~is_whole
+                start, text, state = start[going], text[going], state[going]
+                position = position[going]
             state = step(state, self._flat[self._begin[text] + position])
             live = state >= 0
-            start, text, state = start[live], text[live], state[live]
-            position += 1
+            start, text, state, position = start[live], text[live], state[live], position[live] + 1
+
+    def run_lengths(self, bytes_: np.ndarray) -> np.ndarray:
+        """How many bytes at the beginning of each text are among some, bool ``[256]``."""
+        if not self.texts:
+            return np.zeros(0, np.int64)
+        place = np.arange(len(self._flat)) - np.repeat(self._begin, self.lengths)
+        end = np.where(bytes_[self._flat], np.repeat(self.lengths, self.lengths), place)
+        return np.minimum.reduceat(end, self._begin)
 
 
 class Classes:
@@ -190,16 +286,33 @@ class Classes:
         self._parts: list[np.ndarray] = []  # the class of each text for the states of a part
         self._tables: list[np.ndarray] = []  # int32 [classes of the part, states of the part]
 
-    def add(self, edges: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], states: int) -> None:
-        """Adds a part of ``states`` states, with the edges that ``Texts.edges`` finds."""
-        found = np.unique(np.concatenate([text for _, text, _ in edges]))
+    def add(
+        self,
+        edges: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+        states: int,
+        run: np.ndarray | None = None,
+        reached: np.ndarray | None = None,
+    ) -> None:
+        """Adds a part of ``states`` states, with the edges that ``Texts.edges`` finds.
+
+        Args:
+          edges: from the place of a state in the part, by a text, to a state.
+          states: their number.
+          run: int ``[count]``, a number above 0 for texts that have no edges of their own.
+          reached: int ``[numbers, states]``, the state that such texts lead to, or -1.
+        """
+        empty = np.zeros(0, np.int64)
+        found = np.unique(np.concatenate([empty, *(text for _, text, _ in edges)]))
         after = np.full((len(found) + 1, states), -1, np.int32)
         for start, text, state in edges:
             after[np.searchsorted(found, text), start] = state
+        part = np.full(self._count + 1, len(found))
+        part[found] = np.arange(len(found))
+        if run is not None and reached is not None:
+            part[:-1][run > 0] = len(found) + run[run > 0]
+            after = np.concatenate([after, reached[1:]]).astype(np.int32)
         first, number = distinct(after)
-        part = np.full(self._count + 1, number[-1])
-        part[found] = number[:-1]
-        self._parts.append(part)
+        self._parts.append(number[part])
         self._tables.append(after[first])
 
     def finished(self) -> tuple[np.ndarray, np.ndarray]:

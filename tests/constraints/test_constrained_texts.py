@@ -416,7 +416,7 @@ def test_the_shell_and_the_job_read_a_grammar(shell, capsys, tmp_path):
         ({"json_schema": '{"type": "null"}'}, "json_schema: expected the path of a file, or a d"),
         ({"json_schema": "none.json"}, "json_schema: expected a text file, got 'none.json' (No"),
         ({"grammar": 3}, "grammar: expected the path of a file, got 3"),
-        ({"regex": "("}, "regex: expected a regular expression in the syntax"),
+        ({"regex": "("}, "regex: expected a regular expression of Python's re"),
         ({"regex": "a", "grammar": __file__}, "grammar: expected none beside regex, got"),
         ({"max_depth": 0}, "max_depth: expected an int of 1 or more"),
         ({"max_depth": 2}, "max_depth: expected a json_schema or a grammar beside it, got 2"),

@@ -20,7 +20,7 @@ QUICK = {
 }
 OF_A_MACHINE = re.compile(r"/(home|root|tmp|usr|work|Users)/|site-packages|https?://\S*simple")
 # What a notebook imports that the extra ``notebooks`` installs.
-NEEDED = ("ipykernel", "matplotlib", "outlines_core", "tensorstore")
+NEEDED = ("ipykernel", "matplotlib", "tensorstore")
 
 
 def read(path):

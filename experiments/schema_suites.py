@@ -1,0 +1,185 @@
+"""How many schemas of two suites compile, what they accept, and how long that takes.
+
+    python -m experiments.schema_suites --out runs/suites --maskbench DIRECTORY --gpt2 DIRECTORY
+    python -m experiments.schema_suites --out runs/suites --suite DIRECTORY
+
+The first directory is ``maskbench/data`` in a checkout of guidance-ai/jsonschemabench: a schema
+passes if it compiles, accepts its valid instances and refuses the others. The second one is a
+checkout of JSON-Schema-Test-Suite, of which the groups of a draft are compiled. Instances are
+written as ``json.dumps`` does, and read by the automata over bytes; ``--gpt2``, a folder with
+``vocab.json`` and ``merges.txt``, also makes the automata over tokens, and times them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import random
+import signal
+import statistics
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from decoding_jax import constraints
+from decoding_jax.constraints import definitions, json_texts
+from experiments.constraints import vocabulary
+from experiments.results import write_json
+
+
+class OutOfTimeError(Exception):
+    """A schema has taken longer than it may."""
+
+
+def acceptor(schema: Any, depth: int, retrieve: Any = None) -> Callable[[str], bool]:
+    """Whether a text follows a schema, with properties that it says nothing of."""
+    style = json_texts.Style(open_objects=True)
+    parts, places = json_texts.automata_of(schema, "schema", depth, style, retrieve)
+    made = definitions.network_of(parts, places, depth, "schema")
+    return lambda text: made.accepts(text.encode())
+
+
+def judged(case: dict[str, Any], accepts: Callable[[str], bool]) -> Counter[str]:
+    """How the instances of a schema are judged."""
+    found = Counter[str]()
+    for test in case["tests"]:
+        kind = "valid" if test["valid"] else "invalid"
+        found[kind] += 1
+        text = json.dumps(test["data"], ensure_ascii=False)
+        found[f"{kind} accepted"] += accepts(text.encode(errors="replace").decode())
+    return found
+
+
+def limited(seconds: int, run: Callable[[], Any]) -> Any:
+    """The result of a function, or an ``OutOfTimeError``."""
+
+    def stop(*_: Any) -> None:
+        raise OutOfTimeError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        return run()
+    finally:
+        signal.alarm(0)
+
+
+def measured(cases: Iterator[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """All cases: counts, times, and why others are refused."""
+    counts, refused, wrong = Counter[str](), Counter[str](), []
+    over_bytes, over_tokens = list[float](), list[float]()
+    tokens = vocabulary(args.gpt2)[1] if args.gpt2 else None
+    for case in cases:
+        counts["schemas"] += 1
+        schema = case["schema"]
+        begin = time.process_time()
+        try:
+            make = functools.partial(acceptor, schema, args.depth, case.get("retrieve"))
+            accepts = limited(args.seconds, make)
+            over_bytes.append(time.process_time() - begin)
+            found = limited(args.seconds, functools.partial(judged, case, accepts))
+            if tokens is not None:
+                begin = time.process_time()
+                limited(args.seconds, functools.partial(over, schema, tokens, args.depth))
+                over_tokens.append(time.process_time() - begin)
+        except (ValueError, OutOfTimeError) as error:
+            reason = str(error).partition(": expected ")[2] or "longer than it may take"
+            refused[reason[:120]] += 1
+            continue
+        counts["compiled"] += 1
+        counts.update(found)
+        if found["invalid accepted"] or found["valid accepted"] < found["valid"]:
+            wrong.append({"name": case["name"], **found})
+        else:
+            counts["passed"] += 1
+    return {
+        "counts": dict(counts),
+        "seconds over bytes": quantiles(over_bytes),
+        "seconds in all, over tokens": quantiles(over_tokens),
+        "refused": dict(refused.most_common()),
+        "judged otherwise": wrong,
+    }
+
+
+def over(schema: Any, tokens: Any, depth: int) -> Any:
+    """The constraint over tokens."""
+    return constraints.json_schema(schema, tokens, max_depth=depth, open_objects=True)
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """The median, the 95th percentile and the largest."""
+    if len(seconds) < 2:
+        return {}
+    cut = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {"median": cut[49], "95%": cut[94], "largest": max(seconds)}
+
+
+def of_maskbench(folder: Path, sample: int, seed: int) -> Iterator[dict[str, Any]]:
+    """A sample of the schemas of MaskBench with their instances."""
+    files = sorted(folder.glob("*.json"))
+    for file in random.Random(seed).sample(files, min(sample, len(files))):
+        yield {**json.loads(file.read_text("utf-8")), "name": file.stem}
+
+
+def of_suite(folder: Path, draft: str) -> Iterator[dict[str, Any]]:
+    """The groups of a draft's tests, without the optional ones."""
+    from jsonschema_specifications import REGISTRY
+
+    def retrieve(address: str) -> Any:
+        if address.startswith("http://localhost:1234/"):
+            path = folder / "remotes" / address.removeprefix("http://localhost:1234/")
+            return json.loads(path.read_text("utf-8")) if path.is_file() else None
+        known = REGISTRY.get(address) or REGISTRY.get(f"{address}#")
+        return known.contents if known else None
+
+    key = {"draft7": "http://json-schema.org/draft-07/schema#"}.get(draft)
+    for file in sorted((folder / "tests" / draft).glob("*.json")):
+        for group in json.loads(file.read_text("utf-8")):
+            schema = group["schema"]
+            if key and isinstance(schema, dict):
+                schema = {"$schema": key, **schema}
+            name = f"{file.stem}: {group['description']}"
+            yield {**group, "schema": schema, "name": name, "retrieve": retrieve}
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of a checkout."""
+    done = subprocess.run(
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True
+    )
+    return done.stdout.strip() or None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for JSON")
+    parser.add_argument("--maskbench", type=Path, help="maskbench/data of jsonschemabench")
+    parser.add_argument("--suite", type=Path, help="a checkout of JSON-Schema-Test-Suite")
+    parser.add_argument("--gpt2", type=Path, help="folder with vocab.json and merges.txt")
+    parser.add_argument("--sample", type=int, default=1500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--depth", type=int, default=8, help="max_depth")
+    parser.add_argument("--seconds", type=int, default=60, help="that a schema may take")
+    parser.add_argument("--suites_commit", help="the commit of a suite that is no checkout")
+    args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    told = {"depth": args.depth, "sample": args.sample, "seed": args.seed}
+    if args.maskbench:
+        cases = of_maskbench(args.maskbench, args.sample, args.seed)
+        commit = args.suites_commit or commit_of(args.maskbench)
+        found = {**told, "suite's commit": commit, **measured(cases, args)}
+        write_json(args.out / "maskbench.json", found)
+        print(json.dumps({k: found[k] for k in ("counts", "seconds over bytes")}, indent=1))
+    for draft in ("draft2020-12", "draft7") if args.suite else ():
+        commit = args.suites_commit or commit_of(args.suite)
+        found = {"suite's commit": commit, **measured(of_suite(args.suite, draft), args)}
+        write_json(args.out / f"{draft}.json", found)
+        print(draft, json.dumps(found["counts"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
