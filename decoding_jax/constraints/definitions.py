@@ -51,6 +51,7 @@ def of_automata(
         ends within ``max_depth``; and for an automaton of more than 65,536 states.
 
     Example:
+      >>> from decoding_jax.constraints.expressions import compiled, optional, sequence, text
       >>> lists = sequence(text(b"["), optional(reference(0)), text(b"]"))
       >>> of_automata([compiled(lists)], ["list"], 2, "list").table.shape[0]  # [[]] and []
       5

@@ -112,7 +112,7 @@ def json_schema(
       >>> schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
       >>> made = constraints.json_schema(schema, ByteTokenizer())
       >>> made.language.transitions.shape
-      (1, 16, 16)
+      (1, 48, 16)
       >>> lists = {"type": "array", "items": {"$ref": "#"}}
       >>> nested = constraints.json_schema(lists, ByteTokenizer(), max_depth=2)
       >>> state = int(nested.start)
@@ -161,7 +161,7 @@ def grammar(
       >>> sums = 'start: part ("+" part)*\npart: /[0-9]/ | "(" start ")"'
       >>> made = constraints.grammar(sums, ByteTokenizer(), max_depth=3)
       >>> made.language.transitions.shape
-      (1, 24, 8)
+      (1, 8, 8)
     """
     return _made("grammar", text, max_depth, tokenizer, vocab_size, "grammar")
 
