@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -227,9 +228,9 @@ def by_row(
     for made in different:
         if not _is_ours(made) or np.ndim(made.start) or made.language.num_automata != 1:
             raise fields.error("constraints", "those of decoding_jax.constraints", made)
-    kinds = {(made.language.token_class.shape[-1], made.first is None) for made in different}
+    kinds = {(x.language.token_class.shape[-1], x.first is None, x.digest) for x in different}
     if len(kinds) != 1:
-        raise fields.error("constraints", "one or more, for one tokenizer", sorted(kinds))
+        raise fields.error("constraints", "one or more, for one tokenizer", sorted(kinds, key=str))
     parts = [made.language for made in different]
     count, filling = round_up(len(parts)), parts[0]
     if least is not None:
@@ -247,7 +248,8 @@ def by_row(
         return np.array([number[id(made)] + getattr(made, name) for made in constraints], np.int32)
 
     first = None if different[0].first is None else of_rows("first")
-    return PrefixAllowedTokens(language, start=of_rows("start"), first=first)
+    start, digest = of_rows("start"), different[0].digest
+    return PrefixAllowedTokens(language, start=start, first=first, digest=digest)
 
 
 def _is_ours(made: Any) -> bool:
@@ -317,7 +319,8 @@ def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:
     like = _over_tokens(only_end, tokenizer, vocab_size, "constraints", None)
     classes = np.zeros(like.language.token_class.shape[-1], np.int32)
     language = CompressedAutomaton.of_classes(np.zeros((1, 1), np.int32), classes)
-    return PrefixAllowedTokens(language, start=0, first=None if like.first is None else 0)
+    first = None if like.first is None else 0
+    return PrefixAllowedTokens(language, start=0, first=first, digest=like.digest)
 
 
 def _made(
@@ -348,7 +351,7 @@ def _made(
     except TooManyStatesError:
         texts = _token_texts(tokenizer, vocab_size)
         if (stacked := token_pushdown.over_tokens(network, texts, tokenizer.eos_ids)) is not None:
-            return stacked
+            return dataclasses.replace(stacked, digest=texts.digest())
         made = network.automaton()
     return _over_tokens(made, tokenizer, vocab_size, name, value)
 
@@ -382,4 +385,4 @@ def _over_tokens(
     found = over_tokens(made, texts, tokenizer.eos_ids)
     if found is None:
         raise fields.error(name, "one that some text of the tokenizer's tokens matches", value)
-    return found
+    return dataclasses.replace(found, digest=texts.digest())

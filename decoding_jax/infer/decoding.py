@@ -24,7 +24,12 @@ from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
 from decoding_jax.text.inputs import cut, vocabulary_size
-from decoding_jax.text.stop_strings import shared_strings, strings_of_inputs, texts_of
+from decoding_jax.text.stop_strings import (
+    check_constraint,
+    shared_strings,
+    strings_of_inputs,
+    texts_of,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _KEPT = 256  # compiled schemas, which the next items may have too
@@ -90,7 +95,9 @@ class ItemDecoder:
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
         self.num_tokens = 0
         function, of_strategy = unbound(strategy)
-        check_token_ids(of_strategy.get("transform"), vocabulary_size(self._model))
+        check_token_ids(of_strategy.get("transform"), size)
+        for setting in ("transform", "language"):
+            check_constraint(setting, of_strategy.get(setting), self._tokenizer, size)
         name = getattr(function, "__name__", "")
         if (message := idle_transform(name, of_strategy.get("transform"))) is not None:
             _LOGGER.warning(message)

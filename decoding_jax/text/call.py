@@ -31,7 +31,13 @@ from decoding_jax.text import generation_config, inputs, limits
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, completions, context_of
 from decoding_jax.text.shared_prefix import with_common_prefix
-from decoding_jax.text.stop_strings import StopTexts, are_begun, stop_of, with_strings
+from decoding_jax.text.stop_strings import (
+    StopTexts,
+    are_begun,
+    check_constraint,
+    stop_of,
+    with_strings,
+)
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.text.warn import warn
 from decoding_jax.transforms.languages import with_begun
@@ -161,6 +167,9 @@ class Call:
         self.drafter, required = _drafter_and_key(caller, self.run, drafter, key, settings)
         self.keys = _keys_of(required, key, len(texts))
         inputs.check_tokens(model, ids)
+        for name in ("transform", "language"):
+            size = inputs.vocabulary_size(model)
+            check_constraint(name, settings.get(name), tokenizer, size)
         if ids:
             take_rows({"stop": stop}, [0], len(ids))  # Refuses limits of another number of texts.
         exact = not self._registered

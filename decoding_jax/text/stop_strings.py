@@ -17,6 +17,7 @@ from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.inputs import vocabulary_size
 from decoding_jax.text.token_texts import REPLACEMENT, TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
+from decoding_jax.transforms import Chain, PrefixAllowedTokens
 
 StopTexts = str | Sequence[str] | Sequence[Sequence[str]]
 """One string or several for all texts, or a list of strings for each."""
@@ -24,7 +25,9 @@ StopTexts = str | Sequence[str] | Sequence[Sequence[str]]
 _EXPECTED = "a string, a list of non-empty strings, or one such list for each text"
 _MAX_STRINGS = 128  # of a job's inputs; the tables grow faster than this number
 _CHUNK = 4096
-_TEXTS: weakref.WeakKeyDictionary[Any, dict[int, TokenTexts]] = weakref.WeakKeyDictionary()
+# The texts of the first tokens of a tokenizer, and their digest, by the number of tokens.
+_Texts = dict[int, tuple[TokenTexts, str]]
+_TEXTS: weakref.WeakKeyDictionary[Any, _Texts] = weakref.WeakKeyDictionary()
 
 
 def stop_strings(
@@ -274,6 +277,42 @@ def texts_of(name: str, tokenizer: Tokenizer, size: int) -> TokenTexts:
       ValueError: for a tokenizer whose text is not the concatenation of its tokens' texts, and for
         one without ``token_texts``.
     """
+    return _texts_and_digest(name, tokenizer, size)[0]
+
+
+def check_constraint(name: str, transform: Any, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Checks that the constraints of a transform were made for the tokenizer of a call.
+
+    Those of ``decoding_jax.constraints`` have a digest of the texts of their tokens, which may be
+    fewer than the model's. Where the tokenizer does not say what its tokens add, the numbers of
+    tokens are compared.
+
+    Args:
+      name: the name of the argument, for errors.
+      transform: any transform, or None.
+      tokenizer: the tokenizer.
+      vocab_size: V, of the model.
+
+    Raises:
+      ValueError: for a constraint that was made for another tokenizer.
+    """
+    if isinstance(transform, Chain):
+        for part in transform.transforms:
+            check_constraint(name, part, tokenizer, vocab_size)
+    if not isinstance(transform, PrefixAllowedTokens) or transform.digest is None:
+        return
+    size = transform.language.token_class.shape[-1]
+    try:
+        is_same = _texts_and_digest(name, tokenizer, size)[1] == transform.digest
+    except ValueError:
+        is_same = size in (vocab_size, getattr(tokenizer, "vocab_size", None))
+    if not is_same:
+        expected = "a constraint that was made for the tokenizer of the call"
+        raise ValueError(f"{name}: expected {expected}, got one for other texts of {size} tokens")
+
+
+def _texts_and_digest(name: str, tokenizer: Tokenizer, size: int) -> tuple[TokenTexts, str]:
+    """``texts_of`` and the digest of the texts, kept for the next call."""
     if not hasattr(tokenizer, "token_texts"):
         raise ValueError(
             f"{name}: expected a tokenizer that says what text each token adds, such as those of "
@@ -285,9 +324,10 @@ def texts_of(name: str, tokenizer: Tokenizer, size: int) -> TokenTexts:
         kept = {}
     if size not in kept:
         try:
-            kept[size] = tokenizer.token_texts(size)
+            texts = tokenizer.token_texts(size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+        kept[size] = texts, texts.digest()
     return kept[size]
 
 

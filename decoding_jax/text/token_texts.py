@@ -8,12 +8,14 @@ change spaces and bytes at the end. A tokenizer that knows which part is settled
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tokenizers
 
 REPLACEMENT = "\ufffd"
@@ -42,6 +44,20 @@ class TokenTexts(NamedTuple):
     first: Sequence[bytes | None]
     byte: Sequence[int] | None = None
     special: Mapping[int, bytes] | None = None
+
+    def digest(self) -> str:
+        """A digest of what the tokens add, after others and as the first ones.
+
+        Example:
+          >>> concatenated([b"a", b"b"]).digest() == concatenated([b"ab", b""]).digest()
+          False
+        """
+        made = hashlib.blake2b(digest_size=8)
+        for texts in (self.begun, self.first):
+            lengths = [-1 if text is None else len(text) for text in texts]
+            made.update(np.array([len(texts), *lengths], "<i4").tobytes())
+            made.update(b"".join(text or b"" for text in texts))
+        return made.hexdigest()
 
 
 def concatenated(texts: Sequence[bytes]) -> TokenTexts:

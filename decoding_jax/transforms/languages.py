@@ -449,6 +449,8 @@ class PrefixAllowedTokens:
         where it is ``start``. The two differ for tokenizers that drop a space before such a text.
       begun: whether the new tokens continue a text, or bool ``[B]``. ``generate``, ``stream`` and
         the batch job set it where it is None, which otherwise means that they do not.
+      digest: of the texts of the tokens that ``decoding_jax.constraints`` made it for, which calls
+        compare with those of their tokenizer; None for any tokenizer. Static.
 
     Raises:
       ValueError: for a negative ``start`` that is not traced; and by a strategy, for a trie with
@@ -468,6 +470,7 @@ class PrefixAllowedTokens:
     start: Any = fields.number(*fields.COUNTS, default=0)
     first: Any = fields.number(*fields.COUNTS, default=None)
     begun: Any = fields.field(shared_axes=0, default=None)
+    digest: str | None = fields.field(static=True, default=None)
 
     def __post_init__(self) -> None:
         fields.check(self, fields.label(self))

@@ -20,6 +20,7 @@ from decoding_jax import Prompt, Stop, constraints, infer, strategies, transform
 from decoding_jax.models import GPT2, GPT2Config
 from decoding_jax.shell import command
 from decoding_jax.testing import TableLM, chi_square, log_probs
+from decoding_jax.text.stop_strings import check_constraint
 
 # Seven texts, among them an empty one and parts of "é"; token 7 ends a text.
 TOKENIZER = Pieces(["a", "b", "ab", b"\xc3", b"\xa9", "é", ""])
@@ -248,6 +249,66 @@ def job(**options):
     options = {"batch_size": 2, "max_input_length": 16, **options}
     infer.run(networks()["random"], items, strategy, report=made.append, **options)
     return made
+
+
+FOREIGN = {
+    "other texts": Pieces(["b", "a", "ab", b"\xc3", b"\xa9", "é", ""]),
+    "fewer tokens": Pieces(["a", "b", "c"]),
+    "more tokens": Pieces(["a", "b", "ab", b"\xc3", b"\xa9", "é", "", "c"]),
+}
+DOORS = {
+    "generate": lambda transform: decoding_jax.generate(
+        MODEL, TOKENIZER, ["a"], transform=transform, max_new_tokens=4
+    ),
+    "chain": lambda transform: decoding_jax.generate(
+        MODEL, TOKENIZER, ["a"], transform=transforms.chain(transform), max_new_tokens=4
+    ),
+    "language": lambda transform: decoding_jax.generate(
+        MODEL,
+        TOKENIZER,
+        ["a"],
+        strategy="conditional_sample",
+        language=transform,
+        key=jax.random.key(0),
+        max_new_tokens=4,
+    ),
+    "stream": lambda transform: list(
+        decoding_jax.stream(MODEL, TOKENIZER, ["a"], transform=transform, max_new_tokens=4)
+    ),
+    "stream_text": lambda transform: list(
+        decoding_jax.stream_text(MODEL, TOKENIZER, ["a"], transform=transform, max_new_tokens=4)
+    ),
+    "batches": lambda transform: infer.BatchDecoder(
+        (MODEL, TOKENIZER),
+        functools.partial(decoding_jax.greedy, transform=transform, max_new_tokens=4),
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_constraint_for_another_tokenizer_gets_one_line(door):
+    for foreign in FOREIGN.values():
+        with pytest.raises(
+            ValueError, match="expected a constraint that was made for the tok"
+        ) as e:
+            DOORS[door](constraints.choice(["ab"], foreign))
+        assert "\n" not in str(e.value)
+
+
+def test_a_constraint_fits_a_tokenizer_with_the_same_texts_and_a_larger_table():
+    """The tokenizer is made again, and the model's table is padded beyond its tokens."""
+    model, again = TableLM.random(jax.random.key(3), 11), Pieces(TOKENIZER.texts)
+    made = constraints.choice(["abab"], TOKENIZER)
+    ((found,),) = decoding_jax.generate(
+        model, again, ["a"], transform=made, max_new_tokens=6, with_scores=False
+    )
+    assert found.text == "abab"
+    assert constraints.by_row([made, CONSTRAINT]).digest == made.digest
+    # A tokenizer that does not say what its tokens add may be the same one.
+    silent = dataclasses.make_dataclass("Silent", ["eos_ids"], frozen=True)((7,))
+    check_constraint("transform", made, silent, 8)
+    with pytest.raises(ValueError, match="got one for other texts of 8 tokens"):
+        check_constraint("transform", made, silent, 11)
 
 
 @pytest.mark.exhaustive
