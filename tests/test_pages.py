@@ -285,7 +285,9 @@ def merge_as_printed(argv, place):
     record = records.fault(0, "", "empty", seed=0)
     shards.write_records(out / shards.shard_name("decodes", 0, 1), [record])
     assert merge.main(argv) == 0
-    assert gzip.decompress((place / argv[2]).read_bytes()).decode() == records.to_line(record)
+    assert gzip.decompress((place / argv[2]).read_bytes()).decode() == records.to_checked_line(
+        record
+    )
 
 
 # These pages take longest; the gate runs them with the exhaustive tests.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +20,8 @@ from decoding_jax.text import Completion
 from decoding_jax.text.completions import NOT_REACHED, NoCompletion
 
 Record = dict[str, Any]
+
+_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n\Z')
 
 MAX_CHARACTERS = 1000
 """The number of characters after which the record of a fault cuts its input and its error."""
@@ -124,6 +128,31 @@ def with_origin(record: Record, item: Item) -> Record:
 def to_line(record: Record) -> str:
     """Returns the record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_checked_line(record: Record) -> str:
+    """Returns the record as a line of JSON that ends with the checksum of the rest of it.
+
+    ``crc32`` is the CRC-32 of the line without this key, in UTF-8, as eight hexadecimal digits.
+
+    Example:
+      >>> to_checked_line({"index": 0, "seed": 7})
+      '{"index": 0, "seed": 7, "crc32": "52b7e81b"}\\n'
+    """
+    line = to_line(record)
+    return f'{line[:-2]}, "crc32": "{zlib.crc32(line.encode()):08x}"}}\n'
+
+
+def has_own_checksum(line: bytes) -> bool:
+    """Whether a line ends with the checksum of the rest of it.
+
+    Example:
+      >>> line = to_checked_line({"index": 0, "seed": 7}).encode()
+      >>> has_own_checksum(line), has_own_checksum(line.replace(b": 7", b": 8"))
+      (True, False)
+    """
+    found = _CHECKSUM.search(line)
+    return found is not None and zlib.crc32(line[: found.start()] + b"}\n") == int(found[1], 16)
 
 
 def count_faults(records: Iterable[Record]) -> Counter[str]:

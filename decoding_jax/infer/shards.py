@@ -122,7 +122,7 @@ def shard_name(name: str, index: int, count: int) -> str:
 
 def write_records(path: StoragePath, of_shard: Iterable[records.Record]) -> None:
     """Writes one record per line with ``storage.write``."""
-    write(path, (records.to_line(record) for record in of_shard))
+    write(path, (records.to_checked_line(record) for record in of_shard))
 
 
 def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[records.Record]:
@@ -143,10 +143,11 @@ def read_records(path: StoragePath, items: Sequence[Item], first: int) -> list[r
 
 
 def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, records.Record]]:
-    """Yields each line of a shard with its record; the first has the index ``first``.
+    """Yields each line of a shard and its record without the checksum, from index ``first`` on.
 
     Raises:
-      ValueError: if a line is not the record whose turn it is; the message is one line.
+      ValueError: if a line is not the record whose turn it is, or was changed after it was written;
+        the message is one line.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -163,4 +164,7 @@ def read_lines(path: StoragePath, first: int) -> Iterator[tuple[bytes, records.R
                     f"{path}: line {number} is not record {first + number - 1}, but has index "
                     f"{record.get('index')!r}"
                 )
+            checksum = record.pop("crc32", None)  # Earlier versions wrote none.
+            if checksum is not None and not records.has_own_checksum(line):
+                raise ValueError(f"{path}: line {number} was changed: its crc32 is of another text")
             yield line, record

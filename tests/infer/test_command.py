@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 import tiers
-from infer_fakes import HERE, INFER, OWN, check, records
+from infer_fakes import HERE, INFER, OWN, check, record_of, records
 
 from decoding_jax import gin_path
 from decoding_jax.infer.command import main
@@ -124,7 +124,7 @@ def test_a_strategy_is_an_object_in_gin(command):
     given = {"files": [INFER[0], INFER[2]], "MAX_NEW_TOKENS": None, "OUTPUT_DIR": "objects"}
     assert command(*made, length, **given) == 0
     found = Path("objects/decodes-00000-of-00001.jsonl").read_text(encoding="utf-8")
-    assert [json.loads(line) for line in found.splitlines()] == expected
+    assert [record_of(line) for line in found.splitlines()] == expected
 
 
 def test_a_job_may_move_but_not_change(command, capsys, monkeypatch, byte_t5):

@@ -61,12 +61,16 @@ def test_a_merged_file_has_the_lines_of_all_shards(job, tmp_path, capsys):
         (lambda lines: [lines[0], lines[0], lines[2]], "line 2 is not record 4, but has index 3"),
         (lambda lines: [lines[0], lines[2]], "line 2 is not record 4, but has index 5"),
         (
-            lambda lines: [*lines, lines[-1].replace(b'"index": 5', b'"index": 6')],
+            lambda lines: [*lines, lines[-1].replace(b'"index": 5', b'"index": 6')[:-23] + b"}\n"],
             "has more than 3 records of 3",
         ),
         (lambda lines: [*lines[:2], lines[2][:20]], "line 3 is not JSON"),
         (lambda lines: [*lines[:2], b"{}\n"], "line 3 is not a record"),
         (lambda lines: [], "has 0 records of 3"),
+        (
+            lambda lines: [lines[0].replace(b"empty", b"full"), *lines[1:]],
+            "line 1 was changed: its crc32 is of another text",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
