@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 from flax import traverse_util
+from networks import drawn
 
 from decoding_jax.models import GPT2, GPT2Config, save_model
 from decoding_jax.models.checkpoint.gpt2 import table
@@ -19,9 +20,7 @@ CONFIG = GPT2Config(
 
 
 def random_model(seed):
-    normal = np.random.default_rng(seed).normal
-    shapes = jax.eval_shape(lambda: GPT2.init(CONFIG, jax.random.key(0)))
-    return jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32) / 2, shapes)
+    return drawn(GPT2, CONFIG, seed)
 
 
 def write_tokenizer(folder, vocabulary, merges):

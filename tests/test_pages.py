@@ -20,8 +20,8 @@ import types
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
+from networks import drawn
 from pages import PAGES, ROOT, blocks, commands, links
 
 from decoding_jax import gin_path, shell
@@ -83,20 +83,15 @@ def is_sketch(block):
     return any(block.page == p and block.text.startswith(start) for p, start in SKETCHES)
 
 
-PYTHON = sorted({b.page for b in ALL if b.language == "python" and not is_sketch(b)})
-
-
-def small(kind, config):
-    """A model with random weights, made without a compilation."""
-    normal = np.random.default_rng(0).normal
-    shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
-    return jax.tree.map(lambda x: 0.5 * normal(size=x.shape).astype(np.float32), shapes)
+# With the embedded models, these pages show what their blocks print.
+SHOWN = ("README.md", "docs/index.md")
+PYTHON = {b.page for b in ALL if b.language == "python" and not is_sketch(b)} - set(SHOWN)
 
 
 def small_t5(**changes):
     shape = {"vocab_size": 384, "emb_dim": 8, "num_heads": 1, "head_dim": 8, "mlp_dim": 8}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    return small(T5, T5Config(**shape | layers | changes))
+    return drawn(T5, T5Config(**shape | layers | changes))
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +101,7 @@ def models(tmp_path_factory):
     for name in ("translation-en-fr", "translation-en-fr-draft"):
         save_model(small_t5(), folder / name, settings={"eos_token_id": 1})
     config = GPT2Config(vocab_size=16, emb_dim=8, num_heads=1, num_layers=1, mlp_dim=8)
-    save_model(small(GPT2, config), folder / "gpt2", settings={"eos_token_id": 15})
+    save_model(drawn(GPT2, config), folder / "gpt2", settings={"eos_token_id": 15})
     names = ("?", "once", "upon", "a", "time", "there", "was", "in", "the", "end")
     words = {word: i for i, word in enumerate(names)}
     tokenizer = {
@@ -118,7 +113,7 @@ def models(tmp_path_factory):
     (folder / "python-code").symlink_to(folder / "gpt2")
     nllb = BartConfig(20, 8, 1, 1, 8, 8, 1, 1, positions="sinusoidal_inclusive", norm_first=True)
     nllb = dataclasses.replace(nllb, embedding_norm=False, logits_bias=False)
-    save_model(small(Bart, nllb), folder / "nllb-200-distilled-600M")
+    save_model(drawn(Bart, nllb), folder / "nllb-200-distilled-600M")
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     codes = ("</s>", "eng_Latn", "fra_Latn", "deu_Latn")
     tokenizer["added_tokens"] = [
@@ -231,8 +226,8 @@ def test_every_exception_is_needed():
 
 
 def tier(block):
-    """The README's commands stand for those of the batch job's pages, which take as long."""
-    return pytest.mark.exhaustive if block.page.startswith("docs/infer") else ()
+    """The README's commands stand for those of all pages."""
+    return () if block.page == "README.md" else pytest.mark.exhaustive
 
 
 @pytest.mark.parametrize(
@@ -317,7 +312,10 @@ OPTIONAL = {"from tunix.": "tunix", "import ray\n": "ray", "import apache_beam":
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.exhaustive) if str(p) in LONG else p for p in PYTHON],
+    [
+        pytest.param(p, marks=pytest.mark.exhaustive) if str(p) in LONG else p
+        for p in sorted(PYTHON)
+    ],
 )
 # The pages' models have random weights here, and few of their texts come to an end.
 @pytest.mark.filterwarnings("ignore::decoding_jax.CutTextWarning")
@@ -342,7 +340,7 @@ def test_python_as_it_is_printed(page, place, capsys):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", SHOWN)
 def test_a_page_shows_what_its_blocks_print(page, capsys):
     """With the embedded models, the last lines of a block, which are comments, are its output."""
     names = {"__name__": __name__}

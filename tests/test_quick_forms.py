@@ -27,6 +27,8 @@ FORMS = {
     "speculative_agreement": ("greedy-draft-1x1-translation-en-fr-draft-4-1-0.json",),
     "speculative_couplings": ("couplings.json", "token.jsonl"),
 }
+# One of each kind: `.ci/run release` runs the others.
+SHOWN = ("pass_at_k", "quantization", "rollouts", "sampling_step", "batch_job")
 PLOTS = {"sampling_step", "whole_decode", "beam_search", "best_k", "speculative"}
 
 
@@ -36,8 +38,17 @@ def packages(*names):
             pytest.skip(f"{name} is not installed")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FORMS)
+def forms(names):
+    return pytest.mark.parametrize(
+        "name",
+        tiers.values(
+            exhaustive=[name for name in names if name in SHOWN],
+            release=[name for name in names if name not in SHOWN],
+        ),
+    )
+
+
+@forms(FORMS)
 def test_an_experiment(name, tmp_path, capsys):
     packages("matplotlib", "sacrebleu", "rouge_score")
     importlib.import_module(f"experiments.{name}").main(["--quick", "--out", str(tmp_path)])
@@ -50,7 +61,7 @@ def test_an_experiment(name, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "name",
-    tiers.values(exhaustive=["verification_bounds", "wide_tries"], release=["drafts_compared"]),
+    tiers.values(exhaustive=["verification_bounds"], release=["drafts_compared", "wide_tries"]),
 )
 def test_an_experiment_that_prints_a_table(name, capsys):
     importlib.import_module(f"experiments.{name}").main(["--quick"])
@@ -64,7 +75,7 @@ def test_the_evaluation_of_a_model(capsys):
     assert "translation-en-fr-draft: BLEU = " in capsys.readouterr().out
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_training_of_a_model(tmp_path):
     """Of short sentences of one length, so that one program is compiled."""
     words = itertools.product(("I", "we", "you"), ("eat", "see", "hear"), ("it", "her", "all"))
@@ -101,8 +112,7 @@ def test_the_training_of_a_model_of_code(tmp_path, capsys):
     assert tokenizer.decode(tokenizer.encode("def f(x):\n    ")) == "def f(x):\n    "
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", run.BENCHMARKS)
+@forms(run.BENCHMARKS)
 def test_a_benchmark(name, tmp_path, capsys):
     packages("matplotlib")
     if name in run.BESIDE_TRANSFORMERS:

@@ -6,6 +6,7 @@ import gzip
 import jax
 import numpy as np
 import pytest
+import tiers
 from jax import numpy as jnp
 
 import decoding_jax
@@ -65,8 +66,7 @@ def test_training_sees_what_drafting_sees(kind):
     np.testing.assert_allclose(trained, drafted, atol=3e-6)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["eagle", "mtp"])
+@pytest.mark.parametrize("kind", tiers.values(exhaustive=["eagle"], release=["mtp"]))
 def test_the_quick_form_goes_on_and_writes_a_head(kind, tmp_path, capsys):
     argv = ["--quick", "--head", kind, "--out", str(tmp_path)]
     with jax.numpy_dtype_promotion("standard"):  # As the command has it.

@@ -45,6 +45,19 @@ def of_table(
     return values(*always, exhaustive=exhaustive, release=release)
 
 
+# One strategy of each kind: a token a step, beams, a queue, particles, and drafts.
+KINDS = ("sample", "beam_search", "best_k_search", "smc_sample", "speculative_sample")
+
+
+def strategies(names: Iterable[str]) -> list[Any]:
+    """The strategies for a law that each of them keeps: one of each kind for every run.
+
+    The form of a strategy, as in "beam_search, lanes", is of the kind of its strategy.
+    """
+    names = list(names)
+    return of_table(names, exhaustive=[n for n in names if n.split(",")[0] not in KINDS])
+
+
 def values(*default: Any, exhaustive: Iterable[Any] = (), release: Iterable[Any] = ()) -> list[Any]:
     """Values of one setting: those for every run, for ``.ci/run``, and for ``.ci/run release``."""
     return [

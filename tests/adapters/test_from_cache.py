@@ -48,7 +48,7 @@ def adapted(how, table=TABLE):
             for how in STEPS
             for name in (*SAMPLERS, *BEAMS, *(() if how == "appends" else CHAINS))
         ],
-        default=[("sample", "appends"), ("beam_search", "appends"), ("sample", "blocks")],
+        default=[("beam_search", "appends"), ("sample", "blocks")],
         covers=group_and_function,
     ),
 )

@@ -40,7 +40,7 @@ FUNCTIONS = {"next token": next_token, "every token": every_token}
             for name in (*SAMPLERS, *BEAMS, *CHAINS, *TREES)
             for function in FUNCTIONS
         ],
-        default=[("sample", "every token"), ("beam_search", "every token")],
+        default=[("sample", "every token")],
         covers=group_and_function,
     ),
 )

@@ -13,6 +13,7 @@ import languages
 import numpy as np
 import pytest
 from languages import NESTED, PERSON, SCHEMAS, Pieces
+from networks import drawn
 
 import decoding_jax
 import gin
@@ -158,9 +159,7 @@ def networks():
     config = GPT2Config(
         vocab_size=272, emb_dim=16, num_heads=2, num_layers=1, mlp_dim=32, max_positions=256
     )
-    shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0)))
-    normal = np.random.default_rng(0).normal
-    random = jax.tree.map(lambda x: 0.3 * normal(size=x.shape).astype(np.float32), shapes)
+    random = drawn(GPT2, config, spread=0.3)
     return {"python-code": code, "random": (random, decoding_jax.text.ByteTokenizer())}
 
 
@@ -219,8 +218,7 @@ def test_first_words_of_translations_have_no_space():
     config = GPT2Config(
         vocab_size=tokenizer.vocab_size, emb_dim=8, num_heads=1, num_layers=1, mlp_dim=8
     )
-    shapes = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0)))
-    model = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    model = drawn(GPT2, config, spread=0)
     for strict in ("true", " true"):
         made = constraints.choice([strict], tokenizer)
         [[text]] = decoding_jax.generate(model, tokenizer, ["is it"], transform=made)

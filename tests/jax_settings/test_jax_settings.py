@@ -61,8 +61,8 @@ VARIANTS = ("speculative_sample, block", "speculative_sample, tree")
     "name",
     # The variants of a strategy have a comma in their names.
     tiers.values(
-        *(name for name in NAMES if "," not in name),
-        exhaustive=VARIANTS,
+        *tiers.KINDS,
+        exhaustive=[n for n in NAMES if n not in tiers.KINDS and ("," not in n or n in VARIANTS)],
         release=[name for name in NAMES if "," in name and name not in VARIANTS],
     ),
 )

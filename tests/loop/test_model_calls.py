@@ -101,7 +101,7 @@ def test_outputs_of_a_type_of_ones_own(strategy):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", tiers.strategies(STRATEGIES))
 def test_every_strategy_checks_both_verbs(strategy):
     name = "drafter" if "drafter" in strategy else "model"
     for verb in ("prefill", "extend"):
@@ -193,7 +193,7 @@ def test_logits_of_another_floating_dtype_are_converted(dtype):
     assert (output.logits == plain.logits.astype(dtype).astype(jnp.float32)).all()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", tiers.strategies(STRATEGIES))
 def test_every_strategy_takes_bfloat16(strategy):
     cast = Changed(TABLE, "both", logits(lambda x: x.astype(jnp.bfloat16)))
     result = jax.eval_shape(lambda model: decode(strategy, model), cast)

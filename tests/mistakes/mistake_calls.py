@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import (
@@ -20,8 +21,8 @@ KEY = jax.random.key(0)
 MODEL = TableLM.random(jax.random.key(0), 5)
 PROMPT = Prompt(jnp.array([[1, 2, 3], [4, 0, 0]]), jnp.array([3, 1]))
 SMALL = T5Config(50, 16, 2, 8, 32, 1, 1, dtype="float32")
-T5_MODEL = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
-SHORT = Llama.init(LlamaConfig(259, 8, 1, 1, 8, 8, 1, max_positions=16), jax.random.key(0))
+T5_MODEL = drawn(T5, T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"))
+SHORT = drawn(Llama, LlamaConfig(259, 8, 1, 1, 8, 8, 1, max_positions=16))
 TOKENIZER = ByteTokenizer()
 PAIR = (T5_MODEL, TOKENIZER)
 

@@ -23,6 +23,7 @@ from mistake_calls import (
     stream,
     t5x,
 )
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import (
@@ -62,7 +63,7 @@ TABLE = [
     ),
     (
         "tokenizer",
-        lambda: generate(T5.init(SMALL, KEY)),
+        lambda: generate(drawn(T5, SMALL)),
         "expected a tokenizer .*, got id 100 for text 0",
     ),
     (

@@ -30,6 +30,16 @@ def parts(slots, dtype, shared, used):
     return prompt, Part(key, normal(keys[3], *held), seen, bias)
 
 
+@jax.jit
+def chunked(query, prompt, part, used):
+    return attend(query, [prompt, part._replace(used=used)], 0.5)
+
+
+@jax.jit
+def whole(query, prompt, part):
+    return attend(query, [prompt, part], 0.5)
+
+
 @pytest.mark.parametrize(("dtype", "atol"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2e-2)])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("used", [0, 1, 128, 129, 300])
@@ -37,15 +47,14 @@ def test_chunks_are_the_whole(monkeypatch, dtype, atol, shared, used):
     monkeypatch.setattr(attention, "CHUNK_SIZE", 1)  # chunks of 128, of which 300 are not whole
     prompt, part = parts(300, dtype, shared, used)
     query = jax.random.normal(jax.random.key(9), (B, W, H, G, T, D)).astype(dtype)
-    run = jax.jit(lambda used: attend(query, [prompt, part._replace(used=used)], 0.5))
-    program = run.lower(jnp.int32(0)).as_text()
-    assert "while" in program
-    want = attend(query, [prompt, part], 0.5).astype(jnp.float32)
-    got = run(jnp.int32(used)).astype(jnp.float32)
+    assert "while" in chunked.lower(query, prompt, part, jnp.int32(0)).as_text()
+    want = whole(query, prompt, part).astype(jnp.float32)
+    got = chunked(query, prompt, part, jnp.int32(used)).astype(jnp.float32)
     np.testing.assert_allclose(got, want, atol=atol)
     assert np.isfinite(got).all()
     # A larger `used` gives the same result, even beyond the number of slots.
-    np.testing.assert_allclose(run(jnp.int32(999)).astype(jnp.float32), want, atol=atol)
+    more = chunked(query, prompt, part, jnp.int32(999)).astype(jnp.float32)
+    np.testing.assert_allclose(more, want, atol=atol)
 
 
 def test_a_chunked_part_alone():

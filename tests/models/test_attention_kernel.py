@@ -105,7 +105,13 @@ def _run(query, *, parts, scale, way):
     return attention.attend(query, parts, *scale, implementation=way)
 
 
-@pytest.mark.parametrize("case", CASES)
+SHOWN = ("ragged rows", "lanes", "a tree", "a window", "a shared prefix", "a causal prompt")
+every = pytest.mark.parametrize(
+    "case", tiers.of_table(CASES, exhaustive=[case for case in CASES if case not in SHOWN])
+)
+
+
+@every
 def test_it_is_the_attention_of_the_definition(case):
     query, parts = CASES[case]()
     cap = 3.0 if case in ("lanes", "a causal prompt") else None

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import Prompt, adapters, models
@@ -248,7 +249,7 @@ CONFIG = LlamaConfig(
     vocab_size=17, emb_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_dim=24, num_layers=2,
     max_positions=32,
 )  # fmt: skip
-LLAMA = Llama.init(CONFIG, KEY)
+LLAMA = drawn(Llama, CONFIG)
 
 
 def of_network(model):
@@ -319,7 +320,7 @@ def test_the_layer_that_diverges_most_is_contrasted():
 
 @pytest.mark.exhaustive
 def test_hidden_states_are_those_of_the_first_part():
-    network = GPT2.init(GPT2Config(17, 16, num_heads=2, mlp_dim=24, num_layers=2), KEY)
+    network = drawn(GPT2, GPT2Config(17, 16, num_heads=2, mlp_dim=24, num_layers=2))
     settings = {"penalty_alpha": 0.6, "top_k": 3, "max_new_tokens": 4}
     want = decoding_jax.contrastive_search(network, PROMPT, **settings)
     got = decoding_jax.contrastive_search(models.guided(network, 1.0), PROMPT, **settings)

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import networks
 import numpy as np
 import pytest
 
@@ -141,22 +142,22 @@ def test_gradients_of_blocks_are_those_of_the_whole(monkeypatch):
 
 
 MODELS = {
-    "llama": Llama.init(
+    "llama": networks.drawn(
+        Llama,
         LlamaConfig(
             vocab_size=9, emb_dim=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8,
             num_layers=2, max_positions=64,
         ),
-        jax.random.key(0),
     ),
-    "gpt2": GPT2.init(
+    "gpt2": networks.drawn(
+        GPT2,
         GPT2Config(vocab_size=9, emb_dim=8, num_heads=2, mlp_dim=8, num_layers=1),
-        jax.random.key(0),
     ),
-    "t5_decoder": T5Decoder.init(
+    "t5_decoder": networks.drawn(
+        T5Decoder,
         T5DecoderConfig(
             vocab_size=9, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, num_layers=1
         ),
-        jax.random.key(0),
     ),
 }  # fmt: skip
 TOKENS = np.random.default_rng(0).integers(1, 9, (3, P)).astype(np.int32)

@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import text
@@ -30,13 +31,7 @@ MEMORY = CloudPath("memory://models")
 def t5():
     shape = {"vocab_size": 384, "emb_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 12}
     config = T5Config(**shape, num_encoder_layers=1, num_decoder_layers=2)
-    return random(T5, config)
-
-
-def random(kind, config):
-    normal = np.random.default_rng(0).normal
-    shapes = jax.eval_shape(lambda: kind.init(config, jax.random.key(0)))
-    return jax.tree.map(lambda x: normal(size=x.shape).astype(np.float32), shapes)
+    return drawn(T5, config)
 
 
 def same(got, want):
@@ -115,7 +110,7 @@ def test_a_file_that_is_not_whole_is_one_line(spoil, t5):
 
 def test_a_llama_with_rows_that_are_transposed():
     shape = {"vocab_size": 12, "emb_dim": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-    model = random(Llama, LlamaConfig(**shape, num_kv_heads=1, head_dim=4, max_positions=16))
+    model = drawn(Llama, LlamaConfig(**shape, num_kv_heads=1, head_dim=4, max_positions=16))
     save_model(model, MEMORY / "llama")
     same(load_model(MEMORY / "llama"), model)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tiers
+from networks import drawn
 from test_quantized import assert_same_arrays, run, widened
 
 from decoding_jax.models import (
@@ -125,7 +126,7 @@ def write(directory, layout, model=None):
     """Writes a model with random integers, and into the folder ``wide`` that of their floats."""
     pack, bits, group, zeros, settings = LAYOUTS[layout]
     zeros = zeros and not settings.get("sym")
-    save_model(model or Llama.init(CONFIG, jax.random.key(0)), directory)
+    save_model(model or drawn(Llama, CONFIG), directory)
     path = directory / "model.safetensors"
     tensors, draw = safetensors.numpy.load_file(path), np.random.default_rng(1)
     wide = dict(tensors)

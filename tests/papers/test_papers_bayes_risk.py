@@ -8,7 +8,7 @@ from pages import ROOT
 from experiments.papers import command
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form(tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu"):
         pytest.importorskip(package, reason=f"{package} is not installed")
@@ -22,7 +22,7 @@ def test_the_quick_form(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "bayes_risk.png").stat().st_size > 10_000
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form_of_spread_samples(tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu"):
         pytest.importorskip(package, reason=f"{package} is not installed")

@@ -59,7 +59,7 @@ def test_refusals(monkeypatch, capsys, tmp_path):
     assert "counts: expected divisors of the last and of lanes, 8, got 3" in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form_of_lines(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert run("code_lines", "code_lines_quick", tmp_path) == 0, capsys.readouterr().err

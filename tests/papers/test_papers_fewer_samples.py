@@ -46,7 +46,7 @@ def test_as_many_samples():
     np.testing.assert_allclose(found, want)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.release
 def test_the_quick_form(tmp_path, monkeypatch, capsys):
     for package in ("matplotlib", "sacrebleu"):
         pytest.importorskip(package, reason=f"{package} is not installed")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from test_beam_widths import KEY, PROMPT
 
 import decoding_jax
@@ -20,16 +21,7 @@ SEARCHES = {
     "diverse_beam_search": {"beam_size": 4, "num_groups": 2, "diversity_penalty": 0.8},
     "stochastic_beam_search": {"beam_size": 4},
 }
-every = pytest.mark.parametrize("name", sorted(SEARCHES))
-representative = pytest.mark.parametrize(
-    "name",
-    [
-        "beam_search",
-        "stochastic_beam_search",
-        pytest.param("beam_sample", marks=pytest.mark.exhaustive),
-        pytest.param("diverse_beam_search", marks=pytest.mark.exhaustive),
-    ],
-)
+every = pytest.mark.parametrize("name", tiers.strategies(SEARCHES))
 WIDER = TableLM.random(jax.random.key(4), 5, zeros=0.2)
 
 
@@ -39,7 +31,7 @@ def run(name, *, model=WIDER, prompt=PROMPT, key=KEY, **settings):
     return jax.device_get(getattr(decoding_jax, name)(model, prompt, *args, **settings))
 
 
-@representative
+@every
 def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
     tree, gathered = run(name), run(name, model=WIDER.lockstep())
     for part in ("tokens", "length", "finished"):
@@ -48,7 +40,7 @@ def test_lanes_that_are_gathered_give_what_a_tree_gives(name):
     np.testing.assert_allclose(tree.score, gathered.score, rtol=2e-5, atol=2e-6)
 
 
-@representative
+@every
 def test_stream_ends_with_what_run_gives(name):
     settings = {"max_new_tokens": 5, "stop": Stop(eos_ids=(0,))} | SEARCHES[name]
     parts = list(loop.stream(getattr(strategies, name), WIDER, PROMPT, KEY, chunk=2, **settings))
@@ -96,7 +88,7 @@ class Dead:
         return jnp.where(dead[..., None], -jnp.inf, logits)
 
 
-@representative
+@every
 def test_a_width_above_the_number_of_sequences(name):
     output = run(name, max_new_tokens=1, beam_size=16, **_groups(name, 1))
     exists = np.asarray(output.log_prob) > -np.inf
@@ -113,7 +105,7 @@ def _groups(name, groups):
     return {"num_groups": groups} if name == "diverse_beam_search" else {}
 
 
-@representative
+@every
 def test_a_prompt_that_fills_the_context(name):
     model = TableLM.random(jax.random.key(4), 5, max_positions=5)
     output = run(name, model=model, max_new_tokens=3)

@@ -110,7 +110,7 @@ def compare(output, row, want):
     [
         pytest.param("best-first", "log_prob", marks=pytest.mark.exhaustive),
         ("fallback", "last"),
-        ("pruned", "mean"),
+        pytest.param("pruned", "mean", marks=pytest.mark.exhaustive),
         pytest.param("wide", "log_prob", marks=pytest.mark.exhaustive),
         pytest.param("all", "mean", marks=pytest.mark.exhaustive),
     ],
@@ -223,6 +223,7 @@ def test_best_first_search_gives_the_likeliest_sequence_first():
 SEARCH = {"k": 2, "budget": 10, "num_return": 3, "branching": V, "max_new_tokens": L}
 
 
+@pytest.mark.exhaustive
 def test_a_row_alone_is_the_row_in_its_batch():
     stop = Stop(0)
     whole = best_k_search(MODEL, PROMPT, decay=0.1, stop=stop, **SEARCH)

@@ -135,6 +135,7 @@ def test_the_probability_of_the_language_is_estimated_and_bounded(name):
         np.testing.assert_allclose(info.acceptance, count / info.num_attempts, rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_learning_raises_acceptance_and_a_longer_budget_accepts_all():
     short, long, deaf = drawn("trie", 6), drawn("trie"), drawn("trie", 24, 1)
     assert long.info.accepted.mean() > 0.99

@@ -2,6 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import Stop
@@ -13,7 +15,7 @@ from decoding_jax.text.completions import completions, continuation
 
 TOKENIZER = ByteTokenizer()
 TEXTS = ["hello", "a", "good morning to you", "x y"]
-T5_MODEL = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
+T5_MODEL = drawn(T5, T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"))
 SETTINGS = {"max_new_tokens": 6, "batch_size": 2}
 
 
@@ -29,7 +31,7 @@ def llama():
         num_layers=1,
         max_positions=48,
     )
-    return Llama.init(config, jax.random.key(1))
+    return drawn(Llama, config, seed=1)
 
 
 def test_greedy_of_many_is_greedy_of_each():
@@ -134,7 +136,9 @@ def test_completions_read_what_stands():
     assert second == ("h", [107], -0.5, -0.5, False, None, None, None)
 
 
-@pytest.mark.parametrize("name", ["translation-en-fr", "translation-en-fr-draft"])
+@pytest.mark.parametrize(
+    "name", tiers.values("translation-en-fr", exhaustive=["translation-en-fr-draft"])
+)
 def test_the_embedded_models_translate(name):
     model, tokenizer = decoding_jax.load(name)
     sentences = ["Tom is my brother.", "I don't know.", "Where is the station?"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from networks import drawn
 from text_fakes import TABLE, Digits
 from words import Words
 
@@ -20,7 +21,7 @@ from decoding_jax.text.generation_config.processors import AtLeast, normalized
 KEY = jax.random.key(0)
 DOCS = Path(__file__).parents[2] / "docs" / "generation_config.md"
 TEXTS = ["12", "345"]
-TINY_T5 = T5.init(T5Config(40, 8, 1, 8, 8, 1, 1, dtype="float32"), KEY)
+TINY_T5 = drawn(T5, T5Config(40, 8, 1, 8, 8, 1, 1, dtype="float32"))
 
 
 def chosen(lengths=(5,), eos_ids=(1,), model=None, drafter=None, **values):
@@ -96,7 +97,7 @@ def test_a_draft_model_is_assisted_decoding():
     assert heuristic == Heuristic(max_draft_tokens=None, first=4)
     lookup = chosen(prompt_lookup_num_tokens=3, max_matching_ngram_size=4).drafter
     assert lookup == PromptLookup(4)
-    t5 = T5.init(T5Config(40, 8, 1, 8, 8, 1, 2, dtype="float32"), KEY)
+    t5 = drawn(T5, T5Config(40, 8, 1, 8, 8, 1, 2, dtype="float32"))
     early = chosen(model=t5, assistant_early_exit=1).drafter.model
     assert early.config.num_decoder_layers == 1
 

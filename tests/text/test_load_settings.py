@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import pytest
+from networks import drawn
 
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config, load_model, save_model, save_t5x
@@ -12,7 +13,7 @@ from decoding_jax.text import embedded, load_tokenizer
 
 def test_prompts_run_in_chunks(tmp_path):
     config = GPT2Config(8000, 8, num_heads=2, mlp_dim=8, num_layers=1)
-    save_model(GPT2.init(config, jax.random.key(0)), tmp_path)
+    save_model(drawn(GPT2, config), tmp_path)
     tokenizer = embedded()["translation-en-fr"]
     model, _ = decoding_jax.load(tmp_path, tokenizer=tokenizer, prefill_chunk=3)
     assert model.config.prefill_chunk == 3
@@ -29,7 +30,7 @@ def test_the_inputs_of_an_encoder_are_not_cut():
 
 def test_the_dtype_may_be_that_of_the_stored_weights(tmp_path):
     config = GPT2Config(300, 8, num_heads=2, mlp_dim=8, num_layers=1)
-    model = GPT2.init(config, jax.random.key(0))
+    model = drawn(GPT2, config)
     for dtype in ("float32", "bfloat16"):
         save_model(model, tmp_path / dtype, dtype=dtype)
         for given, want in (("auto", dtype), ("float32", "float32")):
@@ -39,7 +40,7 @@ def test_the_dtype_may_be_that_of_the_stored_weights(tmp_path):
 
 
 def test_the_dtype_of_a_t5x_checkpoint_may_be_the_stored_one(tmp_path):
-    model = T5.init(T5Config(40, 8, 2, 4, 8, 1, 1, dtype="float32"), jax.random.key(0))
+    model = drawn(T5, T5Config(40, 8, 2, 4, 8, 1, 1, dtype="float32"))
     for dtype in ("float32", "bfloat16"):
         params = jax.tree.map(lambda x, to=dtype: x.astype(to), model.params)
         save_t5x(dataclasses.replace(model, params=params), tmp_path / dtype)

@@ -76,7 +76,7 @@ def decode(name, model_name, drafter_name="DRAFT"):
     return jax.device_get(strategy.function(*args, **settings))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", tiers.strategies(SETTINGS))
 def test_a_row_that_is_nan_from_the_start_has_no_number_and_reaches_no_other(name):
     got, want = decode(name, "AT_START"), decode(name, "SOUND")
     others = np.array([0, 2])
@@ -93,7 +93,7 @@ def test_a_row_that_is_nan_from_the_start_has_no_number_and_reaches_no_other(nam
     assert not got.nan_logits[others].any()
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", tiers.strategies(SETTINGS))
 def test_a_sequence_ends_where_its_logits_are_nan_and_ranks_last(name):
     """Every other sequence has its number, and no sequence goes on after a token 5."""
     got = decode(name, "LATER")
@@ -128,7 +128,7 @@ def exact_log_prob(start, tokens):
     return total
 
 
-@pytest.mark.parametrize("name", SAMPLERS[1:])
+@pytest.mark.parametrize("name", tiers.strategies(SAMPLERS[1:]))
 def test_other_lanes_of_a_row_are_untouched(name):
     got, want = decode(name, "LATER"), decode(name, "SOUND")
     spoiled = got.nan_logits
@@ -276,11 +276,16 @@ T5X = {
 }
 
 
-T5X_SHOWN = ("beam_search", "temperature_sample")
+T5X_SHOWN, T5X_MORE = ("beam_search", "temperature_sample"), ("best_k_search", "speculative_sample")
 
 
 @pytest.mark.parametrize(
-    "name", tiers.values(*T5X_SHOWN, exhaustive=[name for name in T5X if name not in T5X_SHOWN])
+    "name",
+    tiers.values(
+        *T5X_SHOWN,
+        exhaustive=T5X_MORE,
+        release=[name for name in T5X if name not in T5X_SHOWN + T5X_MORE],
+    ),
 )
 def test_t5x_sorts_nan_before_every_number(name):
     """Its scores ascend, so the best comes last."""

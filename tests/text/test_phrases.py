@@ -1,8 +1,8 @@
 """Constraints from strings."""
 
-import jax
 import numpy as np
 import pytest
+from networks import drawn
 
 import decoding_jax
 from decoding_jax import text
@@ -21,7 +21,7 @@ def test_phrases_have_no_special_tokens():
 
 
 def test_a_completion_contains_its_phrases():
-    model = T5.init(T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"), jax.random.key(0))
+    model = drawn(T5, T5Config(259, 16, 2, 8, 32, 1, 1, dtype="float32"))
     tokenizer = text.ByteTokenizer()
     [[best, *_]] = decoding_jax.generate(
         model,

@@ -7,6 +7,7 @@ import types
 import jax
 import numpy as np
 import pytest
+import tiers
 from examples import ENDS, PHRASES, TRANSFORMS, each, made
 from text_fakes import TABLE, VOCABULARY, Digits
 
@@ -199,11 +200,13 @@ def test_a_strategy_is_given_the_values_of_its_texts():
         assert want[tuple(text)] == (value, limit)
 
 
+SOME = transforms.chain(*(PER_TEXT[name] for name in ("logit_bias", "temperature", "top_p")))
 CHAIN = transforms.chain(*(PER_TEXT[name] for name in TRANSFORMS if "allowed" not in name))
 LIMITS = Stop(eos_ids=ENDS, max_new_tokens=each(3, 4, 5, 0, 2))
 STRATEGIES = {
     "greedy": {"transform": PER_TEXT["presence_penalty"]},
-    "sample": {"num_samples": 3, "transform": CHAIN},
+    "sample": {"num_samples": 3, "transform": SOME},
+    "sample, every transform": {"num_samples": 3, "transform": CHAIN},
     "constrained_beam_search": {
         "beam_size": 4,
         "constraints": Constraints(PHRASES),
@@ -218,11 +221,12 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_batches_give_what_each_text_gives_by_itself(strategy):
+@pytest.mark.parametrize("case", tiers.of_table(STRATEGIES, exhaustive=["sample, every transform"]))
+def test_batches_give_what_each_text_gives_by_itself(case):
     """Shuffled texts in batches of 2 give the result of two copies of one text with its values."""
+    strategy = case.partition(",")[0]
     entry = decoding_jax.registry.STRATEGIES[strategy]
-    settings = {"stop": LIMITS, **STRATEGIES[strategy]}
+    settings = {"stop": LIMITS, **STRATEGIES[case]}
     keys = jax.random.split(jax.random.key(0), COUNT)
     fixed = {"strategy": strategy, "batch_size": 2, "max_new_tokens": 5}
     run = functools.partial(decoding_jax.generate, TABLE, TOKENIZER, **fixed)

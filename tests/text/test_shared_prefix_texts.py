@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 import tiers
+from networks import drawn
 
 import decoding_jax
 from decoding_jax.models import GPT2, T5, GPT2Config, T5Config
@@ -37,13 +37,7 @@ class Words:
         return "".join(chr(97 + i % 26) for i in ids)
 
 
-def network() -> Any:
-    shapes = jax.eval_shape(lambda: GPT2.init(CONFIG, jax.random.key(0)).params)
-    draw = np.random.default_rng(0)
-    return GPT2(jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape).astype("f"), shapes), CONFIG)
-
-
-MODEL = network()
+MODEL = drawn(GPT2, CONFIG, spread=0.3)
 
 
 def same(ours: Any, theirs: Any) -> None:

@@ -37,7 +37,7 @@ CASES = {
     "speculative_sample": {"drafter": PromptLookup(), "num_draft_tokens": 2, "transform": EACH},
     "stochastic_beam_search": {"beam_size": 2},
 }
-SHOWN, MORE = ("beam_search", "greedy", "sample"), ("best_k_search", "speculative_sample")
+SHOWN, MORE = ("beam_search", "sample"), ("best_k_search", "greedy", "speculative_sample")
 OTHERS = [name for name in CASES if name not in SHOWN + MORE]
 
 

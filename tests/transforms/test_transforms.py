@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 import transforms_reference as reference
 from examples import TRANSFORMS, made
 from transforms_reference import make_logits, make_prefix
@@ -46,7 +47,17 @@ def test_equals_its_equation(name, settings):
             close(got, reference.apply(example.equation, logits, prefix, counts, **settings))
 
 
-@pytest.mark.parametrize("name", [name for name in TRANSFORMS if TRANSFORMS[name].cases])
+SHOWN = ("no_repeat_ngram", "repetition_penalty", "temperature", "top_p")
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.values(
+        *SHOWN,
+        # Operation by operation, each is dozens of programs.
+        exhaustive=[n for n in TRANSFORMS if TRANSFORMS[n].cases and n not in SHOWN],
+    ),
+)
 def test_jit_equals_eager(name):
     """With one value for each row, if there can be one."""
     transform, prefix = made(name, TRANSFORMS[name].cases[-1]), make_prefix(alphabet=3)
