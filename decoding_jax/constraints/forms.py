@@ -48,19 +48,23 @@ class Strings:
       low: the least number of characters.
       high: the largest number, or None.
       values: the strings, where they are listed.
+      formats: expressions of formats. Drafts let a validator ignore them, so they say nothing about
+        which sets are empty; texts that are written have them.
     """
 
     patterns: frozenset[Expression] = frozenset()
     low: int = 0
     high: int | None = None
     values: tuple[str, ...] | None = None
+    formats: frozenset[Expression] = frozenset()
 
     @property
     def language(self) -> Expression:
-        """The expression of all that is asked."""
+        """The expression of all that is asked, with formats."""
+        parts = sorted(self.patterns | self.formats, key=hash)
         if self.values is not None:
-            return union(*(text([*map(ord, value)]) for value in self.values))
-        parts = sorted(self.patterns, key=hash)
+            values = union(*(text([*map(ord, value)]) for value in self.values))
+            return both(values, *sorted(self.formats, key=hash))
         if self.low or self.high is not None or not parts:
             parts.append(Repeat(CHARACTERS, self.low, self.high))
         return both(*parts)
@@ -72,7 +76,8 @@ class Strings:
             return not self.values
         if self.high is not None and self.low > self.high:
             return True
-        return bool(self.patterns) and compiled(self.language).is_empty
+        without = dataclasses.replace(self, formats=frozenset())
+        return bool(self.patterns) and compiled(without.language).is_empty
 
     def holds(self, value: str) -> bool:
         """Whether a string is one of them."""
@@ -233,9 +238,10 @@ def either_of(forms: list[Form]) -> Form:
 
 def _listed(strings: list[Strings]) -> tuple[Strings, ...]:
     """Alternatives, of which all lists are one."""
-    values = dict.fromkeys(v for one in strings if one.values is not None for v in one.values)
+    listed = [one for one in strings if one.values is not None and not one.formats]
+    values = dict.fromkeys(value for one in listed for value in one.values or ())
     made = [Strings(values=tuple(values))] if values else []
-    return tuple(dict.fromkeys([*made, *(one for one in strings if one.values is None)]))
+    return tuple(dict.fromkeys([*made, *(one for one in strings if one not in listed)]))
 
 
 def others_than(form: Form, is_empty: Callable[[Goal], bool]) -> Form:
@@ -245,7 +251,7 @@ def others_than(form: Form, is_empty: Callable[[Goal], bool]) -> Form:
       UnfollowedError: where that is no form.
     """
     if not form.is_exact:
-        raise UnfollowedError("what a format or unevaluated values exclude")
+        raise UnfollowedError("what a format excludes, in not, if or oneOf")
     strings: tuple[Strings, ...] = (Strings(),)
     if form.strings:
         language = union(*(one.language for one in form.strings))
@@ -312,11 +318,13 @@ def _least(first: int | None, second: int | None) -> int | None:
 def _strings(first: Strings, second: Strings) -> Strings:
     if first.values is not None or second.values is not None:
         one, other = (first, second) if first.values is not None else (second, first)
-        return Strings(values=tuple(v for v in one.values or () if other.holds(v)))
+        values = tuple(v for v in one.values or () if other.holds(v))
+        return Strings(values=values, formats=first.formats | second.formats)
     return Strings(
         first.patterns | second.patterns,
         max(first.low, second.low),
         _least(first.high, second.high),
+        formats=first.formats | second.formats,
     )
 
 

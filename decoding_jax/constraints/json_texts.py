@@ -429,7 +429,9 @@ def _numbers(some: numbers.Numbers) -> Expression:
 @functools.lru_cache(4096)
 def _strings(some: Strings) -> Expression:
     if some.values is not None:
-        texts = (json.dumps(value, ensure_ascii=False) for value in some.values)
+        formats = [compiled(one) for one in some.formats]
+        values = [v for v in some.values if all(one.accepts(map(ord, v)) for one in formats)]
+        texts = (json.dumps(value, ensure_ascii=False) for value in values)
         return union(*(text(one.encode()) for one in texts))
     if some.high is not None and some.high > LONGEST:
         if some.low > LONGEST:
@@ -442,7 +444,8 @@ def _listed(form: Form) -> list[str] | None:
     """The texts of all values of a form, one for each value; None where they are not listed."""
     strings = [one.values for one in form.strings]
     of_numbers = form.numbers.values
-    if form.arrays or form.objects or None in strings or of_numbers is None:
+    some_format = any(one.formats for one in form.strings)
+    if form.arrays or form.objects or None in strings or of_numbers is None or some_format:
         return None
     values: list[Any] = [None] if form.null else []
     values += sorted(form.booleans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,8 @@ from decoding_jax.constraints.automata import Automaton, TooManyStatesError
 from decoding_jax.constraints.encodings import in_utf8
 from decoding_jax.constraints.expressions import compiled
 from decoding_jax.constraints.references import Retrieve
-from decoding_jax.constraints.token_automata import over_tokens
+from decoding_jax.constraints.token_automata import Vocabulary, over_tokens
 from decoding_jax.text.stop_strings import texts_of
-from decoding_jax.text.token_texts import TokenTexts
 from decoding_jax.text.tokenizers import Tokenizer
 from decoding_jax.transforms import CompressedAutomaton, PrefixAllowedTokens, StackAutomaton
 
@@ -349,9 +349,9 @@ def _made(
     try:
         made = network.automaton(_MOST_UNROLLED)
     except TooManyStatesError:
-        texts = _token_texts(tokenizer, vocab_size)
-        if (stacked := token_pushdown.over_tokens(network, texts, tokenizer.eos_ids)) is not None:
-            return dataclasses.replace(stacked, digest=texts.digest())
+        vocabulary = _vocabulary(tokenizer, vocab_size)
+        if (stacked := token_pushdown.over_tokens(network, vocabulary)) is not None:
+            return dataclasses.replace(stacked, digest=vocabulary.digest)
         made = network.automaton()
     return _over_tokens(made, tokenizer, vocab_size, name, value)
 
@@ -365,12 +365,30 @@ def _of_pattern(pattern: str, name: str) -> Automaton:
         raise fields.error(name, expected, pattern) from None
 
 
-def _token_texts(tokenizer: Tokenizer, vocab_size: int | None) -> TokenTexts:
-    size = getattr(tokenizer, "vocab_size", None) if vocab_size is None else vocab_size
-    if size is None:
-        expected = "the number of tokens, for a tokenizer without vocab_size"
-        raise fields.error("vocab_size", expected, None)
-    return texts_of("constraints", tokenizer, fields.as_count("vocab_size", size))
+_VOCABULARIES: dict[int, tuple[weakref.ref[Any], dict[Any, Vocabulary]]] = {}  # by identity
+
+
+def _vocabulary(tokenizer: Tokenizer, vocab_size: int | None) -> Vocabulary:
+    """The texts of the tokens, which are read once for each tokenizer."""
+    place = id(tokenizer)
+    refers, known = _VOCABULARIES.get(place, (None, {}))
+    if refers is None or refers() is not tokenizer:
+        known = {}
+        try:
+            gone = weakref.ref(tokenizer, lambda _: _VOCABULARIES.pop(place, None))
+        except TypeError:  # A tokenizer of one's own may not be referred to weakly.
+            pass
+        else:
+            _VOCABULARIES[place] = gone, known
+    key = vocab_size, tuple(getattr(tokenizer, "eos_ids", ()))
+    if key not in known:
+        size = getattr(tokenizer, "vocab_size", None) if vocab_size is None else vocab_size
+        if size is None:
+            expected = "the number of tokens, for a tokenizer without vocab_size"
+            raise fields.error("vocab_size", expected, None)
+        size = fields.as_count("vocab_size", size)
+        known[key] = Vocabulary(texts_of("constraints", tokenizer, size), tokenizer.eos_ids)
+    return known[key]
 
 
 def _over_tokens(
@@ -381,8 +399,8 @@ def _over_tokens(
     value: Any,
 ) -> PrefixAllowedTokens:
     """The transform of an automaton over bytes; ``name`` and ``value`` are those of an argument."""
-    texts = _token_texts(tokenizer, vocab_size)
-    found = over_tokens(made, texts, tokenizer.eos_ids)
+    vocabulary = _vocabulary(tokenizer, vocab_size)
+    found = over_tokens(made, vocabulary)
     if found is None:
         raise fields.error(name, "one that some text of the tokenizer's tokens matches", value)
-    return dataclasses.replace(found, digest=texts.digest())
+    return dataclasses.replace(found, digest=vocabulary.digest)

@@ -379,11 +379,11 @@ class Schemas:
             found.append(patterns.searched(given["pattern"], f"{part.place}.pattern"))
         # What no draft knows says nothing.
         known = [given[k] for k in ("format", "contentEncoding") if given.get(k) in FORMATS]
-        found += [FORMATS[one]() for one in known]
+        of_known = frozenset(FORMATS[one]() for one in known)
         high = _count(part, given, "maxLength", None)
-        if not found and not low and high is None:
+        if not found and not known and not low and high is None:
             return forms.ALL
-        strings = Strings(frozenset(found), low or 0, high)
+        strings = Strings(frozenset(found), low or 0, high, formats=of_known)
         return Form(strings=() if strings.is_empty else (strings,), is_exact=not known)
 
     def _arrays(self, part: Part, given: Mapping[str, Any]) -> Arrays:
@@ -477,6 +477,13 @@ class Schemas:
 
     def _unevaluated(self, part: Part, given: Mapping[str, Any], form: Form) -> Form:
         """The form, where goals are given to what no other keyword has looked at."""
+        # Which alternatives hold of a value says what has been looked at.
+        if "unevaluatedProperties" in given and len(form.objects) > 1:
+            raise UnfollowedError("unevaluatedProperties beside alternatives")
+        if "unevaluatedItems" in given and (
+            len(form.arrays) > 1 or any(one.contains for one in form.arrays)
+        ):
+            raise UnfollowedError("unevaluatedItems beside alternatives or contains")
         arrays, objects = list(form.arrays), list(form.objects)
         if "unevaluatedProperties" in given:
             goal = self.goal(part.within(given["unevaluatedProperties"], "unevaluatedProperties"))
@@ -513,7 +520,7 @@ class Schemas:
             *(form.null, form.booleans, form.numbers, form.strings),
             tuple(one for one in arrays if not forms.none_of(one, self.is_empty)),
             tuple(one for one in objects if not forms.none_of(one, self.is_empty)),
-            is_exact=False,
+            form.is_exact,
         )
 
 

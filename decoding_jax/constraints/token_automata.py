@@ -7,6 +7,7 @@ class, of which the table has one column: its size hardly depends on the vocabul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -22,9 +23,41 @@ _WIDE = 80  # bytes that lead to one state, from which a text is taken to be wit
 _LEAST = 8  # states and classes of a table, which is padded so that few programs are compiled
 
 
-def over_tokens(
-    automaton: Automaton, texts: TokenTexts, eos_ids: Sequence[int]
-) -> PrefixAllowedTokens | None:
+class Vocabulary:
+    """The texts of a tokenizer's tokens, sorted once for all constraints.
+
+    Attributes:
+      begun: the text of each token after others; none for end tokens.
+      first: the text of each token as the first one.
+      ends: bool ``[V]``, which tokens end a text.
+      digest: ``TokenTexts.digest`` of the texts.
+    """
+
+    def __init__(self, texts: TokenTexts, eos_ids: Sequence[int]):
+        self.digest = texts.digest()
+        self.ends = np.zeros(len(texts.begun), bool)
+        self.ends[[i for i in eos_ids if 0 <= i < len(self.ends)]] = True
+        each = zip(texts.begun, texts.first, self.ends, strict=True)
+        both = [(b"", b"") if end else (begun, first or b"") for begun, first, end in each]
+        self.begun, self.first = [begun for begun, _ in both], [first for _, first in both]
+
+    @functools.cached_property
+    def sorted_begun(self) -> tuple[Texts, np.ndarray]:
+        """The different texts of ``begun``, and the place of each among them."""
+        return _sorted(self.begun)
+
+    @functools.cached_property
+    def sorted_first(self) -> tuple[Texts, np.ndarray] | None:
+        """As ``sorted_begun``, of the first tokens; None where they have the same texts."""
+        return None if self.first == self.begun else _sorted(self.first)
+
+
+def _sorted(texts: Sequence[bytes]) -> tuple[Texts, np.ndarray]:
+    different = Texts(texts)
+    return different, different.places(texts)
+
+
+def over_tokens(automaton: Automaton, vocabulary: Vocabulary) -> PrefixAllowedTokens | None:
     """The transform that keeps texts to an automaton; None where no text of tokens is accepted.
 
     End tokens are allowed exactly in accepting states, and tokens without text in none. States from
@@ -32,21 +65,20 @@ def over_tokens(
 
     Args:
       automaton: over bytes.
-      texts: the texts of the tokens.
-      eos_ids: the end tokens, whatever their text.
+      vocabulary: the texts of the tokens.
     """
-    begun, first, ends = without_ends(texts, eos_ids)
+    ends, first = vocabulary.ends, vocabulary.sorted_first
     transitions = automaton.table[:, automaton.column(np.arange(256))]
-    text_class, table = _classes(transitions, begun)
+    text_class, table = _classes(transitions, *vocabulary.sorted_begun)
     # After the states over bytes come the state after an end token and, where tokens begin a text
     # with another text, the state before the first one.
     states = len(table)
-    starts = [0] if first == begun else [0, states + 1]
+    starts = [0] if first is None else [0, states + 1]
     table = np.pad(table, [(0, len(starts)), (0, 0)], constant_values=-1)
     accepting = np.append(automaton.accepting, [False] * len(starts))
     next_first = np.full(len(ends), -1)
-    if len(starts) == 2:
-        first_class, first_table = _classes(transitions, first, [0])
+    if first is not None:
+        first_class, first_table = _classes(transitions, *first, [0])
         next_first = first_table[0][first_class]
         accepting[starts[1]] = accepting[0]
     kinds, token_class = distinct(np.stack([text_class, next_first, ends], axis=1))
@@ -65,20 +97,6 @@ def over_tokens(
         start=int(numbers[0]),
         first=int(numbers[starts[1]]) if len(starts) == 2 else None,
     )
-
-
-def without_ends(
-    texts: TokenTexts, eos_ids: Sequence[int]
-) -> tuple[list[bytes], list[bytes], np.ndarray]:
-    """The texts of tokens after others and as the first ones, and whether each token is an end.
-
-    End tokens have no text, whatever the tokenizer says.
-    """
-    ends = np.zeros(len(texts.begun), bool)
-    ends[[i for i in eos_ids if 0 <= i < len(ends)]] = True
-    begun = [b"" if end else text for text, end in zip(texts.begun, ends, strict=True)]
-    first = [b"" if end else text or b"" for text, end in zip(texts.first, ends, strict=True)]
-    return begun, first, ends
 
 
 def _pruned(
@@ -101,19 +119,22 @@ def _pruned(
 
 
 def _classes(
-    transitions: np.ndarray, texts: Sequence[bytes], states: Sequence[int] | None = None
+    transitions: np.ndarray,
+    different: Texts,
+    places: np.ndarray,
+    states: Sequence[int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Classes of texts that lead from each state to the same one.
 
     Args:
       transitions: int32 ``[S, 256]``.
-      texts: V texts. Empty ones lead nowhere.
+      different: the texts. Empty ones lead nowhere.
+      places: int ``[V]``, the place of each text among them.
       states: the states that texts begin in; None for all.
 
     Returns:
       The class of each text, int ``[V]``, and int32 ``[states, C]``, the state after each class.
     """
-    different = Texts(texts)
     classes = Classes(len(different.texts))
     begins = np.arange(len(transitions)) if states is None else np.asarray(states)
     order: list[int] = []
@@ -130,7 +151,7 @@ def _classes(
     rows = np.empty_like(found)
     place = np.searchsorted(begins, order)
     rows[place] = found
-    return number[different.places(texts)], rows
+    return number[places], rows
 
 
 def _runs(

@@ -18,8 +18,7 @@ from decoding_jax.batches.widths import round_up
 from decoding_jax.constraints.automata import distinct
 from decoding_jax.constraints.definitions import Network
 from decoding_jax.constraints.pushdown import AMPLE, AmbiguousError, Machine, Room
-from decoding_jax.constraints.token_automata import Classes, Texts, without_ends
-from decoding_jax.text.token_texts import TokenTexts
+from decoding_jax.constraints.token_automata import Classes, Texts, Vocabulary
 from decoding_jax.transforms import PrefixAllowedTokens
 from decoding_jax.transforms.languages import packed_bytes
 from decoding_jax.transforms.stack_automata import StackAutomaton
@@ -31,9 +30,7 @@ _MOST_FRAMES = 1024
 _TOGETHER = 64  # states whose tokens are followed together, which bounds the memory of it
 
 
-def over_tokens(
-    network: Network, texts: TokenTexts, eos_ids: Sequence[int]
-) -> PrefixAllowedTokens | None:
+def over_tokens(network: Network, vocabulary: Vocabulary) -> PrefixAllowedTokens | None:
     """The transform that keeps texts to nested definitions.
 
     None where the definitions are ambiguous, or the machine or its stack would be large, or where
@@ -42,8 +39,8 @@ def over_tokens(
     Raises:
       ValueError: where no text ends within the depth.
     """
-    begun, first, ends = without_ends(texts, eos_ids)
-    if not network.max_depth or not {bytes([byte]) for byte in network.bytes_read()} <= set(begun):
+    single = {bytes([byte]) for byte in network.bytes_read()}
+    if not network.max_depth or not single <= set(vocabulary.begun):
         return None
     try:
         machine = Machine(network)
@@ -53,7 +50,7 @@ def over_tokens(
         needs = machine.start_needs
         if needs is None or max(needs, default=0) > network.max_depth:
             raise network.endless()
-        return _Tables(machine, begun, first, ends).transform(network.max_depth, capacity)
+        return _Tables(machine, vocabulary).transform(network.max_depth, capacity)
     except AmbiguousError:
         return None
 
@@ -123,10 +120,8 @@ class _Runs:
 class _Tables:
     """The outcomes of tokens in all states, and of what is left of them in all frames."""
 
-    def __init__(
-        self, machine: Machine, begun: Sequence[bytes], first: Sequence[bytes], ends: np.ndarray
-    ):
-        self._machine, self._ends = machine, ends
+    def __init__(self, machine: Machine, vocabulary: Vocabulary):
+        self._machine, self._ends = machine, vocabulary.ends
         self._runs = _Runs(machine, machine.byte_class)
         self._outcomes: dict[tuple[int, tuple[int, ...]], int] = {}
         self._ways: dict[tuple[int, bytes], int] = {}
@@ -135,15 +130,16 @@ class _Tables:
         # The states of the device, with the room that they need, and the rows of the table.
         self._states: dict[int, Room] = {}
         self._rows: list[tuple[int, Room]] = []
-        self._texts, self._classes = Texts(begun), Classes(len(set(begun) - {b""}))
-        self._class_of = [self._texts.places(begun)]
+        self._texts, places = vocabulary.sorted_begun
+        self._classes = Classes(len(self._texts.texts))
+        self._class_of = [places]
         queue, self._first_rows = [machine.start], []
-        if first != begun:
-            texts = Texts(first)
+        if vocabulary.sorted_first is not None:
+            texts, places = vocabulary.sorted_first
             classes = Classes(len(texts.texts))
             self._first_rows = self._follow([machine.start], texts, classes)
             number, self._first_table = classes.finished()
-            self._class_of.append(number[texts.places(first)])
+            self._class_of.append(number[places])
             queue += self._new_states()
         while queue:
             for i in range(0, len(queue), _TOGETHER):

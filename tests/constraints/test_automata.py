@@ -166,6 +166,7 @@ def test_classes_of_pydantic_and_strings_are_schemas():
 
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+TAGGED = {"properties": {"k": {"const": 1}}, "required": ["k"]}
 BAD = [
     ({"type": "number", "multipleOf": 1e-12}, "schema: expected keywords that constraints follow"),
     (
@@ -173,8 +174,16 @@ BAD = [
         "got uniqueItems of items that are not listed",
     ),
     ({"type": "object", "not": {"additionalProperties": False}}, "got not of patternProperties,"),
-    ({"type": "string", "not": {"format": "date"}}, "got what a format or unevaluated values"),
+    ({"type": "string", "not": {"format": "date"}}, "got what a format excludes, in not, if"),
     ({"type": "object", "minProperties": 3, "additionalProperties": {"const": 1}}, "got minProp"),
+    (
+        {"type": "string", "oneOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+        "got what a format excludes, in not, if or oneOf",
+    ),
+    (
+        {"type": "object", "unevaluatedProperties": False, "anyOf": [TAGGED, {"required": ["j"]}]},
+        "got unevaluatedProperties beside alternatives",
+    ),
     ({"type": "string", "maxlength": 3}, "schema: expected maxLength to be spelt so, got 'maxl"),
     ({"additonalProperties": False}, "schema: expected additionalProperties to be spelt so"),
     ({"$schema": "https://example.org/own"}, "schema.$schema: expected one of http://json-schema"),
