@@ -307,7 +307,12 @@ LONG = (
     "docs/watermarks.md",
 )
 # Blocks with these imports are run where the package is installed.
-OPTIONAL = {"from tunix.": "tunix", "import ray\n": "ray", "import apache_beam": "apache_beam"}
+OPTIONAL = {
+    "from tunix.": "tunix",
+    "import ray\n": "ray",
+    "import apache_beam": "apache_beam",
+    "import datasets\n": "datasets",
+}
 
 
 @pytest.mark.parametrize(
