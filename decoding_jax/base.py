@@ -179,7 +179,7 @@ class SupportsSharedKeys(Protocol):
     """A model whose keys and values a drafter may read, as the assistants of Gemma 4 do."""
 
     def shared_keys(self, cache: Cache, length: Array) -> Any:
-        """The keys and values of some layers, as what reads them knows them; nothing is copied.
+        """The keys and values of some layers, in the form that the drafter reads; without a copy.
 
         Args:
           cache: from ``prefill`` or ``extend``, with all new tokens of every lane but the last.
@@ -226,7 +226,7 @@ class CarriedStates:
     rest: int = fields.field(static=True, default=0)
 
     def part(self, index: int) -> CarriedStates | None:
-        """Those of one transform of several; None for one without states."""
+        """The states of one of several transforms; None if it carries none."""
         states = self.states[index]
         return None if states is None else dataclasses.replace(self, states=states)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gin.config as gin
 
 from decoding_jax import gin_path
-from decoding_jax.batches.decoder import unbound
 
 RUN = "decoding_jax.infer.run"
 MACRO = "gin.macro"
@@ -372,22 +370,6 @@ def _hint(binding: Binding, read: Reach, passed: set[tuple[str, str]]) -> str:
 
 def _last_part(name: str) -> str:
     return name.split(".")[-1].casefold()
-
-
-def with_bindings(strategy: Callable[..., Any]) -> Callable[..., Any]:
-    """A strategy whose settings, if gin binds them, are bound by ``functools.partial``.
-
-    Gin binds those of its own version of a function, which a gin file refers to.
-    """
-    function, settings = unbound(strategy)
-    try:
-        if gin.get_configurable(function) is not function:
-            return strategy
-    except ValueError:  # The function is not registered with gin.
-        return strategy
-    bound = gin.get_bindings(function)
-    more = {name: bound[name] for name in bound if name not in (*_PASSED, *settings)}
-    return functools.partial(strategy, **more) if more else strategy
 
 
 def settings() -> list[str]:

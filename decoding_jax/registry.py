@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from decoding_jax import strategies, suggestions
 from decoding_jax.base import DecodeOutput
-from decoding_jax.loop import Strategy, as_function, strategy_of
+from decoding_jax.loop import Strategy, as_function, forms, strategy_of
 
 F = TypeVar("F", bound=Callable[..., DecodeOutput])
 
@@ -75,6 +75,8 @@ def register(strategy: F | type[Strategy]) -> F:
     names = inspect.signature(compiled).parameters
     suggestions.SETTINGS_OF[name] = tuple(names)
     STRATEGIES[name] = Entry(compiled, made, made.draws, "drafter" in names)
+    defaults = {k: v for k, v in defaults_of(name).items() if k != "max_new_tokens"}
+    forms.NAMED[name] = forms.Named(made, defaults)
     return cast(F, compiled)
 
 

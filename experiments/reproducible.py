@@ -26,7 +26,7 @@ import numpy as np
 
 import decoding_jax
 from decoding_jax import Stop, sharding, transforms
-from decoding_jax.batches import RowDecoder, encode_batch
+from decoding_jax.batches import RowDecoder, encode_batch, parse
 from decoding_jax.models import (
     GPT2,
     T5,
@@ -146,10 +146,7 @@ def job(
     found: Texts = {}
     key = jax.random.key(5) if run.func.strategy.draws else None
     decoder = RowDecoder(
-        model,
-        run,
-        stop=stop_of(setting),
-        key=key,
+        parse(model, run, {"stop": stop_of(setting)}, key=key),
         batch_size=16,
         devices=jax.devices()[:count],
         few_programs=True,

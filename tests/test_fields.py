@@ -113,7 +113,7 @@ def test_an_object_is_streamed_and_run_inside_of_jit():
     *_, last = loop.stream(made, MODEL, PROMPT)
     assert same_bits(last, want)
     assert same_bits(jax.jit(lambda p: loop.run(made, MODEL, p))(PROMPT), want)
-    with pytest.raises(ValueError, match=r"^settings: expected none beside a strategy"):
+    with pytest.raises(ValueError, match=r"^max_new_tokens: expected 4, .* beside it, got 3$"):
         next(loop.stream(made, MODEL, PROMPT, max_new_tokens=3))
 
 

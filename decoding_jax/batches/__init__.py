@@ -4,22 +4,19 @@ A ``RowDecoder`` takes the tokens of inputs and gives the sequences of each. Whe
 the model allow it, an input that has ended makes room for the next one.
 """
 
+from decoding_jax.batches.call import Call, Limits, parse, read_drafter
 from decoding_jax.batches.decoder import RowDecoder
+from decoding_jax.batches.encode import bind_drafter, encode_batch, pad_tokens
 from decoding_jax.batches.refilled import RowSteps
-from decoding_jax.batches.row_inputs import (
-    bind_drafter,
-    check_drafter,
-    encode_batch,
-    pad_tokens,
-    read_drafter,
-)
 
 __all__ = [
+    "Call",
+    "Limits",
     "RowDecoder",
     "RowSteps",
     "bind_drafter",
-    "check_drafter",
     "encode_batch",
     "pad_tokens",
+    "parse",
     "read_drafter",
 ]

@@ -39,7 +39,7 @@ class Stopwatch:
 
 
 class Compilations:
-    """The shapes of batches that have been compiled, which are logged, and the time that it took.
+    """Which shapes of batches have been compiled, and how long that took; each is logged.
 
     Attributes:
       note: what is logged before the first shape, or None.

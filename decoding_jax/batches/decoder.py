@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from decoding_jax.base import Array, DecodeOutput, Stop
+from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
+from decoding_jax.batches.call import Call
 from decoding_jax.batches.compilations import Compilations
 from decoding_jax.batches.refilled import RefilledBatch, RowSteps, row_counts
 from decoding_jax.batches.row_inputs import MakeRows, RowInputMaker, RowInputs
+from decoding_jax.loop.forms import name_of
 from decoding_jax.loop.refill import obstacle, widens
 from decoding_jax.loop.strategy import Strategy, checked
 from decoding_jax.models.encoder_decoder import BoundEncoderDecoder, EncoderDecoder
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, to_host
 
-# Inputs for each row of a batch that is refilled: where inputs of all widths share the batch, and
-# where each width has a batch, and a last input, of its own.
+# The number of inputs to decode in one call, for each row of a batch that is refilled: where
+# inputs of all widths share the batch, and where each width has a batch, whose last rows are idle.
 _TOGETHER = 32
 _TOGETHER_BY_WIDTH = 128
 # Where widths share a batch, a width between two buckets is worth this many inputs for each row.
@@ -45,16 +47,9 @@ class RowDecoder:
     same inputs in the same order.
 
     Args:
-      model: an encoder-decoder, or a language model.
-      strategy: a function of ``(model, prompt, *, stop)`` or ``(model, prompt, key, *, stop)``,
-        or a ``functools.partial`` of one that binds its settings. Any of these, and of the stop
-        conditions, may have one value for each input.
-      stop: the stop conditions.
-      key: a typed key, which is folded with the index of each input; or typed keys, one for each
-        input; or None for a strategy that draws nothing.
+      call: what is decoded, and how.
       batch_size: the number of rows of a batch. It is rounded up to a multiple of the number of
         devices that rows are spread over.
-      drafter: the drafter, for a strategy that takes one, as for ``decoding_jax.generate``.
       devices: the devices to use for a model that is not on a mesh. The default is the local
         devices.
       refill: whether batches are refilled where that is possible.
@@ -73,38 +68,30 @@ class RowDecoder:
         no other input.
       compilations: what has been compiled, and how long it took.
 
-    Raises:
-      ValueError: for a setting that is missing, unknown or invalid.
     """
 
     def __init__(
         self,
-        model: Any,
-        strategy: Callable[..., DecodeOutput],
+        call: Call,
         *,
-        stop: Stop,
-        key: Array | None = None,
         batch_size: int,
-        drafter: Any = None,
         devices: Sequence[jax.Device] | None = None,
         refill: bool = True,
         independent: bool = False,
         few_programs: bool = False,
     ):
         devices = jax.local_devices() if devices is None else devices
-        function, settings = unbound(strategy)
-        settings["stop"] = stop
-        self._inputs = RowInputMaker(model, function, settings, drafter, key, devices)
+        self._inputs = RowInputMaker(call, devices)
         self.batch_size = self._rounded(batch_size)
         self.group_size: int | None = None
         self.together: int | None = None
         self.compilations = Compilations()
-        self._model = model
+        self._model = call.model
         self._refill = refill
         self._independent = independent
         self._few_programs = few_programs
         self._shares_widths = False
-        self._name = getattr(function, "__name__", "decode")
+        self._name = name_of(call.strategy)
         self._batches: SeparateBatches | RefilledBatch = SeparateBatches(
             self.batch_size, self.compilations, self._name
         )
@@ -119,8 +106,8 @@ class RowDecoder:
         """The steps so far; none where batches are not refilled."""
         return self._batches.row_steps
 
-    def expect(self, count: int | None, **settings: Any) -> None:
-        """Sets the number of inputs, and settings with a value for each of them.
+    def expect(self, count: int | None, strategy: Any = None) -> None:
+        """Sets the number of inputs, and a strategy with their settings in place of that so far.
 
         Without a number, settings are not searched for one value for each input.
 
@@ -128,7 +115,11 @@ class RowDecoder:
           ValueError: if a setting has one value for each input, but for a different number of
             inputs.
         """
-        self._inputs.expect(count, **settings)
+        self._inputs.expect(count, strategy)
+
+    def settings_of_inputs(self) -> list[str]:
+        """The names of the settings that have one value for each input."""
+        return self._inputs.settings_of_inputs()
 
     def readers(self) -> dict[str, Any]:
         """The models that read the inputs, by name: the target, and a drafter that is a model."""
@@ -240,20 +231,6 @@ class RowDecoder:
         """The number rounded up to a multiple of the devices that rows are spread over."""
         spread = self._inputs.spread
         return -(-count // spread) * spread
-
-
-def unbound(strategy: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function inside all ``functools.partial`` objects, and the settings that they bind.
-
-    Example:
-      >>> unbound(functools.partial(functools.partial(print, sep=""), sep=","))
-      (<built-in function print>, {'sep': ','})
-    """
-    settings: dict[str, Any] = {}
-    while isinstance(strategy, functools.partial):
-        settings = {**strategy.keywords, **settings}
-        strategy = strategy.func
-    return strategy, settings
 
 
 class SeparateBatches:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -292,25 +291,6 @@ def check_single(settings: Mapping[str, Any]) -> str | None:
     if len(given) > 1:
         raise fields.error(given[1], f"none beside {given[0]}", settings[given[1]])
     return given[0] if given else None
-
-
-def setting_of(strategy: Callable[..., Any], settings: Mapping[str, Any]) -> str:
-    """The setting by which a strategy takes a constraint of a program.
-
-    It is the ``language`` of a strategy that has one, and otherwise the ``transform``. Where the
-    texts of the language have to be listed, ``max_texts`` asks for it.
-
-    Example:
-      >>> import decoding_jax
-      >>> setting_of(decoding_jax.conditional_sample, {}), setting_of(decoding_jax.greedy, {})
-      ('language', 'transform')
-      >>> strategy = decoding_jax.arithmetic_sample
-      >>> setting_of(strategy, {}), setting_of(strategy, {"max_texts": 64})
-      ('transform', 'language')
-    """
-    parameters = inspect.signature(strategy).parameters
-    is_asked = "max_texts" not in parameters or settings.get("max_texts") is not None
-    return "language" if "language" in parameters and is_asked else "transform"
 
 
 def free(tokenizer: Tokenizer, vocab_size: int) -> PrefixAllowedTokens:

@@ -8,26 +8,23 @@ job without an engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from decoding_jax.base import DecodeOutput
-from decoding_jax.batches.decoder import unbound
 from decoding_jax.infer import parquet
 from decoding_jax.infer.decoding import ItemDecoder
 from decoding_jax.infer.records import Record
 from decoding_jax.infer.settings import (
     Settings,
-    bound,
     check_model_and_tokenizer,
     check_own_devices,
     with_fields,
 )
 from decoding_jax.infer.sources import Item, schema_fault
-from decoding_jax.loop import Strategy
-from decoding_jax.rows import row_arguments, with_rows
+from decoding_jax.loop import Strategy, forms
 from decoding_jax.text import Tokenizer, load
 
 NEW_COLUMNS = ("outputs", "error")
@@ -92,19 +89,17 @@ class BatchDecoder:
             model = load(model)
         check_model_and_tokenizer(model)
         check_own_devices(model[0])
-        function, settings = bound(strategy, settings, model)
-        values = {**unbound(function)[1], "stop": settings.stop, "model": model[0]}
-        if of_rows := with_rows(values, row_arguments(function)):
+        self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
+        self._decoder = ItemDecoder(
+            model, strategy, settings, independent=True, own_schemas=json_schemas is not None
+        )
+        if of_rows := self._decoder.rows.settings_of_inputs():
             raise ValueError(
                 "strategy: expected settings that all inputs share, got one value for each input "
                 f"in {', '.join(of_rows)}"
             )
         self._process = os.getpid()
-        self._fields = _fields_of(settings, unbound(function)[1])
-        self._columns = [inputs, index] if json_schemas is None else [inputs, index, json_schemas]
-        self._decoder = ItemDecoder(
-            model, function, settings, independent=True, own_schemas=json_schemas is not None
-        )
+        self._fields = _fields_of(settings, self._decoder.call.strategy)
 
     def __call__(self, batch: Any) -> Any:
         """Decodes a batch.
@@ -182,14 +177,14 @@ def _item(text: Any, name: str, schema: Any) -> Item:
     return Item(text, json_schema=schema)
 
 
-def _fields_of(settings: Settings, of_strategy: Mapping[str, Any]) -> list[str]:
+def _fields_of(settings: Settings, strategy: Any) -> list[str]:
     """The fields of each output by the settings of the decoder and of its strategy."""
     top = settings.with_top_tokens > 0
     asked = {
         "tokens": settings.with_tokens,
         "num_tokens": settings.with_num_tokens,
         "info": settings.with_info,
-        "sample_log_probs": bool(of_strategy.get("with_sample_log_prob")),
+        "sample_log_probs": bool(forms.value_of(strategy, "with_sample_log_prob")),
         "token_log_probs": settings.with_token_log_probs,
         "token_entropies": settings.with_token_entropies,
         "top_tokens": top,

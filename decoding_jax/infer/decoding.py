@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 from tqdm import tqdm
 
 from decoding_jax import batches, fields, text
-from decoding_jax.base import DecodeOutput
 from decoding_jax.batches import widths
-from decoding_jax.batches.decoder import unbound
 from decoding_jax.constraints import made as constraints
 from decoding_jax.infer import progress, records
 from decoding_jax.infer.scoring import Scorer
-from decoding_jax.infer.settings import Settings, settings_of_constraint
+from decoding_jax.infer.settings import Settings, call_of
 from decoding_jax.infer.sources import Item, schema_text
+from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_token_ids
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.text.call import idle_transform
@@ -49,13 +48,14 @@ class ItemDecoder:
 
     Args:
       model: the model and its tokenizer.
-      strategy: the strategy with its settings, from ``settings.bound``.
+      strategy: the strategy with its settings, as for ``infer.run``.
       settings: the settings of the job.
       independent: as for ``batches.RowDecoder``.
       own_schemas: whether ``decode`` follows the schemas of its items. A job instead sets those of
         all inputs by ``expect``.
 
     Attributes:
+      call: what is decoded, and how.
       rows: decodes the tokens.
       widths: the widths of the buckets, in ascending order.
       scorer: adds figures of single tokens, if any are wanted.
@@ -68,14 +68,16 @@ class ItemDecoder:
     def __init__(
         self,
         model: tuple[Any, text.Tokenizer],
-        strategy: Callable[..., DecodeOutput],
+        strategy: Any,
         settings: Settings,
         *,
         independent: bool = False,
         own_schemas: bool = False,
     ):
         self._model, self._tokenizer = model
-        self._settings, self._strategy = settings, strategy
+        drafter = batches.read_drafter(settings.drafter, self._model)
+        settings = dataclasses.replace(settings, drafter=drafter)
+        self._settings, self._given = settings, (strategy, settings, model)
         size = vocabulary_size(self._model)
         self._constraint = constraints.of_settings(vars(settings), self._tokenizer, size)
         self._faulty_schemas: dict[str, str] = {}  # what is wrong with each
@@ -88,26 +90,23 @@ class ItemDecoder:
             self._tables = constraints.by_row([self._constraint])
         elif independent:
             self._check_depth(())
-        constrained = settings_of_constraint(strategy, self._constraint, name, self._model)
-        strategy = functools.partial(strategy, **constrained)
         self.stop = text.with_end_tokens(settings.stop, self._tokenizer)
         self._shared = widths.shared_size(self._model)
         self.widths = widths.widths(settings.max_input_length, settings.buckets, self._shared)
         self.num_tokens = 0
-        function, of_strategy = unbound(strategy)
-        check_token_ids(of_strategy.get("transform"), size)
+        constraint = None if self._constraint is None else (name, self._constraint)
+        call = call_of(*self._given, constraint)
+        stop = shared_strings(self.stop, self._tokenizer, self._model)
+        self.call = dataclasses.replace(call, strategy=forms.replaced(call.strategy, stop=stop))
+        check_token_ids(forms.value_of(self.call.strategy, "transform"), size)
         for setting in ("transform", "language"):
-            check_constraint(setting, of_strategy.get(setting), self._tokenizer, size)
-        name = getattr(function, "__name__", "")
-        if (message := idle_transform(name, of_strategy.get("transform"))) is not None:
+            own = forms.value_of(self.call.strategy, setting)
+            check_constraint(setting, own, self._tokenizer, size)
+        if (message := idle_transform(self.call.strategy)) is not None:
             _LOGGER.warning(message)
         self.rows = batches.RowDecoder(
-            self._model,
-            strategy,
-            stop=shared_strings(self.stop, self._tokenizer, self._model),
-            key=jax.random.key(settings.seed, impl="threefry2x32"),
+            self.call,
             batch_size=settings.batch_size,
-            drafter=settings.drafter,
             refill=settings.refill,
             independent=independent,
         )
@@ -136,8 +135,10 @@ class ItemDecoder:
         """
         self._check_depth(json_schemas)
         stop = strings_of_inputs(self.stop, strings, self._tokenizer, self._model)
-        settings: dict[str, Any] = {} if stop is None else {"stop": stop}
-        self.rows.expect(len(strings), **settings, **self._settings_of_schemas(json_schemas))
+        strategy = self._with_schemas(json_schemas)
+        self.rows.expect(
+            len(strings), strategy if stop is None else forms.replaced(strategy, stop=stop)
+        )
 
     def _check_depth(self, json_schemas: Sequence[str | None]) -> None:
         depth = self._settings.max_depth
@@ -145,11 +146,11 @@ class ItemDecoder:
         if depth is not None and all(value is None for value in nested):
             raise fields.error("max_depth", "a json_schema or a grammar beside it", depth)
 
-    def _settings_of_schemas(self, json_schemas: Sequence[str | None]) -> dict[str, Any]:
-        """The settings of the strategy that keep each input to its schema.
+    def _with_schemas(self, json_schemas: Sequence[str | None]) -> Any:
+        """The strategy, which keeps each input to its schema.
 
         Inputs without a schema have that of the job. Those whose schema is not valid are faulty.
-        Where no schema is valid, a job needs no further setting.
+        Where no schema is valid, it is that of the job.
         """
         made: dict[str | None, Any] = {}
         size = vocabulary_size(self._model)
@@ -165,14 +166,15 @@ class ItemDecoder:
             except ValueError as error:
                 self._faulty_schemas[schema] = str(error)
         if not made and not self._own_schemas:
-            return {}
+            return self.call.strategy
         of_job = self._constraint or constraints.free(self._tokenizer, size)
         of_inputs = constraints.by_row(
             [made.get(schema, of_job) for schema in json_schemas], least=self._tables
         )
         if self._own_schemas:
             self._tables = of_inputs
-        return settings_of_constraint(self._strategy, of_inputs, "json_schema", self._model)
+        strategy = call_of(*self._given, ("json_schema", of_inputs)).strategy
+        return forms.replaced(strategy, stop=forms.value_of(self.call.strategy, "stop"))
 
     def _compile(self, schema: str) -> Any:
         given = {"json_schema": schema, "max_depth": self._settings.max_depth}
@@ -193,8 +195,7 @@ class ItemDecoder:
         """
         settings = self._settings
         if self._own_schemas and items:
-            of_items = self._settings_of_schemas([schema_text(item) for item in items])
-            self.rows.expect(None, **of_items)
+            self.rows.expect(None, self._with_schemas([schema_text(item) for item in items]))
         inputs: list[_Input] = []
         for place, (number, item) in enumerate(zip(numbers, items, strict=True)):
             try:

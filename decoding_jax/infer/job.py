@@ -20,7 +20,6 @@ from decoding_jax.infer.describe import describe, digest
 from decoding_jax.infer.processes import processes_of
 from decoding_jax.infer.settings import (
     JobSettings,
-    bound,
     check_model_and_tokenizer,
     check_source,
     with_fields,
@@ -95,9 +94,8 @@ def run(
     check_model_and_tokenizer(model)
     check_source(source)
     directory = _directory(output_dir, report)
-    function, settings = bound(strategy, settings, model)
     processes = processes_of(model[0])
-    decoder = ItemDecoder(model, function, settings)
+    decoder = ItemDecoder(model, strategy, settings)
     inputs = processes.each(lambda: manifest.survey(source, settings.shard_size))
     if inputs.count == 0:
         raise ValueError("source: expected at least one input, got none")
@@ -195,9 +193,8 @@ def _dependencies(
     for name in (*constraints.KINDS, "max_depth"):
         value = getattr(settings, name)
         depends_on |= {} if value is None else {name: value}
-    if settings.drafter is not None:
-        drafter = settings.drafter
-        depends_on["drafter"] = digest(drafter[0] if isinstance(drafter, tuple) else drafter)
+    if decoder.call.drafter is not None:
+        depends_on["drafter"] = digest(decoder.call.drafter)
     return depends_on
 
 

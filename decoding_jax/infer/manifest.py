@@ -184,7 +184,7 @@ def _digest_of(items: Sequence[Item]) -> str:
 
 
 def _given(item: Item) -> tuple[Any, ...]:
-    """The fields of an item, without the last ones that few jobs have."""
+    """The fields of an item up to the last one that is set, so that digests of old jobs hold."""
     if item.json_schema is not None:
         return item
     if item.file is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any, TypeVar
 
 import jax
 
-from decoding_jax import fields, gin_config, loop, suggestions, transforms
-from decoding_jax.base import DecodeOutput, Stop
-from decoding_jax.batches import read_drafter
-from decoding_jax.batches.decoder import unbound
+from decoding_jax import fields, loop
+from decoding_jax.base import Stop, Transform
+from decoding_jax.batches import Call, parse
 from decoding_jax.constraints import made, schemas
-from decoding_jax.constraints.made import setting_of
 from decoding_jax.infer.describe import describe
+from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.strategy import check_stop, values_of
+from decoding_jax.loop.strategy import check_stop
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.sharding.meshes import mesh_of
 from decoding_jax.storage import CloudPath, read_text
@@ -28,7 +26,6 @@ from decoding_jax.text.inputs import check_tokenizer
 from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S", bound="Settings")
 
 _SOURCE = (
     "TextLines(path), JsonLines(path), CsvRows(path), ParquetRows(path), SeqioTask(name), or an "
@@ -226,75 +223,46 @@ def check_source(source: Any) -> None:
             raise fields.error("source", f"items that are each an Item, or {_SOURCE}", item)
 
 
-def bound(
-    strategy: Any, settings: S, model: tuple[Any, Tokenizer]
-) -> tuple[Callable[..., DecodeOutput], S]:
-    """A strategy as a function of ``(model, prompt, ...)`` whose settings are bound to it.
+def call_of(
+    strategy: Any,
+    settings: Settings,
+    model: tuple[Any, Tokenizer],
+    constraint: tuple[str, Transform] | None = None,
+) -> Call:
+    """The call of a job.
 
     Args:
       strategy: a function whose settings ``functools.partial`` or gin have bound; or an object of
         ``loop.Strategy``.
       settings: the settings of the job.
-      model: the model and its tokenizer, which is bound to a function that takes one.
-
-    Returns:
-      The function; and the settings, with the drafter of the strategy if it has one, which is read
-      where it is a directory.
+      model: the model and its tokenizer, which is a setting of a function that takes one.
+      constraint: as for ``loop.forms.as_strategy``.
 
     Raises:
       ValueError: for anything else, and for settings that the function does not have.
     """
-    settings = dataclasses.replace(settings, drafter=read_drafter(settings.drafter, model[0]))
-    if isinstance(strategy, loop.Strategy):
-        if (drafter := getattr(strategy, "drafter", None)) is not None:
-            if settings.drafter is not None:
-                expected = "none beside that of the strategy"
-                raise fields.error("drafter", expected, settings.drafter)
-            settings = dataclasses.replace(settings, drafter=drafter)
-        return _of_object(strategy), settings
     if not callable(strategy) or isinstance(strategy, type):
         raise fields.error("strategy", _STRATEGY, strategy)
-    suggestions.check_function(strategy, {}, given_elsewhere=None)
-    if "tokenizer" in inspect.signature(strategy).parameters:
-        strategy = functools.partial(strategy, tokenizer=model[1])
-    strategy = gin_config.with_bindings(strategy)
-    if unbound(strategy)[1].get("stop") is not None:
+    if settings.drafter is not None and getattr(strategy, "drafter", None) is not None:
+        raise fields.error("drafter", "none beside that of the strategy", settings.drafter)
+    call = parse(
+        model[0],
+        strategy,
+        {},
+        key=jax.random.key(settings.seed, impl="threefry2x32"),
+        drafter=settings.drafter,
+        constraint=constraint,
+        elsewhere=("stop", "tokenizer", "transform"),
+    )
+    made: Any = call.strategy
+    if describe(forms.value_of(made, "stop")) not in (describe(None), describe(Stop())):
         raise ValueError(_OWN_STOP)
-    return strategy, settings
-
-
-def settings_of_constraint(
-    strategy: Callable[..., DecodeOutput], constraint: Any, name: str, model: Any
-) -> dict[str, Any]:
-    """The settings of a strategy that keep it to a constraint: its language, or its transform.
-
-    Args:
-      strategy: the strategy, with its own settings.
-      constraint: of ``decoding_jax.constraints``, which comes before the strategy's own; or None.
-      name: the name of the setting of the job that it is of, for errors.
-      model: the model.
-
-    Raises:
-      ValueError: for a strategy that takes neither.
-    """
-    given = unbound(strategy)[1]
-    made = {n: given[n] for n in ("transform", "language") if given.get(n) is not None}
-    if constraint is not None:
-        parameters = inspect.signature(strategy).parameters
-        takes = setting_of(strategy, given)
-        kinds = {parameter.kind for parameter in parameters.values()}
-        if takes not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise fields.error(name, "none for a strategy that takes no transform", strategy)
-        own = made.get(takes)
-        made[takes] = constraint if own is None else transforms.chain(constraint, own)
-    continued = not isinstance(model, EncoderDecoder)
-    return {name: with_begun(part, lambda: continued) for name, part in made.items()}
-
-
-def _of_object(strategy: loop.Strategy) -> Callable[..., DecodeOutput]:
-    if strategy.max_new_tokens is None:
+    if isinstance(made, loop.Strategy) and made.max_new_tokens is None:
         raise fields.error("strategy.max_new_tokens", "an int of 1 or more", None)
-    if describe(strategy.stop) != describe(Stop()):
-        raise ValueError(_OWN_STOP)
-    given = {k: v for k, v in values_of(strategy).items() if k not in ("drafter", "stop")}
-    return functools.partial(loop.as_function(type(strategy)), **given)
+    if isinstance(made, forms.Function) and forms.takes(made, "tokenizer"):
+        made = forms.replaced(made, tokenizer=model[1])
+    continued = not isinstance(model[0], EncoderDecoder)
+    for name in ("transform", "language"):
+        if (own := forms.value_of(made, name)) is not None:
+            made = forms.with_values(made, **{name: with_begun(own, lambda: continued)})
+    return dataclasses.replace(call, strategy=made)

@@ -18,9 +18,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Output:
-    """The directory of a job. Of processes that run one program, process 0 writes and reads it.
+    """The directory of a job, or None for a job that only reports.
 
-    A job that only reports has None in place of the directory. ``assigned`` are the shards of this
+    Where several processes run one program, process 0 alone reads and writes the directory.
+    ``assigned`` are the shards of this
     process, and ``name`` is the prefix of their names.
 
     Attributes:

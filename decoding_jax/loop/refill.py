@@ -35,8 +35,8 @@ from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import in_mesh, over_rows
 
 
-class Call(NamedTuple):
-    """A strategy and its arguments.
+class RowCall(NamedTuple):
+    """A strategy and its arguments for some rows.
 
     Attributes:
       strategy: the strategy.
@@ -51,7 +51,7 @@ class Call(NamedTuple):
     key: Array | None
 
 
-MakeCall = Callable[[Any], Call]
+MakeCall = Callable[[Any], RowCall]
 """Makes the call for some rows from their inputs: a pytree of arrays ``[rows, ...]``."""
 
 
@@ -205,12 +205,12 @@ def counted(done: Array, old: Any, new: Any) -> Any:
     return jax.tree.map(kept, old, new)
 
 
-def widens(call: Call) -> bool:
+def widens(call: RowCall) -> bool:
     """Whether the rows of a call may be moved to a batch of another width."""
     return call.strategy.widens and getattr(call.model, "widens", False)
 
 
-def obstacle(few: Call, more: Call) -> str | None:
+def obstacle(few: RowCall, more: RowCall) -> str | None:
     """The reason why the rows of a strategy cannot be refilled; None if they can.
 
     Only shapes are computed, once for equal ones.
@@ -232,7 +232,7 @@ def obstacle(few: Call, more: Call) -> str | None:
     return None
 
 
-def _init(call: Call) -> Any:
+def _init(call: RowCall) -> Any:
     return call.strategy.init(call.model, call.prompt, call.key)
 
 

@@ -128,6 +128,11 @@ class Strategy:
             object.__setattr__(self, "stop", _NO_STOP)
 
     @property
+    def uses_key(self) -> bool:
+        """Whether these settings draw, so that the strategy needs its key."""
+        return self.draws
+
+    @property
     def refills(self) -> bool:
         """Whether rows can be exchanged one by one (``loop.refill``)."""
         return True
@@ -277,35 +282,6 @@ def expected_of(strategy: type[Strategy]) -> dict[str, str | None]:
     optional = () if strategy.needs_key else ("key",)
     required = {k: v for k, v in _EXPECTED.items() if k in arguments and k not in optional}
     return {**arguments, **required}
-
-
-def make(strategy: type[Strategy], settings: dict[str, Any], **elsewhere: Any) -> Strategy:
-    """Makes a strategy of its settings.
-
-    Args:
-      strategy: the class.
-      settings: its settings by name.
-      **elsewhere: ``also`` as for ``suggestions.check_names``.
-
-    Raises:
-      ValueError: in one line, for a setting that is missing, unknown or invalid.
-    """
-    names = {setting.name for setting in settings_of(strategy)}
-    expected = {n: e for n, e in expected_of(strategy).items() if n in names}
-    if "max_new_tokens" in expected:
-        expected["max_new_tokens"] = None
-    suggestions.check_names(fields.label(strategy), expected, settings, **elsewhere)
-    return strategy(**settings)
-
-
-def check_settings(strategy: type[Strategy], settings: dict[str, Any]) -> None:
-    """Checks the values of some settings, without the others.
-
-    Raises:
-      ValueError: for a value that a setting does not take.
-    """
-    for name, value in settings.items():
-        fields.checked(strategy.__dataclass_fields__[name], value)
 
 
 def as_function(strategy: type[Strategy], *, compiled: bool = False) -> Callable[..., DecodeOutput]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,8 +12,8 @@ from jax import lax
 from decoding_jax import fields
 from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt
 from decoding_jax.loop import inputs
-from decoding_jax.loop.builders import strategy_of
-from decoding_jax.loop.strategy import Strategy, cached_by_class, checked, make
+from decoding_jax.loop.forms import as_strategy
+from decoding_jax.loop.strategy import Strategy, cached_by_class, checked
 from decoding_jax.ops.jit import jit
 from decoding_jax.sharding.meshes import over_rows
 
@@ -121,20 +120,14 @@ def stream_progress(
     """
     if not callable(chunk):
         fields.as_count("chunk", chunk)
-    bound: Any = strategy
-    while isinstance(bound, functools.partial):
-        bound, settings = bound.func, {**bound.keywords, **settings}
-    strategy = bound
-    if not isinstance(strategy, Strategy):
-        strategy = make(strategy_of(strategy), settings)
-    elif settings:
-        raise fields.error("settings", "none beside a strategy that has them", settings)
-    model, prompt, key = checked(strategy, model, prompt, key)
-    begin, step = programs_of(type(strategy))
-    state, so_far = begin(strategy, model, prompt, key)
+    drafter = settings.pop("drafter", None)
+    made: Any = as_strategy(strategy, settings, drafter=drafter, steps=True)
+    model, prompt, key = checked(made, model, prompt, key)
+    begin, step = programs_of(type(made))
+    state, so_far = begin(made, model, prompt, key)
 
     def advance(count: int) -> tuple[Any, Progress]:
-        return step(strategy, model, prompt, state, jnp.int32(count))
+        return step(made, model, prompt, state, jnp.int32(count))
 
     last = bool(so_far.last)
     if not last:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import json
 import logging
@@ -17,9 +16,9 @@ import jax
 from decoding_jax.constraints import made
 from decoding_jax.infer import records
 from decoding_jax.infer.records import Printer
+from decoding_jax.loop import Strategy, forms
 from decoding_jax.models.checkpoint.drafters import holds_drafter, load_drafter
 from decoding_jax.ops.jit import check_platform, keep_programs
-from decoding_jax.registry import STRATEGIES
 from decoding_jax.shell.options import (
     UsageError,
     divided,
@@ -30,6 +29,7 @@ from decoding_jax.shell.options import (
 )
 from decoding_jax.storage import read_text
 from decoding_jax.strategies.speculative import PromptLookup, SuffixDrafter
+from decoding_jax.strategies.speculative.verifiers import needs_key
 from decoding_jax.text import (
     constraints,
     generate,
@@ -37,7 +37,6 @@ from decoding_jax.text import (
     read_corpus,
     stream_text,
 )
-from decoding_jax.text.call import check_strategy, draws
 from decoding_jax.text.generation_config import Chooser, chooser_of
 from decoding_jax.text.inputs import vocabulary_size
 
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     options = parse(argv)
     if options.strategy is not None:
-        check_strategy(options.strategy)
+        forms.named(options.strategy)  # Refuses other names.
     if options.list:
         print("\n".join(listed(options.strategy)))
         return 0
@@ -100,10 +99,10 @@ def _main(argv: list[str]) -> int:
         drawn = chooser.config.do_sample and chooser.config.num_beams == 1
     else:
         options.strategy = options.strategy or "greedy"
-        function = check_strategy(options.strategy)
-        settings = _settings(options, function, tokenizer)
+        kind = forms.named(options.strategy).strategy
+        settings = _settings(options, kind, tokenizer)
         single = _is_single({**settings_of(options.strategy), **settings})
-        drawn = "num_samples" in inspect.signature(function).parameters
+        drawn = "num_samples" in kind.__dataclass_fields__
         settings["strategy"] = options.strategy
     if options.truncate:
         settings["truncate"] = True
@@ -166,29 +165,29 @@ def _settings_of_file(options: Any, chooser: Chooser, tokenizer: Any) -> dict[st
     return settings
 
 
-def _settings(options: Any, function: Any, tokenizer: Any) -> dict[str, Any]:
+def _settings(options: Any, kind: type[Strategy], tokenizer: Any) -> dict[str, Any]:
     """The arguments of ``generate`` besides model, tokenizer, texts and strategy."""
     named, chosen = divided(options.strategy, options.transforms)
     settings = {**settings_of(options.strategy), **options.settings, **named}
     if "max_new_tokens" not in options.settings:
         del settings["max_new_tokens"]  # ``generate`` warns where its default cuts a text.
-    has_language = made.setting_of(function, settings) == "language"
+    takes = kind.__dataclass_fields__.__contains__
+    has_language = forms.constrained_setting(takes, settings) == "language"
     settings["transform"] = transform_of(chosen, None if has_language else options.constraint)
     if has_language:
         settings["language"] = options.constraint
-    if draws(function, settings):
+    if kind.draws and needs_key(settings.get("verifier", "token")):
         settings["key"] = jax.random.key(options.seed or 0)
     elif options.seed is not None:
         warnings.warn(f"seed: {options.strategy} draws nothing and does not use it", stacklevel=2)
-    if options.drafter is not None or STRATEGIES[options.strategy].drafts:
+    if options.drafter is not None or takes("drafter"):
         if options.drafter is None:
             raise UsageError(
                 "--drafter: expected a directory, such as translation-en-fr-draft, or "
                 f"prompt_lookup or suffix, for {options.strategy}, got none"
             )
         settings["drafter"] = _drafter(options, tokenizer)
-    takes_phrases = "constraints" in inspect.signature(function).parameters
-    if takes_phrases and not options.phrase:
+    if takes("constraints") and not options.phrase:
         raise UsageError(f"--phrase: expected one or more for {options.strategy}, got none")
     if options.phrase:
         settings["constraints"] = constraints(tokenizer, options.phrase)

@@ -1,6 +1,6 @@
 """Tokenizers, loading, and the generation of texts from texts, at once or as a stream."""
 
-from decoding_jax.batches import bind_drafter, check_drafter, encode_batch
+from decoding_jax.batches import bind_drafter, encode_batch
 from decoding_jax.text.chat import ChatTemplate
 from decoding_jax.text.completions import Completion, completions, context_of, unique
 from decoding_jax.text.corpora import read_corpus
@@ -52,7 +52,6 @@ __all__ = [
     "WithSpecialTokens",
     "WithText",
     "bind_drafter",
-    "check_drafter",
     "completions",
     "constraints",
     "context_of",

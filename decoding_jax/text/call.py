@@ -1,32 +1,25 @@
-"""A call of ``generate``, ``stream`` or ``stream_text``: its arguments, and batches of texts."""
+"""A call of ``generate``, ``stream`` or ``stream_text``: parsed, checked and bound to its texts."""
 
 from __future__ import annotations
 
-import difflib
-import functools
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import fields, loop, registry, suggestions, transforms
-from decoding_jax.base import Array, DecodeOutput, LanguageModel, Prompt, Stop
-from decoding_jax.batches import (
-    RowDecoder,
-    bind_drafter,
-    check_drafter,
-    encode_batch,
-    read_drafter,
-    widths,
-)
+from decoding_jax import batches, fields, loop, registry, transforms
+from decoding_jax.base import Array, DecodeOutput, Stop
+from decoding_jax.batches import widths
+from decoding_jax.batches.row_inputs import RowInputMaker
+from decoding_jax.loop import forms
 from decoding_jax.loop.inputs import check_model
-from decoding_jax.loop.strategy import check_max_new_tokens, check_settings, values_of
+from decoding_jax.loop.refill import RowCall
+from decoding_jax.loop.strategy import check_max_new_tokens
 from decoding_jax.ops.random import row_keys
-from decoding_jax.rows import row_arguments, take_rows
-from decoding_jax.strategies.speculative.verifiers import needs_key
+from decoding_jax.rows import take_rows
 from decoding_jax.text import generation_config, inputs, limits
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, completions, context_of
@@ -44,12 +37,10 @@ from decoding_jax.transforms.languages import with_begun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The arguments of a strategy that a call passes itself.
-_PASSED = ("model", "prompt", "key", "drafter", "stop", "max_new_tokens")
-# The arguments of each kind of call, which a message may suggest besides those of a ``Call``.
-_OWN = {"generate": ("texts", "batch_size", "progress"), "stream": ("texts", "chunk")}
-# The transforms that leave the most probable token where it is.
-_IDLE = (
+_NOT_OF_BOTH = {"generate": ("texts", "batch_size", "progress"), "stream": ("texts", "chunk")}
+"""The arguments of one of the calls alone, which a message may suggest too."""
+
+_KEEP_THE_MOST_PROBABLE = (
     transforms.Temperature,
     transforms.TopK,
     transforms.TopP,
@@ -63,8 +54,8 @@ _FEWEST_ROWS = 8
 _REFILLED = 4
 
 
-class Call:
-    """The arguments of a call, checked before any other work, and its encoded texts.
+class TextCall:
+    """A call of ``generate`` or ``stream``, checked before any other work, and its encoded texts.
 
     Args:
       caller: ``"generate"`` or ``"stream"``.
@@ -73,17 +64,13 @@ class Call:
         config, with_scores, share_prefix, truncate, **settings: as for ``generate``.
 
     Attributes:
-      run: the function of the strategy.
-      model: the model, with the prefix that the texts share where that is wanted.
+      call: the model, with the prefix that the texts share where that is wanted; the strategy, with
+        the stop conditions, which of a registered strategy limit each text; the key of each text;
+        and the drafter.
       tokenizer: the tokenizer.
       ids: the tokens of each text.
       context: the tokens that each text continues, or None where they continue none.
-      keys: the key of each text, or None for a strategy that draws nothing.
-      drafter: the drafter, or None. It is not bound to the texts.
-      settings: the other settings of the strategy, with the stop conditions. Those of registered
-        strategies limit each text.
       limits: the limit of each text.
-      max_time: None, or seconds.
       num_alternatives: the number of alternatives to score, or None without scores.
 
     Raises:
@@ -112,82 +99,78 @@ class Call:
         truncate: bool = False,
         **settings: Any,
     ):
+        # Parse: whatever is given becomes one ``Call``, or parameters that will choose one.
         truncate = fields.as_switch("truncate", truncate)
-        drafter = read_drafter(drafter, model)
-        beside = {"drafter": drafter, "max_new_tokens": max_new_tokens, "stop": stop}
+        check_inputs(caller, counts, model, tokenizer, texts)
+        given = {"max_new_tokens": max_new_tokens, "stop": stop, **settings}
         chooser = generation_config.chooser_of(strategy, config, tokenizer, settings)
         if chooser is None:
-            if isinstance(strategy, loop.Strategy):
-                given = {**beside, "stop_strings": stop_strings, **settings}
-                strategy, settings = unpacked(strategy, given)
-                drafter, max_new_tokens, stop = (settings.pop(name, None) for name in beside)
             strategy = "greedy" if strategy is None else strategy
-            settings, default = with_defaults(strategy, settings), limits.DEFAULT_LENGTH
-            stop = with_strings(stop, stop_strings)
-            length = default if max_new_tokens is None else max_new_tokens
-            checked = {**counts, "max_new_tokens": length}
-            given = {"max_new_tokens": length, "stop": stop, **settings}
-            check_arguments(caller, model, tokenizer, texts, strategy, key, given, checked)
-            named = limits.named_length(max_new_tokens, stop)
-            ids = inputs.fitted(model, tokenizer, texts, named, default, truncate=truncate)
-            for name in ("transform", "language"):
-                if name in settings:
-                    settings[name] = _with_begun(settings[name], model, tokenizer, ids)
+            call = parse(caller, model, strategy, given, key, drafter, stop_strings, max_time)
+            asked = call.limits
         else:
-            inputs.check_tokenizer(tokenizer)
-            inputs.check_texts(texts)
-            transform = settings.pop("transform", None)
-            chosen, default = chooser.parameters(
-                key,
-                stop,
-                settings,
-                max_new_tokens=max_new_tokens,
-                stop_strings=stop_strings,
-                max_time=max_time,
+            given |= {"stop_strings": stop_strings, "max_time": max_time}
+            parameters = chooser.parameters(key, given)
+            asked = parameters.limits
+        ids = inputs.fitted(model, tokenizer, texts, asked, truncate=truncate)
+        if chooser is not None:
+            call = parameters.call(
+                model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
-            named = chosen.max_new_tokens
-            ids = inputs.fitted(model, tokenizer, texts, named, default, truncate=truncate)
-            choice = generation_config.choose(
-                chosen,
-                model,
-                tokenizer.eos_ids,
-                [len(row) for row in ids],
-                key=key,
-                drafter=drafter[0] if isinstance(drafter, tuple) else drafter,
-                transform=_with_begun(transform, model, tokenizer, ids),
-                default_length=default,
-            )
-            model, strategy, key, drafter, length, stop, max_time, settings = choice
-            named = length if generation_config.LENGTHS & chosen.values.keys() else None
-            given = {"max_new_tokens": length, "stop": stop, **settings}
-            check_arguments(caller, model, tokenizer, texts, strategy, key, given, counts)
+        # Check: the arguments, and the texts beside the model and the limits.
+        check(call)
         self.num_alternatives = number_of_alternatives(with_scores, model)
-        self.run = check_strategy(strategy)
-        self._registered = any(self.run is e.function for e in registry.STRATEGIES.values())
-        self.drafter, required = _drafter_and_key(caller, self.run, drafter, key, settings)
-        self.keys = _keys_of(required, key, len(texts))
+        call = dataclasses.replace(call, key=_keys_of(call, len(texts)))
         inputs.check_tokens(model, ids)
         for name in ("transform", "language"):
             size = inputs.vocabulary_size(model)
-            check_constraint(name, settings.get(name), tokenizer, size)
+            check_constraint(name, forms.value_of(call.strategy, name), tokenizer, size)
+        stop = forms.value_of(call.strategy, "stop")
         if ids:
             take_rows({"stop": stop}, [0], len(ids))  # Refuses limits of another number of texts.
-        exact = not self._registered
-        self.limits = limits.limits_of(model, texts, ids, named, default, stop, exact=exact)
+        registered = [entry.strategy for entry in registry.STRATEGIES.values()]
+        self._registered = type(call.strategy) in registered
+        self.limits = limits.limits_of(
+            call.model, texts, ids, call.limits, stop, exact=not self._registered
+        )
         if caller == "stream":
             limits.check_together(self.limits, texts, [len(row) for row in ids])
-        self.model = with_common_prefix(model, ids, share_prefix)
-        self.tokenizer, self.ids, self.max_time = tokenizer, ids, max_time
-        self.context = context_of(self.model, ids)
-        stop = stop_of(stop, tokenizer, self.model, ids)
-        if self._registered and ids:
-            stop = limits.limited(stop, self.limits.counts)
-        self.settings = {"stop": stop, **settings}
+        # Bind: the model, the stop conditions and the languages to the texts.
+        self.tokenizer, self.ids = tokenizer, ids
+        self.call = self._bound(call, share_prefix)
+        self.context = context_of(self.call.model, ids)
+        self._rows = RowInputMaker(self.call, None)
+        if ids:
+            self._rows.expect(len(ids))
+        self._key_words = self._rows.key_words(range(len(ids)))
 
-    def rows(
-        self, members: Sequence[int], size: int
-    ) -> tuple[LanguageModel, Prompt, Array | None, Any, dict[str, Any]]:
-        """The arguments of the strategy for some texts, padded to one of a few sizes.
+    def _bound(self, call: batches.Call, share_prefix: bool) -> batches.Call:
+        """The call, whose model, stop conditions and languages are those of the texts."""
+        model = with_common_prefix(call.model, self.ids, share_prefix)
+        stop = stop_of(forms.value_of(call.strategy, "stop"), self.tokenizer, model, self.ids)
+        if self._registered and self.ids:
+            stop = limits.limited(stop, self.limits.counts)
+        bound = {"stop": stop}
+        for name in ("transform", "language"):
+            if (own := forms.value_of(call.strategy, name)) is not None:
+                begun = lambda: np.array(are_begun(self.tokenizer, call.model, self.ids))  # noqa: E731
+                bound[name] = with_begun(own, begun)
+        return dataclasses.replace(
+            call, model=model, strategy=forms.with_values(call.strategy, **bound)
+        )
+
+    @property
+    def max_time(self) -> float | None:
+        """The seconds after which no further tokens are decoded, or None."""
+        return self.call.limits.max_time
+
+    @property
+    def has_language(self) -> bool:
+        """Whether texts are of a language, which a strategy may not reach."""
+        return forms.value_of(self.call.strategy, "language") is not None
+
+    def rows(self, members: Sequence[int], size: int) -> RowCall:
+        """The call of the strategy for some texts, padded to one of a few sizes.
 
         Registered strategies obey ``stop.max_new_tokens``, which limits each text and whose value
         is not part of the program. So their ``max_new_tokens`` is rounded up. Other functions get
@@ -197,22 +180,14 @@ class Call:
           members: the texts, by number.
           size: the number of rows. They are filled up with copies of the first text, so that fewer
             shapes are compiled.
-
-        Returns:
-          The model and the drafter, each bound to the texts if it uses encoder inputs, the prompts,
-          and the keys: ``(model, prompt, keys, drafter, settings)``.
         """
-        rows = [*members, *[members[0]] * (size - len(members))]
-        ids = [self.ids[i] for i in rows]
         width, length = self._shape(members)
-        model = take_rows({"model": self.model}, rows, len(self.ids))["model"]
-        model, prompt = encode_batch(model, ids, width)
-        given = {**self.settings, "drafter": self.drafter}
-        settings = take_rows(given, rows, len(self.ids), row_arguments(self.run))
-        drafter = bind_drafter(settings.pop("drafter"), self.model, ids, width)
-        length = self._rounded(length, model, prompt, drafter)
-        keys = None if self.keys is None else self.keys[jnp.asarray(rows)]
-        return model, prompt, keys, drafter, {**settings, "max_new_tokens": length}
+        words = None if self._key_words is None else self._key_words[list(members)]
+        ids = [self.ids[i] for i in members]
+        made = self._rows.make(ids, members, words, width, size)
+        length = self._rounded(length, made)
+        strategy = forms.with_values(made.strategy, max_new_tokens=length)
+        return made._replace(strategy=strategy).call
 
     def refilled(
         self, order: Sequence[int], batch_size: int
@@ -237,16 +212,13 @@ class Call:
         if len(list(limits.groups(order, lengths, self.limits, len(order)))) > 1:
             return None
         width, length = self._shape(order)
-        longest = [self.ids[order[0]]]
-        drafter = bind_drafter(self.drafter, self.model, longest, width)
-        length = self._rounded(length, *encode_batch(self.model, longest, width), drafter)
-        decoder = RowDecoder(
-            self.model,
-            functools.partial(self.run, **{**self.settings, "max_new_tokens": length}),
-            stop=self.settings["stop"],
-            key=self.keys,
+        longest = self._rows.make([self.ids[order[0]]], order[:1], None, width, 1)
+        strategy = forms.with_values(
+            self.call.strategy, max_new_tokens=self._rounded(length, longest)
+        )
+        decoder = batches.RowDecoder(
+            dataclasses.replace(self.call, strategy=strategy),
             batch_size=batch_size,
-            drafter=self.drafter,
             devices=jax.local_devices()[:1],
             few_programs=True,
         )
@@ -254,23 +226,25 @@ class Call:
         decoder.prepare(width)
         if decoder.group_size is None:
             return None
-        shared = widths.shared_size(self.model)
+        shared = widths.shared_size(self.call.model)
         by_width = widths.by_width(lengths, widths.widths(width - shared, shared=shared))
         return decoder.decode(self.ids, range(len(order)), widths.fewer(by_width, 2 * batch_size))
 
     def _shape(self, members: Sequence[int]) -> tuple[int, int]:
         """The width that some texts are padded to, and their ``max_new_tokens``."""
+        model = self.call.model
         longest = max(len(self.ids[i]) for i in members)
         length = self.limits.of_batch(members, longest)
-        positions, shared = inputs.shared_positions(self.model), widths.shared_size(self.model)
+        positions, shared = inputs.shared_positions(model), widths.shared_size(model)
         return widths.padded_width(longest, length, positions, shared), length
 
-    def _rounded(self, length: int, model: Any, prompt: Prompt, drafter: Any) -> int:
-        """The ``max_new_tokens`` of the program."""
+    def _rounded(self, length: int, rows: Any) -> int:
+        """The ``max_new_tokens`` of the program of some rows."""
         if not self._registered:
             return length
-        models = (model, drafter, getattr(drafter, "model", None))
-        return widths.rounded_length(length, prompt.tokens.shape[1], models)
+        drafter = getattr(rows.strategy, "drafter", None)
+        models = (rows.model, drafter, getattr(drafter, "model", None))
+        return widths.rounded_length(length, rows.prompt.tokens.shape[1], models)
 
     def completions(
         self, output: DecodeOutput, members: Sequence[int], scores: Any = None
@@ -280,38 +254,58 @@ class Call:
         return completions(self.tokenizer, output, len(members), context, scores)
 
 
-_PARAMETERS = inspect.signature(Call).parameters.values()
+_PARAMETERS = inspect.signature(TextCall).parameters.values()
 _NAMED = [p for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY or p.kind is p.VAR_KEYWORD]
 
 
 def with_arguments(function: F) -> F:
-    """Shows the arguments of a ``Call`` in the signature of a function that passes them on."""
+    """Shows the arguments of a ``TextCall`` in the signature of a function that passes them on."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     vars(function).update(__signature__=signature.replace(parameters=[*own, *_NAMED]))
     return function
 
 
-def check_arguments(
+def parse(
     caller: str,
     model: Any,
-    tokenizer: Any,
-    texts: Any,
     strategy: Any,
-    key: Any,
     settings: Mapping[str, Any],
-    counts: Mapping[str, Any],
-) -> None:
-    """Checks the arguments of a call.
+    key: Array | None,
+    drafter: Any,
+    stop_strings: StopTexts | None,
+    max_time: float | None,
+) -> batches.Call:
+    """The call of a strategy in any of its forms, and of the settings beside it.
 
     Args:
-      caller: ``"generate"`` or ``"stream"``.
-      model, tokenizer, texts, strategy, key: as for ``generate``.
-      settings: the settings of the strategy, with ``max_new_tokens`` and ``stop``.
-      counts: ``batch_size`` or ``chunk``, and ``max_new_tokens`` if the caller gives it.
+      caller: ``"generate"`` or ``"stream"``; the function of a stream may build ``Steps``.
+      model, strategy, key, drafter, stop_strings, max_time: as for ``generate``.
+      settings: the settings, with ``max_new_tokens`` and ``stop``.
 
-    Warns:
-      UserWarning: if the strategy does not use the key, or the transform cannot change its texts.
+    Raises:
+      ValueError: as ``batches.parse``.
+    """
+    also = [*_NOT_OF_BOTH[caller], *(p.name for p in _NAMED if p.kind is p.KEYWORD_ONLY)]
+    steps = key is not None if caller == "stream" else None
+    if settings["max_new_tokens"] is not None:
+        check_max_new_tokens("max_new_tokens", settings["max_new_tokens"])
+    call = batches.parse(
+        model, strategy, settings, key=key, drafter=drafter, also=also, steps=steps
+    )
+    stop = with_strings(forms.value_of(call.strategy, "stop"), stop_strings)
+    named = limits.named_length(forms.value_of(call.strategy, "max_new_tokens"), stop)
+    return dataclasses.replace(
+        call,
+        strategy=forms.with_values(call.strategy, stop=stop),
+        limits=batches.Limits(named, limits.DEFAULT_LENGTH, max_time),
+    )
+
+
+def check_inputs(
+    caller: str, counts: Mapping[str, Any], model: Any, tokenizer: Any, texts: Any
+) -> None:
+    """Checks the model, the tokenizer, the texts, and ``batch_size`` or ``chunk``.
 
     Raises:
       ValueError: for the first mistake, in one line that names the argument.
@@ -323,156 +317,48 @@ def check_arguments(
     if caller == "stream" and len(texts) == 0:
         raise ValueError("texts: expected one string or more, got none")
     for name, value in counts.items():
-        check = check_max_new_tokens if name == "max_new_tokens" else fields.as_count
-        check(name, value)
-    run = check_strategy(strategy)
-    also = [*_OWN[caller], *(p.name for p in _NAMED if p.kind is p.KEYWORD_ONLY)]
-    suggestions.check_function(run, settings, given_elsewhere=_PASSED, also=also)
-    if callable(strategy):
-        return
-    entry = registry.STRATEGIES[strategy]
-    check_settings(entry.strategy, dict(settings))
-    if key is not None and not draws(run, settings):
-        chosen = " with the greedy verifier" if entry.draws else ""
-        warn(f"key: {strategy}{chosen} draws nothing and does not use it")
-    if (message := idle_transform(strategy, settings.get("transform"))) is not None:
+        fields.as_count(name, value)
+
+
+def check(call: batches.Call) -> None:
+    """Warns of a key that the strategy does not use, and of a transform that changes no text."""
+    strategy = call.strategy
+    if call.key is not None and not strategy.uses_key:
+        chosen = " with the greedy verifier" if strategy.draws else ""
+        warn(f"key: {forms.name_of(strategy)}{chosen} draws nothing and does not use it")
+    if (message := idle_transform(strategy)) is not None:
         warn(message)
 
 
-def unpacked(
-    strategy: loop.Strategy, beside: Mapping[str, Any]
-) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-    """The name or the function of a strategy object, and its settings.
-
-    Args:
-      strategy: the object.
-      beside: the settings that a call has beside it, which are kept if the strategy has no such
-        field, for the check of names.
-
-    Raises:
-      ValueError: for a setting beside the object.
-
-    Example:
-      >>> from decoding_jax.strategies import Sample
-      >>> name, settings = unpacked(Sample(num_samples=2), {})
-      >>> name, settings["num_samples"], settings["max_new_tokens"]
-      ('sample', 2, None)
-    """
-    kind: Any = type(strategy)
-    settings = values_of(strategy)
-    given = {name: value for name, value in beside.items() if value is not None}
-    for name, value in given.items():
-        if name in settings or name in _PASSED or name == "stop_strings":
-            expected = f"none beside a {kind.__name__}, whose fields are the settings of the call"
-            raise fields.error(name, expected, value)
-    return _function_of(kind), {**settings, **given}
-
-
-@functools.cache
-def _function_of(kind: Any) -> str | Callable[..., Any]:
-    """The name of a class of strategies that is registered, or a compiled function of another."""
-    for name, entry in registry.STRATEGIES.items():
-        if entry.strategy is kind:
-            return name
-    return loop.as_function(kind, compiled=True)
-
-
-def check_strategy(strategy: Any) -> Callable[..., Any]:
-    """The function of a strategy.
-
-    Args:
-      strategy: the name of a strategy, or a function, which is returned unchanged.
-
-    Raises:
-      ValueError: for an unknown name, with similar ones if there are any, and for any other type.
-    """
-    if isinstance(strategy, str):
-        if strategy in registry.STRATEGIES:
-            return registry.STRATEGIES[strategy].function
-        names = sorted(registry.STRATEGIES)
-        similar = [name for name in names if strategy.lower() in name] if len(strategy) > 2 else []
-        similar = sorted(similar, key=len)[:2]
-        similar = similar or difflib.get_close_matches(strategy.lower(), names, 2)
-        verb = "is" if len(similar) == 1 else "are"
-        hint = f"; {' and '.join(similar)} {verb} near" if similar else ""
-        if strategy in transforms.__all__:
-            hint = f"; {strategy} is a transform: sample takes transform=transforms.{strategy}(...)"
-        raise ValueError(f"strategy: expected one of {', '.join(names)}, got {strategy!r}{hint}")
-    if not callable(strategy) or isinstance(strategy, type):
-        expected = "a name such as 'beam_search', an object such as BeamSearch(), or a function"
-        raise fields.error("strategy", expected, strategy)
-    return strategy
-
-
-def with_defaults(strategy: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a call, with ``registry.DEFAULTS`` for those that a named strategy requires.
-
-    Example:
-      >>> with_defaults("beam_search", {"num_return": 2})
-      {'beam_size': 4, 'num_return': 2}
-    """
-    if not isinstance(strategy, str) or strategy not in registry.STRATEGIES:
-        return dict(settings)
-    found = {k: v for k, v in registry.defaults_of(strategy).items() if k not in _PASSED}
-    return {**found, **settings}
-
-
-def idle_transform(strategy: str, transform: Any) -> str | None:
+def idle_transform(strategy: Any) -> str | None:
     """What to say of a transform that cannot change the texts of a strategy, or None.
 
     Greedy decoding does not notice parts that all keep the most probable token.
 
     Example:
-      >>> idle_transform("greedy", transforms.temperature(5))
+      >>> from decoding_jax import BeamSearch, Greedy
+      >>> idle_transform(Greedy(transform=transforms.temperature(5)))
       'temperature: no effect with greedy, which draws nothing; sample draws'
-      >>> idle_transform("beam_search", transforms.temperature(5))
+      >>> idle_transform(BeamSearch(beam_size=2, transform=transforms.temperature(5)))
     """
+    transform = forms.value_of(strategy, "transform")
     parts = getattr(transform, "transforms", [] if transform is None else [transform])
-    if strategy != "greedy" or not parts or not all(isinstance(part, _IDLE) for part in parts):
+    kept = all(isinstance(part, _KEEP_THE_MOST_PROBABLE) for part in parts)
+    if forms.name_of(strategy) != "greedy" or not parts or not kept:
         return None
     names = ", ".join(fields.label(part) for part in parts)
     return f"{names}: no effect with greedy, which draws nothing; sample draws"
 
 
-def draws(run: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
-    """Whether a strategy draws with these settings, and needs a key for it.
-
-    Example:
-      >>> run = check_strategy("speculative_sample")
-      >>> draws(run, {}), draws(run, {"verifier": "greedy"})
-      (True, False)
-    """
-    parameters = inspect.signature(run).parameters
-    if "verifier" in parameters:
-        return needs_key(settings.get("verifier", parameters["verifier"].default))
-    return "key" in parameters
-
-
-def _with_begun(transform: Any, model: Any, tokenizer: Tokenizer, ids: list[list[int]]) -> Any:
-    """The transform, whose languages know which texts continue others."""
-    return with_begun(transform, lambda: np.array(are_begun(tokenizer, model, ids)))
-
-
-def _drafter_and_key(
-    caller: str, run: Callable[..., Any], drafter: Any, key: Any, settings: Mapping[str, Any]
-) -> tuple[Any, bool]:
-    """The drafter, checked, and whether the strategy gets a key.
-
-    The function of a stream may build ``Steps``, whose ``init`` then takes the key that is given.
-    """
-    if caller == "stream" and not hasattr(run, "strategy"):
-        return check_drafter(run, drafter), key is not None
-    return check_drafter(run, drafter), draws(run, settings)
-
-
-def _keys_of(required: bool, key: Array | None, count: int) -> Array | None:
-    if not required:
+def _keys_of(call: batches.Call, count: int) -> Array | None:
+    """The key of each text, or None for a strategy that draws nothing."""
+    if not call.strategy.uses_key:
         return None
-    if key is None:
+    if call.key is None:
         raise ValueError(
             "key: expected a typed key such as jax.random.key(0) for this strategy, got None"
         )
-    return row_keys(key, count)
+    return row_keys(call.key, count)
 
 
 def number_of_alternatives(with_scores: Any, model: Any) -> int | None:

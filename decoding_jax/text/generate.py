@@ -12,7 +12,7 @@ from decoding_jax.base import Array, DecodeOutput, LanguageModel, Stop
 from decoding_jax.batches.widths import round_up
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import to_host
-from decoding_jax.text.call import Call
+from decoding_jax.text.call import TextCall
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion
 from decoding_jax.text.generation_config import GenerationConfig
@@ -57,9 +57,11 @@ def generate(
         prompt, with the beginning of an answer (see ``apply_chat_template``). An empty string is a
         prompt for a decoder-only model whose tokenizer adds a first token, and an error otherwise.
       strategy: the name of a strategy, such as ``"beam_search"``; or an object with its settings,
-        such as ``decoding_jax.BeamSearch(beam_size=4)``, beside which no setting is given; or a
-        function with the same arguments. By default, the ``generation_config.json`` of the model's
-        directory chooses it; without such a file, or if the file sets nothing, it is ``"greedy"``.
+        such as ``decoding_jax.BeamSearch(beam_size=4)``; or a function with the same arguments.
+        Settings beside an object or a ``functools.partial`` fill those that it leaves out; two
+        values of one setting are an error. By default, the ``generation_config.json`` of the
+        model's directory chooses it; without such a file, or if the file sets nothing, it is
+        ``"greedy"``.
       key: a typed key, for strategies that draw. Each text has its own key, folded from ``key`` and
         the index of the text, so its completions depend neither on the batch size nor on the other
         texts.
@@ -122,7 +124,7 @@ def generate(
       'Où est la gare ?'
     """
     fields.as_switch("progress", progress)
-    call = Call(
+    call = TextCall(
         "generate",
         {"batch_size": batch_size},
         model,
@@ -163,7 +165,7 @@ def generate(
             bar.update(len(members))
     warn_of_cut(results, call.limits)
     warn_of_nan_logits(results)
-    if call.settings.get("language") is not None:
+    if call.has_language:
         warn_of_no_text(results)
     return results
 
@@ -182,22 +184,20 @@ def _announced(decoded: Iterator[_Decoded]) -> Iterator[_Decoded]:
         yield found
 
 
-def _decoded(call: Call, clock: Clock, members: Sequence[int], size: int) -> list[list[Completion]]:
+def _decoded(
+    call: TextCall, clock: Clock, members: Sequence[int], size: int
+) -> list[list[Completion]]:
     """The completions of some texts, by number, which are decoded together as ``size`` rows."""
-    model, prompt, keys, drafter, settings = call.rows(members, size)
+    rows = call.rows(members, size)
     if call.max_time is None:
-        drafters = () if drafter is None else (drafter,)
-        keys_given = () if keys is None else (keys,)
-        output = call.run(model, *drafters, prompt, *keys_given, **settings)
+        output = rows.strategy(rows.model, rows.prompt, rows.key)
     else:
-        if drafter is not None:
-            settings["drafter"] = drafter
-        output = run_until(clock, call.run, model, prompt, keys, **settings)
+        output = run_until(clock, rows)
     scores = None
     if call.num_alternatives is not None:
         scores = compiled_scores(
-            model,
-            prompt,
+            rows.model,
+            rows.prompt,
             output.tokens,
             output.length.max(),
             num_alternatives=call.num_alternatives,

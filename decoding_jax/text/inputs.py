@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from decoding_jax import fields
+from decoding_jax.batches import Limits
 from decoding_jax.batches.widths import shared_size
 from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
@@ -175,8 +176,7 @@ def fitted(
     model: Any,
     tokenizer: Tokenizer,
     texts: Sequence[str | Conversation],
-    named: int | None,
-    default: int,
+    limits: Limits,
     *,
     truncate: bool,
 ) -> list[list[int]]:
@@ -184,7 +184,7 @@ def fitted(
 
     Args:
       model, tokenizer, texts: as for ``generate``.
-      named, default: as for ``limits_of``.
+      limits: the limits of the call.
       truncate: whether to cut texts that are too long. These then leave positions for the limit
         that was named; or else for the default, but at most for half of the positions.
 
@@ -198,13 +198,13 @@ def fitted(
         return ids
     if truncate:
         continued, shared = not isinstance(model, EncoderDecoder), shared_size(model)
-        room = longest = size
+        named, room, longest = limits.named, size, size
         if continued:
             if named is not None and named > size:
                 raise ValueError(
                     f"max_new_tokens: expected at most {size}, the model's positions, got {named}"
                 )
-            room -= min(default, size // 2) if named is None else named
+            room -= min(limits.default, size // 2) if named is None else named
             longest -= 0 if named is None else named - 1
         return [
             cut(tokenizer, row, room, shared, keep_last=continued) if len(row) > longest else row

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding_jax.base import Stop
+from decoding_jax.batches import Limits
 from decoding_jax.fields import describe
 from decoding_jax.models.encoder_decoder import EncoderDecoder
 from decoding_jax.registry import DEFAULTS
@@ -19,8 +20,8 @@ DEFAULT_LENGTH: int = DEFAULTS["max_new_tokens"]
 """The ``max_new_tokens`` of a call without one, unless a config has other rules."""
 
 
-class Limits(NamedTuple):
-    """The largest numbers of new tokens.
+class TextLimits(NamedTuple):
+    """The largest numbers of new tokens of the texts of a call.
 
     Attributes:
       counts: int32 ``[N]``, the ``max_new_tokens`` of each text.
@@ -71,12 +72,11 @@ def limits_of(
     model: Any,
     texts: Sequence[str | Conversation],
     ids: Sequence[Sequence[int]],
-    named: int | None,
-    default: int,
+    asked: Limits,
     stop: Stop | None,
     *,
     exact: bool,
-) -> Limits:
+) -> TextLimits:
     """The limits of the texts of a call.
 
     Without a limit by the caller, it is the default, or what the text leaves of the positions.
@@ -84,14 +84,14 @@ def limits_of(
     Args:
       model, texts: as for ``generate``.
       ids: the tokens of each text, from ``fitted``.
-      named: the ``max_new_tokens`` that the caller has named, or None.
-      default: the limit otherwise.
+      asked: the limits of the call.
       stop: the stop conditions, whose ``max_new_tokens`` also holds unless the limits are exact.
-      exact: as in ``Limits``.
+      exact: as in ``TextLimits``.
 
     Raises:
       ValueError: for a text that does not leave enough positions for a limit that was named.
     """
+    named, default = asked.named, asked.default
     positions = shared_positions(model)
     lengths = np.asarray([len(row) for row in ids], np.int64)
     counts = np.full(len(ids), default if named is None else named)
@@ -110,7 +110,7 @@ def limits_of(
             )
     default_or_none = default if named is None else None
     counts, totals = counts.astype(np.int32), totals.astype(np.int32)
-    return Limits(counts, totals, default_or_none, positions, exact)
+    return TextLimits(counts, totals, default_or_none, positions, exact)
 
 
 def limited(stop: Stop, max_new_tokens: Any) -> Stop:
@@ -128,7 +128,7 @@ def limited(stop: Stop, max_new_tokens: Any) -> Stop:
 
 
 def groups(
-    order: Sequence[int], lengths: Sequence[int], limits: Limits, size: int
+    order: Sequence[int], lengths: Sequence[int], limits: TextLimits, size: int
 ) -> Iterator[Sequence[int]]:
     """Divides texts into batches, whose padded prompts and limits fit into the positions.
 
@@ -139,7 +139,7 @@ def groups(
       size: the largest number of texts of a batch.
 
     Example:
-      >>> limits = Limits(np.array([2, 6, 6]), np.array([2, 6, 6]), 6, 10)
+      >>> limits = TextLimits(np.array([2, 6, 6]), np.array([2, 6, 6]), 6, 10)
       >>> list(groups([0, 1, 2], [8, 4, 3], limits, 4))
       [[0], [1, 2]]
     """
@@ -159,7 +159,7 @@ def groups(
 
 
 def check_together(
-    limits: Limits, texts: Sequence[str | Conversation], lengths: Sequence[int]
+    limits: TextLimits, texts: Sequence[str | Conversation], lengths: Sequence[int]
 ) -> None:
     """Checks that texts can be one batch, as those of ``stream`` are.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from decoding_jax import fields, suggestions
 from decoding_jax.base import LanguageModel
-from decoding_jax.text.call import Call, with_arguments
+from decoding_jax.text.call import TextCall, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion, continuation
 from decoding_jax.text.loading import Model
@@ -72,7 +72,7 @@ def stream_text(
     """
     counts = {} if chunk is None else {"chunk": chunk}
     return TextStream(
-        StreamedCall(Call("stream", counts, model, tokenizer, texts, **arguments), chunk)
+        StreamedCall(TextCall("stream", counts, model, tokenizer, texts, **arguments), chunk)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +13,11 @@ import numpy as np
 from decoding_jax import fields, loop, suggestions
 from decoding_jax.base import DecodeOutput, LanguageModel
 from decoding_jax.batches.widths import round_up
+from decoding_jax.loop import forms
+from decoding_jax.loop.refill import RowCall
 from decoding_jax.ops.jit import compilation_announced
 from decoding_jax.sharding.meshes import mesh_of, to_host
-from decoding_jax.text.call import Call, with_arguments
+from decoding_jax.text.call import TextCall, with_arguments
 from decoding_jax.text.chat import Conversation
 from decoding_jax.text.completions import Completion
 from decoding_jax.text.loading import Model
@@ -62,7 +64,7 @@ def stream(
       'Où est la gare ?'
     """
     call = StreamedCall(
-        Call("stream", {"chunk": chunk}, model, tokenizer, texts, **arguments), chunk
+        TextCall("stream", {"chunk": chunk}, model, tokenizer, texts, **arguments), chunk
     )
     for growth in call.run():
         rows = call.completions(growth)
@@ -93,20 +95,18 @@ class StreamedCall:
       chunk: the number of steps between two reports, or None for as many as fit into 50 ms.
     """
 
-    def __init__(self, call: Call, chunk: int | None):
+    def __init__(self, call: TextCall, chunk: int | None):
         self.call, self._members = call, range(len(call.ids))
-        model, prompt, keys, drafter, settings = call.rows(self._members, round_up(len(call.ids)))
+        self._rows = call.rows(self._members, round_up(len(call.ids)))
         self._scores, self._warned = None, False
         if call.num_alternatives is not None:
-            self._scores = GrowingScores(model, prompt, call.num_alternatives)
-        self._clock = Clock(call.max_time, chunk, model=call.model)
-        if drafter is not None:
-            settings["drafter"] = drafter
-        self._inputs, self._settings = (model, prompt, keys), settings
+            inputs = self._rows.model, self._rows.prompt
+            self._scores = GrowingScores(*inputs, call.num_alternatives)
+        self._clock = Clock(call.max_time, chunk, model=call.call.model)
 
     def run(self) -> Iterator[Growth]:
         """Decodes, and yields what has been decoded after every ``chunk`` new tokens."""
-        progress = self._clock.progress(self.call.run, *self._inputs, **self._settings)
+        progress = self._clock.progress(self._rows)
         last = False
         while not last:
             with compilation_announced():
@@ -116,7 +116,7 @@ class StreamedCall:
 
     def first_prompt(self) -> np.ndarray:
         """The prompt of the first row, int64 ``[1, P]``; of an encoder-decoder, its start token."""
-        prompt = jax.device_get(self._inputs[1])
+        prompt = jax.device_get(self._rows.prompt)
         return prompt.tokens[:1, : prompt.length[0]].astype(np.int64)
 
     def completions(self, growth: Growth) -> list[list[Completion]]:
@@ -129,7 +129,7 @@ class StreamedCall:
         self._warned = self._warned or warn_of_nan_logits(made)
         if growth.last:
             warn_of_cut(made, self.call.limits)
-            if self.call.settings.get("language") is not None:
+            if self.call.has_language:
                 warn_of_no_text(made)
         return made
 
@@ -163,18 +163,13 @@ class Clock:
         self._end = math.inf if max_time is None else self._last + max_time
         self._chunk, self._steps = 1 if several and chunk is None else chunk, 1
 
-    def progress(
-        self, strategy: Callable[..., Any], *inputs: Any, **settings: Any
-    ) -> Iterator[tuple[loop.Progress, bool]]:
-        """Runs a strategy to its end, or until the time is up.
-
-        Args:
-          strategy, *inputs, **settings: as for ``loop.stream``.
+    def progress(self, rows: RowCall) -> Iterator[tuple[loop.Progress, bool]]:
+        """Runs a call to its end, or until the time is up.
 
         Yields:
           What has been decoded after every few steps, and whether it is the last.
         """
-        for so_far in loop.stream_progress(strategy, *inputs, chunk=self._next_steps, **settings):
+        for so_far in loop.stream_progress(*rows, chunk=self._next_steps):
             last = bool(so_far.last) or self._is_over(so_far.output)
             yield so_far, last
             if last:
@@ -200,21 +195,18 @@ class Clock:
         return self._steps
 
 
-def run_until(
-    clock: Clock, strategy: Callable[..., Any], *inputs: Any, **settings: Any
-) -> DecodeOutput:
-    """Runs a strategy to its end, or until the time is up.
+def run_until(clock: Clock, rows: RowCall) -> DecodeOutput:
+    """Runs a call to its end, or until the time is up.
 
     Raises:
-      ValueError: for a function without ``Steps``, which cannot be interrupted.
+      ValueError: for a function of a caller's own, which cannot be interrupted.
     """
-    if not hasattr(strategy, "strategy"):
+    if not isinstance(rows.strategy, loop.Strategy):
         raise ValueError(
             "max_time: expected a strategy by name, an object, or a function that loop.as_function "
-            f"makes, got one with {getattr(strategy, '__name__', 'a function')}, which runs to its "
-            "end"
+            f"makes, got one with {forms.name_of(rows.strategy)}, which runs to its end"
         )
-    for so_far, last in clock.progress(strategy, *inputs, **settings):
+    for so_far, last in clock.progress(rows):
         if last:
             output = so_far.output
     return output

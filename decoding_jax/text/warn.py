@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from decoding_jax.text.completions import Completion, NoCompletion
-from decoding_jax.text.limits import Limits
+from decoding_jax.text.limits import TextLimits
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _SHOWN = 10  # texts that a warning names
@@ -38,7 +38,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: Limits) -> None:
+def warn_of_cut(rows: Sequence[Sequence[Completion]], limits: TextLimits) -> None:
     """Warns of texts that a limit has cut that the caller did not name.
 
     Args:

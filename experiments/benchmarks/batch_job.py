@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.batches import RowDecoder, RowSteps, widths
+from decoding_jax.batches import RowDecoder, RowSteps, parse, widths
 from decoding_jax.text import default_stop
 from experiments import drawing, held_out
 from experiments.benchmarks.beside import transformers_t5
@@ -77,11 +77,9 @@ class Job:
         self.ids = ids
         self.is_refilled = way == "refilled"
         of_inputs = widths.widths(max(len(x) for x in ids))
+        stop = {"stop": default_stop(tokenizer)}
         self.decoder = RowDecoder(
-            model,
-            STRATEGIES[strategy],
-            stop=default_stop(tokenizer),
-            key=jax.random.key(0),
+            parse(model, STRATEGIES[strategy], stop, key=jax.random.key(0)),
             batch_size=batch_size,
             refill=self.is_refilled,
         )

@@ -14,7 +14,6 @@ float32.
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import json
 import os
@@ -31,7 +30,7 @@ import sentencepiece
 from tqdm import tqdm
 
 import decoding_jax
-from decoding_jax.batches import RowDecoder, widths
+from decoding_jax.batches import RowDecoder, parse, widths
 from decoding_jax.text import completions, default_stop, embedded
 from experiments import held_out
 from experiments.results import write_json
@@ -60,10 +59,8 @@ def with_generate(texts: list[str], search: str, rows: int, name: str, **options
 def with_job(texts: list[str], search: str, rows: int, name: str) -> Run:
     """The decoder of the batch job, with the strings before and after it."""
     model, tokenizer = decoding_jax.load(name)
-    settings = {**SEARCHES[search], "max_new_tokens": NEW_TOKENS}
-    strategy = functools.partial(getattr(decoding_jax, settings.pop("strategy")), **settings)
-    stop = default_stop(tokenizer)
-    decoder = RowDecoder(model, strategy, stop=stop, batch_size=rows)
+    settings = {**SEARCHES[search], "max_new_tokens": NEW_TOKENS, "stop": default_stop(tokenizer)}
+    decoder = RowDecoder(parse(model, settings.pop("strategy"), settings), batch_size=rows)
     of_inputs = widths.widths(max(len(tokenizer.encode(text)) for text in texts))
     decoder.prepare(of_inputs[-1])
 

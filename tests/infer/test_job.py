@@ -14,10 +14,11 @@ from infer_fakes import LINES, draw, records_of
 from machine import need_devices
 
 import decoding_jax
-from decoding_jax import Prompt, Stop, gin_config, infer, models, transforms
-from decoding_jax.batches import RowDecoder
+from decoding_jax import Prompt, Stop, infer, models, transforms
+from decoding_jax.batches import RowDecoder, parse
 from decoding_jax.batches.decoder import SeparateBatches
 from decoding_jax.infer.command import register_names
+from decoding_jax.loop.forms import as_strategy
 from decoding_jax.sharding.rules import as_mesh
 from decoding_jax.text import completions
 
@@ -62,12 +63,13 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
     """A T5 also gives the same results on eight devices as on one."""
     need_devices(8)
     model, tokenizer = decoding_jax.load(byte_t5)
-    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
-    given = {"stop": Stop(eos_ids=1), "batch_size": 3}
+    greedy = {"max_new_tokens": 2, "stop": Stop(eos_ids=1)}
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for count in (1, 8):
-        decoder = RowDecoder(model, greedy, **given, devices=jax.devices()[:count])
+        decoder = RowDecoder(
+            parse(model, "greedy", greedy), batch_size=3, devices=jax.devices()[:count]
+        )
         assert decoder.batch_size == {1: 3, 8: 8}[count]
         _, bound, prompt, _ = decoder._inputs.make(ids, [0, 1, 2], None, 16, decoder.batch_size)
         rows = [bound.source, bound.source_length, *prompt]
@@ -85,12 +87,11 @@ def test_rows_are_spread_over_the_devices_and_weights_are_on_each(byte_t5):
 def test_a_model_on_a_mesh_decodes_the_same(byte_t5):
     model, tokenizer = decoding_jax.load(byte_t5)
     sharded, _ = decoding_jax.load(byte_t5, mesh={"data": 4, "model": 1}, scan_layers=True)
-    greedy = functools.partial(decoding_jax.greedy, max_new_tokens=2)
-    given = {"stop": Stop(eos_ids=1), "batch_size": 3}
+    greedy = {"max_new_tokens": 2, "stop": Stop(eos_ids=1)}
     ids = [tokenizer.encode(text) for text in ("one", "two", "three")]
     made = []
     for each in (model, sharded):
-        decoder = RowDecoder(each, greedy, **given, devices=jax.devices()[:1])
+        decoder = RowDecoder(parse(each, "greedy", greedy), batch_size=3, devices=jax.devices()[:1])
         assert decoder.batch_size == (4 if each is sharded else 3)
         [(_, output)] = decoder.decode(ids, [0, 1, 2], {16: range(3)})
         made.append(completions(tokenizer, output, 3))
@@ -338,10 +339,10 @@ def test_settings_are_found_where_gin_has_bound_them():
             "decoding_jax.transforms.temperature.value = [1, 2]\n"
         )
         try:
-            bound = gin_config.with_bindings(gin.get_configurable("decoding_jax.sample")).keywords
+            bound = as_strategy(gin.get_configurable("decoding_jax.sample"), {"max_new_tokens": 2})
         finally:
             gin.clear_config()
-    assert bound["transform"].value.tolist() == [1, 2]
+    assert bound.transform.value.tolist() == [1, 2]
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_one_line(table, monkeypatch):

@@ -16,7 +16,7 @@ from same_texts import check_equal
 
 import decoding_jax
 from decoding_jax import Constraints, Stop, infer, loop, transforms
-from decoding_jax.batches import RowDecoder
+from decoding_jax.batches import RowDecoder, parse
 from decoding_jax.models import guided
 from decoding_jax.strategies.speculative import Assistant, Measured, PromptLookup
 from decoding_jax.testing import TableLM
@@ -104,13 +104,16 @@ def make_decoder(name, batch_size=4, *, model=MODEL, devices=1, refill=True, **s
     module = infer if name in infer.__all__ else decoding_jax
     named = {"several codes": "arithmetic_sample"}.get(name, name)
     function = getattr(module, "speculative_sample" if drafts else named)
-    decoder = RowDecoder(
+    call = parse(
         model,
         functools.partial(function, **settings),
-        stop=Stop(eos_ids=(0,), max_new_tokens=LIMITS),
+        {"stop": Stop(eos_ids=(0,), max_new_tokens=LIMITS)},
         key=jax.random.key(5),
-        batch_size=batch_size,
         drafter=DRAFTERS.get(name, DRAFT) if drafts else None,
+    )
+    decoder = RowDecoder(
+        call,
+        batch_size=batch_size,
         devices=jax.devices()[:devices],
         refill=refill,
         **settings_of_decoder,

@@ -11,7 +11,7 @@ from networks import drawn
 
 import decoding_jax
 from decoding_jax import Prompt, Stop, transforms
-from decoding_jax.batches import RowDecoder
+from decoding_jax.batches import RowDecoder, parse
 from decoding_jax.models import (
     GPT2,
     T5,
@@ -172,14 +172,8 @@ def test_rows_of_a_refilled_batch_on_two_devices_have_the_same_bits():
     need_devices(2)
     model, order = reproducible(network("llama"), 4), list(range(COUNT))[::-1]
     want = decode(model, "sample", range(COUNT))
-    decoder = RowDecoder(
-        model,
-        functools.partial(decoding_jax.sample, **SETTINGS | {"stop": None}, max_new_tokens=6),
-        stop=SETTINGS["stop"],
-        key=jax.random.key(1),
-        batch_size=4,
-        devices=jax.devices()[:2],
-    )
+    call = parse(model, "sample", {**SETTINGS, "max_new_tokens": 6}, key=jax.random.key(1))
+    decoder = RowDecoder(call, batch_size=4, devices=jax.devices()[:2])
     decoder.expect(COUNT)
     decoder.prepare(50)
     assert decoder.group_size is not None

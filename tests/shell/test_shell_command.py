@@ -17,12 +17,11 @@ import tiers
 import decoding_jax
 from decoding_jax.adapters import from_logits
 from decoding_jax.ops.jit import keep_programs
-from decoding_jax.registry import DEFAULTS, STRATEGIES
+from decoding_jax.registry import DEFAULTS, STRATEGIES, defaults_of
 from decoding_jax.shell import command
 from decoding_jax.shell.options import settings_of
 from decoding_jax.testing import TableLM
 from decoding_jax.text import limits
-from decoding_jax.text.call import with_defaults
 from decoding_jax.text.generation_config import DirectoryConfig
 from decoding_jax.text.token_texts import concatenated
 
@@ -188,7 +187,7 @@ def test_the_shell_has_the_defaults_of_python(capsys, monkeypatch):
         for setting, value in settings_of(name).items():
             default = signature[setting].default
             assert value == (DEFAULTS[setting] if default is inspect.Parameter.empty else default)
-        assert settings_of(name).items() >= with_defaults(name, {}).items()
+        assert settings_of(name).items() >= defaults_of(name).items()
     assert settings_of("sample")["num_samples"] == 1
     rows = decoding_jax.generate(TABLE, Digits(), ["12"], strategy="beam_search", max_new_tokens=5)
     assert len(rows[0]) == DEFAULTS["beam_size"] == 4

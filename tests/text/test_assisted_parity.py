@@ -1,6 +1,7 @@
 """Assisted decoding drafts as many tokens as ``transformers`` does, block by block."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 import transformers
 
 from decoding_jax import loop
-from decoding_jax.registry import STRATEGIES
 from decoding_jax.strategies.speculative import Heuristic
 from decoding_jax.text import encode_batch
 from decoding_jax.text.generation_config import GenerationConfig, choose
@@ -101,16 +101,13 @@ def ours(pairs, flags):
     lengths = [len(prompt) for prompt in PROMPTS]
     choice = choose(config, target, (), lengths, drafter=draft)
     model, prompt = encode_batch(target, PROMPTS, max(lengths))
-    settings = {**choice.settings, "max_new_tokens": NEW, "stop": choice.stop}
     proposed = []
     progress = loop.stream_progress(
-        STRATEGIES["speculative_sample"].function,
+        dataclasses.replace(choice.strategy, drafter=choice.drafter),
         model,
         prompt,
         choice.key,
-        drafter=choice.drafter,
         chunk=1,
-        **settings,
     )
     for so_far in progress:
         proposed.append(np.asarray(so_far.output.info.proposed)[:, 0])

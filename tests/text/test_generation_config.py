@@ -12,7 +12,8 @@ from text_fakes import TABLE, Digits
 from words import Words
 
 import decoding_jax
-from decoding_jax import Constraints, GenerationConfig, Stop, transforms
+from decoding_jax import Constraints, GenerationConfig, Stop, fields, transforms
+from decoding_jax.loop import forms
 from decoding_jax.models import T5, T5Config, guided
 from decoding_jax.strategies.speculative import Heuristic, ModelDrafter, PromptLookup
 from decoding_jax.text.generation_config import PARAMETERS, choose
@@ -81,19 +82,21 @@ def test_a_config_does_not_change():
     ],
 )
 def test_the_flags_choose_the_strategy(values, strategy, settings):
-    choice = chosen(**values)
-    assert choice.strategy == strategy
-    assert {name: choice.settings[name] for name in settings} == settings
+    choice = chosen(**values).strategy
+    assert forms.name_of(choice) == strategy
+    for name, value in settings.items():
+        want = fields.checked(type(choice).__dataclass_fields__[name], value)
+        jax.tree.map(np.testing.assert_array_equal, getattr(choice, name), want)
 
 
 def test_a_draft_model_is_assisted_decoding():
     choice = chosen(drafter=TABLE)
-    assert choice.strategy == "speculative_sample"
+    assert forms.name_of(choice.strategy) == "speculative_sample"
     assert choice.drafter == ModelDrafter(TABLE, min_confidence=0.4)
     assert chosen(drafter=TABLE, assistant_confidence_threshold=0.0).drafter == TABLE
-    assert choice.settings["num_draft_tokens"] == 20
+    assert choice.strategy.num_draft_tokens == 20
     values = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "heuristic"}
-    heuristic = chosen(drafter=TABLE, **values).settings["num_draft_tokens"]
+    heuristic = chosen(drafter=TABLE, **values).strategy.num_draft_tokens
     assert heuristic == Heuristic(max_draft_tokens=None, first=4)
     lookup = chosen(prompt_lookup_num_tokens=3, max_matching_ngram_size=4).drafter
     assert lookup == PromptLookup(4)
@@ -104,20 +107,20 @@ def test_a_draft_model_is_assisted_decoding():
 
 def test_forced_words_are_phrases_and_alternatives():
     given = [[3, 4], [[5], [6, 7]]]
-    constraints = chosen(num_beams=2, force_words_ids=given).settings["constraints"]
+    constraints = chosen(num_beams=2, force_words_ids=given).strategy.constraints
     want = Constraints(((3, 4),), (((5,), (6, 7)),))
     jax.tree.map(np.testing.assert_array_equal, constraints, want)
-    same = chosen(num_beams=2, constraints=want).settings["constraints"]
+    same = chosen(num_beams=2, constraints=want).strategy.constraints
     assert same is want
 
 
 def test_lengths_count_each_prompt():
-    choice = chosen(lengths=(5, 8), max_length=12, min_length=9)
+    choice = chosen(lengths=(5, 8), max_length=12, min_length=9).strategy
     assert choice.max_new_tokens == 7
     np.testing.assert_array_equal(choice.stop.max_new_tokens, [7, 4])
-    np.testing.assert_array_equal(choice.settings["transform"].min_new_tokens, [4, 1])
-    assert chosen().max_new_tokens == 20
-    assert chosen(lengths=(5, 8), model=TINY_T5, max_length=12).max_new_tokens == 11
+    np.testing.assert_array_equal(choice.transform.min_new_tokens, [4, 1])
+    assert chosen().strategy.max_new_tokens == 20
+    assert chosen(lengths=(5, 8), model=TINY_T5, max_length=12).strategy.max_new_tokens == 11
 
 
 def test_transforms_come_in_the_order_of_transformers():
@@ -132,12 +135,12 @@ def test_transforms_come_in_the_order_of_transformers():
         suppress_tokens=[4],
         renormalize_logits=True,
     )
-    made = choose(config, None, (1,), [5], transform=own).settings["transform"].transforms
+    made = choose(config, None, (1,), [5], transform=own).strategy.transform.transforms
     names = [type(t).__name__ for t in made]
     bans = ["RepetitionPenalty", "BannedSequences", "MinLength", "BannedSequences"]
     assert names == [*bans, "PresencePenalty", "Temperature", "TopK", "TopP", "Partial"]
     assert made[-1].func is normalized
-    beams = choose(config.replace(num_beams=2), None, (1,), [5]).settings["transform"].transforms
+    beams = choose(config.replace(num_beams=2), None, (1,), [5]).strategy.transform.transforms
     assert isinstance(beams[-2], AtLeast)
     assert beams[-2].count == 2
 
@@ -168,9 +171,9 @@ def test_guidance_is_that_of_a_guided_model():
 
 
 def test_the_end_tokens_are_the_configs_or_else_the_tokenizers():
-    assert chosen(eos_ids=(3,)).stop.eos_ids.tolist() == [3]
-    assert chosen(eos_ids=(3,), eos_token_id=5).stop.eos_ids.tolist() == [5]
-    assert chosen(eos_token_id=[5, 6]).stop.eos_ids.tolist() == [5, 6]
+    assert chosen(eos_ids=(3,)).strategy.stop.eos_ids.tolist() == [3]
+    assert chosen(eos_ids=(3,), eos_token_id=5).strategy.stop.eos_ids.tolist() == [5]
+    assert chosen(eos_token_id=[5, 6]).strategy.stop.eos_ids.tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_samples_follow_the_same_logits(beams, warper, logits, pairs):
     prepared.max_length = PROMPT + prepared.max_new_tokens
     processors = model._get_logits_processor(prepared, PROMPT, None, None, None, "cpu", {})
     choice = choose(GenerationConfig(**flags), loaded, EOS, [PROMPT] * 4)
-    transform = jax.jit(choice.settings["transform"])
+    transform = jax.jit(choice.strategy.transform)
     draw = np.random.default_rng(0)
     for count in range(NEW + 2):
         text = draw.integers(0, 6, (4, PROMPT + count))

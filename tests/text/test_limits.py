@@ -10,7 +10,7 @@ import decoding_jax
 from decoding_jax import CutTextWarning, Stop
 from decoding_jax.adapters import from_logits
 from decoding_jax.text import ByteTokenizer
-from decoding_jax.text.call import Call
+from decoding_jax.text.call import TextCall
 from decoding_jax.text.inputs import cut
 
 ENDLESS = Stop(eos_ids=())
@@ -136,7 +136,7 @@ def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token():
 
 def test_truncated_prompts_keep_their_end_and_the_first_token():
     def ids_of(text, **given):
-        call = Call("stream", {}, COUNTING, WithFirst(), [text], truncate=True, **given)
+        call = TextCall("stream", {}, COUNTING, WithFirst(), [text], truncate=True, **given)
         return call.ids[0]
 
     text = "12345" * 8

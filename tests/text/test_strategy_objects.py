@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 
 import jax
@@ -14,7 +15,6 @@ import decoding_jax
 from decoding_jax import Constraints, GNMTPenalty, Greedy, Stop, fields, loop, rows, transforms
 from decoding_jax.registry import STRATEGIES
 from decoding_jax.strategies.speculative import PromptLookup
-from decoding_jax.text.call import unpacked
 
 TEXTS = ["1 2 3", "4", "5 6 1 2 3 4 5", "2 2", "6 5 4 3"]
 KEY = jax.random.key(0)
@@ -104,23 +104,26 @@ def test_the_limit_and_the_end_tokens_are_those_of_a_call_without_any():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_new_tokens": 3}, "max_new_tokens: expected none beside a Greedy, whose fields"),
-        ({"stop": Stop(eos_ids=1)}, "stop: expected none beside a Greedy, whose fields"),
         (
-            {"stop_strings": "1"},
-            "stop_strings: expected none beside a Greedy, whose fields",
+            {"max_new_tokens": 3},
+            "max_new_tokens: expected 5, which the Greedy has, or none beside it, got 3",
         ),
-        ({"transform": EACH}, "transform: expected none beside a Greedy, whose fields"),
-        ({"drafter": TABLE}, "drafter: expected none beside a Greedy, whose fields"),
+        ({"stop": Stop(eos_ids=1)}, "stop: expected .*, which the Greedy has, or none beside it"),
+        ({"stop_strings": "1"}, "stop_strings: expected none beside stop.strings"),
+        ({"transform": EACH}, "transform: expected .*, which the Greedy has, or none beside it"),
+        ({"drafter": TABLE}, "drafter: expected none for this strategy, got a TableLM"),
         ({"config": decoding_jax.GenerationConfig()}, "strategy: expected None beside a config"),
         ({"num_beams": 3}, "num_beams: "),
         ({"num_samples": 3}, "num_samples: "),
     ],
 )
 def test_settings_beside_an_object_are_one_line(settings, message):
+    """A field that has a value takes no other one, and there are no fields of other names."""
+    stop = Stop(eos_ids=(), strings="2")
+    strategy = Greedy(max_new_tokens=5, stop=stop, transform=transforms.top_k(2))
     for call in (decoding_jax.generate, decoding_jax.stream, decoding_jax.stream_text):
         with pytest.raises(ValueError, match=f"^{message}") as caught:
-            list(call(TABLE, Digits(), TEXTS, strategy=Greedy(), **settings))
+            list(call(TABLE, Digits(), TEXTS, strategy=strategy, **settings))
         assert "\n" not in str(caught.value)
 
 
@@ -180,15 +183,34 @@ def test_functions_of_the_earlier_decorators():
             assert [[c[:2] for c in row] for row in got] == [[c[:2] for c in row] for row in want]
 
 
-def test_unpacked_settings_make_an_equal_object():
-    for name, settings in CASES.items():
-        strategy = made(name, settings)
-        found, given = unpacked(strategy, {})
-        again = made(found, given)
-        assert found == name
-        assert jax.tree.structure(again) == jax.tree.structure(strategy)
-        for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(strategy), strict=True):
-            np.testing.assert_array_equal(one, other)
+@pytest.mark.parametrize("name", tiers.values(*SHOWN, exhaustive=MORE, release=OTHERS))
+def test_what_stands_beside_a_strategy_fills_its_empty_fields(name):
+    """Objects and partials of all forms make the call of a name with all settings."""
+    beside = {"max_new_tokens": 5, "stop": CASES[name].get("stop", LIMITS)}
+    drafter = {n: CASES[name][n] for n in ("drafter",) if n in CASES[name]}
+    own = {n: value for n, value in CASES[name].items() if n not in ("stop", "drafter")}
+    given = {**beside, **key_of(name), "batch_size": 2}
+    want = decoded(decoding_jax.generate, strategy=name, **own, **drafter, **given)
+    function = getattr(decoding_jax, name)
+    for form in (
+        made(name, {**own, **drafter}),
+        made(name, {**own, **drafter, "max_new_tokens": 5}),
+        functools.partial(functools.partial(function, **own, **drafter), max_new_tokens=5),
+    ):
+        assert decoded(decoding_jax.generate, strategy=form, **given) == want
+    form = functools.partial(function, **own, **drafter, max_new_tokens=4)
+    message = "^max_new_tokens: expected 4, which .* has, or none beside it, got 5$"
+    with pytest.raises(ValueError, match=message):
+        decoded(decoding_jax.generate, strategy=form, **given)
+
+
+def test_the_transform_and_the_key_beside_an_object():
+    given = {"key": KEY, "max_new_tokens": 4, "transform": EACH}
+    want = decoded(decoding_jax.generate, strategy="sample", num_samples=2, **given)
+    strategy = decoding_jax.Sample(num_samples=2)
+    assert decoded(decoding_jax.generate, strategy=strategy, **given) == want
+    with pytest.warns(UserWarning, match="^key: greedy draws nothing and does not use it$"):
+        decoded(decoding_jax.generate, strategy=decoding_jax.greedy, key=KEY, max_new_tokens=2)
 
 
 def test_streams_have_the_arguments_of_generate():

@@ -86,7 +86,7 @@ from decoding_jax.strategies.speculative.stages import (
     seen_features,
 )
 from decoding_jax.strategies.speculative.tree_drafts import TREE
-from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier
+from decoding_jax.strategies.speculative.verifiers import Verifier, check_verifier, needs_key
 
 
 class State(NamedTuple):
@@ -206,6 +206,10 @@ class SpeculativeSample(Strategy):
         if known and (np.asarray(given) > self.num_drafts).any():
             expected = f"at most num_drafts, which is {self.num_drafts}"
             raise fields.error("drafts_by_row", expected, np.asarray(given).tolist())
+
+    @property
+    def uses_key(self) -> bool:
+        return needs_key(self.verifier)
 
     @property
     def widens(self) -> bool:

@@ -1,9 +1,8 @@
 """Generation by the parameters of ``transformers``, and the strategy that they choose."""
 
 from decoding_jax.text.generation_config.choice import (
-    LENGTHS,
-    Choice,
     Chooser,
+    Parameters,
     choose,
     chooser_of,
 )
@@ -15,13 +14,12 @@ from decoding_jax.text.generation_config.config import (
 )
 
 __all__ = [
-    "LENGTHS",
     "PARAMETERS",
-    "Choice",
     "Chooser",
     "DirectoryConfig",
     "GenerationConfig",
     "Parameter",
+    "Parameters",
     "choose",
     "chooser_of",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from decoding_jax import fields
 from decoding_jax.base import Stop, Transform
+from decoding_jax.batches import Call, Limits, parse, read_drafter
 from decoding_jax.fields import describe
 from decoding_jax.models import guided
 from decoding_jax.models.encoder_decoder import EncoderDecoder
@@ -26,6 +27,7 @@ DEFAULT_NEW_TOKENS = 20
 LENGTHS = {"max_length", "max_new_tokens"}
 """The parameters that limit a text."""
 
+_OF_CALLS = ("max_new_tokens", "stop", "stop_strings", "max_time")
 _FOR_SAMPLING = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _FOR_BEAMS = ("early_stopping", "length_penalty")
 
@@ -41,35 +43,35 @@ class Chooser(NamedTuple):
     config: GenerationConfig
     path: str | None = None
 
-    def parameters(
-        self, key: Any, stop: Stop | None, changes: Mapping[str, Any], **named: Any
-    ) -> tuple[GenerationConfig, int]:
-        """The parameters of a call, and the limit of a text if they have none.
+    def parameters(self, key: Any, given: Mapping[str, Any]) -> Parameters:
+        """The parameters of a call, and its transform.
 
         Args:
-          key, stop: those of the call.
-          changes: the parameters of the call itself.
-          **named: those among its arguments, where they are not None.
+          key: that of the call.
+          given: its other arguments, by name; the transform, and parameters. Of the arguments that
+            every call has, None is no parameter.
 
         Raises:
           ValueError: for stop conditions, which a config has itself, a key that is missing, and an
             unknown parameter.
         """
-        if stop is not None:
+        changes = {k: v for k, v in given.items() if k not in _OF_CALLS or v is not None}
+        transform = changes.pop("transform", None)
+        if (stop := changes.pop("stop", None)) is not None:
             source = "a GenerationConfig" if self.path is None else self.path
             raise ValueError(
                 f"stop: expected None beside parameters of {source}, among which are eos_token_id, "
                 "stop_strings, min_new_tokens and max_new_tokens, got "
                 f"{'a Stop' if isinstance(stop, Stop) else describe(stop)}; strategy= takes one"
             )
-        given = {name: value for name, value in named.items() if value is not None}
-        config = self.config.replace(**changes, **given)
+        config = self.config.replace(**changes)
         if self.path is not None and config.do_sample and key is None:
             raise ValueError(
                 "key: expected a typed key such as jax.random.key(0), do_sample=False, or a "
                 f'strategy such as "greedy", got None, and {self.path} says do_sample'
             )
-        return config, DEFAULT_NEW_TOKENS if self.path is None else DEFAULT_LENGTH
+        default = DEFAULT_NEW_TOKENS if self.path is None else DEFAULT_LENGTH
+        return Parameters(config, default, transform)
 
 
 def chooser_of(
@@ -99,28 +101,28 @@ def chooser_of(
     return Chooser(GenerationConfig()) if PARAMETERS.keys() & settings.keys() else None
 
 
-class Choice(NamedTuple):
-    """The arguments of ``generate`` that a config is equivalent to.
+class Parameters(NamedTuple):
+    """The parameters of a call, which choose its strategy once the lengths of its texts are known.
 
     Attributes:
-      model: the model, guided if the config says so.
-      strategy: the name of the strategy.
-      key: the key, of a strategy that takes one.
-      drafter: None, or the drafter.
-      max_new_tokens: the largest limit of any text.
-      stop: with the end tokens, the strings, and each text's own limit.
-      max_time: None, or the seconds that the call may take.
-      settings: the other settings of the strategy, with the transform.
+      config: the parameters.
+      default: the maximum number of new tokens of a config without one.
+      transform: the transform of the call, or None.
     """
 
-    model: Any
-    strategy: str
-    key: Any
-    drafter: Any
-    max_new_tokens: int
-    stop: Stop
-    max_time: float | None
-    settings: dict[str, Any]
+    config: GenerationConfig
+    default: int
+    transform: Transform | None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the call, so far as they do not depend on its texts."""
+        return Limits(self.config.max_new_tokens, self.default, self.config.max_time)
+
+    def call(self, model: Any, eos_ids: Sequence[int], lengths: Sequence[int], **own: Any) -> Call:
+        """The call that the parameters choose; arguments and errors as of ``choose``."""
+        own |= {"transform": self.transform, "default_length": self.default}
+        return choose(self.config, model, eos_ids, lengths, **own)
 
 
 def choose(
@@ -133,8 +135,8 @@ def choose(
     drafter: Any = None,
     transform: Transform | None = None,
     default_length: int = DEFAULT_NEW_TOKENS,
-) -> Choice:
-    """Chooses the strategy of a config by the rules of ``transformers``.
+) -> Call:
+    """Chooses the strategy of a config by the rules of ``transformers``, and makes the call.
 
     Args:
       config: the parameters.
@@ -142,7 +144,8 @@ def choose(
       eos_ids: the tokenizer's end tokens, which hold unless the config has its own.
       lengths: the number of tokens of each text.
       key: the caller's key, or None.
-      drafter: the caller's draft model, ``assistant_model`` in ``transformers``; or None.
+      drafter: the caller's draft model, ``assistant_model`` in ``transformers``, or a pair with its
+        tokenizer; or None.
       transform: the caller's own transform, or None.
       default_length: the maximum number of new tokens of a config without one.
 
@@ -153,11 +156,12 @@ def choose(
       ValueError: in one line, for a parameter that cannot be followed.
 
     Example:
-      >>> choice = choose(GenerationConfig(num_beams=2), None, (1,), [5])
-      >>> choice.strategy, choice.max_new_tokens, choice.settings["length_penalty"]
-      ('beam_search', 20, 1.0)
+      >>> chosen = choose(GenerationConfig(num_beams=2), None, (1,), [5]).strategy
+      >>> type(chosen).__name__, chosen.max_new_tokens, float(chosen.length_penalty)
+      ('BeamSearch', 20, 1.0)
     """
     _refuse(config)
+    drafter = read_drafter(drafter, model)
     model = _started(config, model)
     ids = config.eos_token_id
     if ids is not None:
@@ -202,9 +206,14 @@ def choose(
             settings |= {"diversity_penalty": float(config.diversity_penalty)}
         if mode == "constrained_beam_search":
             settings["constraints"] = _constraints(config)
-    stop = Stop(eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings)
-    model, longest = _guided(config, model), int(np.max(limit))
-    return Choice(model, strategy, key, drafter, longest, stop, config.max_time, settings)
+    longest = int(np.max(limit))
+    settings["stop"] = Stop(
+        eos_ids=tuple(eos_ids), max_new_tokens=limit, strings=config.stop_strings
+    )
+    settings["max_new_tokens"] = longest
+    call = parse(_guided(config, model), strategy, settings, key=key, drafter=drafter)
+    named = longest if LENGTHS & config.values.keys() else None
+    return dataclasses.replace(call, limits=Limits(named, default_length, config.max_time))
 
 
 def _started(config: GenerationConfig, model: Any) -> Any:
