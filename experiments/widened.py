@@ -163,7 +163,8 @@ def largest_difference(model: Llama | T5, wide: Llama | T5, tokenizer: Any, rows
     real = np.arange(given[-2].shape[1]) < np.asarray(given[-1])[:, None]
 
     def log_probs(config: Any, params: Any) -> jax.Array:
-        return jax.nn.log_softmax(network(config).apply({"params": params}, *given))
+        logits: Any = network(config).apply({"params": params}, *given)
+        return jax.nn.log_softmax(logits)
 
     small, large = (
         np.asarray(jax.jit(log_probs, static_argnums=0)(m.config, m.params))[real]
@@ -192,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for file in source.iterdir():
         if file.name not in ("config.json", "model.safetensors", "README.md"):
             shutil.copy(file, args.out / file.name)
-    read, _ = decoding_jax.load(str(args.out))
+    read: Any = decoding_jax.load(str(args.out))[0]
     difference = largest_difference(model, read, tokenizer)
     print(f"{args.out}: {count / 1e6:.0f} million parameters in {args.dtype}")
     print(f"the largest difference of a log-probability is {difference:.1g}")

@@ -212,8 +212,6 @@ def test_intervals_are_those_of_the_committed_tables():
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *sorted(DOCS.glob("*.md"))], ids=str)
 def test_a_page_that_a_user_reads_is_short(page):
     """Longer ones are divided, or their tables are on generated pages, in folders of ``docs``."""
-    if Path(page).name == "constraints.md":
-        pytest.xfail("it is being divided")
     assert len((ROOT / page).read_text("utf-8").split()) <= 2500
 
 

@@ -347,6 +347,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
-    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+    structures: list[Any] = [jax.tree.structure(one), jax.tree.structure(other)]
+    return structures[0] == structures[1] and all(
         x is y or np.array_equal(x, y) for x, y in zip(leaves, others, strict=True)
     )
