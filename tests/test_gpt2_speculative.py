@@ -10,7 +10,7 @@ from flax import traverse_util
 from networks import drawn
 
 from decoding_jax.models import GPT2, GPT2Config, save_model
-from decoding_jax.models.checkpoint.gpt2 import table
+from decoding_jax.models.checkpoint.gpt2 import BASE, table
 from experiments import gpt2_files, gpt2_speculative
 
 SHAPE = {"n_vocab": 257, "n_ctx": 64, "n_embd": 8, "n_head": 2, "n_layer": 1}
@@ -76,8 +76,13 @@ def test_without_tensorflow_its_checkpoints_are_refused(tmp_path, monkeypatch):
         gpt2_files.load_size("124M", str(tmp_path))
 
 
+def unprefixed():
+    """The names of tensors in GPT-2's first checkpoints, by path."""
+    return {path: weight.name.removeprefix(BASE) for path, weight in table(CONFIG).items()}
+
+
 def test_openai_s_names():
-    names = [gpt2_files.openai_name(weight.name) for weight in table(CONFIG, "").values()]
+    names = [gpt2_files.openai_name(name) for name in unprefixed().values()]
     assert len(set(names)) == len(names)
     assert {"model/wte", "model/wpe", "model/ln_f/g", "model/h0/mlp/c_proj/b"} <= set(names)
     assert "model/h0/attn/c_attn/w" in names
@@ -93,11 +98,11 @@ def test_openai_s_files(tmp_path):
     v1 = tensorflow.compat.v1
     with tensorflow.Graph().as_default(), v1.Session() as session:
         for path, value in traverse_util.flatten_dict(model.params, sep="/").items():
-            weight = table(CONFIG, "")[path]
+            weight = table(CONFIG)[path]
             stored = value.reshape(weight.stored_shape(value.shape))
             is_matrix = stored.ndim == 2 and "embedder" not in path
             stored = stored[None] if is_matrix else stored
-            v1.get_variable(gpt2_files.openai_name(weight.name), initializer=stored)
+            v1.get_variable(gpt2_files.openai_name(unprefixed()[path]), initializer=stored)
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(folder / "model.ckpt"))
     loaded, tokenizer = gpt2_files.load_size("124M", str(tmp_path))

@@ -258,7 +258,8 @@ def call_of(
     if describe(forms.value_of(made, "stop")) not in (describe(None), describe(Stop())):
         raise ValueError(_OWN_STOP)
     if isinstance(made, loop.Strategy) and made.max_new_tokens is None:
-        raise fields.error("strategy.max_new_tokens", "an int of 1 or more", None)
+        name = forms.name_of(made)
+        raise ValueError(f"max_new_tokens: {name} expected an int of 1 or more, got none")
     if isinstance(made, forms.Function) and forms.takes(made, "tokenizer"):
         made = forms.replaced(made, tokenizer=model[1])
     continued = not isinstance(model[0], EncoderDecoder)

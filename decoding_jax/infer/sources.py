@@ -91,7 +91,7 @@ class TextLines:
 
     Example:
       >>> [item.inputs for item in TextLines("runs/demo_sentences.txt")][0]
-      'How long have you two been together?'
+      'Do you need our help?'
     """
 
     path: Paths

@@ -191,9 +191,8 @@ def check_drafter(is_taken: bool, drafter: Any) -> None:
     if is_taken and drafter is None:
         raise fields.error("drafter", "a model or a drafter for this strategy", None)
     if not is_taken and drafter is not None:
-        raise ValueError(
-            f"drafter: expected none for this strategy, got a {type(drafter).__name__}"
-        )
+        kind = type(drafter).__name__.removeprefix("Bound")  # An encoder-decoder is bound by now.
+        raise ValueError(f"drafter: expected none for this strategy, got a {kind}")
 
 
 def named(name: str) -> Named:
@@ -229,9 +228,8 @@ def _made(
     given = {**settings, **of_constraint} | ({"drafter": drafter} if takes_drafter else {})
     names = [setting.name for setting in settings_of(kind)]
     expected = {**expected_of(kind), "max_new_tokens": None}
-    suggestions.check_names(
-        fields.label(kind), {name: expected[name] for name in names}, given, also=also
-    )
+    taken = {name: expected[name] for name in names} | ({"key": None} if kind.draws else {})
+    suggestions.check_names(fields.label(kind), taken, given, also=also)
     check_drafter(takes_drafter, drafter)
     return kind(**given)
 

@@ -107,6 +107,7 @@ class TextCall:
         if chooser is None:
             strategy = "greedy" if strategy is None else strategy
             call = parse(caller, model, strategy, given, key, drafter, stop_strings, max_time)
+            check(call)
             asked = call.limits
         else:
             given |= {"stop_strings": stop_strings, "max_time": max_time}
@@ -117,8 +118,8 @@ class TextCall:
             call = parameters.call(
                 model, tokenizer.eos_ids, [len(row) for row in ids], key=key, drafter=drafter
             )
-        # Check: the arguments, and the texts beside the model and the limits.
-        check(call)
+            check(call)
+        # Check: the texts beside the model and the limits.
         self.num_alternatives = number_of_alternatives(with_scores, model)
         call = dataclasses.replace(call, key=_keys_of(call, len(texts)))
         inputs.check_tokens(model, ids)

@@ -114,9 +114,9 @@ TABLE = [
         "expected strings, or lists .*, got one message at index 0",
     ),
     (
-        "texts",
+        "chat_template",
         lambda: generate(texts=[[MESSAGE]]),
-        "expected strings with a ByteTokenizer, .*, got a conversation at index 0",
+        "expected a template in Jinja, .*, got None, and the tokenizer has none",
     ),
     (
         "texts",

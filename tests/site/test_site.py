@@ -58,7 +58,7 @@ def test_pages_of_papers_are_below_theirs_and_links_lead_to_the_repository(monke
     nested, page = ["# Papers\n"], ["[a](../experiments/a.py) [b](b.md)"]
     sources.read(None, "papers", nested)
     assert ":glob:\n\npapers/*\n" in nested[0]
-    sources.read(None, "audit", page)
+    sources.read(None, "models", page)
     assert page == ["[a](https://github.com/owner/name/blob/main/experiments/a.py) [b](b.md)"]
     index = ["In a checkout of the repository"]
     sources.read(None, "index", index)

@@ -83,7 +83,7 @@ def test_end_tokens_are_the_tokenizers_unless_others_are_named(monkeypatch, stop
     monkeypatch.setattr(
         loop,
         "stream_progress",
-        lambda build, *args, **s: iter([loop.Progress(look(*args, **s), none, True)]),
+        lambda strategy, *_, **s: iter([loop.Progress(look(stop=strategy.stop), none, True)]),
     )
     settings = {"max_new_tokens": 1, "stop": stop}
     decoding_jax.generate(TABLE, Digits(), ["1 2"], strategy=look, **settings)

@@ -157,8 +157,8 @@ def choose(
 
     Example:
       >>> chosen = choose(GenerationConfig(num_beams=2), None, (1,), [5]).strategy
-      >>> type(chosen).__name__, chosen.max_new_tokens, float(chosen.length_penalty)
-      ('BeamSearch', 20, 1.0)
+      >>> type(chosen).__name__, chosen.beam_size, chosen.max_new_tokens
+      ('BeamSearch', 2, 20)
     """
     _refuse(config)
     drafter = read_drafter(drafter, model)
