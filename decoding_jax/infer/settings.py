@@ -253,6 +253,7 @@ def call_of(
         drafter=settings.drafter,
         constraint=constraint,
         elsewhere=("stop", "tokenizer", "transform"),
+        offered={"tokenizer": model[1]},
     )
     made: Any = call.strategy
     if describe(forms.value_of(made, "stop")) not in (describe(None), describe(Stop())):
@@ -260,8 +261,6 @@ def call_of(
     if isinstance(made, loop.Strategy) and made.max_new_tokens is None:
         name = forms.name_of(made)
         raise ValueError(f"max_new_tokens: {name} expected an int of 1 or more, got none")
-    if isinstance(made, forms.Function) and forms.takes(made, "tokenizer"):
-        made = forms.replaced(made, tokenizer=model[1])
     continued = not isinstance(model[0], EncoderDecoder)
     for name in ("transform", "language"):
         if (own := forms.value_of(made, name)) is not None:

@@ -41,6 +41,8 @@ class Named(NamedTuple):
     defaults: Mapping[str, Any]
 
 
+_NOTHING: Mapping[str, Any] = {}
+
 NAMED: dict[str, Named] = {}
 """The strategies that ``as_strategy`` knows by name. ``registry.register`` adds them."""
 
@@ -82,6 +84,7 @@ def as_strategy(
     drafter: Any = None,
     constraint: tuple[str, Transform] | None = None,
     elsewhere: Collection[str] = (),
+    offered: Mapping[str, Any] = _NOTHING,
     also: Iterable[str] = (),
     steps: bool | None = None,
 ) -> Strategy | Function:
@@ -95,6 +98,7 @@ def as_strategy(
       constraint: the name of a constraint, for errors, and its transform, which becomes the
         strategy's language or comes before its own transform.
       elsewhere: settings of a function that the caller adds to the result, if they are missing.
+      offered: settings that a function gets if it takes them and has none, such as a tokenizer.
       also: names that a message may suggest, since the caller takes them.
       steps: whether a function that builds ``Steps`` draws; None for a caller that takes none.
 
@@ -127,12 +131,15 @@ def as_strategy(
     if of_function is None and steps is not None:
         of_function = built(function, draws=steps)
     if of_function is not None:
-        return _made(of_function, joined, drafter, constraint, also)
+        missing = {n: x for n, x in offered.items() if joined.get(n) is None}
+        taken = {n: x for n, x in missing.items() if n in of_function.__dataclass_fields__}
+        return _made(of_function, joined | taken, drafter, constraint, also)
     suggestions.check_function(function, joined, given_elsewhere=(*PASSED, *elsewhere), also=also)
     check_drafter("drafter" in inspect.signature(function).parameters, drafter)
     made = Function(joined, function, drafter)
+    taken = {n: x for n, x in offered.items() if joined.get(n) is None and takes(made, n)}
     of_constraint = _constrained(lambda name: takes(made, name), joined, constraint, given)
-    return replaced(made, **of_constraint)
+    return replaced(made, **taken, **of_constraint)
 
 
 def name_of(strategy: Strategy | Function) -> str:
