@@ -80,7 +80,7 @@ _SPECULATIVE = Checkout(
 )
 ENVIRONMENTS: dict[str, Environment] = {
     "decoding_jax": Environment(
-        "decoding_jax_strategies.py", "this repository", packages=(".",), release=".."
+        "decoding_jax_strategies.py", "this repository", packages=(".",), release="../.."
     ),
     "transformers": Environment(
         "transformers_generate.py",
