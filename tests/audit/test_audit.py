@@ -193,7 +193,7 @@ def test_every_promise_has_a_permanent_link():
     for row in ROWS:
         link = environments.ENVIRONMENTS[row.project].link(row.at)
         if row.project == "decoding_jax":
-            assert (ROOT / "docs" / link).is_file()
+            assert (ROOT / "docs" / "measured" / link).is_file()
         else:
             version = r"([0-9a-f]{40}|v[0-9.]+)"
             lines = r"(\?plain=1)?#L\d+(-L\d+)?"
