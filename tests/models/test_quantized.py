@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiers
 from families import FIXTURES
+from machine import need_devices
 from networks import drawn
 
 import decoding_jax
@@ -107,6 +108,7 @@ def test_weights_are_rounded_alike_wherever_they_are_read(weights, dtype):
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("weights", ["int8", "int4-2"])
 def test_on_a_mesh_each_device_has_its_piece(weights, scan_layers):
+    need_devices(8)
     settings = {"weights": weights, "scan_layers": scan_layers}
     mesh = {"data": 2, "model": 4}
     on_mesh = load_model(FIXTURES / "llama3", mesh=mesh, **settings)
@@ -130,6 +132,7 @@ def test_on_a_mesh_each_device_has_its_piece(weights, scan_layers):
 
 
 def test_a_mesh_that_divides_a_group_is_refused():
+    need_devices(4)
     with pytest.raises(ValueError, match=r"mesh: expected a divisor of \d, .*/scale, got model=4"):
         load_model(FIXTURES / "llama3", mesh={"model": 4}, weights="int4-16")
 

@@ -208,30 +208,25 @@ def plot(found: dict[str, Any], path: Path) -> None:
     from experiments import drawing
 
     rows = [(s, row, peer) for s, row, peer in _rows(found) if "step_s" in row]
-    models = sorted({s.model for s, _, _ in rows})
-    figure, panels = drawing.panels(len(models), 1, 0.25 * len(rows) + 0.9 * len(models))
-    for axes, name in zip(panels, models, strict=True):
-        of_model = [(s, row, peer) for s, row, peer in rows if s.model == name]
-        at = list(range(len(of_model)))
-        shares = [share(row, found["device"]) for _, row, _ in of_model]
-        axes.barh(at, shares, label="decoding_jax", **drawing.bar(0))
-        beside = [
-            (y, ours * row["step_s"] / peer["step_s"])
-            for y, ours, (_, row, peer) in zip(at, shares, of_model, strict=True)
-            if ours is not None and "step_s" in peer
-        ]
-        if beside:
-            places, values = zip(*beside, strict=True)
-            style = {**drawing.look(1), "markersize": 8, "markeredgecolor": "white"}
-            axes.plot(values, places, linestyle="none", label="transformers", **style)
-        axes.set_yticks(at, [_label(s) for s, _, _ in of_model], fontsize=9)
-        axes.set_title(f"Llama {name}")
-        axes.axvline(1, color="black", linewidth=1)
-        axes.set_xlim(0, 1.05)
-        axes.invert_yaxis()
-        axes.margins(y=0.02)
-    panels[-1].set_xlabel("bytes of a step / bandwidth, over its time")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    figure, [axes] = drawing.panels(1, 1, 0.25 * len(rows) + 0.9)
+    shares = [share(row, found["device"]) for _, row, _ in rows]
+    axes.barh(range(len(rows)), shares, label="decoding_jax", **drawing.bar(0))
+    beside = [
+        (y, ours * row["step_s"] / peer["step_s"])
+        for y, (ours, (_, row, peer)) in enumerate(zip(shares, rows, strict=True))
+        if ours is not None and "step_s" in peer
+    ]
+    if beside:
+        places, values = zip(*beside, strict=True)
+        style = {**drawing.look(1), "markersize": 8, "markeredgecolor": "white"}
+        axes.plot(values, places, linestyle="none", label="transformers", **style)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    axes.set_yticks(range(len(rows)), [_label(s) for s, _, _ in rows], fontsize=9)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(0, 1.05)
+    axes.invert_yaxis()
+    axes.margins(y=0.02)
+    axes.set_xlabel("share of the floor")
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.save(figure, path)
 
@@ -241,4 +236,4 @@ def _label(s: Setting) -> str:
     lanes = f" of {s.lanes}" if s.lanes > 1 else ""
     prompt = f", prompt {s.prompt_length:,}" if s.prompt_length > 128 else ""
     weights = f", {s.weights}" if s.weights != "bfloat16" else ""
-    return f"{s.strategy}, {rows}{lanes}{prompt}{weights}"
+    return f"{s.model}, {s.strategy}, {rows}{lanes}{prompt}{weights}"
